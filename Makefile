@@ -1,0 +1,45 @@
+# Everything runs from .venv, which `make setup` creates from requirements.lock.
+PY := .venv/bin/python
+
+.PHONY: setup browser demo test lint types lock bench picture faults simulate clean
+
+setup: .venv/.ready
+
+.venv/.ready: requirements.lock pyproject.toml scripts/setup
+	scripts/setup
+
+browser:
+	scripts/setup-browser
+
+demo: setup
+	.venv/bin/tracelake demo
+
+test: setup browser lint types
+	$(PY) -m pytest
+
+lint: setup
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+types: setup
+	.venv/bin/mypy
+
+lock: setup
+	scripts/lock
+
+KILLS ?= 10
+faults: setup
+	$(PY) -m tests.faults.kill_ingest --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+SECONDS ?= 60
+simulate: setup
+	$(PY) -m tests.simulation.simulate --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+bench: setup
+	$(PY) benchmarks/ingest.py
+
+picture: setup browser
+	$(PY) scripts/picture.py
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,130 @@
+"""Writes the pages of docs/reference/ that come from code: `cli.md` from --help, `limits.md` from limits.py."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from typer import Typer
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from tracelake import limits
+from tracelake.cli import app
+
+REFERENCE: Final = Path(__file__).parent.parent / "docs" / "reference"
+HELP_WIDTH: Final = 100
+Page: TypeAlias = Callable[[], str]
+_MADE_BY: Final = "<!-- Made by scripts/reference.py; do not edit. -->"
+_UNITS: Final = {
+    "BYTES": "bytes",
+    "S": "s",
+    "CHARS": "characters",
+    "ROWS": "rows",
+    "SPANS": "spans",
+    "REQUESTS": "requests",
+}
+
+_CLI_HEAD: Final = f"""# Command line
+
+{_MADE_BY}
+
+Every command takes `--json`: standard output then carries exactly one JSON document (`sql` and `search`: a list
+of objects), and an error writes `{{"error": {{"kind": …, "message": …}}}}` to standard error. Long work shows
+its progress on standard error where that is a terminal.
+
+Exit codes: 0 done, 1 failed (also: some of the input could not be taken, or `verify` found something), 2 usage,
+130 interrupted.
+
+Not there yet: lakes behind a URL such as `s3://…` (a lake is a local directory), and tags and branches other than
+`main`: `--at` takes `main`, a commit id, or its first 6 digits or more.
+"""
+
+_LIMITS_HEAD: Final = f"""# Limits
+
+{_MADE_BY}
+
+All limits on inputs, queues, retries and waits stand in one file, `src/tracelake/limits.py`. They are constants
+of a release and not settings. Where one is reached, the error names it.
+"""
+
+
+def cli_page() -> str:
+    """Return the text of cli.md."""
+    sections = [f"## `{' '.join(path)}`\n\n```text\n{_help(path)}\n```\n" for path in _commands(app)]
+    return _CLI_HEAD + "\n" + "\n".join(sections)
+
+
+def _commands(root: Typer) -> Iterator[tuple[str, ...]]:
+    """Yield `tracelake`, then each command below it, as the words that call it."""
+    yield ("tracelake",)
+    stack: list[tuple[tuple[str, ...], Any]] = [(("tracelake",), get_command(root))]
+    while stack:
+        path, command = stack.pop()
+        below = getattr(command, "commands", {})
+        if not below and len(path) > 1:
+            yield path
+        stack += [((*path, name), found) for name, found in reversed(below.items())]
+
+
+def _help(path: tuple[str, ...]) -> str:
+    result = CliRunner().invoke(app, [*path[1:], "--help"], prog_name=path[0], terminal_width=HELP_WIDTH)
+    assert result.exit_code == 0, (path, result.output)
+    return "\n".join(line.rstrip() for line in result.output.strip().splitlines())
+
+
+def limits_page() -> str:
+    """Return the text of limits.md."""
+    lines = [_LIMITS_HEAD]
+    for section, entries in _sections(inspect.getsource(limits)):
+        lines += [f"## {section}\n", "| limit | value | meaning |", "|---|---|---|", *entries, ""]
+    return "\n".join(lines)
+
+
+def _sections(source: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield (heading, table rows): a comment of its own line is a heading, the text below a constant its meaning."""
+    headings = {
+        number: line[2:] for number, line in enumerate(source.splitlines(), 1) if line.startswith("# ")
+    }
+    tree = ast.parse(source).body
+    section, rows = "", list[str]()
+    for node, following in zip(tree, [*tree[1:], None], strict=True):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        heading = headings.get(node.lineno - 1)
+        if heading is not None and heading != section:
+            if section:
+                yield section, rows
+            section, rows = heading, []
+        if section:
+            rows.append(f"| `{node.target.id}` | {_value(node.target.id)} | {_meaning(following)} |")
+    yield section, rows
+
+
+def _meaning(node: ast.stmt | None) -> str:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return " ".join(str(node.value.value).split())
+    return ""
+
+
+def _value(name: str) -> str:
+    value = getattr(limits, name)
+    unit = _UNITS.get(name.rsplit("_", 1)[-1], "")
+    if unit == "bytes" and value % limits.MIB == 0:
+        return f"{value // limits.MIB:,} MiB"
+    return f"{value:,g} {unit}".strip() if isinstance(value, float) else f"{value:,} {unit}".strip()
+
+
+def main() -> None:
+    """Write the pages."""
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for name, text in (("cli.md", cli_page()), ("limits.md", limits_page())):
+        (REFERENCE / name).write_text(text, encoding="utf-8")
+        print(f"{name}: {len(text.splitlines())} lines")
+
+
+if __name__ == "__main__":
+    main()
