@@ -1,0 +1,90 @@
+"""Tracelake keeps every trace of your agents and services: captured once, kept for good, found again.
+
+lake = tracelake.init("./lake")
+lake.ingest("traces/*.otlp.jsonl.gz")
+lake.search("refund policy")
+"""
+
+from __future__ import annotations
+
+from importlib import import_module as _import_module
+from importlib.metadata import version as _version
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from tracelake._errors import (
+    DamageError,
+    DecodeError,
+    IndeterminateError,
+    InputError,
+    LakeExistsError,
+    LakeNotFoundError,
+    LimitError,
+    NotFoundError,
+    QueryError,
+    RefNotFoundError,
+    SourceChangedError,
+    StorageError,
+    TableNotFoundError,
+    TracelakeError,
+    UsageError,
+)
+from tracelake.pipeline.progress import Progress
+from tracelake.records import (
+    BadInput,
+    CommitInfo,
+    Finding,
+    Hit,
+    IngestReport,
+    Problem,
+    TableInfo,
+    Trace,
+    VerifyReport,
+)
+
+if _TYPE_CHECKING:
+    from tracelake.lake import InboxPipeline, Lake, init, open
+    from tracelake.table import Table
+
+__version__ = _version("tracelake")
+
+__all__ = [
+    "BadInput",
+    "CommitInfo",
+    "DamageError",
+    "DecodeError",
+    "Finding",
+    "Hit",
+    "InboxPipeline",
+    "IndeterminateError",
+    "IngestReport",
+    "InputError",
+    "Lake",
+    "LakeExistsError",
+    "LakeNotFoundError",
+    "LimitError",
+    "NotFoundError",
+    "Problem",
+    "Progress",
+    "QueryError",
+    "RefNotFoundError",
+    "SourceChangedError",
+    "StorageError",
+    "Table",
+    "TableInfo",
+    "TableNotFoundError",
+    "Trace",
+    "TracelakeError",
+    "UsageError",
+    "VerifyReport",
+    "init",
+    "open",
+]
+
+_LAZY = {"InboxPipeline": "lake", "Lake": "lake", "Table": "table", "init": "lake", "open": "lake"}
+
+
+def __getattr__(name: str) -> object:
+    """Import what brings DuckDB, Polars and tantivy along only when it is used: `tracelake --help` is quick."""
+    if name in _LAZY:
+        return getattr(_import_module(f"tracelake.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'tracelake' has no attribute {name!r}")

@@ -1,0 +1,80 @@
+"""Every error that Tracelake raises on purpose.
+
+TracelakeError
+├── UsageError                 the call or the command line is wrong; nothing was done
+│   ├── LakeNotFoundError      no lake at that place
+│   ├── LakeExistsError        a lake is there already
+│   ├── RefNotFoundError       no such branch, tag or commit
+│   ├── TableNotFoundError     no such table
+│   └── QueryError             a search, filter or SQL text that does not parse
+├── InputError                 data from outside that cannot be taken; says where and why
+│   ├── DecodeError            bytes that are not OTLP
+│   └── SourceChangedError     an input differs from what the journal recorded (J11)
+├── NotFoundError              a trace or object that is not there
+├── LimitError                 a limit of `tracelake.limits` was reached
+├── StorageError               a store failed or could not be reached; try again later
+│   └── IndeterminateError     a write whose outcome could not be found out
+└── DamageError                stored data is missing, torn or altered; `tracelake verify` names all of it
+
+Each message says what happened, to what, and what to do next.
+"""
+
+
+class TracelakeError(Exception):
+    """The root of the tree: catch it to catch everything that Tracelake raises on purpose."""
+
+
+class UsageError(TracelakeError):
+    """The call or the command line is wrong; nothing was done."""
+
+
+class LakeNotFoundError(UsageError):
+    """No lake at that place."""
+
+
+class LakeExistsError(UsageError):
+    """A lake is there already."""
+
+
+class RefNotFoundError(UsageError):
+    """No such branch, tag or commit."""
+
+
+class TableNotFoundError(UsageError):
+    """No such table."""
+
+
+class QueryError(UsageError):
+    """A search, filter or SQL text that does not parse."""
+
+
+class InputError(TracelakeError):
+    """Data from outside that cannot be taken; the message says where and why."""
+
+
+class DecodeError(InputError):
+    """Bytes that are not OTLP."""
+
+
+class SourceChangedError(InputError):
+    """An input differs from what the journal recorded of it (J11)."""
+
+
+class NotFoundError(TracelakeError):
+    """A trace or object that is not there."""
+
+
+class LimitError(TracelakeError):
+    """A limit of `tracelake.limits` was reached."""
+
+
+class StorageError(TracelakeError):
+    """A store failed or could not be reached; try again later."""
+
+
+class IndeterminateError(StorageError):
+    """A write whose outcome could not be found out."""
+
+
+class DamageError(TracelakeError):
+    """Stored data is missing, torn or altered; `tracelake verify` names all of it."""

@@ -1,0 +1,64 @@
+"""The one settings model: TRACELAKE_* in the environment, then `tracelake.toml` in this directory."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Final
+
+from pydantic import ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from tracelake._errors import UsageError
+
+SETTINGS_FILE: Final = "tracelake.toml"
+LAKE_DEFAULT: Final = "./.tracelake"
+
+
+class Settings(BaseSettings):
+    """What can be set outside of a command line. Names in the environment carry the prefix TRACELAKE_."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="TRACELAKE_", env_ignore_empty=True, toml_file=SETTINGS_FILE, extra="forbid"
+    )
+
+    lake: str | None = None
+    """Directory or URL of the lake; a relative one counts from the current directory."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  the signature is pydantic's
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read arguments, then the environment, then the file: the first that has a value wins."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def load_settings() -> Settings:
+    """Read the settings. Raises UsageError where `tracelake.toml` is not TOML or has an unknown key."""
+    try:
+        return Settings()
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{SETTINGS_FILE} is not TOML: {error}. Correct it or remove it.") from error
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise UsageError(
+            f"Settings cannot be used: {wrong}. Correct {SETTINGS_FILE} or the TRACELAKE_* variable."
+        ) from error
+
+
+def find_lake(explicit: str | None = None) -> str:
+    """Return the lake to use: `explicit`, else TRACELAKE_LAKE, else `tracelake.toml`, else ./.tracelake.
+
+    Only chooses the name; whether a lake is there is for the caller to find out.
+    Raises UsageError where the settings cannot be read.
+    """
+    return explicit or load_settings().lake or LAKE_DEFAULT

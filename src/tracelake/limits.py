@@ -1,0 +1,111 @@
+"""Every limit in one file: on inputs, queues, retries and waits. Units are the last word of a name."""
+
+from typing import Final
+
+MIB: Final = 1024 * 1024
+
+# OTLP input
+OTLP_LINE_MAX_BYTES: Final = 64 * MIB
+"""One line of a JSON-lines file, or one framed protobuf message, decompressed."""
+OTLP_REQUEST_MAX_BYTES: Final = 64 * MIB
+"""One HTTP request body, decompressed."""
+OTLP_TEXT_MAX_BYTES: Final = 16 * MIB
+"""One string, bytes or nested value of an attribute; a span with a longer one is refused by name."""
+OTLP_NESTING_MAX: Final = 32
+"""Levels of arrays and maps inside one attribute value."""
+SPANS_EXPANDED_MAX_BYTES: Final = 1024 * MIB
+"""Arrow bytes of one payload, with its resources repeated for every span; the spans beyond are refused."""
+PROBLEMS_MAX: Final = 20
+"""Problems described for one input; the rest are counted only."""
+
+# Pipeline
+TRANSACTION_INPUT_MAX_BYTES: Final = 64 * MIB
+"""Input bytes, as stored (compressed), that one transaction takes by default."""
+STRIPE_INPUT_BYTES: Final = 8 * MIB
+"""A file is decoded by one task for each so many stored bytes; each of them decompresses the whole file."""
+STRIPES_MAX: Final = 16
+"""Tasks that may share one file."""
+STAGED_PIECE_MAX_BYTES: Final = 64 * MIB
+"""Arrow bytes that a decode task holds before it writes a staged piece."""
+SMALL_TRANSACTION_SPANS: Final = 20_000
+"""Up to so many spans, one task shapes all buckets, so that there is one index part."""
+BUCKETS_DEFAULT: Final = 8
+"""Hash buckets of a new lake."""
+ROW_GROUP_ROWS: Final = 16_384
+"""Rows of one Parquet row group: small enough for point reads, large enough to compress."""
+CHECKED_PARTS_MAX: Final = 100_000
+"""Parts that a process remembers to have compared with their checksums; beyond that it compares them again."""
+
+# Server
+INBOX_QUEUE_MAX_REQUESTS: Final = 1_000
+"""Requests that wait for the next inbox segment; beyond that the answer is 503."""
+INBOX_QUEUE_MAX_BYTES: Final = 256 * MIB
+"""Their bytes; one request alone is always taken. Also what request bodies may hold before the queue."""
+INBOX_SEGMENT_MAX_BYTES: Final = 32 * MIB
+"""Payload bytes after which a segment takes no further request."""
+INBOX_SEGMENTS_MAX: Final = 10_000
+"""Segments that the pipeline has not taken; beyond that the answer is 503."""
+INBOX_ACK_TIMEOUT_S: Final = 20.0
+"""How long a request waits to be durable; then the answer is 503."""
+INGEST_THREADS_MAX: Final = 64
+"""Requests that are decoded, or wait for the inbox, at one time."""
+TRACE_PAGE_SPANS_MAX: Final = 2_000
+"""Spans on one page of a trace in the web UI."""
+PAGE_ROWS_MAX: Final = 1_000
+"""Rows of one page of a listing."""
+PIPELINE_PAUSE_MAX_S: Final = 60.0
+"""The longest pause of the pipeline beside the server, after runs that failed."""
+SHUTDOWN_MAX_S: Final = 30
+"""What requests under way have to finish when the server stops: longer than an acknowledgement takes."""
+LISTEN_BACKLOG: Final = 512
+"""Connections that wait to be accepted."""
+SEARCH_HITS_MAX: Final = 1_000
+"""Hits of one search."""
+
+# Search
+INDEX_HEAP_BYTES: Final = 512 * MIB
+"""What one index part may take in memory while it is built; a larger one becomes several segments."""
+QUERY_MAX_CHARS: Final = 4_096
+"""Characters of one search query."""
+HIGHLIGHT_MAX_CHARS: Final = 200
+"""One excerpt of a hit, with its marks."""
+
+# Storage
+KEY_MAX_BYTES: Final = 1_024
+"""UTF-8 bytes of a partition or key of the key-value store."""
+VALUE_MAX_BYTES: Final = 8 * MIB
+"""One record of the key-value store."""
+SQLITE_BUSY_TIMEOUT_S: Final = 30.0
+"""How long a writer waits for the write lock of SQLite."""
+CONDITIONAL_WRITE_TRIES_MAX: Final = 100
+"""Conditional writes in a row that one append or commit may lose."""
+SETTLE_READ_TRIES_MAX: Final = 6
+"""Reads that may fail before the outcome of a conditional write is given up as unknown."""
+OBJECT_PATH_MAX_BYTES: Final = 1_024
+"""UTF-8 bytes of an object's path."""
+OBJECT_PATH_SEGMENT_MAX_BYTES: Final = 255
+"""What file systems take as one name."""
+SYNCED_DIRECTORIES_MAX: Final = 10_000
+"""Directories that a file store remembers as durable; beyond that it forgets them and syncs again."""
+TEMPORARY_FILE_AGE_MAX_S: Final = 24 * 3600.0
+"""A temporary file that is older was left behind by a killed writer."""
+STORE_CONNECT_TIMEOUT_S: Final = 10.0
+"""How long a connection to PostgreSQL or an object store may take to come about, or to be free."""
+STORE_TRIES_MAX: Final = 6
+"""Requests to a store across a network for one operation, before it is given up."""
+STORE_PAUSE_MAX_S: Final = 2.0
+"""The longest pause between them; they grow from a twentieth of a second, with jitter."""
+POSTGRES_CONNECTIONS_MAX: Final = 8
+"""Connections of one process to PostgreSQL."""
+POSTGRES_STATEMENT_TIMEOUT_S: Final = 20.0
+"""How long PostgreSQL may work on one statement."""
+POSTGRES_LOCK_TIMEOUT_S: Final = 10.0
+"""How long a statement may wait for a lock."""
+POSTGRES_REPLY_TIMEOUT_S: Final = 30.0
+"""How long this side waits for a reply: longer than the server may work on it."""
+OBJECT_REQUEST_TIMEOUT_S: Final = 120.0
+"""One request to an object store, with its body."""
+RECORD_VERSIONS_KEPT: Final = 16
+"""Versions of a record that a store of create-only files keeps behind the newest."""
+RECORD_NAME_KEY_BYTES: Final = 80
+"""Bytes of a key that are spelled out in the name of its object; a hash stands for the rest."""

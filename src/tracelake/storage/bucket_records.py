@@ -1,0 +1,154 @@
+"""Records as objects of a bucket, replaced on the condition of their e-tag: no database at all.
+
+One object a key, replaced by a put that names the e-tag of what it replaces. The body carries the write
+id, so that a put whose reply was lost is told by reading back; while the old body still stands there, the
+same put is tried again, with the same write id and e-tag, and can land once at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import obstore
+
+from tracelake import limits
+from tracelake._errors import IndeterminateError, StorageError
+from tracelake.storage.buckets import Bucket, failed
+from tracelake.storage.failures import OBSTORE_ERRORS, Failure, of_obstore
+from tracelake.storage.names import check_value
+from tracelake.storage.outcomes import is_at, new_version
+from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
+from tracelake.storage.record_objects import (
+    Record,
+    decode,
+    encode,
+    may_hold,
+    record_path,
+    scan_records,
+)
+from tracelake.storage.retries import tries
+
+if TYPE_CHECKING:
+    from obstore import PutMode, UpdateVersion
+
+
+class BucketKeyValueStore:
+    """A `KeyValueStore` in a bucket; for any number of threads, and of processes that were not forked.
+
+    Deleted records leave a small object. All methods raise StorageError where the store fails or cannot
+    be reached, DamageError where an object is no whole record.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Open a bucket as `Bucket` does; nothing else should be under its prefix. Raises UsageError."""
+        self._bucket = Bucket(url)
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        """Return the record, or None where it is absent."""
+        found = self._read(record_path(partition, key))[0]
+        return None if found is None else found.present
+
+    def scan(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        """Return the records with start <= key < stop in key order, at most `limit` of them."""
+        return scan_records(self._records, partition, start, stop, limit)
+
+    def set(self, partition: str, key: str, value: bytes) -> Version:
+        """Write the record whatever was there. Raises IndeterminateError where that stays unknown."""
+        check_value(key, value)
+        # On a condition too: a plain put whose reply was lost could land later, over somebody's next write.
+        for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
+            found, mode = self._read(record_path(partition, key))
+            outcome = self._replace(partition, key, value, found, mode)
+            if isinstance(outcome, Done):
+                return outcome.version
+            if isinstance(outcome, Indeterminate):
+                raise IndeterminateError(
+                    f"the write of {partition!r} / {key!r} may or may not have happened: {outcome.reason}; "
+                    "read the record, and write it again if need be"
+                )
+        raise StorageError(f"others write {key!r} in {self._bucket.url} all the time; try again later")
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        """Write the record iff it is at `expected`."""
+        check_value(key, value)
+        return self._write_if(partition, key, value, expected)
+
+    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+        """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
+        return self._write_if(partition, key, None, expected)
+
+    def close(self) -> None:
+        """Do nothing: the client library closes its connections itself."""
+
+    def _write_if(self, partition: str, key: str, value: bytes | None, expected: Expected) -> Outcome:
+        for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
+            found, mode = self._read(record_path(partition, key))
+            current = None if found is None else found.present
+            if not is_at(current, expected):
+                return Conflict(current)
+            outcome = self._replace(partition, key, value, found, mode)
+            if not isinstance(outcome, Conflict):
+                return outcome
+        raise StorageError(f"others write {key!r} in {self._bucket.url} all the time; try again later")
+
+    def _replace(
+        self, partition: str, key: str, value: bytes | None, before: Record | None, mode: PutMode
+    ) -> Outcome:
+        """Replace what was read; Conflict where another write came first and ours certainly did not."""
+        path, version = record_path(partition, key), new_version()
+        body = encode(partition, key, value, version)
+        reason = ""
+        for _ in tries():
+            failure = self._bucket.put_once(path, body, mode, {})
+            if failure is None:
+                return Done(version)
+            if failure is Failure.UNKNOWN:
+                reason = reason or f"no clear answer from {self._bucket.url}"
+            try:
+                now = self._read(path)[0]
+            except StorageError as error:
+                reason = reason or str(error)
+                continue
+            if now is not None and now.entry.version == version:
+                return Done(version)
+            if now != before:
+                # A lost try of ours may have been there and been replaced since.
+                return (
+                    Indeterminate(version, reason)
+                    if reason
+                    else Conflict(None if now is None else now.present)
+                )
+        return Indeterminate(version, reason or f"{self._bucket.url} refuses a put on a condition that holds")
+
+    def _read(self, path: str) -> tuple[Record | None, PutMode]:
+        """Return what is at the path, and the condition under which a put replaces exactly that."""
+        try:
+            found = obstore.get(self._bucket.reading, path)
+            record = decode(path, found.bytes().to_bytes())
+        except OBSTORE_ERRORS as error:
+            if of_obstore(error) is Failure.NOT_FOUND:
+                return None, "create"
+            raise failed("read", self._bucket.url, path, error) from error
+        # S3 and Azure go by the e-tag, GCS by the version; the client library takes no None.
+        condition: UpdateVersion = {"e_tag": found.meta["e_tag"]}
+        if found.meta["version"] is not None:
+            condition["version"] = found.meta["version"]
+        return record, condition
+
+    def _records(self, partition: str, start: bytes, stop: bytes | None) -> Iterator[tuple[str, Entry]]:
+        """Yield paths and records that may be in the range, in order of the paths."""
+        for path in self._paths(partition):
+            if may_hold(path, start, stop):
+                found = self._read(path)[0]
+                if found is not None and found.present is not None:
+                    yield path, found.present
+
+    def _paths(self, partition: str) -> list[str]:
+        try:
+            pages = obstore.list(self._bucket.reading, partition, chunk_size=1_000)
+            return sorted(meta["path"] for page in pages for meta in page)
+        except OBSTORE_ERRORS as error:
+            raise failed("list", self._bucket.url, partition, error) from error

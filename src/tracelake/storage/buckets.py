@@ -1,0 +1,252 @@
+"""Objects in a bucket of S3, GCS or Azure, over a network that loses requests and replies.
+
+**A lost reply to `create`.** Trying again could lose against one's own earlier success. So each create
+carries a write id in the object's metadata, the same one in all its tries: where something stands in the
+way, or nobody answers, the object is read back, and its write id tells whose it is. Conditional writes
+are therefore sent once by the client library and repeated here only, and never in several parts.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.store import from_url
+
+from tracelake import limits
+from tracelake._errors import IndeterminateError, NotFoundError, StorageError, UsageError
+from tracelake.storage.failures import OBSTORE_ERRORS, Failure, of_obstore
+from tracelake.storage.names import check_path, check_prefix, check_range
+from tracelake.storage.ports import ObjectInfo
+from tracelake.storage.retries import tries
+
+if TYPE_CHECKING:
+    from obstore import PutMode
+    from obstore.store import ObjectStore as Client
+
+BUCKET_SCHEMES: Final = ("s3", "gs", "az")
+# Letters only: Azure takes no dash in such a name, and proxies drop underscores.
+_WRITE_ID: Final = "tracelakewriteid"
+
+
+class Bucket:
+    """One bucket by URL, with a client that tries again and one that never does."""
+
+    def __init__(self, url: str) -> None:
+        """Open `s3://bucket/prefix`, `gs://…` or `az://account/container/prefix`; nothing is sent yet.
+
+        Credentials and endpoint come from the environment, under the names of each vendor's own tools.
+        Raises UsageError where the URL or the environment cannot be used.
+        """
+        self.url = url.rstrip("/")
+        parts = urlsplit(url)
+        if parts.scheme not in BUCKET_SCHEMES or not parts.netloc or parts.query or parts.fragment:
+            raise UsageError(f"{url!r} names no bucket; write it like s3://bucket/prefix")
+        self.reading = self._client(limits.STORE_TRIES_MAX - 1)
+        self.once = self._client(0)
+
+    def _client(self, retries: int) -> Client:
+        options: Any = {
+            "timeout": timedelta(seconds=limits.OBJECT_REQUEST_TIMEOUT_S),
+            "connect_timeout": timedelta(seconds=limits.STORE_CONNECT_TIMEOUT_S),
+            # Whether an endpoint is plain HTTP is said by its URL, which somebody chose.
+            "allow_http": True,
+        }
+        retry: Any = {
+            "max_retries": retries,
+            "retry_timeout": timedelta(seconds=limits.OBJECT_REQUEST_TIMEOUT_S),
+            "backoff": {
+                "init_backoff": timedelta(seconds=0.05),
+                "max_backoff": timedelta(seconds=limits.STORE_PAUSE_MAX_S),
+                "base": 2,
+            },
+        }
+        try:
+            return from_url(self.url, client_options=options, retry_config=retry)
+        except (*OBSTORE_ERRORS, ValueError) as error:
+            raise UsageError(f"cannot use {self.url}: {error}; correct the URL or the environment") from error
+
+    def put_once(self, path: str, body: bytes, mode: PutMode, attributes: dict[str, str]) -> Failure | None:
+        """Send one conditional put, in one part. Return None where it is done.
+
+        Raises StorageError where it was refused; nothing is there then.
+        """
+        try:
+            obstore.put(
+                self.once,
+                path,
+                body,
+                mode=mode,
+                attributes=attributes,
+                use_multipart=False,
+            )
+        except OBSTORE_ERRORS as error:
+            failure = of_obstore(error)
+            if failure in (Failure.REFUSED, Failure.NOT_FOUND):
+                raise failed("write", self.url, path, error) from error
+            return failure
+        return None
+
+
+class BucketObjectStore:
+    """An `ObjectStore` in a bucket; for any number of threads, and of processes that were not forked.
+
+    All methods raise StorageError where the store fails or cannot be reached.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Open a bucket as `Bucket` does; it must be there. Raises UsageError."""
+        self._bucket = Bucket(url)
+        self._client = self._bucket.reading
+
+    @property
+    def url(self) -> str:
+        """Where it is, without credentials."""
+        return self._bucket.url
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write the object, durable on return, replacing what was there."""
+        check_path(path)
+        with self._failures("write", path):
+            obstore.put(self._client, path, data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write the object iff nothing is there; False where something is. Never half an object.
+
+        Raises IndeterminateError where it may have been written and cannot be read back.
+        """
+        check_path(path)
+        write_id = uuid.uuid4().hex
+        doubt: Exception | None = None
+        for _ in tries():
+            failure = self._bucket.put_once(path, data, "create", {_WRITE_ID: write_id})
+            if failure is None:
+                return True
+            try:
+                found = self._write_id(path)
+            except NotFoundError:
+                # Nothing is there: not done, or not yet; the same write id makes another try harmless.
+                continue
+            except StorageError as error:
+                doubt = error
+                continue
+            return found == write_id
+        raise IndeterminateError(
+            f"{path} may or may not have been created in {self.url} ({doubt or 'it comes and goes'}); repair "
+            "the store, then read the object back to see whose it is"
+        ) from doubt
+
+    def get(self, path: str) -> bytes:
+        """Return the whole object. Raises NotFoundError where it is absent."""
+        check_path(path)
+        with self._failures("read", path):
+            return obstore.get(self._client, path).bytes().to_bytes()
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError where it is absent."""
+        check_path(path)
+        check_range(path, start, length)
+        if length:
+            try:
+                return obstore.get_range(self._client, path, start=start, length=length).to_bytes()
+            except OBSTORE_ERRORS as error:
+                # Stores answer with an error where a range begins at the end or behind it.
+                if of_obstore(error) is not Failure.UNKNOWN:
+                    raise failed("read", self.url, path, error) from error
+        with self._failures("read", path):
+            size: int = obstore.head(self._client, path)["size"]
+            if not length or start >= size:
+                return b""
+            return obstore.get_range(
+                self._client, path, start=start, end=min(size, start + length)
+            ).to_bytes()
+
+    def head(self, path: str) -> ObjectInfo | None:
+        """Return size and time, or None where it is absent."""
+        check_path(path)
+        try:
+            with self._failures("read", path):
+                return _info(obstore.head(self._client, path))
+        except NotFoundError:
+            return None
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the objects whose path begins with `prefix`, in order of path.
+
+        Raises StorageError where the store does not list in order.
+        """
+        check_prefix(prefix)
+        return self._list(prefix)
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object, replacing the target. Raises NotFoundError where the source is absent."""
+        check_path(source)
+        check_path(target)
+        with self._failures("copy", source):
+            if source == target:
+                # S3 refuses this; all that is left of it is that the source must be there.
+                obstore.head(self._client, source)
+            else:
+                obstore.copy(self._client, source, target)
+
+    def delete(self, path: str) -> None:
+        """Delete the object; fine where it is absent."""
+        check_path(path)
+        try:
+            with self._failures("delete", path):
+                obstore.delete(self._client, path)
+        except NotFoundError:
+            pass
+
+    def local_path(self, path: str) -> str | None:
+        """Return None: there is no file."""
+        check_path(path)
+        return None
+
+    def _write_id(self, path: str) -> str | None:
+        with self._failures("read back", path):
+            return obstore.get(self._client, path).attributes.get(_WRITE_ID)
+
+    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
+        directory = prefix.rpartition("/")[0]
+        last = ""
+        with self._failures("list", prefix):
+            # The offset is exclusive, and the path that equals the prefix belongs to it.
+            for page in obstore.list(
+                self._client, directory or None, offset=prefix[:-1] or None, chunk_size=1_000
+            ):
+                for meta in page:
+                    info = _info(meta)
+                    if info.path <= last:
+                        raise StorageError(f"{self.url} does not list in order of names; use another store")
+                    last = info.path
+                    if info.path.startswith(prefix):
+                        yield info
+                    elif info.path > prefix:
+                        return
+
+    @contextmanager
+    def _failures(self, doing: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OBSTORE_ERRORS as error:
+            raise failed(doing, self.url, path, error) from error
+
+
+def failed(doing: str, url: str, path: str, error: Exception) -> StorageError | NotFoundError:
+    """Return the error to raise for one of the client library."""
+    if of_obstore(error) is Failure.NOT_FOUND:
+        return NotFoundError(f"no object {path!r} in {url}; check the path, or list what is there")
+    text = " ".join(str(error).split())[:400]
+    return StorageError(
+        f"cannot {doing} {path!r} in {url}: {text}; check the store and its credentials, then try again"
+    )
+
+
+def _info(meta: Any) -> ObjectInfo:
+    return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp())

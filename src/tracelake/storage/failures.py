@@ -1,0 +1,77 @@
+"""What the error of a backend says about a write: the one place where backend errors are classified.
+
+The question is never "is it worth another try" alone, but first "may the write have happened". What is
+not listed here as certain is UNKNOWN: an error that nobody thought of must not look like a write that
+did not happen.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from obstore import exceptions as obstore
+
+if TYPE_CHECKING:
+    # A tenth of a second, which only those who use PostgreSQL should pay.
+    import psycopg
+
+
+class Failure(Enum):
+    """What is known about the request that failed."""
+
+    NOT_FOUND = "nothing is there"
+    LOST = "the condition of a conditional write did not hold"
+    REFUSED = "not done, and trying again is useless until somebody changes something"
+    NOT_DONE = "not done; trying again may help"
+    UNKNOWN = "may have been done"
+
+
+# The client library raises Python's own FileNotFoundError for an absent object.
+OBSTORE_ERRORS: Final = (obstore.BaseError, OSError)
+_OBSTORE = (
+    (FileNotFoundError, Failure.NOT_FOUND),
+    (obstore.NotFoundError, Failure.NOT_FOUND),
+    (obstore.AlreadyExistsError, Failure.LOST),
+    (obstore.PreconditionError, Failure.LOST),
+    (obstore.NotModifiedError, Failure.LOST),
+    (obstore.PermissionDeniedError, Failure.REFUSED),
+    (obstore.UnauthenticatedError, Failure.REFUSED),
+    (obstore.InvalidPathError, Failure.REFUSED),
+    (obstore.NotSupportedError, Failure.REFUSED),
+    (obstore.UnknownConfigurationKeyError, Failure.REFUSED),
+)
+# How S3, GCS and Azure say that the bucket itself is absent: every object in it then looks absent too.
+_NO_BUCKET: Final = ("NoSuchBucket", "The specified bucket does not exist", "ContainerNotFound")
+
+
+def of_obstore(error: Exception) -> Failure:
+    """Classify an error of S3, GCS or Azure for a request that was sent once."""
+    for kind, failure in _OBSTORE:
+        if isinstance(error, kind):
+            if failure is Failure.NOT_FOUND and any(code in str(error) for code in _NO_BUCKET):
+                return Failure.REFUSED
+            return failure
+    return Failure.UNKNOWN
+
+
+def of_postgres(error: psycopg.Error, connection_lost: bool) -> Failure:
+    """Classify an error of a single statement that commits by itself.
+
+    PostgreSQL that answers with an error and keeps the connection has rolled back. Where the connection is
+    gone, even an answer proves nothing: an administrator's shutdown may hit after the commit.
+    """
+    if connection_lost or error.sqlstate is None:
+        return Failure.UNKNOWN
+    # Class 42: no such table, no privilege; class 22: a value that the server cannot take.
+    return Failure.REFUSED if error.sqlstate[:2] in {"22", "42"} else Failure.NOT_DONE
+
+
+def of_sqlite_commit(error: sqlite3.Error) -> Failure:
+    """Classify an error of COMMIT: only for want of space is it certain that nothing happened.
+
+    The frame that makes the log's transaction whole could not be written then.
+    """
+    code: int = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return Failure.NOT_DONE if code == sqlite3.SQLITE_FULL else Failure.UNKNOWN

@@ -1,0 +1,239 @@
+"""Objects as files of a local directory, durable on return and never half there.
+
+Every object is written under a temporary name in `.tmp/` of the same directory tree, synced, and then
+given its name in one step: by a hard link, which fails where the name is taken, or by a rename, which
+replaces. At last the directory is synced, for a name is as durable as its directory. A writer that is
+killed leaves a file in `.tmp/` and nothing else.
+
+The parent of an object is a directory: where `a` is an object, `a/b` cannot be one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tracelake import limits
+from tracelake._errors import IndeterminateError, NotFoundError, StorageError
+from tracelake.storage.directories import make_directory, sync_directory
+from tracelake.storage.names import RESERVED_DIRECTORY, check_path, check_prefix, check_range
+from tracelake.storage.ports import ObjectInfo
+
+# What the system answers for a path where no file is: nothing, below a file, or a directory.
+_NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+class FileObjectStore:
+    """An `ObjectStore` on a local file system with hard links; for any number of threads and processes.
+
+    All methods raise StorageError where the file system fails, as when the disk is full.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        """Open the directory `root`, making it if it is absent."""
+        self._root = Path(root).absolute()
+        self._temporaries = self._root / RESERVED_DIRECTORY
+        self._synced: set[Path] = set()
+        with _failures("open", self._root):
+            make_directory(self._temporaries)
+
+    @property
+    def url(self) -> str:
+        """Where it is: `file:///absolute/path`, percent-encoded."""
+        return self._root.as_uri()
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write the object, durable on return, replacing what was there."""
+        target = self._file(path)
+        with _failures("write", target), self._temporary() as temporary:
+            _write_synced(temporary, data)
+            self._publish_replacing(temporary, target)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write the object iff nothing is there; False where something is. Never half an object.
+
+        Raises StorageError where it was not written, and IndeterminateError where it was but may not
+        survive a power failure: trying again then returns False, so that only the content tells whose it is.
+        """
+        target = self._file(path)
+        with _failures("create", target), self._temporary() as temporary:
+            created = not target.exists()
+            if created:
+                _write_synced(temporary, data)
+                self._make_durable_directory(target.parent)
+                try:
+                    os.link(temporary, target)
+                except FileExistsError:
+                    created = False
+        # Also for the loser: it acts on the winner's object, so that must be as durable as its own would be.
+        try:
+            sync_directory(target.parent)
+        except OSError as error:
+            raise IndeterminateError(
+                f"{target} is there but may not survive a power failure ({error}); repair the disk, "
+                "then read the object back to see whose it is"
+            ) from error
+        return created
+
+    def get(self, path: str) -> bytes:
+        """Return the whole object. Raises NotFoundError where it is absent."""
+        target = self._file(path)
+        with _failures("read", target), _not_found(target):
+            return target.read_bytes()
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError where it is absent."""
+        check_range(path, start, length)
+        target = self._file(path)
+        with _failures("read", target), _not_found(target), target.open("rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+    def head(self, path: str) -> ObjectInfo | None:
+        """Return size and time, or None where it is absent."""
+        return self._info(self._file(path), path)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the objects whose path begins with `prefix`, in order of path.
+
+        Objects that come or go meanwhile may be in it or not. Raises StorageError where the root is gone:
+        a failing list is never an empty one.
+        """
+        check_prefix(prefix)
+        return self._walk(prefix.rpartition("/")[0], prefix)
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object, replacing the target. Raises NotFoundError where the source is absent."""
+        # A copy of the bytes and no hard link, which would share the time of the source: collectors
+        # that ask for the age of an object would take the new one for an old one.
+        source_file, target_file = self._file(source), self._file(target)
+        with _failures("copy", source_file), self._temporary() as temporary:
+            with _not_found(source_file):
+                shutil.copyfile(source_file, temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            self._publish_replacing(temporary, target_file)
+
+    def delete(self, path: str) -> None:
+        """Delete the object; fine where it is absent."""
+        target = self._file(path)
+        with _failures("delete", target), suppress(*_NO_FILE):
+            target.unlink()
+            sync_directory(target.parent)
+
+    def local_path(self, path: str) -> str | None:
+        """Return the path of the file that holds the object's bytes, whether or not it is there."""
+        return str(self._file(path))
+
+    def sweep_temporaries(self, age_s: float = limits.TEMPORARY_FILE_AGE_MAX_S) -> int:
+        """Delete what killed writers left in `.tmp/` more than `age_s` seconds ago; return how many files."""
+        swept = 0
+        with _failures("sweep", self._temporaries):
+            for file in self._temporaries.iterdir():
+                with suppress(FileNotFoundError):
+                    if file.stat().st_mtime < time.time() - age_s:
+                        file.unlink()
+                        swept += 1
+        return swept
+
+    def _file(self, path: str) -> Path:
+        check_path(path)
+        return self._root / path
+
+    @contextmanager
+    def _temporary(self) -> Iterator[Path]:
+        path = self._temporaries / uuid.uuid4().hex
+        try:
+            yield path
+        finally:
+            # What cannot be removed now is swept later; the object itself is not at stake.
+            with suppress(OSError):
+                path.unlink()
+
+    def _publish_replacing(self, temporary: Path, target: Path) -> None:
+        self._make_durable_directory(target.parent)
+        temporary.replace(target)
+        sync_directory(target.parent)
+
+    def _make_durable_directory(self, directory: Path) -> None:
+        """Make a directory and sync the names of it and all above it, once for each directory.
+
+        Not only of those made here: another process may have made one and not synced it yet.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        if directory in self._synced:
+            return
+        above = directory
+        while above != self._root:
+            above = above.parent
+            sync_directory(above)
+        if len(self._synced) >= limits.SYNCED_DIRECTORIES_MAX:
+            self._synced.clear()
+        self._synced.add(directory)
+
+    def _walk(self, directory: str, prefix: str) -> Iterator[ObjectInfo]:
+        base = f"{directory}/" if directory else ""
+        # A directory sorts by its name with the slash: `a.b` stands before what is in `a/`.
+        for path in sorted(base + name for name in self._names(directory)):
+            if path == f"{RESERVED_DIRECTORY}/" or not path.startswith(prefix):
+                continue
+            if path.endswith("/"):
+                yield from self._walk(path[:-1], prefix)
+            else:
+                info = self._info(self._root / path, path)
+                if info is not None:
+                    yield info
+
+    def _names(self, directory: str) -> set[str]:
+        """Return the names in a directory, those of directories with a slash; none where it is absent."""
+        with _failures("list", self._root / directory):
+            try:
+                with os.scandir(self._root / directory) as entries:
+                    return {
+                        f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
+                        for entry in entries
+                    }
+            except (FileNotFoundError, NotADirectoryError):
+                if not self._root.is_dir():
+                    raise
+                return set()
+
+    def _info(self, file: Path, path: str) -> ObjectInfo | None:
+        with _failures("read", file):
+            try:
+                found = file.stat()
+            except _NO_FILE:
+                return None
+        return ObjectInfo(path, found.st_size, found.st_mtime) if stat.S_ISREG(found.st_mode) else None
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _failures(doing: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"cannot {doing} {path}: {error.strerror or error}; check the disk and its "
+            "free space, then try again"
+        ) from error
+
+
+@contextmanager
+def _not_found(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except _NO_FILE as error:
+        raise NotFoundError(f"no object at {path}; check the path, or list what is there") from error

@@ -1,0 +1,162 @@
+"""Both stores in memory, for tests and experiments: safe for threads, gone with the process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+from tracelake._errors import NotFoundError
+from tracelake.storage.names import (
+    check_path,
+    check_prefix,
+    check_range,
+    check_scan_limit,
+    check_value,
+    encode_key,
+    encode_text,
+)
+from tracelake.storage.outcomes import is_at, new_version
+from tracelake.storage.ports import Conflict, Done, Entry, Expected, ObjectInfo, Outcome, Version
+
+
+class MemoryKeyValueStore:
+    """A `KeyValueStore` in memory. `close` keeps the records, for `memory://name` may be opened again."""
+
+    def __init__(self) -> None:
+        """Start without records."""
+        self._lock = threading.Lock()
+        self._partitions: dict[str, dict[str, Entry]] = {}
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        """Return the record, or None where it is absent."""
+        _check_names(partition, key)
+        with self._lock:
+            return self._partitions.get(partition, {}).get(key)
+
+    def scan(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        """Return the records with start <= key < stop in key order, at most `limit` of them."""
+        encode_key("partition", partition)
+        encode_text("start", start)
+        encode_text("stop", stop or "")
+        check_scan_limit(limit)
+        with self._lock:
+            entries = list(self._partitions.get(partition, {}).values())
+        # Code points sort as their UTF-8 bytes do, so that strings need no encoding here.
+        entries = [entry for entry in entries if start <= entry.key and (stop is None or entry.key < stop)]
+        return sorted(entries, key=lambda entry: entry.key)[:limit]
+
+    def set(self, partition: str, key: str, value: bytes) -> Version:
+        """Write the record whatever was there."""
+        _check_names(partition, key)
+        check_value(key, value)
+        with self._lock:
+            return self._put(partition, key, value)
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        """Write the record iff it is at `expected`."""
+        _check_names(partition, key)
+        check_value(key, value)
+        with self._lock:
+            current = self._partitions.get(partition, {}).get(key)
+            if not is_at(current, expected):
+                return Conflict(current)
+            return Done(self._put(partition, key, value))
+
+    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+        """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
+        _check_names(partition, key)
+        with self._lock:
+            current = self._partitions.get(partition, {}).get(key)
+            if not is_at(current, expected):
+                return Conflict(current)
+            del self._partitions[partition][key]
+            return Done(new_version())
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
+
+    def _put(self, partition: str, key: str, value: bytes) -> Version:
+        entry = Entry(key, bytes(value), new_version())
+        self._partitions.setdefault(partition, {})[key] = entry
+        return entry.version
+
+
+class MemoryObjectStore:
+    """An `ObjectStore` in memory."""
+
+    def __init__(self, url: str = "memory:///") -> None:
+        """Start without objects. `url` is only a name: no other process can open it."""
+        self._url = url
+        self._lock = threading.Lock()
+        self._objects: dict[str, tuple[bytes, float]] = {}
+
+    @property
+    def url(self) -> str:
+        """Where it is; within this process only."""
+        return self._url
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write the object, replacing what was there."""
+        check_path(path)
+        with self._lock:
+            self._objects[path] = (bytes(data), time.time())
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write the object iff nothing is there; False where something is."""
+        check_path(path)
+        with self._lock:
+            if path in self._objects:
+                return False
+            self._objects[path] = (bytes(data), time.time())
+            return True
+
+    def get(self, path: str) -> bytes:
+        """Return the whole object. Raises NotFoundError where it is absent."""
+        check_path(path)
+        with self._lock:
+            found = self._objects.get(path)
+        if found is None:
+            raise NotFoundError(f"no object {path!r} in {self._url}; check the path, or list what is there")
+        return found[0]
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError where it is absent."""
+        check_range(path, start, length)
+        return self.get(path)[start : start + length]
+
+    def head(self, path: str) -> ObjectInfo | None:
+        """Return size and time, or None where it is absent."""
+        check_path(path)
+        with self._lock:
+            found = self._objects.get(path)
+        return None if found is None else ObjectInfo(path, len(found[0]), found[1])
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the objects whose path begins with `prefix`, in order of path, as they are now."""
+        check_prefix(prefix)
+        with self._lock:
+            found = [(path, value) for path, value in self._objects.items() if path.startswith(prefix)]
+        return iter([ObjectInfo(path, len(data), modified) for path, (data, modified) in sorted(found)])
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object, replacing the target. Raises NotFoundError where the source is absent."""
+        self.put(target, self.get(source))
+
+    def delete(self, path: str) -> None:
+        """Delete the object; fine where it is absent."""
+        check_path(path)
+        with self._lock:
+            self._objects.pop(path, None)
+
+    def local_path(self, path: str) -> str | None:
+        """Return None: there is no file."""
+        check_path(path)
+        return None
+
+
+def _check_names(partition: str, key: str) -> None:
+    encode_key("partition", partition)
+    encode_key("key", key)

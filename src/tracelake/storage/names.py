@@ -1,0 +1,93 @@
+"""What keys, values and object paths a store takes. Every backend asks here, so that all take the same."""
+
+from __future__ import annotations
+
+from tracelake import limits
+from tracelake._errors import LimitError, UsageError
+
+RESERVED_DIRECTORY = ".tmp"
+"""The first segment that no object path may have: file stores write unfinished objects there."""
+
+
+def encode_text(what: str, text: str) -> bytes:
+    """Return `text` as UTF-8. Raises UsageError where it holds half of a surrogate pair."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{what} {text!r} is not Unicode text ({error.reason}); replace that character"
+        ) from error
+
+
+def encode_key(what: str, key: str) -> bytes:
+    """Return a partition or key as UTF-8. Raises UsageError, or LimitError where it is too long."""
+    encoded = encode_text(what, key)
+    if len(encoded) > limits.KEY_MAX_BYTES:
+        raise LimitError(
+            f"{what} {key[:40]!r}… has {len(encoded)} bytes, more than KEY_MAX_BYTES = "
+            f"{limits.KEY_MAX_BYTES}; shorten it"
+        )
+    return encoded
+
+
+def check_value(key: str, value: bytes) -> None:
+    """Raise LimitError where the value of a record is too large."""
+    if len(value) > limits.VALUE_MAX_BYTES:
+        raise LimitError(
+            f"the value of {key!r} has {len(value)} bytes, more than VALUE_MAX_BYTES = "
+            f"{limits.VALUE_MAX_BYTES}; put it in the object store and keep its path in the record"
+        )
+
+
+def check_scan_limit(limit: int | None) -> None:
+    """Raise UsageError where the limit of a scan is negative."""
+    if limit is not None and limit < 0:
+        raise UsageError(f"a scan cannot return {limit} records; give a limit of at least 0, or None for all")
+
+
+def check_path(path: str) -> None:
+    """Raise UsageError where `path` is no path of an object, LimitError where it is too long."""
+    if not path:
+        raise UsageError("the path of an object is empty; name the object")
+    _check_segments(path, path.split("/"))
+
+
+def check_prefix(prefix: str) -> None:
+    """Raise UsageError where no object can have a path that begins with `prefix`.
+
+    The text after the last slash is free: it is compared, and never opened.
+    """
+    directory, slash, last = prefix.rpartition("/")
+    if slash:
+        _check_segments(prefix, directory.split("/"))
+    if "\0" in last:
+        raise UsageError(f"prefix {prefix!r} holds a NUL character; remove it")
+
+
+def check_range(path: str, start: int, length: int) -> None:
+    """Raise UsageError where a range has a negative start or length."""
+    if start < 0 or length < 0:
+        raise UsageError(
+            f"cannot read {length} bytes from {start} of {path!r}; start and length count from 0"
+        )
+
+
+def _check_segments(path: str, segments: list[str]) -> None:
+    if len(encode_text("path", path)) > limits.OBJECT_PATH_MAX_BYTES:
+        raise LimitError(
+            f"path {path[:40]!r}… is longer than OBJECT_PATH_MAX_BYTES = "
+            f"{limits.OBJECT_PATH_MAX_BYTES}; shorten it"
+        )
+    if "\0" in path or any(segment in ("", ".", "..") for segment in segments):
+        raise UsageError(
+            f"{path!r} is no path of an object; write names between single slashes, without a leading slash, "
+            "'.', '..' or NUL"
+        )
+    if segments[0] == RESERVED_DIRECTORY:
+        raise UsageError(f"{path!r} lies in {RESERVED_DIRECTORY}/, which is reserved; use another first name")
+    longest = max(segments, key=lambda segment: len(segment.encode()))
+    if len(longest.encode()) > limits.OBJECT_PATH_SEGMENT_MAX_BYTES:
+        raise LimitError(
+            f"name {longest[:40]!r}… in a path is longer than OBJECT_PATH_SEGMENT_MAX_BYTES = "
+            f"{limits.OBJECT_PATH_SEGMENT_MAX_BYTES}; shorten it"
+        )

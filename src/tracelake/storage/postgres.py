@@ -1,0 +1,263 @@
+"""Records in a PostgreSQL table: for many machines, over connections that may break at any moment.
+
+Names are `bytea`, which PostgreSQL compares byte by byte whatever the collation of the database. Every
+write is one statement that commits by itself, so that a lost connection leaves one question only: did
+that statement happen? The write id in the record answers it (`settle`).
+
+A write whose connection is lost can still land until the server's own time-out for statements is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
+
+from tracelake import limits
+from tracelake._errors import IndeterminateError, StorageError, UsageError
+from tracelake.storage.failures import Failure, of_postgres
+from tracelake.storage.names import check_scan_limit, check_value, encode_key, encode_text
+from tracelake.storage.outcomes import new_version
+from tracelake.storage.ports import ABSENT, Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
+from tracelake.storage.retries import tries
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+# Two processes that create a table at once can collide in the catalogue; the lock keeps them apart.
+_SET_UP = (
+    "SELECT pg_advisory_xact_lock(7424952211)",
+    "CREATE TABLE IF NOT EXISTS tracelake_records (partition bytea NOT NULL, key bytea NOT NULL,"
+    " value bytea NOT NULL, version text NOT NULL, PRIMARY KEY (partition, key))",
+    "COMMENT ON TABLE tracelake_records IS 'format 1'",
+)
+_FORMAT = "SELECT obj_description(to_regclass('tracelake_records'), 'pg_class')"
+_COLUMNS = "SELECT key, value, version FROM tracelake_records WHERE partition = %s"
+_GET = f"{_COLUMNS} AND key = %s"
+_INSERT = "INSERT INTO tracelake_records (partition, key, value, version) VALUES (%s, %s, %s, %s)"
+_PUT = (
+    f"{_INSERT} ON CONFLICT (partition, key)"
+    " DO UPDATE SET value = excluded.value, version = excluded.version RETURNING version"
+)
+_CREATE = f"{_INSERT} ON CONFLICT DO NOTHING RETURNING version"
+_REPLACE = (
+    "UPDATE tracelake_records SET value = %s, version = %s"
+    " WHERE partition = %s AND key = %s AND version = %s RETURNING version"
+)
+_DELETE = "DELETE FROM tracelake_records WHERE partition = %s AND key = %s AND version = %s RETURNING version"
+
+
+class _Connection(psycopg.Connection[Row]):
+    """A connection that gives up a reply that does not come, as from a machine that vanished."""
+
+    def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:
+        """Run one exchange with the server. Raises OperationalError after POSTGRES_REPLY_TIMEOUT_S."""
+        return super().wait(self._in_time(gen), interval, timeout)
+
+    def _in_time(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        deadline = time.monotonic() + limits.POSTGRES_REPLY_TIMEOUT_S
+        try:
+            state = next(gen)
+            while True:
+                ready = yield state
+                if not ready and time.monotonic() > deadline:
+                    # The reply may still come: nothing else may be asked on this connection.
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(f"no reply in {limits.POSTGRES_REPLY_TIMEOUT_S} s")
+                state = gen.send(ready)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+
+class PostgresKeyValueStore:
+    """A `KeyValueStore` in the table `tracelake_records` of a database; safe for threads and processes.
+
+    Every method raises StorageError where the database cannot be reached or refuses; nothing was written
+    then, unless it is IndeterminateError. Reads are tried again over new connections.
+    """
+
+    def __init__(self, url: str, connections_max: int = limits.POSTGRES_CONNECTIONS_MAX) -> None:
+        """Open `postgresql://user:password@host:port/database?…`, making the table if it is absent.
+
+        Raises UsageError where the URL cannot be read, or another release wrote the table.
+        """
+        try:
+            parts = conninfo_to_dict(url)
+        except psycopg.ProgrammingError as error:
+            raise UsageError(f"the PostgreSQL URL cannot be read ({error}); correct it") from error
+        # Never the URL itself: it may hold a password.
+        self._name = f"PostgreSQL database {parts.get('dbname', '')!r} on {parts.get('host', 'localhost')}"
+        self._pool: ConnectionPool[_Connection] = ConnectionPool(
+            url,
+            connection_class=_Connection,
+            kwargs={
+                "autocommit": True,
+                "connect_timeout": int(limits.STORE_CONNECT_TIMEOUT_S),
+                "prepare_threshold": None,
+                "application_name": "tracelake",
+            },
+            min_size=1,
+            max_size=connections_max,
+            timeout=limits.STORE_CONNECT_TIMEOUT_S,
+            reconnect_timeout=limits.STORE_CONNECT_TIMEOUT_S,
+            configure=_configure,
+            check=ConnectionPool.check_connection,
+            open=True,
+        )
+        try:
+            self._run(self._set_up, "set up")
+        except BaseException:
+            self.close()
+            raise
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        """Return the record, or None where it is absent."""
+        where = (encode_key("partition", partition), encode_key("key", key))
+        rows = self._read(_GET, where)
+        return _entry(rows[0]) if rows else None
+
+    def scan(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        """Return the records with start <= key < stop in key order, at most `limit` of them."""
+        check_scan_limit(limit)
+        query = f"{_COLUMNS} AND key >= %s"
+        values: list[bytes | int | None] = [encode_key("partition", partition), encode_text("start", start)]
+        if stop is not None:
+            query += " AND key < %s"
+            values.append(encode_text("stop", stop))
+        values.append(limit)
+        return [_entry(row) for row in self._read(f"{query} ORDER BY key LIMIT %s", values)]
+
+    def set(self, partition: str, key: str, value: bytes) -> Version:
+        """Write the record whatever was there. Raises IndeterminateError where the reply was lost."""
+        check_value(key, value)
+        where = (encode_key("partition", partition), encode_key("key", key))
+        version = new_version()
+        written = self._write(version, _PUT, (*where, value, version))
+        if isinstance(written, Indeterminate):
+            found = self.get(partition, key)
+            if found is None or found.version != version:
+                raise IndeterminateError(
+                    f"the write of {partition!r} / {key!r} may or may not have happened: {written.reason}; "
+                    "read the record, and write it again if need be"
+                )
+        return version
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        """Write the record iff it is at `expected`."""
+        check_value(key, value)
+        where = (encode_key("partition", partition), encode_key("key", key))
+        version = new_version()
+        for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
+            if expected is ABSENT:
+                written = self._write(version, _CREATE, (*where, value, version))
+            else:
+                written = self._write(version, _REPLACE, (value, version, *where, expected))
+            if isinstance(written, Indeterminate):
+                return written
+            if written:
+                return Done(version)
+            current = self.get(partition, key)
+            # Deleted since it stood in the way: the record is as expected, so try again.
+            if not (expected is ABSENT and current is None):
+                return Conflict(current)
+        raise StorageError(f"{key!r} comes and goes too fast in {self._name}; try again later")
+
+    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+        """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
+        where = (encode_key("partition", partition), encode_key("key", key))
+        version = new_version()
+        written = self._write(version, _DELETE, (*where, expected))
+        if isinstance(written, Indeterminate):
+            return written
+        return Done(version) if written else Conflict(self.get(partition, key))
+
+    def close(self) -> None:
+        """Close all connections. Calling it twice is allowed."""
+        self._pool.close()
+
+    def _write(self, version: Version, query: str, values: tuple[object, ...]) -> bool | Indeterminate:
+        """Run one writing statement, once; tell whether it changed a row."""
+        connection = self._take()
+        try:
+            return connection.execute(query.encode(), values).fetchone() is not None
+        except psycopg.Error as error:
+            failure = of_postgres(error, connection.closed)
+            if failure is Failure.UNKNOWN:
+                return Indeterminate(version, f"the connection to {self._name} was lost: {_text(error)}")
+            raise self._failed("write", error) from error
+        finally:
+            self._pool.putconn(connection)
+
+    def _read(self, query: str, values: Any) -> list[Row]:
+        return self._run(lambda connection: connection.execute(query.encode(), values).fetchall(), "read")
+
+    def _run(self, action: Callable[[_Connection], T], doing: str) -> T:
+        """Do what may be done twice, again over another connection where one is lost."""
+        failed: psycopg.Error | None = None
+        for _ in tries():
+            connection = self._take()
+            try:
+                return action(connection)
+            except psycopg.Error as error:
+                failed = error
+                if of_postgres(error, connection.closed) is Failure.REFUSED:
+                    break
+            finally:
+                self._pool.putconn(connection)
+        assert failed is not None, "there is at least one try"
+        raise self._failed(doing, failed) from failed
+
+    def _take(self) -> _Connection:
+        try:
+            return self._pool.getconn()
+        except PoolClosed as error:
+            raise UsageError(f"the store in {self._name} is closed; open it again") from error
+        except (PoolTimeout, TooManyRequests, psycopg.Error) as error:
+            raise StorageError(
+                f"no connection to {self._name} in {limits.STORE_CONNECT_TIMEOUT_S} s; check that it runs, "
+                "takes connections, and knows the user and password"
+            ) from error
+
+    def _set_up(self, connection: _Connection) -> None:
+        found = connection.execute(_FORMAT).fetchone()
+        if found == (None,):
+            with connection.transaction():
+                for statement in _SET_UP:
+                    connection.execute(statement)
+        elif found != ("format 1",):
+            raise UsageError(
+                f"tracelake_records in {self._name} has {found and found[0]}, this release reads format 1; "
+                "use the release that wrote it, or a newer one"
+            )
+
+    def _failed(self, doing: str, error: psycopg.Error) -> StorageError:
+        return StorageError(f"cannot {doing} in {self._name}: {_text(error)}; repair it, then try again")
+
+
+def _configure(connection: _Connection) -> None:
+    connection.execute(
+        "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),"
+        # A database may have it off for speed; an acknowledged write must be durable.
+        " set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
+        " WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)",
+        (
+            str(int(limits.POSTGRES_STATEMENT_TIMEOUT_S * 1000)),
+            str(int(limits.POSTGRES_LOCK_TIMEOUT_S * 1000)),
+        ),
+    )
+
+
+def _entry(row: Row) -> Entry:
+    key, value, version = row
+    return Entry(key.decode(), value, version)
+
+
+def _text(error: psycopg.Error) -> str:
+    return str(error).strip().replace("\n", " ") or type(error).__name__

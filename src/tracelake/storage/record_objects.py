@@ -1,0 +1,122 @@
+"""Records as objects: the name of a key's object, and what stands in it. For stores without a database.
+
+**Names** sort as keys do, in byte order: `p<hex of the partition>/k<hex of the key>`. Object stores take
+names of 1,024 bytes and file systems of 255, so of a long key only the beginning is spelled out, and a
+hash stands for the rest. Keys with the same long beginning are put in order by their bodies.
+
+**Bodies** begin with one line of JSON that says whose they are and carries the write id, then the value.
+The write id also makes each body different, for some servers' e-tags are hashes of the content.
+A deleted record is a body that says so: no object store can delete on a condition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby, islice
+
+import msgspec
+
+from tracelake import limits
+from tracelake._errors import DamageError
+from tracelake.storage.names import check_scan_limit, encode_key, encode_text
+from tracelake.storage.ports import Entry, Version
+
+
+class _Header(msgspec.Struct, frozen=True):
+    format: int
+    partition: str
+    key: str
+    version: Version
+    deleted: bool
+    value_bytes: int
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What one object holds: a record, or that it was deleted."""
+
+    entry: Entry
+    deleted: bool
+
+    @property
+    def present(self) -> Entry | None:
+        """Return the record, None where it was deleted."""
+        return None if self.deleted else self.entry
+
+
+def encode(partition: str, key: str, value: bytes | None, version: Version) -> bytes:
+    """Return the body for one write; a value of None is a deletion."""
+    header = _Header(1, partition, key, version, value is None, len(value or b""))
+    return msgspec.json.encode(header) + b"\n" + (value or b"")
+
+
+def decode(path: str, body: bytes) -> Record:
+    """Return what a body says. Raises DamageError where it is no whole record."""
+    line, _, value = body.partition(b"\n")
+    try:
+        header = msgspec.json.decode(line, type=_Header)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamageError(f"{path} holds no record ({error}); restore it from a backup") from error
+    if header.format != 1 or len(value) != header.value_bytes:
+        raise DamageError(
+            f"{path} has format {header.format} and {len(value)} bytes of {header.value_bytes}; use the "
+            "release that wrote it, or restore it from a backup"
+        )
+    return Record(Entry(header.key, value, header.version), header.deleted)
+
+
+def partition_path(partition: str) -> str:
+    """Return the directory of a partition's records."""
+    return f"p{_name(encode_key('partition', partition))}"
+
+
+def record_path(partition: str, key: str) -> str:
+    """Return the path of a record's object."""
+    return f"{partition_path(partition)}/k{_name(encode_key('key', key))}"
+
+
+def may_hold(path: str, start: bytes, stop: bytes | None) -> bool:
+    """Tell whether the object at `path` can hold a key with start <= key < stop."""
+    beginning = bytes.fromhex(_stem(path))
+    if stop is not None and beginning >= stop:
+        return False
+    return beginning >= start[: limits.RECORD_NAME_KEY_BYTES]
+
+
+def scan_records(
+    read: Callable[[str, bytes, bytes | None], Iterable[tuple[str, Entry]]],
+    partition: str,
+    start: str,
+    stop: str | None,
+    limit: int | None,
+) -> list[Entry]:
+    """Return the records with start <= key < stop in key order, at most `limit` of them.
+
+    `read` gives, for the directory of a partition and the bounds, paths and records in order of their paths; it
+    may give more than the bounds allow, and is not asked for more than `limit` takes.
+    """
+    check_scan_limit(limit)
+    first, end = encode_text("start", start), None if stop is None else encode_text("stop", stop)
+    found = (
+        entry
+        for entry in _in_key_order(read(partition_path(partition), first, end))
+        if first <= entry.key.encode() and (end is None or entry.key.encode() < end)
+    )
+    return list(islice(found, limit))
+
+
+def _in_key_order(records: Iterable[tuple[str, Entry]]) -> Iterator[Entry]:
+    """Yield records that come in order of their paths in order of their keys."""
+    for _, group in groupby(records, key=lambda record: _stem(record[0])):
+        yield from sorted((entry for _, entry in group), key=lambda entry: entry.key.encode())
+
+
+def _name(encoded: bytes) -> str:
+    spelled = encoded[: limits.RECORD_NAME_KEY_BYTES].hex()
+    if len(encoded) <= limits.RECORD_NAME_KEY_BYTES:
+        return spelled
+    return f"{spelled}~{hashlib.sha256(encoded).hexdigest()}"
+
+
+def _stem(path: str) -> str:
+    return path.rpartition("/")[2][1:].partition("~")[0]

@@ -1,0 +1,268 @@
+"""Records in one SQLite file: durable on return, safe for threads, processes and kill -9.
+
+Names are stored as BLOBs of UTF-8, which SQLite compares byte by byte. Writers queue in the process
+before they ask for SQLite's write lock, which is unfair between many. Every write takes that lock first
+(BEGIN IMMEDIATE), so that what it reads is what it replaces.
+
+**What a failure means.** Before COMMIT: the write did not happen. In COMMIT for want of space: neither,
+for the frame that makes the log's transaction whole could not be written. In COMMIT for another reason,
+such as a failing fsync: unknown. SQLite then shows the old record, yet whole frames may stand in the log,
+and recovery after a crash would bring the write back. A later commit overwrites them; so this store makes
+one before it reads such a record again, and what it then reads stays true.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tracelake import limits
+from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
+from tracelake.storage.directories import make_directory
+from tracelake.storage.failures import Failure, of_sqlite_commit
+from tracelake.storage.names import check_scan_limit, check_value, encode_key, encode_text
+from tracelake.storage.outcomes import is_at, new_version
+from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
+
+_SCHEMA_VERSION = 1
+_CREATE = (
+    "CREATE TABLE IF NOT EXISTS records (partition BLOB NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,"
+    " version TEXT NOT NULL, PRIMARY KEY (partition, key))"
+)
+_GET = "SELECT key, value, version FROM records WHERE partition = ? AND key = ?"
+_PUT = "INSERT OR REPLACE INTO records (partition, key, value, version) VALUES (?, ?, ?, ?)"
+_DELETE = "DELETE FROM records WHERE partition = ? AND key = ?"
+# Changes nothing, yet writes a frame of the log.
+_TOUCH = f"PRAGMA user_version = {_SCHEMA_VERSION}"
+
+
+class SqliteKeyValueStore:
+    """A `KeyValueStore` in one file on a local disk.
+
+    Every method raises StorageError where the file cannot be read or written, or a lock cannot be had in
+    `busy_timeout_s`; nothing was written then, unless it is IndeterminateError. DamageError where the
+    file is no intact database.
+    """
+
+    def __init__(self, path: str | Path, busy_timeout_s: float = limits.SQLITE_BUSY_TIMEOUT_S) -> None:
+        """Open the file `path`, making it and its directory if absent.
+
+        Raises UsageError where a newer release wrote it.
+        """
+        self._path = Path(path).absolute()
+        self._busy_timeout_s = busy_timeout_s
+        self._queue = threading.Lock()
+        self._connections: dict[threading.Thread, sqlite3.Connection] = {}
+        self._connections_lock = threading.Lock()
+        self._closed = False
+        self._doubtful: set[tuple[bytes, bytes]] = set()
+        try:
+            make_directory(self._path.parent)
+        except OSError as error:
+            raise StorageError(
+                f"cannot make {self._path.parent}: {error.strerror}; check the path"
+            ) from error
+        try:
+            with self._failures("open"):
+                self._set_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        """Return the record, or None where it is absent."""
+        where = (encode_key("partition", partition), encode_key("key", key))
+        if where in self._doubtful:
+            self._end_doubt()
+        with self._failures("read"):
+            return _read(self._connection(), where)
+
+    def scan(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        """Return the records with start <= key < stop in key order, at most `limit` of them."""
+        check_scan_limit(limit)
+        query = "SELECT key, value, version FROM records WHERE partition = ? AND key >= ?"
+        values: list[bytes | int] = [encode_key("partition", partition), encode_text("start", start)]
+        if stop is not None:
+            query += " AND key < ?"
+            values.append(encode_text("stop", stop))
+        values.append(-1 if limit is None else limit)
+        with self._failures("read"):
+            rows = self._connection().execute(f"{query} ORDER BY key LIMIT ?", values).fetchall()
+        return [_entry(row) for row in rows]
+
+    def set(self, partition: str, key: str, value: bytes) -> Version:
+        """Write the record whatever was there. Raises IndeterminateError where the commit itself failed."""
+        check_value(key, value)
+        outcome = self._write(partition, key, value, None)
+        if isinstance(outcome, Indeterminate):
+            raise IndeterminateError(
+                f"the write of {partition!r} / {key!r} may or may not have happened: {outcome.reason}; "
+                "write it again"
+            )
+        assert isinstance(outcome, Done), "nothing was expected, so nothing can conflict"
+        return outcome.version
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        """Write the record iff it is at `expected`."""
+        check_value(key, value)
+        return self._write(partition, key, value, expected)
+
+    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+        """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
+        return self._write(partition, key, None, expected)
+
+    def close(self) -> None:
+        """Close all connections; no other call may be under way. Calling it twice is allowed."""
+        with self._connections_lock:
+            self._closed = True
+            for connection in self._connections.values():
+                connection.close()
+            self._connections.clear()
+
+    def _write(self, partition: str, key: str, value: bytes | None, expected: Expected | None) -> Outcome:
+        """Put the value, or delete where it is None, iff the record is at `expected` or that is None."""
+        where = (encode_key("partition", partition), encode_key("key", key))
+        version = new_version()
+        if where in self._doubtful:
+            self._end_doubt()
+        with self._failures("write"), self._transaction() as connection:
+            current = _read(connection, where)
+            if expected is not None and not is_at(current, expected):
+                return Conflict(current)
+            if value is None:
+                connection.execute(_DELETE, where)
+            else:
+                connection.execute(_PUT, (*where, value, version))
+            try:
+                self._commit(connection)
+            except sqlite3.Error as error:
+                if of_sqlite_commit(error) is not Failure.UNKNOWN:
+                    raise
+                self._doubtful.add(where)
+                return Indeterminate(version, f"commit to {self._path} failed: {error}")
+        return Done(version)
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        connection.execute("COMMIT")
+        self._doubtful.clear()
+
+    def _end_doubt(self) -> None:
+        """Commit a transaction that changes nothing over the remains of one whose COMMIT failed."""
+        with self._failures("settle an earlier write"), self._transaction() as connection:
+            connection.execute(_TOUCH)
+            self._commit(connection)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Hold the queue and SQLite's write lock; roll back what the body does not commit."""
+        connection = self._connection()
+        if not self._queue.acquire(timeout=self._busy_timeout_s):
+            raise StorageError(
+                f"cannot write {self._path}: other threads kept it busy for "
+                f"{self._busy_timeout_s} s; try again later"
+            )
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+        finally:
+            try:
+                if connection.in_transaction:
+                    self._roll_back(connection)
+            finally:
+                self._queue.release()
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            # Closing gives up the transaction and its lock for certain; the next call opens anew.
+            with self._connections_lock:
+                self._connections.pop(threading.current_thread(), None)
+            connection.close()
+
+    def _connection(self) -> sqlite3.Connection:
+        """Return the connection of this thread, opening it if need be and closing those of ended threads."""
+        thread = threading.current_thread()
+        with self._connections_lock:
+            if self._closed:
+                raise UsageError(f"the store {self._path} is closed; open it again")
+            found = self._connections.get(thread)
+            if found is None:
+                for ended in [other for other in self._connections if not other.is_alive()]:
+                    self._connections.pop(ended).close()
+                found = self._connections[thread] = self._connect()
+            return found
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _set_up(self) -> None:
+        """Switch the file to a write-ahead log and make the table, while other processes may do the same."""
+        deadline = time.monotonic() + self._busy_timeout_s
+        while True:
+            try:
+                mode = self._connection().execute("PRAGMA journal_mode = WAL").fetchone()[0]
+                break
+            except sqlite3.OperationalError as error:
+                # SQLite does not wait for others who switch at the same time, so wait here.
+                if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        if mode != "wal":
+            raise StorageError(f"{self._path} cannot have a write-ahead log; move it to a local disk")
+        if self._schema_version() == 0:
+            with self._transaction() as connection:
+                connection.execute(_CREATE)
+                connection.execute(_TOUCH)
+                self._commit(connection)
+        if self._schema_version() != _SCHEMA_VERSION:
+            raise UsageError(
+                f"{self._path} has format {self._schema_version()}, this release reads {_SCHEMA_VERSION}; "
+                "use the release that wrote it, or a newer one"
+            )
+
+    def _schema_version(self) -> int:
+        return int(self._connection().execute("PRAGMA user_version").fetchone()[0])
+
+    @contextmanager
+    def _failures(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise DamageError(
+                    f"{self._path} is no intact database ({error}); restore it from a backup"
+                ) from error
+            raise StorageError(
+                f"cannot {doing} {self._path}: {error}; check the disk, its free space and who else has "
+                "the file open, then try again"
+            ) from error
+
+
+def _read(connection: sqlite3.Connection, where: tuple[bytes, bytes]) -> Entry | None:
+    row = connection.execute(_GET, where).fetchone()
+    return None if row is None else _entry(row)
+
+
+def _entry(row: tuple[bytes, bytes, str]) -> Entry:
+    key, value, version = row
+    return Entry(key.decode(), value, version)
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Return SQLite's primary result code, 0 for an error that Python's own module raised."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
