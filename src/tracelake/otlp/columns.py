@@ -1,0 +1,188 @@
+"""Builds record batches of spans, column by column.
+
+A span is touched as few times as possible: a list comprehension for each column over the spans of a scope.
+What the spans of a scope share is built once and repeated by Arrow's `take`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tracelake.limits import OTLP_TEXT_MAX_BYTES, SPANS_EXPANDED_MAX_BYTES
+from tracelake.otlp import conventions
+from tracelake.otlp.attributes import Array, AttributesColumn, check_texts, read_attributes
+from tracelake.otlp.children import EventsColumn, LinksColumn, read_children
+from tracelake.otlp.dialects import Dialect
+from tracelake.otlp.messages import Message
+from tracelake.otlp.names import KINDS, STATUSES
+from tracelake.otlp.resources import Resources, Scopes
+from tracelake.otlp.schema import OTLP_REST, SPANS
+from tracelake.otlp.values import RefusedError
+
+_ROW_BYTES: Final = 200
+"""About what the columns of fixed width and the ids of one span take."""
+_ZERO_SPAN: Final = "0" * 16
+
+_PLAIN_TYPES: Final = {
+    "trace_id": pa.string(),
+    "span_id": pa.string(),
+    "parent_span_id": pa.string(),
+    "name": pa.string(),
+    "kind": pa.string(),
+    "status": pa.string(),
+    "status_message": pa.string(),
+    "start_ns": pa.int64(),
+    "end_ns": pa.int64(),
+    "duration_ns": pa.int64(),
+    **dict.fromkeys(conventions.TEXT_COLUMNS, pa.string()),
+    **dict.fromkeys(conventions.TOKEN_COLUMNS, pa.int64()),
+    "trace_state": pa.string(),
+    "flags": pa.uint32(),
+    "dropped_attributes_count": pa.uint32(),
+    "dropped_events_count": pa.uint32(),
+    "dropped_links_count": pa.uint32(),
+}
+"""Columns, and fields of column `otlp`, that have one plain value for each span."""
+
+
+class SpanColumns:
+    """Collects spans, and gives them away as one record batch of schema SPANS.
+
+    `rows` spans are held, of about `approx_bytes` in Arrow.
+    """
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows = 0
+        self.approx_bytes = 0
+        self._payload_bytes = self._arrow_bytes = 0
+        self._expanded_bytes = 0
+        self._resources = Resources()
+        self._scopes = Scopes()
+        self._scope_of_row: list[int] = []
+        self._plain: dict[str, list[Any]] = {name: [] for name in _PLAIN_TYPES}
+        self._attributes = AttributesColumn()
+        self._events = EventsColumn()
+        self._links = LinksColumn()
+
+    def start_payload(self, size_bytes: int, growth: int) -> None:
+        """Say that what comes next is of a new payload of this size, which grows so many times in Arrow."""
+        self._payload_bytes = size_bytes
+        self._arrow_bytes = growth * size_bytes
+        self._expanded_bytes = 0
+
+    def add_resource(self, resource_spans: Message) -> int:
+        """Take resource and schema URL, and return the resource's number. Raises RefusedError."""
+        return self._resources.add(resource_spans)
+
+    def add_scope(self, resource: int, scope_spans: Message) -> int:
+        """Take scope and schema URL, and return the scope's number. Raises RefusedError."""
+        return self._scopes.add(resource, scope_spans)
+
+    def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
+        """Add the spans of one scope, all of them or none. Raises RefusedError."""
+        plain = _read_plain(spans, dialect)
+        attributes = read_attributes([span.attributes for span in spans])
+        events = read_children([span.events for span in spans])
+        links = read_children([span.links for span in spans])
+        link_ids = (
+            dialect.loose_ids([link.trace_id for link in links.flat], "links.traceId"),
+            dialect.loose_ids([link.span_id for link in links.flat], "links.spanId"),
+        )
+        if any(event.time_unix_nano >= 2**63 for event in events.flat):
+            raise RefusedError("events.timeUnixNano: not below 2**63")
+        if self._payload_bytes > OTLP_TEXT_MAX_BYTES:  # else no text can be longer
+            for field in ("name", "status_message", "trace_state"):
+                check_texts(filter(None, plain[field]), field)
+            check_texts((event.name for event in events.flat), "events.name")
+            check_texts((link.trace_state for link in links.flat), "links.traceState")
+            for owner in (attributes, events.attributes, links.attributes):
+                check_texts(owner.keys, "attributes")
+                check_texts(owner.texts, "attributes")
+        self._count(len(spans), self._resources.sizes_bytes[self._scopes.resources[scope]])
+        for column, values in plain.items():
+            self._plain[column] += values
+        derived = conventions.derive(attributes.keys, attributes.texts, attributes.letters, attributes.counts)
+        for column in conventions.COLUMNS:
+            self._plain[column] += derived.get(column) or [None] * len(spans)
+        self._attributes.extend(attributes)
+        self._events.extend(events)
+        self._links.extend(links, *link_ids)
+        self._scope_of_row += [scope] * len(spans)
+
+    def _count(self, spans: int, resource_bytes: int) -> None:
+        expanded = spans * (_ROW_BYTES + resource_bytes)
+        if self._expanded_bytes + expanded > SPANS_EXPANDED_MAX_BYTES:
+            # A payload of 64 MiB can repeat a large resource for a million spans.
+            raise RefusedError(
+                f"resource of {resource_bytes} bytes: with it the payload's spans take more than "
+                f"{SPANS_EXPANDED_MAX_BYTES} bytes; send fewer spans at once"
+            )
+        if not self._expanded_bytes:
+            self.approx_bytes += self._arrow_bytes
+        self._expanded_bytes += expanded
+        self.approx_bytes += expanded
+        self.rows += spans
+
+    def take(self) -> pa.RecordBatch:
+        """Return what is held as one batch of schema SPANS, and start again with nothing."""
+        scope_rows = pa.array(self._scope_of_row, pa.int32())
+        resource_rows = pa.array(self._scopes.resources, pa.int32()).take(scope_rows)
+        columns: dict[str, Array] = {
+            name: pa.array(self._plain[name], type_) for name, type_ in _PLAIN_TYPES.items()
+        }
+        columns |= {name: array.take(resource_rows) for name, array in self._resources.arrays().items()}
+        columns |= {name: array.take(scope_rows) for name, array in self._scopes.arrays().items()}
+        columns["attributes"] = self._attributes.maps()
+        columns["attribute_types"] = self._attributes.letters()
+        columns["events"] = self._events.lists()
+        columns["links"] = self._links.lists()
+        rest = [columns[field.name] for field in OTLP_REST]
+        columns["otlp"] = pa.StructArray.from_arrays(rest, fields=list(OTLP_REST))
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in SPANS.names], schema=SPANS)
+        self._clear()
+        return batch
+
+
+def _read_plain(spans: Sequence[Message], dialect: Dialect) -> dict[str, list[Any]]:
+    starts = [span.start_time_unix_nano for span in spans]
+    ends = [span.end_time_unix_nano for span in spans]
+    for field, times in (("startTimeUnixNano", starts), ("endTimeUnixNano", ends)):
+        if max(times, default=0) >= 2**63:
+            raise RefusedError(f"{field}: {max(times)} is not below 2**63")
+    trace_ids = dialect.ids([span.trace_id for span in spans], "traceId", 16)
+    span_ids = dialect.ids([span.span_id for span in spans], "spanId", 8)
+    for field, ids, zero in (("traceId", trace_ids, "0" * 32), ("spanId", span_ids, _ZERO_SPAN)):
+        if zero in ids:
+            raise RefusedError(f"{field}: all zero")
+    statuses = dialect.statuses(spans)
+    return {
+        "trace_id": trace_ids,
+        "span_id": span_ids,
+        "parent_span_id": _read_parents(spans, dialect),
+        "name": [span.name for span in spans],
+        "kind": [KINDS[span.kind] for span in spans],
+        "status": [None if status is None else STATUSES[status.code] for status in statuses],
+        "status_message": [None if status is None else status.message or None for status in statuses],
+        "start_ns": starts,
+        "end_ns": ends,
+        "duration_ns": [end and end - start for start, end in zip(starts, ends, strict=True)],
+        "trace_state": [span.trace_state or None for span in spans],
+        "flags": [span.flags for span in spans],
+        "dropped_attributes_count": [span.dropped_attributes_count for span in spans],
+        "dropped_events_count": [span.dropped_events_count for span in spans],
+        "dropped_links_count": [span.dropped_links_count for span in spans],
+    }
+
+
+def _read_parents(spans: Sequence[Message], dialect: Dialect) -> list[str | None]:
+    parents = [span.parent_span_id for span in spans]
+    digits = iter(dialect.ids([parent for parent in parents if parent], "parentSpanId", 8))
+    found = [next(digits) if parent else None for parent in parents]
+    # Some senders write zeros for the parent of a root.
+    return [None if parent == _ZERO_SPAN else parent for parent in found] if _ZERO_SPAN in found else found

@@ -1,0 +1,168 @@
+"""Which attribute names mean the same: one table from columns to names, the first one present wins.
+
+Sources of the names:
+- [otel]        OpenTelemetry semantic conventions, registry of attributes
+- [genai]       OpenTelemetry GenAI semantic conventions (semantic-conventions-genai, registry `gen_ai.*`)
+- [genai-old]   the same up to 1.36, names since deprecated
+- [openinf]     OpenInference, spec/semantic_conventions.md
+- [langfuse]    Langfuse, packages/shared/src/server/otel/attributes.ts
+- [mlflow]      MLflow, mlflow/tracing/constant.py; its values are JSON texts
+- [traceloop]   OpenLLMetry, opentelemetry-semantic-conventions-ai
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from tracelake.otlp.values import READABLE
+
+SERVICE: Final = "service.name"  # [otel], of the resource
+WORKSPACE: Final = "tracelake.workspace"  # ours, of the resource
+WORKSPACE_DEFAULT: Final = "default"
+
+TEXT_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "session_id": (
+        "session.id",  # [otel] [openinf] [langfuse] [mlflow]
+        "gen_ai.conversation.id",  # [genai]
+        "langfuse.session.id",  # [langfuse]
+        "mlflow.trace.session",  # [mlflow]
+        "traceloop.association.properties.session_id",  # [traceloop] prefix and the caller's name
+    ),
+    "user_id": (
+        "user.id",  # [otel] [openinf] [langfuse] [mlflow]
+        "langfuse.user.id",  # [langfuse]
+        "mlflow.trace.user",  # [mlflow]
+        "enduser.id",  # [otel]
+        "traceloop.association.properties.user_id",  # [traceloop]
+    ),
+    "model": (
+        "gen_ai.request.model",  # [genai]
+        "gen_ai.response.model",  # [genai]
+        "llm.model_name",  # [openinf]
+        "embedding.model_name",  # [openinf]
+        "langfuse.observation.model.name",  # [langfuse]
+        "mlflow.llm.model",  # [mlflow]
+    ),
+    "input": (
+        "gen_ai.input.messages",  # [genai]
+        "langfuse.observation.input",  # [langfuse]
+        "input.value",  # [openinf]
+        "mlflow.spanInputs",  # [mlflow]
+        "traceloop.entity.input",  # [traceloop]
+        "gen_ai.prompt",  # [genai-old]
+        "gen_ai.tool.call.arguments",  # [genai]
+        "langfuse.trace.input",  # [langfuse]
+    ),
+    "output": (
+        "gen_ai.output.messages",  # [genai]
+        "langfuse.observation.output",  # [langfuse]
+        "output.value",  # [openinf]
+        "mlflow.spanOutputs",  # [mlflow]
+        "traceloop.entity.output",  # [traceloop]
+        "gen_ai.completion",  # [genai-old]
+        "gen_ai.tool.call.result",  # [genai]
+        "langfuse.trace.output",  # [langfuse]
+    ),
+}
+
+TOKEN_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "input_tokens": (
+        "gen_ai.usage.input_tokens",  # [genai]
+        "gen_ai.usage.prompt_tokens",  # [genai-old]
+        "llm.token_count.prompt",  # [openinf]
+        "llm.usage.prompt_tokens",  # [traceloop] before it took the names of [genai]
+        "langfuse.observation.usage_details",  # [langfuse] a JSON object
+        "mlflow.chat.tokenUsage",  # [mlflow] a JSON object
+    ),
+    "output_tokens": (
+        "gen_ai.usage.output_tokens",  # [genai]
+        "gen_ai.usage.completion_tokens",  # [genai-old]
+        "llm.token_count.completion",  # [openinf]
+        "llm.usage.completion_tokens",  # [traceloop] before it took the names of [genai]
+        "langfuse.observation.usage_details",  # [langfuse]
+        "mlflow.chat.tokenUsage",  # [mlflow]
+    ),
+}
+
+_TOKEN_MEMBERS: Final = {
+    ("input_tokens", "langfuse.observation.usage_details"): "input",
+    ("output_tokens", "langfuse.observation.usage_details"): "output",
+    ("input_tokens", "mlflow.chat.tokenUsage"): "input_tokens",
+    ("output_tokens", "mlflow.chat.tokenUsage"): "output_tokens",
+}
+
+COLUMNS: Final = (*TEXT_COLUMNS, *TOKEN_COLUMNS)
+_NAMES: Final = frozenset(
+    name for names in (*TEXT_COLUMNS.values(), *TOKEN_COLUMNS.values()) for name in names
+)
+_MLFLOW_JSON: Final = "mlflow."
+
+
+def derive(
+    keys: Sequence[str], texts: Sequence[str], letters: str | None, counts: Sequence[int]
+) -> dict[str, list[Any]]:
+    """Return the derived columns that have any value, each with one entry for each span.
+
+    `keys` and `texts` are the attributes of all spans one after the other, `counts` how many each span has,
+    `letters` one letter for each attribute, or None where all are strings.
+    """
+    present = _NAMES.intersection(keys)
+    if not present:
+        return {}
+    texts_of = {column: [name for name in names if name in present] for column, names in TEXT_COLUMNS.items()}
+    tokens_of = {
+        column: [name for name in names if name in present] for column, names in TOKEN_COLUMNS.items()
+    }
+    columns: dict[str, list[Any]] = {
+        column: [None] * len(counts) for column, names in (texts_of | tokens_of).items() if names
+    }
+    start = 0
+    for span, count in enumerate(counts):
+        where = {key: start + i for i, key in enumerate(keys[start : start + count]) if key in present}
+        start += count
+        if not where:
+            continue
+        for column, names in texts_of.items():
+            for name in names:
+                if name in where:
+                    at = where[name]
+                    columns[column][span] = _text(name, texts[at], letters[at] if letters else "s")
+                    break
+        for column, names in tokens_of.items():
+            for name in names:
+                if name in where:
+                    at = where[name]
+                    columns[column][span] = _tokens(column, name, texts[at], letters[at] if letters else "s")
+                    break
+    return columns
+
+
+def _text(name: str, text: str, letter: str) -> str | None:
+    if letter not in READABLE:
+        return None
+    if name.startswith(_MLFLOW_JSON) and text.startswith('"'):
+        # MLflow writes a string as JSON; people look for what is inside the quotes.
+        plain = _json_or_none(text)
+        return plain if isinstance(plain, str) else text
+    return text
+
+
+def _tokens(column: str, name: str, text: str, letter: str) -> int | None:
+    """Return a count of tokens, or None where the text is none; the attribute stays in the map anyway."""
+    number: Any = None
+    if member := _TOKEN_MEMBERS.get((column, name)):
+        usage = _json_or_none(text) if letter in "sj" else None
+        number = usage.get(member) if isinstance(usage, dict) else None
+    elif letter == "i" or (letter == "s" and text.isascii() and text.isdigit() and len(text) < 19):
+        number = int(text)
+    return number if type(number) is int and -(2**63) <= number < 2**63 else None
+
+
+def _json_or_none(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None

@@ -1,0 +1,172 @@
+"""Rows back to the OTLP messages they came from: the inverse of `columns.py`; and those as OTLP/JSON.
+
+Source of the JSON: OTLP specification, JSON Protobuf Encoding: ids are hex, enums are numbers, 64-bit
+integers are strings, names are lowerCamelCase, fields at their default are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+from google.protobuf.message import Message
+from opentelemetry.proto.common.v1 import common_pb2 as common
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1 import trace_pb2 as pb
+
+from tracelake.otlp.names import KINDS, STATUSES
+from tracelake.otlp.repeats import unmark
+from tracelake.otlp.values import double_text, from_text
+from tracelake.records import Row
+
+_IDS: Final = frozenset(("trace_id", "span_id", "parent_span_id"))
+_INT64: Final = frozenset(
+    (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64)
+)
+
+
+def encode(rows: pa.Table | pa.RecordBatch) -> pb.TracesData:
+    """Return the spans as one message. `rows` has the columns of SPANS; others are ignored.
+
+    Spans with the same resource, scope and schema URLs stand together, in the order of the rows;
+    resources and scopes are in the order in which they appear first.
+    """
+    data = pb.TracesData()
+    resources: dict[Any, pb.ResourceSpans] = {}
+    scopes: dict[Any, pb.ScopeSpans] = {}
+    for row in rows.to_pylist():
+        resource_key = _resource_key(row)
+        scope_key = (resource_key, _scope_key(row))
+        if scope_key not in scopes:
+            if resource_key not in resources:
+                resources[resource_key] = data.resource_spans.add()
+                _set_resource(resources[resource_key], row)
+            scopes[scope_key] = resources[resource_key].scope_spans.add()
+            _set_scope(scopes[scope_key], row)
+        _set_span(scopes[scope_key].spans.add(), row)
+    return data
+
+
+def _resource_key(row: Row) -> Any:
+    otlp = row["otlp"]
+    return (
+        None if row["resource"] is None else tuple(row["resource"]),
+        otlp["resource_types"],
+        otlp["resource_dropped_attributes_count"],
+        tuple(otlp["resource_entity_refs"] or ()),
+        otlp["resource_schema_url"],
+    )
+
+
+def _scope_key(row: Row) -> Any:
+    scope = row["scope"]
+    url = row["otlp"]["scope_schema_url"]
+    return url, scope and tuple(
+        tuple(value) if isinstance(value, list) else value for value in scope.values()
+    )
+
+
+def _set_resource(message: pb.ResourceSpans, row: Row) -> None:
+    otlp = row["otlp"]
+    message.schema_url = otlp["resource_schema_url"] or ""
+    if row["resource"] is None:
+        return
+    refs = [common.EntityRef.FromString(ref) for ref in otlp["resource_entity_refs"] or ()]
+    dropped = otlp["resource_dropped_attributes_count"]
+    message.resource.CopyFrom(Resource(dropped_attributes_count=dropped, entity_refs=refs))
+    _set_attributes(message.resource.attributes, row["resource"], otlp["resource_types"])
+
+
+def _set_scope(message: pb.ScopeSpans, row: Row) -> None:
+    message.schema_url = row["otlp"]["scope_schema_url"] or ""
+    scope = row["scope"]
+    if scope is None:
+        return
+    message.scope.SetInParent()
+    message.scope.name = scope["name"]
+    message.scope.version = scope["version"]
+    message.scope.dropped_attributes_count = scope["dropped_attributes_count"]
+    _set_attributes(message.scope.attributes, scope["attributes"], scope["attribute_types"])
+
+
+def _set_span(span: pb.Span, row: Row) -> None:
+    otlp = row["otlp"]
+    span.trace_id = bytes.fromhex(row["trace_id"])
+    span.span_id = bytes.fromhex(row["span_id"])
+    span.parent_span_id = bytes.fromhex(row["parent_span_id"] or "")
+    span.trace_state = otlp["trace_state"] or ""
+    span.flags = otlp["flags"]
+    span.name = row["name"]
+    _set_enum(span, "kind", KINDS.number(row["kind"]))
+    span.start_time_unix_nano = row["start_ns"]
+    span.end_time_unix_nano = row["end_ns"]
+    _set_attributes(span.attributes, row["attributes"], otlp["attribute_types"])
+    span.dropped_attributes_count = otlp["dropped_attributes_count"]
+    span.dropped_events_count = otlp["dropped_events_count"]
+    span.dropped_links_count = otlp["dropped_links_count"]
+    for event in row["events"]:
+        made = span.events.add(time_unix_nano=event["time_ns"], name=event["name"])
+        made.dropped_attributes_count = event["dropped_attributes_count"]
+        _set_attributes(made.attributes, event["attributes"], event["attribute_types"])
+    for link in row["links"]:
+        _set_link(span.links.add(), link)
+    if row["status"] is not None:
+        span.status.SetInParent()
+        _set_enum(span.status, "code", STATUSES.number(row["status"]))
+        span.status.message = row["status_message"] or ""
+
+
+def _set_link(made: pb.Span.Link, link: Row) -> None:
+    made.trace_id = bytes.fromhex(link["trace_id"])
+    made.span_id = bytes.fromhex(link["span_id"])
+    made.trace_state = link["trace_state"] or ""
+    made.flags = link["flags"]
+    made.dropped_attributes_count = link["dropped_attributes_count"]
+    _set_attributes(made.attributes, link["attributes"], link["attribute_types"])
+
+
+def _set_enum(message: pb.Span | pb.Status, field: str, number: int) -> None:
+    # The stubs allow only numbers with a name; the wire allows all, and so do we.
+    setattr(message, field, number)
+
+
+def _set_attributes(
+    entries: RepeatedCompositeFieldContainer[common.KeyValue],
+    attributes: Sequence[tuple[str, str]],
+    letters: str | None,
+) -> None:
+    for i, (stored, text) in enumerate(attributes):
+        key, letter = unmark(stored, letters[i] if letters else "s")
+        from_text(text, letter, entries.add(key=key))
+
+
+def to_json(message: pb.TracesData) -> bytes:
+    """Return the message as one line of OTLP/JSON, without the newline."""
+    return msgspec.json.encode(_fields(message))
+
+
+def _fields(message: Message) -> dict[str, Any]:
+    return {
+        field.json_name: [_value(field, item) for item in value]
+        if field.is_repeated
+        else _value(field, value)
+        for field, value in message.ListFields()
+    }
+
+
+def _value(field: FieldDescriptor, value: Any) -> Any:
+    if isinstance(value, Message):
+        return _fields(value)
+    if isinstance(value, bytes):
+        return value.hex() if field.name in _IDS else b64encode(value).decode()
+    if field.type in _INT64:
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return double_text(value)
+    return value

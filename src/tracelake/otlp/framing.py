@@ -1,0 +1,248 @@
+"""From files to payloads: what a file holds is told by its content, never by its name.
+
+| first bytes, decompressed | framing |
+|---|---|
+| `{` after white space | JSON lines; one document over many lines where the first is `{` alone |
+| `TLSEG1` newline | a segment of Tracelake's inbox |
+| 0x0a | one bare protobuf message: field 1, with a length |
+| 4-byte big-endian length, then 0x0a, `{` or a zstd frame | messages as the Collector's file exporter writes them
+  with `format: proto` or with `compression` (exporter/fileexporter/file_writer.go) |
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import stat
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, TypeAlias
+
+import zstandard
+
+from tracelake._errors import DamageError
+from tracelake.limits import OTLP_LINE_MAX_BYTES
+from tracelake.otlp.stream import ZSTD_MAGIC, Stream, decompressed
+from tracelake.records import Problem
+
+Format: TypeAlias = Literal["json", "protobuf"]
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """One OTLP message as bytes. `line` counts from 1 (JSON lines only); `offset` is in the decompressed data."""
+
+    format: Format
+    data: bytes
+    line: int | None
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Which payloads of a file are wanted: those whose number modulo `stripes` is `stripe`."""
+
+    stripe: int
+    stripes: int
+
+    def has(self, number: int) -> bool:
+        return number % self.stripes == self.stripe
+
+
+_Items: TypeAlias = Generator[Payload | Problem, None, Problem | None]
+"""Payloads, and problems of one payload; returns the problem of the file that ended it, if any."""
+_BOM: Final = b"\xef\xbb\xbf"
+_SEGMENT_MAGIC: Final = b"TLSEG1\n"
+_SEGMENT_FORMATS: Final[dict[bytes, Format]] = {b"j": "json", b"p": "protobuf"}
+_MESSAGE_STARTS: Final = (b"\n", b"{", ZSTD_MAGIC[:1])
+_JSON_AFTER_NEWLINE: Final = re.compile(rb'\s*\{\s*("[A-Za-z_]|\}|\Z)')
+"""A file that begins with an empty line; a protobuf message that begins with the same two bytes fails this."""
+
+
+def read_payloads(path: str, stripe: int = 0, stripes: int = 1) -> Iterator[Payload | Problem]:
+    """Yield the payloads of an OTLP file whose number modulo `stripes` is `stripe`, in bounded memory.
+
+    What is wrong with the file as a whole ends it with one Problem, which stripe 0 yields for all. A payload
+    that cannot be unpacked is a Problem in its place.
+    """
+    items = _read_file(path, _Share(stripe, stripes))
+    yield from _with_problem(items) if stripe == 0 else items
+
+
+def _with_problem(items: _Items) -> Iterator[Payload | Problem]:
+    problem = yield from items
+    if problem is not None:
+        yield problem
+
+
+def _read_file(path: str, share: _Share) -> _Items:
+    try:
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            what = "a directory" if Path(path).is_dir() else "not a regular file"
+            return Problem(f"{what}: give the path of an OTLP file")
+        with Path(path).open("rb") as file:
+            return (yield from _read_open(file, share))
+    except OSError as error:
+        return Problem(f"cannot be read: {error.strerror or error}")
+
+
+def _read_open(file: BinaryIO, share: _Share) -> _Items:
+    stream = Stream(decompressed(file))
+    head = stream.peek(4096)
+    if head.startswith(_BOM):
+        stream.skip(len(_BOM))
+        head = head[len(_BOM) :]
+    if head.startswith(_SEGMENT_MAGIC):
+        stream.skip(len(_SEGMENT_MAGIC))
+        return (yield from _segment(stream, share))
+    if _is_json(head):
+        return (yield from _json(stream, share))
+    if head[:1] == b"\n" and head.strip():
+        return (yield from _bare(stream, share))
+    if head[4:5] in _MESSAGE_STARTS and 0 < int.from_bytes(head[:4]) <= OTLP_LINE_MAX_BYTES:
+        return (yield from _messages(stream, share))
+    return _unknown(stream, head)
+
+
+def _is_json(head: bytes) -> bool:
+    if head[:1] == b"\n" and head.strip():
+        return _JSON_AFTER_NEWLINE.match(head) is not None
+    return head.lstrip()[:1] == b"{"
+
+
+def _unknown(stream: Stream, head: bytes) -> Problem:
+    if stream.damage:
+        return _damage(stream)
+    if not head:
+        return Problem("empty file")
+    if not head.strip():
+        return Problem("nothing but white space", offset=0)
+    return Problem(f"neither OTLP JSON lines nor OTLP protobuf: it begins with {head[:16]!r}", offset=0)
+
+
+def _damage(stream: Stream, line: int | None = None) -> Problem:
+    return Problem(f"{stream.damage} after byte {stream.offset} (decompressed)", line, stream.offset)
+
+
+def _json(stream: Stream, share: _Share) -> _Items:
+    number = line = 0
+    while True:
+        line += 1
+        start = stream.offset
+        # All stripes look at the first line, to see whether it begins a document.
+        found = stream.take_line(OTLP_LINE_MAX_BYTES, number == 0 or share.has(number))
+        if found.size > OTLP_LINE_MAX_BYTES:
+            return _too_long("line", line, start)
+        if stream.damage and not found.ended:
+            return _damage(stream, line)
+        if number == 0 and found.data.strip() == b"{":
+            return (yield from _document(stream, share, found.data, line, start))
+        if not found.blank:
+            if share.has(number):
+                yield Payload("json", found.data, line, start)
+            number += 1
+        if not found.ended:
+            return None
+
+
+def _document(stream: Stream, share: _Share, first: bytes, line: int, start: int) -> _Items:
+    """Yield the rest of the file as one document."""
+    data = first + b"\n" + stream.take(OTLP_LINE_MAX_BYTES)
+    if stream.peek(1):
+        return _too_long("document", line, start)
+    if stream.damage:
+        return _damage(stream, line)
+    if share.has(0):
+        yield Payload("json", data, line, start)
+    return None
+
+
+def _too_long(what: str, line: int | None, offset: int) -> Problem:
+    return Problem(f"{what} longer than {OTLP_LINE_MAX_BYTES} bytes", line, offset)
+
+
+def _bare(stream: Stream, share: _Share) -> _Items:
+    data = stream.take(OTLP_LINE_MAX_BYTES)
+    if stream.peek(1):
+        return _too_long("protobuf message", None, 0)
+    if stream.damage:
+        return _damage(stream)
+    if share.has(0):
+        yield Payload("protobuf", data, None, 0)
+    return None
+
+
+def _messages(stream: Stream, share: _Share) -> _Items:
+    number = 0
+    while stream.peek(1):
+        start = stream.offset
+        if stream.peek(4) == bytes(4):
+            return Problem("a message of no bytes: is there a hole in the file?", offset=start)
+        item = _framed(stream, start, "protobuf", share.has(number))
+        if isinstance(item, Problem):
+            return item
+        if item is not None:
+            yield _collector_message(item)
+        number += 1
+    return _damage(stream) if stream.damage else None
+
+
+def _collector_message(payload: Payload) -> Payload | Problem:
+    """Return the message that the frame holds: the Collector may compress each, and may write JSON."""
+    data = payload.data
+    if data.startswith(ZSTD_MAGIC):
+        try:
+            data = zstandard.ZstdDecompressor().stream_reader(data).read(OTLP_LINE_MAX_BYTES + 1)
+        except zstandard.ZstdError as error:
+            return Problem(f"corrupt zstd frame: {error}", offset=payload.offset)
+        if len(data) > OTLP_LINE_MAX_BYTES:
+            return _too_long("decompressed message", None, payload.offset)
+    return Payload("json" if data.startswith(b"{") else "protobuf", data, None, payload.offset)
+
+
+def _segment(stream: Stream, share: _Share) -> _Items:
+    number = 0
+    while kind := stream.peek(1):
+        start = stream.offset
+        if kind not in _SEGMENT_FORMATS:
+            return Problem(f"damaged segment: a frame of kind {kind!r}", offset=start)
+        stream.skip(1)
+        item = _framed(stream, start, _SEGMENT_FORMATS[kind], share.has(number))
+        if isinstance(item, Problem):
+            return item
+        if item is not None:
+            yield item
+        number += 1
+    return _damage(stream) if stream.damage else None
+
+
+def _framed(stream: Stream, start: int, format: Format, keep: bool) -> Payload | Problem | None:
+    """Take a 4-byte length and so many bytes; return None where they are passed over."""
+    prefix = stream.take(4)
+    length = int.from_bytes(prefix)
+    if len(prefix) == 4 and length > OTLP_LINE_MAX_BYTES:
+        return _too_long(f"message of {length} bytes:", None, start)
+    data = stream.take(length) if keep else b""
+    size = len(data) if keep else stream.skip(length)
+    if len(prefix) < 4 or size < length:
+        if stream.damage:
+            return _damage(stream)
+        return Problem(f"truncated: the message at byte {start} is cut after {size} bytes", offset=start)
+    return Payload(format, data, None, start) if keep else None
+
+
+def write_segment(payloads: Iterable[tuple[Format, bytes]]) -> bytes:
+    """Return a segment of the inbox: the payloads in frames, compressed with zstd level 1."""
+    parts = [_SEGMENT_MAGIC]
+    for format, data in payloads:
+        parts += [b"j" if format == "json" else b"p", len(data).to_bytes(4), data]
+    return zstandard.ZstdCompressor(level=1).compress(b"".join(parts))
+
+
+def read_segment(data: bytes) -> Iterator[tuple[Format, bytes]]:
+    """Yield what `write_segment` was given. Raises DamageError where the segment is damaged."""
+    for item in _with_problem(_read_open(io.BytesIO(data), _Share(0, 1))):
+        if isinstance(item, Problem):
+            raise DamageError(f"damaged inbox segment: {item}")
+        yield item.format, item.data

@@ -1,0 +1,205 @@
+"""The careful pass over a payload that the fast decoder refused: span by span, so that good ones are kept.
+
+What cannot be decoded stands as a RefusedError in the place of the message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+from opentelemetry.proto.trace.v1 import trace_pb2 as pb
+
+from tracelake._errors import DecodeError
+from tracelake.otlp import messages
+from tracelake.otlp.messages import Message
+from tracelake.otlp.values import RefusedError
+from tracelake.otlp.wire import WireError, split_field
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeGroup:
+    """A ScopeSpans and its spans, each decoded or refused."""
+
+    header: Message | RefusedError
+    spans: list[Message | RefusedError]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceGroup:
+    """A ResourceSpans, decoded or refused, and its scopes."""
+
+    header: Message | RefusedError
+    scopes: list[ScopeGroup]
+
+
+def split_protobuf(payload: bytes) -> list[ResourceGroup]:
+    """Decode each span on its own. Raises DecodeError where the frame of the payload is damaged."""
+    try:
+        _, parts = split_field(memoryview(payload), 1, 0)
+        return [_protobuf_resource(part, offset) for offset, part in parts]
+    except WireError as error:
+        raise DecodeError(f"not OTLP protobuf: {error}") from None
+
+
+def _protobuf_resource(data: memoryview, base: int) -> ResourceGroup:
+    header, parts = split_field(data, 2, base)
+    return ResourceGroup(
+        _parse(pb.ResourceSpans, header, base), [_protobuf_scope(part, offset) for offset, part in parts]
+    )
+
+
+def _protobuf_scope(data: memoryview, base: int) -> ScopeGroup:
+    header, parts = split_field(data, 2, base)
+    return ScopeGroup(
+        _parse(pb.ScopeSpans, header, base), [_parse(pb.Span, bytes(part), offset) for offset, part in parts]
+    )
+
+
+def _parse(kind: type[Message], data: bytes, offset: int) -> Message | RefusedError:
+    try:
+        return kind.FromString(data)
+    except ProtobufDecodeError:
+        return RefusedError(
+            f"the {len(data)} bytes from byte {offset} are no protobuf {kind.__name__}: damaged, "
+            "text that is not UTF-8, or nested too deeply"
+        )
+
+
+def split_json(payload: bytes) -> list[ResourceGroup]:
+    """Decode each span on its own. Raises DecodeError where the payload is no JSON, or not of that shape."""
+    data = _parse_json(payload)
+    if not isinstance(data, dict):
+        raise DecodeError(f"not OTLP: {_json_type(data)}, must be an object with resourceSpans")
+    if data and "resourceSpans" not in data:  # metrics, say: nothing is passed over in silence
+        raise DecodeError(f"not OTLP traces: no resourceSpans in it, but {ascii(', '.join(data))[1:-1]:.100}")
+    return [_json_resource(item) for item in _list_of(data, "resourceSpans")]
+
+
+def _json_resource(data: Any) -> ResourceGroup:
+    scopes = [_json_scope(item) for item in _list_of(data, "scopeSpans")]
+    header = {key: value for key, value in data.items() if key != "scopeSpans"}
+    return ResourceGroup(_convert(messages.ResourceSpans, header), scopes)
+
+
+def _json_scope(data: Any) -> ScopeGroup:
+    spans = [_convert(messages.Span, item, _identity(item)) for item in _list_of(data, "spans")]
+    header = {key: value for key, value in data.items() if key != "spans"}
+    return ScopeGroup(_convert(messages.ScopeSpans, header), spans)
+
+
+def _list_of(data: Any, name: str) -> list[Any]:
+    if not isinstance(data, dict):
+        raise DecodeError(f"not OTLP: {_json_type(data)} where an object with {name} must be")
+    items = data.get(name)
+    if items is None:
+        return []
+    if not isinstance(items, list):
+        raise DecodeError(f"not OTLP: {name} is {_json_type(items)}, must be an array")
+    return items
+
+
+def _json_type(data: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a truth value", type(None): "null"}
+    return names.get(type(data), "a number")
+
+
+def _identity(data: Any) -> str:
+    ids = [data.get(name) for name in ("traceId", "spanId")] if isinstance(data, dict) else []
+    if not any(ids):
+        return ""
+    # Without the quotes of ascii(), which escapes what a log line cannot hold.
+    return " (trace {:.64}, span {:.64})".format(*(ascii(str(value))[1:-1] for value in ids))
+
+
+def _convert(kind: type[Message], data: Any, identity: str = "") -> Message | RefusedError:
+    try:
+        return msgspec.convert(_cleaned(data, "$"), kind, strict=False)
+    except (msgspec.ValidationError, RefusedError) as error:
+        return RefusedError(str(error), identity)
+
+
+def _cleaned(data: Any, path: str) -> Any:
+    """Drop nulls, which mean absent; allow all base64 alphabets; refuse text that is not Unicode."""
+    match data:
+        case dict():
+            return {
+                _cleaned(key, path): _base64(value)
+                if key == "bytesValue"
+                else _cleaned(value, f"{path}.{key}")
+                for key, value in data.items()
+                if value is not None
+            }
+        case list():
+            return [_cleaned(item, f"{path}[{i}]") for i, item in enumerate(data)]
+        case str() if not data.isascii():
+            try:
+                data.encode()
+            except UnicodeEncodeError as error:
+                raise RefusedError(
+                    f"half of a surrogate pair at character {error.start} - at `{path}`"
+                ) from None
+    return data
+
+
+def _base64(data: Any) -> Any:
+    if not isinstance(data, str):
+        return data
+    standard = data.rstrip("=").translate({ord("-"): "+", ord("_"): "/"})
+    return standard + "=" * (-len(standard) % 4)
+
+
+def _parse_json(payload: bytes) -> Any:
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"not UTF-8 at byte {error.start}") from None
+    try:
+        try:
+            return _loads(text)
+        except RecursionError:
+            return _loads(_pruned(text))
+    except json.JSONDecodeError as error:
+        where = len(text[: error.pos].encode())
+        what = "ends too early" if where >= len(payload.rstrip()) else error.msg
+        raise DecodeError(f"not JSON at byte {where}: {what}") from None
+
+
+def _parse_int(digits: str) -> int | float:
+    # Python refuses to convert thousands of digits; no field of OTLP holds them either.
+    return int(digits) if len(digits) < 100 else float(digits)
+
+
+_loads: Final[Callable[[str], Any]] = json.JSONDecoder(parse_int=_parse_int).decode
+
+_TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_PRUNE_DEPTH: Final = 200
+"""Brackets that are kept: more than any span has that is not refused for its nesting anyway."""
+
+
+def _pruned(text: str) -> str:
+    """Empty the brackets that lie too deep for the parser, so that only their span is refused."""
+    kept: list[str] = []
+    depth = position = 0
+    for token in _brackets(text):
+        bracket = text[token]
+        if bracket in "[{":
+            depth += 1
+            if depth == _PRUNE_DEPTH:
+                kept.append(text[position : token + 1])
+        else:
+            if depth == _PRUNE_DEPTH:
+                position = token
+            depth -= 1
+    if depth < _PRUNE_DEPTH:  # else the text ends inside of what is left out
+        kept.append(text[position:])
+    return "".join(kept)
+
+
+def _brackets(text: str) -> Iterable[int]:
+    return (match.start() for match in _TOKEN.finditer(text) if text[match.start()] != '"')

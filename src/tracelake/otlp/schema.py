@@ -1,0 +1,96 @@
+"""The Arrow schema of table `spans`, and the names of its columns. The order is the order on disk.
+
+Every field of OTLP v1 is in here, so that rows encode back to the span they came from (`encode.py`):
+what people query has a column of its own, the rest is in the struct column `otlp`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+ATTRIBUTES: Final = pa.map_(pa.string(), pa.string())
+"""Attribute values as text, whatever their type; `*_types` beside it says how to read them back."""
+
+EVENT: Final = pa.struct(
+    [
+        pa.field("time_ns", pa.int64()),
+        pa.field("name", pa.string()),
+        pa.field("attributes", ATTRIBUTES),
+        pa.field("attribute_types", pa.string()),
+        pa.field("dropped_attributes_count", pa.uint32()),
+    ]
+)
+
+LINK: Final = pa.struct(
+    [
+        pa.field("trace_id", pa.string()),
+        pa.field("span_id", pa.string()),
+        pa.field("trace_state", pa.string()),
+        pa.field("attributes", ATTRIBUTES),
+        pa.field("attribute_types", pa.string()),
+        pa.field("dropped_attributes_count", pa.uint32()),
+        pa.field("flags", pa.uint32()),
+    ]
+)
+
+SCOPE: Final = pa.struct(
+    [
+        pa.field("name", pa.string()),
+        pa.field("version", pa.string()),
+        pa.field("attributes", ATTRIBUTES),
+        pa.field("attribute_types", pa.string()),
+        pa.field("dropped_attributes_count", pa.uint32()),
+    ]
+)
+
+OTLP_REST: Final = pa.struct(
+    [
+        # One letter for each entry of the map, see values.py; null where all are strings.
+        pa.field("attribute_types", pa.string()),
+        pa.field("resource_types", pa.string()),
+        pa.field("trace_state", pa.string()),
+        pa.field("flags", pa.uint32()),
+        pa.field("dropped_attributes_count", pa.uint32()),
+        pa.field("dropped_events_count", pa.uint32()),
+        pa.field("dropped_links_count", pa.uint32()),
+        pa.field("resource_dropped_attributes_count", pa.uint32()),
+        pa.field("resource_entity_refs", pa.list_(pa.binary())),  # serialized common.v1.EntityRef
+        pa.field("resource_schema_url", pa.string()),
+        pa.field("scope_schema_url", pa.string()),
+    ]
+)
+
+_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("trace_id", pa.string(), nullable=False),  # 32 lower-case hex digits
+    pa.field("span_id", pa.string(), nullable=False),  # 16 lower-case hex digits
+    pa.field("parent_span_id", pa.string()),  # null for a root
+    pa.field("workspace", pa.string(), nullable=False),
+    pa.field("service", pa.string()),  # resource attribute service.name
+    pa.field("name", pa.string(), nullable=False),
+    pa.field("kind", pa.string(), nullable=False),  # SERVER, CLIENT, …; an unknown number as digits
+    pa.field("status", pa.string()),  # UNSET, OK, ERROR, other numbers as digits; null where OTLP had none
+    pa.field("status_message", pa.string()),
+    pa.field("start_ns", pa.int64(), nullable=False),  # since 1970, UTC
+    pa.field("end_ns", pa.int64(), nullable=False),  # 0 while the span is running
+    pa.field("duration_ns", pa.int64(), nullable=False),  # 0 while the span is running
+    pa.field("session_id", pa.string()),
+    pa.field("user_id", pa.string()),
+    pa.field("model", pa.string()),
+    pa.field("input_tokens", pa.int64()),
+    pa.field("output_tokens", pa.int64()),
+    pa.field("input", pa.string()),
+    pa.field("output", pa.string()),
+    pa.field("attributes", ATTRIBUTES),
+    pa.field("resource", ATTRIBUTES),  # null where OTLP had no resource
+    pa.field("scope", SCOPE),  # null where OTLP had no scope
+    pa.field("events", pa.list_(EVENT)),
+    pa.field("links", pa.list_(LINK)),
+    pa.field("otlp", OTLP_REST),
+]
+SPANS: Final = pa.schema(_FIELDS)
+"""A decoded span. The table adds `transaction` (int64) as its last column."""
+
+TRANSACTION_FIELD: Final = pa.field("transaction", pa.int64(), nullable=False)
+SPANS_TABLE: Final = SPANS.append(TRANSACTION_FIELD)

@@ -1,0 +1,177 @@
+"""Reads a file as a stream of decompressed bytes, with bounded memory whatever is in it."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO, Final, NamedTuple
+
+import zstandard
+
+BLOCK_BYTES: Final = 1024 * 1024
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_READ_BYTES: Final = 1024
+"""zstd gives out all that its input holds: 1 KiB of input is at most 32 MiB of zeros."""
+
+
+class DamagedError(ValueError):
+    """The stream is truncated or corrupt; what came before has been given out."""
+
+
+def decompressed(file: BinaryIO) -> Iterator[bytes]:
+    """Yield blocks of a gzip, zstd or plain file, told apart by its first bytes.
+
+    Raises DamagedError at the place where a compressed stream is cut or corrupt.
+    """
+    head = file.read(4)
+    file.seek(0)
+    if head.startswith(_GZIP_MAGIC):
+        return _gunzipped(file)
+    if head == ZSTD_MAGIC:
+        return _unzstd(file)
+    return iter(lambda: file.read(BLOCK_BYTES), b"")
+
+
+def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the blocks of all members of a gzip file (RFC 1952); zeros may follow the last."""
+    waiting = file.read(BLOCK_BYTES)
+    while waiting:
+        member = zlib.decompressobj(wbits=31)
+        while not member.eof:
+            waiting = waiting or file.read(BLOCK_BYTES)
+            if not waiting:
+                raise DamagedError("truncated gzip stream")
+            before = member.copy()
+            try:
+                block = member.decompress(waiting, BLOCK_BYTES)
+            except zlib.error as error:
+                yield _until_damage(before, waiting)
+                raise DamagedError(f"corrupt gzip stream: {str(error).partition(': ')[2] or error}") from None
+            waiting = member.unconsumed_tail
+            if block:
+                yield block
+        waiting = (member.unused_data or file.read(BLOCK_BYTES)).lstrip(b"\0") or _after_zeros(file)
+
+
+def _until_damage(member: zlib._Decompress, data: bytes) -> bytes:
+    """Return what comes out of the data before the damage: zlib gives nothing of a call that fails."""
+    parts = []
+    try:
+        for i in range(len(data)):
+            parts.append(member.decompress(data[i : i + 1]))
+    except zlib.error:
+        pass
+    return b"".join(parts)
+
+
+def _after_zeros(file: BinaryIO) -> bytes:
+    while block := file.read(BLOCK_BYTES):
+        if rest := block.lstrip(b"\0"):
+            return rest
+    return b""
+
+
+def _unzstd(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the blocks of all frames of a zstd file (RFC 8878)."""
+    waiting = file.read(_ZSTD_READ_BYTES)
+    while waiting:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        while not frame.eof:
+            waiting = waiting or file.read(_ZSTD_READ_BYTES)
+            if not waiting:
+                raise DamagedError("truncated zstd stream")
+            try:
+                block = frame.decompress(waiting)
+            except zstandard.ZstdError as error:
+                raise DamagedError(f"corrupt zstd stream: {error}") from None
+            waiting = b""
+            if block:
+                yield block
+        waiting = frame.unused_data or file.read(_ZSTD_READ_BYTES)
+
+
+class Line(NamedTuple):
+    """A line without its newline: its bytes if they were asked for, and whether there was a newline."""
+
+    data: bytes
+    size: int
+    blank: bool
+    ended: bool
+
+
+_INK: Final = re.compile(rb"[^ \t\r]")
+
+
+class Stream:
+    """Blocks as one run of bytes. `offset` is how many were taken; `damage` says why it ended early."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self.offset = 0
+        self.damage: str | None = None
+        self._blocks = blocks
+        self._block = b""
+        self._at = 0
+
+    def peek(self, size: int) -> bytes:
+        """Return the next bytes without taking them, fewer at the end. `size` must be small."""
+        while len(self._block) - self._at < size:
+            more = self._next_block()
+            if not more:
+                break
+            self._block, self._at = self._block[self._at :] + more, 0
+        return self._block[self._at : self._at + size]
+
+    def take(self, size: int) -> bytes:
+        """Return the next bytes, fewer at the end."""
+        parts = [bytes(part) for part in self._parts(size)]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def skip(self, size: int) -> int:
+        """Pass over the next bytes, and return how many there were."""
+        return sum(len(part) for part in self._parts(size))
+
+    def take_line(self, limit: int, keep: bool) -> Line:
+        """Take the next line and its newline, but stop where it gets longer than `limit` bytes.
+
+        Its bytes are copied only if `keep`.
+        """
+        parts: list[bytes] = []
+        size, blank, ended = 0, True, False
+        while not ended and size <= limit and self._fill():
+            newline = self._block.find(b"\n", self._at)
+            ended = newline >= 0
+            end = newline if ended else len(self._block)
+            blank = blank and not _INK.search(self._block, self._at, end)
+            if keep:
+                parts.append(self._block[self._at : end])
+            size += end - self._at
+            self._move(end + ended)
+        return Line(b"".join(parts), size, blank, ended)
+
+    def _parts(self, size: int) -> Iterator[memoryview]:
+        while size and self._fill():
+            part = memoryview(self._block)[self._at : self._at + size]
+            size -= len(part)
+            self._move(self._at + len(part))
+            yield part
+
+    def _move(self, at: int) -> None:
+        self.offset += at - self._at
+        self._at = at
+
+    def _fill(self) -> bool:
+        if self._at == len(self._block):
+            self._block, self._at = self._next_block(), 0
+        return bool(self._block)
+
+    def _next_block(self) -> bytes:
+        try:
+            return next(self._blocks, b"")
+        except DamagedError as error:
+            self.damage = str(error)
+            return b""
+        except OSError as error:
+            self.damage = f"cannot be read: {error.strerror or error}"
+            return b""

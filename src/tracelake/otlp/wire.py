@@ -1,0 +1,65 @@
+"""Walks the wire format of a protobuf payload, so that a span that does not parse is refused alone.
+
+Source: Protocol Buffers, Encoding. Groups (wire types 3 and 4) are not in OTLP and count as damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+class WireError(ValueError):
+    """Bytes that are not protobuf, or that stop too early; says at which byte."""
+
+
+def split_field(data: memoryview, number: int, base: int) -> tuple[bytes, list[tuple[int, memoryview]]]:
+    """Return the message without the sub-messages of one field, and those with the offsets where they begin.
+
+    `base` is the offset of `data` in the payload, for messages. Raises WireError.
+    """
+    rest = bytearray()
+    found = []
+    for field, start, value, end in _fields(data, base):
+        if field == number:
+            found.append((base + value, data[value:end]))
+        else:
+            rest += data[start:end]
+    return bytes(rest), found
+
+
+def _fields(data: memoryview, base: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (field number or 0 where it is no sub-message, start, start of the value, end)."""
+    position = 0
+    while position < len(data):
+        start = position
+        tag, position = _varint(data, position, base)
+        value, number = position, 0
+        match tag & 7:
+            case 0:
+                _, position = _varint(data, position, base)
+            case 1:
+                position += 8
+            case 2:
+                length, value = _varint(data, position, base)
+                position, number = value + length, tag >> 3
+            case 5:
+                position += 4
+            case other:
+                raise WireError(f"byte {base + start}: wire type {other} is not protobuf of OTLP")
+        if position > len(data):
+            raise WireError(
+                f"truncated: the field at byte {base + start} ends at byte {base + position}, "
+                f"but only {base + len(data)} bytes are there"
+            )
+        yield number, start, value, position
+
+
+def _varint(data: memoryview, position: int, base: int) -> tuple[int, int]:
+    number = 0
+    for i, byte in enumerate(data[position : position + 10]):
+        number |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            return number, position + i + 1
+    if position + 10 > len(data):
+        raise WireError(f"truncated in the number at byte {base + position}")
+    raise WireError(f"byte {base + position}: a number of more than 10 bytes is not protobuf")
