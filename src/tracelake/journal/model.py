@@ -1,0 +1,87 @@
+"""Records of the journal: which input made which transaction (PROTOCOLS §2). A format version is in each."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from tracelake._errors import DamageError
+
+FORMAT_VERSION: Final = 1
+CHECKSUM_MODULUS: Final = 1 << 128
+
+
+class ReadRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One input as it was read: a file, or a segment of the inbox; always whole.
+
+    `checksum` is the sum of 64-bit hashes of its records (payloads) modulo 2^128, in hex: the order in which
+    partitions read them makes no difference, and a record read twice does.
+    """
+
+    path: str
+    size_bytes: int
+    sha256: str
+    records: int
+    checksum: str
+    spans: int
+    problems: tuple[tuple[int | None, int | None, str], ...] = ()
+    """The first problems found: (line, offset, reason)."""
+    problems_total: int = 0
+    damaged: bool = False
+    """Whether a record could not be read at all, beside spans that were read and refused."""
+
+
+Sources: TypeAlias = dict[str, tuple[ReadRange, ...]]
+"""Source name → the inputs taken from it."""
+
+
+class Step(msgspec.Struct, frozen=True, tag="step", forbid_unknown_fields=True):
+    """One micro-batch of transaction T."""
+
+    transaction: int
+    sources: Sources
+    transform: str
+    """Fingerprint of the code that shapes rows: a change while T is unfinished is refused (J15)."""
+    version: int = FORMAT_VERSION
+
+
+class Seal(msgspec.Struct, frozen=True, tag="seal", forbid_unknown_fields=True):
+    """Transaction T is complete: from here its input is fixed for ever, and its output may be published."""
+
+    transaction: int
+    records: int
+    checksum: str
+    sealed_at: str
+    """ISO 8601, UTC. The commit of T carries this time, so that every replica builds the same commit."""
+    version: int = FORMAT_VERSION
+
+
+Record: TypeAlias = Step | Seal
+
+_decoder = msgspec.json.Decoder(Step | Seal)
+
+
+def to_bytes(record: Record) -> bytes:
+    """Encode a record as JSON."""
+    return msgspec.json.encode(record)
+
+
+def from_bytes(data: bytes, where: str) -> Record:
+    """Decode a record. Raises DamageError for one that is torn or of another format (J12)."""
+    try:
+        record: Record = _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise DamageError(
+            f"journal record {where} cannot be read: {error}. Restore it from a backup."
+        ) from error
+    if record.version != FORMAT_VERSION:
+        raise DamageError(
+            f"journal record {where} has format {record.version}; this release reads {FORMAT_VERSION}."
+        )
+    return record
+
+
+def add_checksums(*parts: str) -> str:
+    """Add checksums of disjoint parts of one input."""
+    return f"{sum(int(part, 16) for part in parts) % CHECKSUM_MODULUS:032x}"

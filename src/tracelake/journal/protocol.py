@@ -1,0 +1,255 @@
+"""The recovery machine: every decision on what a pipeline does next (PROTOCOLS §2). Pure: no I/O, no clock.
+
+| state         | event                          | next state      | action              |
+|---------------|--------------------------------|-----------------|---------------------|
+| any but Failed| Started, T recorded, output of T in part or not at all | Replaying(T) | Feed(T) |
+| any but Failed| Started, T recorded, only its commit missing, sealed   | Finalizing(T)| Publish(T) |
+| any but Failed| Started, nothing recorded at T | Live(T)         | OpenInputs(T)       |
+| Replaying(T)  | Fed, equal to the record       | AtBoundary(T)   | SealIt(T), or        |
+|               |                                | Finalizing(T)   | Publish(T) if sealed |
+| Replaying(T)  | Fed, differs                   | Failed          | Stop                |
+| Replaying(T)  | Published, by a peer           | Live(T+1)       | Look(T+1)           |
+| Live(T)       | Read                           | Live(T)         | Append(T)           |
+| Live(T)       | Appended, ours                 | AtBoundary(T)   | SealIt(T)           |
+| Live(T)       | Appended, a peer's             | Replaying(T)    | Feed(T)             |
+| Live(T)       | NoInput                        | Live(T)         | Stop                |
+| AtBoundary(T) | Sealed                         | Finalizing(T)   | Publish(T)          |
+| Finalizing(T) | Published                      | Live(T+1)       | Look(T+1)           |
+
+Each step is its own transaction so far. After `Look` the driver answers with `Started` again, so that records
+which a peer wrote meanwhile are taken up. Anything not in the table is a mistake in the driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tracelake.journal.model import ReadRange, Seal, Sources, Step, add_checksums
+
+
+# States
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Transaction T is open and has no record: take new input."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replaying:
+    """Transaction T has records but not all of its output: read its input again."""
+
+    transaction: int
+    step: Step
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AtBoundary:
+    """All input of T is read and recorded: seal it."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finalizing:
+    """T is sealed: publish its output."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The pipeline must not go on; the reason says what differs and what to do."""
+
+    reason: str
+
+
+State: TypeAlias = Live | Replaying | AtBoundary | Finalizing | Failed
+
+
+# Events
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What stands at T, the least upper of all outputs: its records, and whether only the commit is missing."""
+
+    transaction: int
+    step: Step | None
+    sealed: bool
+    only_commit_missing: bool
+    transform: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """The recorded ranges of T were read again, with this result."""
+
+    sources: Sources
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """New input was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoInput:
+    """There is no new input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The step of T is recorded: ours, or that of a peer that was faster."""
+
+    step: Step
+    ours: bool
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Seal(T) is durable, whoever wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Tables, index and commit of T are there."""
+
+
+Event: TypeAlias = Started | Fed | Read | NoInput | Appended | Sealed | Published
+
+
+# Actions
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Read the ranges that the step names, and answer Fed."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInputs:
+    """Read new input for T and answer Read, or NoInput."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Record what was read as the step of T and answer Appended."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealIt:
+    """Record Seal(T) and answer Sealed."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Append to each table, finalize the index, commit; answer Published."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Look what stands at T and answer Started."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Nothing more to do; with a reason after a failure."""
+
+    reason: str | None = None
+
+
+Action: TypeAlias = Feed | OpenInputs | Append | SealIt | Publish | Look | Stop
+
+
+def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa: PLR0911  one line for each row
+    """Return the next state and the one action to carry out; `state` is None at the very start."""
+    match state, event:
+        case (None | Live(), Started()):
+            return _start(event)
+        case Live(t), Read():
+            return Live(t), Append(t)
+        case Live(t), NoInput():
+            return Live(t), Stop()
+        case Live(t), Appended(ours=True):
+            return AtBoundary(t), SealIt(t)
+        case Live(t), Appended(step, sealed=sealed):
+            return Replaying(t, step, sealed), Feed(step)
+        case Replaying(t, step, sealed), Fed(sources):
+            difference = compare(step.sources, sources)
+            if difference is not None:
+                return _fail(f"transaction {t}: {difference}")
+            return (Finalizing(t), Publish(t)) if sealed else (AtBoundary(t), SealIt(t))
+        case AtBoundary(t), Sealed():
+            return Finalizing(t), Publish(t)
+        case ((Replaying(t) | Finalizing(t)), Published()):
+            return Live(t + 1), Look(t + 1)
+    raise AssertionError(f"the pipeline answered {event!r} in state {state!r}; this is a bug in Tracelake")
+
+
+def _start(event: Started) -> tuple[State, Action]:
+    t, step = event.transaction, event.step
+    if step is None:
+        return Live(t), OpenInputs(t)
+    if event.sealed and event.only_commit_missing:
+        return Finalizing(t), Publish(t)
+    if step.transform != event.transform:
+        return _fail(
+            f"transaction {t} was begun by another release (transform {step.transform}, now {event.transform}). "
+            "Finish it with that release by `tracelake pipeline run --once`, then upgrade."
+        )
+    return Replaying(t, step, event.sealed), Feed(step)
+
+
+def _fail(reason: str) -> tuple[State, Action]:
+    return Failed(reason), Stop(reason)
+
+
+def totals(sources: Sources) -> tuple[int, str]:
+    """Return (records, checksum) over all sources of a step."""
+    ranges = [taken for taken_of in sources.values() for taken in taken_of]
+    return sum(taken.records for taken in ranges), add_checksums(*(taken.checksum for taken in ranges))
+
+
+def compare(recorded: Sources, read: Sources) -> str | None:
+    """Say how what was read differs from what the journal recorded, or None: first the sources, then values."""
+    if recorded.keys() != read.keys():
+        return f"the journal names the sources {sorted(recorded)}, and {sorted(read)} were read"
+    for source, ranges in recorded.items():
+        again = {taken.path: taken for taken in read[source]}
+        if [taken.path for taken in ranges] != [taken.path for taken in read[source]]:
+            return f"source {source}: the journal names {len(ranges)} inputs, and {len(again)} were read"
+        for taken in ranges:
+            if (difference := _differs(taken, again[taken.path])) is not None:
+                return f"source {source}: {taken.path} {difference}. Put it back as it was and run again"
+    return None
+
+
+def _differs(recorded: ReadRange, read: ReadRange) -> str | None:
+    if recorded.sha256 != read.sha256:
+        return (
+            f"has changed since the journal recorded it ({recorded.size_bytes} bytes, sha256 {recorded.sha256[:12]}…; "
+            f"now {read.size_bytes} bytes, sha256 {read.sha256[:12]}…)"
+        )
+    if (recorded.records, recorded.checksum) != (read.records, read.checksum):
+        return (
+            f"gave {read.records} records with checksum {read.checksum}; the journal says {recorded.records} "
+            f"with {recorded.checksum}"
+        )
+    return None
+
+
+def sealed_totals_agree(step: Step, seal: Seal) -> bool:
+    """Check that a seal carries the totals of its step."""
+    return totals(step.sources) == (seal.records, seal.checksum)

@@ -1,0 +1,38 @@
+"""Hash buckets: where a key's rows live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def bucket_of(key: str, buckets: int) -> int:
+    """Return the bucket of a key: the 64-bit XXH3 of its UTF-8 bytes modulo the number of buckets.
+
+    Part of the table format.
+    """
+    return xxhash.xxh3_64_intdigest(key.encode()) % buckets
+
+
+def by_bucket(rows: pa.Table, key: str, buckets: int) -> Iterator[tuple[int, pa.Table]]:
+    """Yield (bucket, its rows in their order) for each bucket that has rows, in order of bucket."""
+    if not len(rows):
+        return
+    encoded = rows[key].combine_chunks().dictionary_encode()
+    of_key = np.array(
+        [bucket_of(str(value), buckets) for value in encoded.dictionary.to_pylist()], dtype=np.int64
+    )
+    numbers: Numbers = of_key[encoded.indices.to_numpy()]
+    order = np.argsort(numbers, kind="stable")
+    ordered = rows.take(order).combine_chunks()
+    bounds = np.searchsorted(numbers[order], np.arange(buckets + 1))
+    for bucket in range(buckets):
+        low, high = int(bounds[bucket]), int(bounds[bucket + 1])
+        if low < high:
+            yield bucket, ordered.slice(low, high - low)

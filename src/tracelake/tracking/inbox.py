@@ -1,0 +1,162 @@
+"""Requests made durable on the object store before they are acknowledged (PROTOCOLS §5, hot tier off).
+
+Requests that arrive while a segment is being written share the next one: the slower the store, the larger
+the segments. A segment is one immutable object, created whole under a new name, so a crash leaves every
+acknowledged request in exactly one segment and never half a request. A client whose request timed out or
+failed sends it again, so a request that was *not* acknowledged may be there too, even twice; the
+tables keep each span once.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final, Literal, TypeAlias
+
+from tracelake import limits
+from tracelake._errors import StorageError
+from tracelake.otlp.framing import write_segment
+from tracelake.storage.ports import ObjectInfo, ObjectStore
+
+PREFIX: Final = "inbox/"
+PROBE: Final = "probe/inbox"
+"""Written by `Inbox.check`, since only a write shows that the store takes writes."""
+Format: TypeAlias = Literal["json", "protobuf"]
+
+
+class BackPressureError(StorageError):
+    """The inbox cannot take a request now: it is full, or the store fails. Send it again later."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Requests that will share one segment; `written` is done when the segment is durable."""
+
+    written: Future[None] = field(init=False)
+    payloads: list[tuple[Format, bytes]] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class Inbox:
+    """A queue of OTLP requests in an object store; threads append, the pipeline takes whole segments."""
+
+    def __init__(self, objects: ObjectStore, ack_timeout_s: float = limits.INBOX_ACK_TIMEOUT_S) -> None:
+        """Open the inbox of a store. Segments that are there from before stay, and count."""
+        self._objects = objects
+        self._ack_timeout_s = ack_timeout_s
+        self._lock = Lock()
+        self._open: _Group | None = None
+        self._waiting_requests = 0
+        self._waiting_bytes = 0
+        self._closed = False
+        self._segments_seen: int | None = None
+        self._last_name_ns = 0
+        # One worker: segments are written one after the other, and the queue forms the next group meanwhile.
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tracelake-inbox")
+
+    def append(self, format: Format, payload: bytes) -> None:
+        """Store one request body as received (decompressed) and return once it is durable.
+
+        Raises BackPressureError when the queue or the inbox is full, the store fails, or it takes longer
+        than the acknowledgement time-out; the request may be sent again then.
+        """
+        with self._lock:
+            group = self._join_group(format, payload)
+        try:
+            group.written.result(self._ack_timeout_s)
+        except TimeoutError:
+            message = (
+                f"the inbox was not durable within {self._ack_timeout_s:g} s; send the request again later"
+            )
+            raise BackPressureError(message) from None
+        except (StorageError, OSError) as error:
+            raise BackPressureError(
+                f"the inbox did not take the request: {error}; send it again later"
+            ) from error
+
+    def segments(self) -> list[ObjectInfo]:
+        """Return the durable segments, oldest first."""
+        return list(self._objects.list(PREFIX))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete segments that the pipeline has taken; one that is gone already is fine."""
+        for path in paths:
+            self._objects.delete(path)
+
+    def check(self) -> None:
+        """Raise StorageError or OSError where a request would be refused now: queue, backlog, store."""
+        with self._lock:
+            self._check_queue(0)
+        self._check_backlog(len(self.segments()))
+        self._objects.put(PROBE, b"")
+
+    def close(self) -> None:
+        """Write what is waiting, then stop. Later appends are refused; calling it twice is allowed."""
+        with self._lock:
+            self._closed = True
+        self._writer.shutdown(wait=True)
+
+    def _join_group(self, format: Format, payload: bytes) -> _Group:
+        """Add the request to the group that waits, or begin one. The lock is held."""
+        self._check_queue(len(payload))
+        group = self._open
+        if group is None or group.size_bytes + len(payload) > limits.INBOX_SEGMENT_MAX_BYTES:
+            group = self._open = _Group()
+            group.written = self._writer.submit(self._write, group)
+        group.payloads.append((format, payload))
+        group.size_bytes += len(payload)
+        self._waiting_requests += 1
+        self._waiting_bytes += len(payload)
+        return group
+
+    def _check_queue(self, size_bytes: int) -> None:
+        if self._closed:
+            raise BackPressureError("the inbox is closing; send the request again later")
+        if self._waiting_requests >= limits.INBOX_QUEUE_MAX_REQUESTS:
+            raise BackPressureError(
+                f"{self._waiting_requests} requests wait for the store; send the request again later"
+            )
+        if self._waiting_requests and self._waiting_bytes + size_bytes > limits.INBOX_QUEUE_MAX_BYTES:
+            raise BackPressureError(
+                f"{self._waiting_bytes} bytes wait for the store; send the request again later"
+            )
+
+    def _check_backlog(self, segments: int) -> None:
+        if segments >= limits.INBOX_SEGMENTS_MAX:
+            raise BackPressureError(
+                f"{segments} segments wait for the pipeline; start it (`tracelake pipeline run`) "
+                "and send the request again"
+            )
+
+    def _write(self, group: _Group) -> None:
+        """Close the group and write it as one segment; what goes wrong is raised by `group.written`."""
+        with self._lock:
+            if self._open is group:
+                self._open = None
+        try:
+            self._create_segment(write_segment(group.payloads))
+        finally:
+            with self._lock:
+                self._waiting_requests -= len(group.payloads)
+                self._waiting_bytes -= group.size_bytes
+
+    def _create_segment(self, data: bytes) -> None:
+        # The count climbs with each segment and is taken anew only when it reaches the limit: between two
+        # listings it is never too low, except for segments that another server writes meanwhile.
+        if self._segments_seen is None or self._segments_seen >= limits.INBOX_SEGMENTS_MAX:
+            self._segments_seen = len(self.segments())
+        self._check_backlog(self._segments_seen)
+        path = self._next_name()
+        if not self._objects.create(path, data) and self._objects.get(path) != data:
+            # A name is never used twice: what is there is our own write with a lost reply, or damage.
+            raise StorageError(f"another object stands at {path}")
+        self._segments_seen += 1
+
+    def _next_name(self) -> str:
+        """Name a segment so that names sort by time, even when the clock steps back."""
+        self._last_name_ns = max(self._last_name_ns + 1, time.time_ns())
+        return f"{PREFIX}{self._last_name_ns:020d}-{uuid.uuid4().hex}.segment"

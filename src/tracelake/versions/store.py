@@ -1,0 +1,161 @@
+"""Branches in the key-value store; commits, metaranges and ranges in the object store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from tracelake._errors import DamageError, LimitError, NotFoundError, RefNotFoundError
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.storage import ABSENT, Done, KeyValueStore, ObjectStore, Version, settle
+from tracelake.versions.model import (
+    Branch,
+    Commit,
+    Metarange,
+    Range,
+    RecordT,
+    Reference,
+    content_id,
+    from_bytes,
+    to_bytes,
+)
+from tracelake.versions.protocol import CommitDecision, decide
+
+_PARTITION: Final = "branches"
+COMMITS: Final = "versions/commits/"
+"""Where commits are, each as `<id>.json`."""
+_COMMIT_ID = re.compile(r"[0-9a-f]{6,64}")
+TRANSACTION: Final = "transaction"
+"""The key of a commit's metadata under which its transaction number stands."""
+
+
+class Repository:
+    """Named, versioned references to tables and indexes."""
+
+    def __init__(self, key_value: KeyValueStore, objects: ObjectStore) -> None:
+        self._key_value = key_value
+        self._objects = objects
+
+    def head(self, branch: str = "main") -> str | None:
+        """Return the id of the branch's newest commit, or None on an empty branch."""
+        return self._read_branch(branch)[0]
+
+    def resolve(self, ref: str) -> str:
+        """Return the commit id of a branch name, a commit id, or its unique beginning (6 digits at least).
+
+        Raises RefNotFoundError where there is none, or more than one.
+        """
+        if (head := self.head(ref)) is not None:
+            return head
+        if _COMMIT_ID.fullmatch(ref):
+            found = [info.path for info in self._objects.list(COMMITS + ref)]
+            if len(found) == 1:
+                return found[0].removeprefix(COMMITS).removesuffix(".json")
+            if found:
+                raise RefNotFoundError(f"{len(found)} commits begin with {ref}; give more digits.")
+        hint = "the lake is still empty; ingest something first" if ref == "main" else "see `tracelake log`"
+        raise RefNotFoundError(f"no branch or commit {ref!r}: {hint}.")
+
+    def commit(self, commit_id: str) -> Commit:
+        """Read one commit."""
+        return self._read(Commit, "commits", commit_id)
+
+    def entries(self, commit_id: str) -> dict[str, Reference]:
+        """Return what a commit names, by name."""
+        metarange = self._read(Metarange, "metaranges", self.commit(commit_id).metarange)
+        return {
+            name: reference
+            for range_id in metarange.ranges
+            for name, reference in self._read(Range, "ranges", range_id).entries
+        }
+
+    def log(self, commit_id: str) -> Iterator[tuple[str, Commit]]:
+        """Yield (id, commit) from this commit back to the first."""
+        following: str | None = commit_id
+        while following is not None:
+            commit = self.commit(following)
+            yield following, commit
+            following = commit.parents[0] if commit.parents else None
+
+    def commit_transaction(
+        self,
+        transaction: int,
+        entries: Mapping[str, Reference],
+        *,
+        message: str,
+        committer: str,
+        created_at: str,
+        metadata: Mapping[str, str],
+        branch: str = "main",
+    ) -> str:
+        """Put the commit of a transaction on the branch, or find it there; return its id.
+
+        Calling it twice, or from several replicas, gives one commit.
+        """
+        entry_range = self._write("ranges", Range(tuple(sorted(entries.items()))))
+        metarange = self._write("metaranges", Metarange((entry_range,)))
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            head, version = self._read_branch(branch)
+            decision = decide(transaction, self.transaction_of(head) if head else None)
+            if decision is CommitDecision.THERE:
+                assert head is not None
+                return self._find(head, transaction)
+            assert decision is CommitDecision.BUILD, f"transaction {transaction} is ahead of branch {branch}"
+            commit = Commit(
+                parents=(head,) if head else (),
+                metarange=metarange,
+                message=message,
+                committer=committer,
+                created_at=created_at,
+                metadata={**metadata, TRANSACTION: str(transaction)},
+            )
+            commit_id = self._write("commits", commit)
+            if self._move(branch, commit_id, version):
+                return commit_id
+        raise LimitError(
+            f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
+        )
+
+    def transaction_of(self, commit_id: str) -> int:
+        """Return the transaction that a commit stands for."""
+        return int(self.commit(commit_id).metadata[TRANSACTION])
+
+    def _find(self, head: str, transaction: int) -> str:
+        for commit_id, commit in self.log(head):
+            if int(commit.metadata[TRANSACTION]) == transaction:
+                return commit_id
+        raise DamageError(f"no commit of transaction {transaction} in the history of {head[:12]}.")
+
+    def _move(self, branch: str, commit_id: str, expected: Version | None) -> bool:
+        value = to_bytes(Branch(commit_id))
+        outcome = self._key_value.set_if(
+            _PARTITION, branch, value, expected if expected is not None else ABSENT
+        )
+        # A head is never set back to an older commit, so the same bytes mean that somebody built our commit.
+        settled = settle(
+            self._key_value, _PARTITION, branch, outcome, is_mine=lambda entry: entry.value == value
+        )
+        return isinstance(settled, Done)
+
+    def _read_branch(self, branch: str) -> tuple[str | None, Version | None]:
+        entry = self._key_value.get(_PARTITION, branch)
+        if entry is None:
+            return None, None
+        return from_bytes(Branch, entry.value, f"branch {branch}").head, entry.version
+
+    def _write(self, kind: str, record: Range | Metarange | Commit) -> str:
+        data = to_bytes(record)
+        record_id = content_id(data)
+        self._objects.create(f"versions/{kind}/{record_id}.json", data)
+        return record_id
+
+    def _read(self, record_type: type[RecordT], kind: str, record_id: str) -> RecordT:
+        path = f"versions/{kind}/{record_id}.json"
+        try:
+            data = self._objects.get(path)
+        except NotFoundError as error:
+            raise DamageError(f"{path} is gone; restore it from a backup.") from error
+        if content_id(data) != record_id:
+            raise DamageError(f"{path} is not what was written: its content has another id.")
+        return from_bytes(record_type, data, path)
