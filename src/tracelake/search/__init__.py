@@ -1,0 +1,1 @@
+"""Full-text search over spans: parts built apart, published together (PROTOCOLS §6)."""

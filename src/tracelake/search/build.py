@@ -1,0 +1,87 @@
+"""What a worker does: one part of the index out of the new rows of its buckets, staged with its receipt."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import tantivy
+
+from tracelake import limits
+from tracelake.search import fields
+from tracelake.search.documents import COLUMNS, documents
+from tracelake.search.model import Receipt, staged_path
+from tracelake.search.pack import pack
+from tracelake.search.scratch import scratch_directory
+from tracelake.storage.ports import ObjectStore
+
+_BATCH_ROWS: Final = 8_192
+
+
+def build_part(
+    objects: ObjectStore,
+    index: str,
+    build: str,
+    lo: int,
+    hi: int,
+    attempt: str,
+    rows: pa.Table | Iterable[pa.RecordBatch],
+) -> Receipt:
+    """Index rows of table `spans` (at least `documents.COLUMNS`) and stage the part for buckets [lo, hi).
+
+    The receipt is returned, and lies beside the part, so that any finalizer can continue. `attempt` must
+    differ between tasks that may run at once. Without rows there is a receipt only.
+
+    Raises:
+        StorageError: The part could not be staged; nothing is visible, run it again.
+    """
+    with scratch_directory("tracelake-part-") as directory:
+        count = _write_index(directory, rows)
+        data = b""
+        if count:
+            header, data = pack(directory)
+            assert header.documents == count, (header.documents, count)
+    path = staged_path(index, build, lo=lo, hi=hi, attempt=attempt, suffix="pack")
+    receipt = Receipt(
+        build=build,
+        lo=lo,
+        hi=hi,
+        attempt=attempt,
+        documents=count,
+        fingerprint=fields.FINGERPRINT,
+        size_bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest() if data else None,
+        path=path if data else None,
+    )
+    if data:
+        objects.put(path, data)
+    # The receipt comes last: where there is one, its part is durable (F7, F8).
+    objects.put(staged_path(index, build, lo=lo, hi=hi, attempt=attempt, suffix="receipt"), receipt.to_json())
+    return receipt
+
+
+def _write_index(directory: Path, rows: pa.Table | Iterable[pa.RecordBatch]) -> int:
+    """Write a tantivy index of the rows, and return how many there are."""
+    index = tantivy.Index(fields.schema(), path=str(directory))
+    fields.register_tokenizers(index)
+    # One thread and ample heap make one segment; the pack takes several, should a part outgrow the heap.
+    writer = index.writer(heap_size=limits.INDEX_HEAP_BYTES, num_threads=1)
+    count = 0
+    for batch in _small_batches(rows):
+        for document in documents(batch):
+            writer.add_document(document)
+        count += batch.num_rows
+    writer.commit()
+    writer.wait_merging_threads()
+    return count
+
+
+def _small_batches(rows: pa.Table | Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
+    for batch in batches:
+        narrow = batch.select(list(COLUMNS))
+        for start in range(0, narrow.num_rows, _BATCH_ROWS):
+            yield narrow.slice(start, _BATCH_ROWS)

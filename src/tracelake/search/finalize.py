@@ -1,0 +1,162 @@
+"""What a driver does: make one index of the staged parts, idempotently, whoever else does the same.
+
+The manifest is the marker and the commit point (PROTOCOLS §6). Canonical names are written, never deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+import msgspec
+
+from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
+from tracelake.search import fields
+from tracelake.search.model import Manifest, Receipt, manifest_path, part_path, staging_prefix
+from tracelake.search.protocol import assemble, choose
+from tracelake.storage.ports import ObjectStore
+
+
+def finalize(
+    objects: ObjectStore, index: str, build: str, upper: int, input_size: int, parent: Manifest | None
+) -> tuple[str, Manifest]:
+    """Publish the staged parts of a build, after those of the parent; return the manifest and its path.
+
+    Args:
+        objects: Where parts are staged and published.
+        index: The name of the index.
+        build: The build; finalizing it again returns what was published first.
+        upper: The transaction number after the last that the index covers then.
+        input_size: The number of buckets; the staged ranges must cover [0, input_size) exactly.
+        parent: The index as it was before, or None for the first build.
+
+    Raises:
+        DamageError: A range is missing (F9), or a receipt names a part that is not there (F8).
+        UsageError: The parts or the parent were built with other settings (F12).
+        StorageError: The store failed; everything staged is kept, finalize again (F4, F13).
+    """
+    assert input_size > 0, input_size
+    path = manifest_path(index, build)
+    manifest = _published(objects, path)
+    if manifest is None:
+        try:
+            _check_settings(index, parent)
+            chosen = choose(build, _receipts(objects, index, build), input_size, fields.FINGERPRINT)
+            draft = assemble(index, build, upper, chosen, parent)
+            _write_parts(objects, index, chosen)
+        except (DamageError, UsageError):
+            # F11: we saw no marker; another finalizer wrote it and cleaned the staging that we then read.
+            # Parts vanish from staging only after the marker is there, so looking once more settles it.
+            manifest = _published(objects, path)
+            if manifest is None:
+                raise
+        else:
+            manifest = _write_marker(objects, path, draft)
+            clean_staging(objects, index, build)
+    if manifest.upper != upper:
+        raise UsageError(
+            f"{path} was published up to transaction {manifest.upper}, not {upper}; use another build name"
+        )
+    return path, manifest
+
+
+def read_manifest(objects: ObjectStore, path: str) -> Manifest:
+    """Return the manifest that a commit names. Raises DamageError where it is missing or altered."""
+    try:
+        data = objects.get(path)
+    except NotFoundError as error:
+        raise DamageError(
+            f"index manifest {path} is missing; restore it, or build the index again"
+        ) from error
+    return Manifest.from_json(data, path)
+
+
+def clean_staging(objects: ObjectStore, index: str, build: str) -> None:
+    """Delete what is staged for a published build, best-effort: what is left is never part of an index."""
+    with contextlib.suppress(StorageError):
+        for info in list(objects.list(staging_prefix(index, build))):
+            objects.delete(info.path)
+
+
+def _published(objects: ObjectStore, path: str) -> Manifest | None:
+    """Return the manifest at the path, None where there is none. An empty or torn one is none."""
+    try:
+        data = objects.get(path)
+    except NotFoundError:
+        return None
+    return None if _torn(data) else Manifest.from_json(data, path)
+
+
+def _torn(data: bytes) -> bool:
+    """True iff the data is not JSON: no beginning of a JSON object is. JSON that is no manifest is not torn.
+
+    So a manifest of a later format is refused with an error instead of being replaced.
+    """
+    try:
+        msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return True
+    return False
+
+
+def _check_settings(index: str, parent: Manifest | None) -> None:
+    if parent is not None and parent.fingerprint != fields.FINGERPRINT:
+        raise UsageError(
+            f"index {index} was built with the settings {parent.fingerprint}, and this version has "
+            f"{fields.FINGERPRINT}; build the index again, or use the version that built it"
+        )
+
+
+def _receipts(objects: ObjectStore, index: str, build: str) -> list[Receipt]:
+    paths = [info.path for info in objects.list(staging_prefix(index, build))]
+    receipts = []
+    for path in paths:
+        if path.endswith(".receipt"):
+            try:
+                receipt = Receipt.from_json(objects.get(path), path)
+            except NotFoundError as error:
+                raise DamageError(
+                    f"receipt {path} vanished while it was read; finalize {build} again"
+                ) from error
+            if receipt.build != build:
+                raise DamageError(
+                    f"receipt {path} is of build {receipt.build}; delete it, then finalize again"
+                )
+            receipts.append(receipt)
+    return receipts
+
+
+def _write_parts(objects: ObjectStore, index: str, chosen: Iterable[Receipt]) -> None:
+    for receipt in chosen:
+        if receipt.path is not None and receipt.sha256 is not None:
+            _copy_part(objects, receipt, receipt.path, part_path(index, receipt.sha256))
+
+
+def _copy_part(objects: ObjectStore, receipt: Receipt, staged: str, canonical: str) -> None:
+    """Write the canonical object whatever is there: the same bytes, or what a crash left of them (F3)."""
+    try:
+        objects.copy(staged, canonical)
+    except NotFoundError as error:
+        raise DamageError(
+            f"the receipt of [{receipt.lo}, {receipt.hi}) attempt {receipt.attempt} names the part {staged}, "
+            "which is not there; run that range of the build again, then finalize"
+        ) from error
+    info = objects.head(canonical)
+    if info is None or info.size_bytes != receipt.size_bytes:
+        raise DamageError(
+            f"staged part {staged} has {info.size_bytes if info else 0} bytes, and its receipt says "
+            f"{receipt.size_bytes}; delete that receipt, run the range of the build again, then finalize"
+        )
+
+
+def _write_marker(objects: ObjectStore, path: str, draft: Manifest) -> Manifest:
+    """Create the marker, and return what stands there then, ours or that of who was first."""
+    if objects.create(path, draft.to_json()):
+        return draft
+    first = _published(objects, path)
+    if first is not None:
+        return first
+    # What stands there is torn, so no reader has opened it. Two who repair it at once may both write: each
+    # writes a complete index whose parts are all in place, so either may stand.
+    objects.put(path, draft.to_json())
+    return read_manifest(objects, path)

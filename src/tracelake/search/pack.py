@@ -1,0 +1,152 @@
+"""One part as one object: the files of a tantivy index, one after another.
+
+    magic "TLPACK01" | header length, 4 bytes little-endian | header, JSON | the files, in order
+
+tantivy's `meta.json` is not among the files: what is needed of it stands in the header, and searchers write
+one `meta.json` for all parts together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from tracelake._errors import DamageError
+
+MAGIC: Final = b"TLPACK01"
+SEGMENT_SUFFIXES: Final = ("fast", "fieldnorm", "idx", "pos", "store", "term")
+"""The files of one tantivy segment; a missing `pos` would open and fail on the first phrase."""
+META_FILE: Final = "meta.json"
+HEADER_FILE: Final = "pack.json"
+"""Where an unpacked part keeps its header, beside the files."""
+
+_LENGTH: Final = struct.Struct("<I")
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tantivy segment as `meta.json` names it. Parts never hold deleted documents."""
+
+    segment_id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f-]{36}$")]
+    max_doc: int
+    deletes: None = None
+
+
+class PackedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file of a pack."""
+
+    name: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}[.][a-z]+$")]
+    size_bytes: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a pack says of itself. There is one segment, unless the heap did not suffice for the part."""
+
+    format_version: Literal[1] = 1
+    files: list[PackedFile]
+    segments: list[Segment]
+    tantivy_schema: list[dict[str, Any]]
+    index_settings: dict[str, Any]
+
+    @property
+    def documents(self) -> int:
+        """The number of documents in the part."""
+        return sum(segment.max_doc for segment in self.segments)
+
+    def present_in(self, directory: Path) -> bool:
+        """True iff every file is in the directory with its size."""
+        try:
+            return all((directory / file.name).stat().st_size == file.size_bytes for file in self.files)
+        except FileNotFoundError:
+            return False
+
+
+def pack(directory: Path) -> tuple[Header, bytes]:
+    """Return the finished tantivy index in a directory as one object, and its header."""
+    meta = json.loads((directory / META_FILE).read_bytes())
+    segments = msgspec.convert(meta["segments"], list[Segment])
+    names = [
+        f"{segment.segment_id.replace('-', '')}.{suffix}"
+        for segment in segments
+        for suffix in SEGMENT_SUFFIXES
+    ]
+    contents = [(directory / name).read_bytes() for name in names]
+    header = Header(
+        files=[
+            PackedFile(name=name, size_bytes=len(data)) for name, data in zip(names, contents, strict=True)
+        ],
+        segments=segments,
+        tantivy_schema=meta["schema"],
+        index_settings=meta["index_settings"],
+    )
+    encoded = msgspec.json.encode(header)
+    return header, b"".join((MAGIC, _LENGTH.pack(len(encoded)), encoded, *contents))
+
+
+def unpack(data: bytes, sha256: str, path: str, directory: Path) -> Header:
+    """Write the files of a pack, and its header, into a directory that exists.
+
+    Raises:
+        DamageError: The bytes are not those that were packed; names `path`.
+    """
+    actual = hashlib.sha256(data).hexdigest()
+    if actual != sha256:
+        raise DamageError(
+            f"index part {path} is damaged: its SHA-256 is {actual} over {len(data)} bytes, not {sha256}; "
+            "restore it from a copy of the store, or build the index again"
+        )
+    header, body = _split(data, path)
+    view = memoryview(data)
+    for file in header.files:
+        (directory / file.name).write_bytes(view[body : body + file.size_bytes])
+        body += file.size_bytes
+    (directory / HEADER_FILE).write_bytes(msgspec.json.encode(header))
+    return header
+
+
+def _split(data: bytes, path: str) -> tuple[Header, int]:
+    start = len(MAGIC) + _LENGTH.size
+    try:
+        if not data.startswith(MAGIC):
+            raise ValueError(f"it begins with {data[: len(MAGIC)]!r}, not {MAGIC!r}")
+        end = start + _LENGTH.unpack_from(data, len(MAGIC))[0]
+        header = msgspec.json.decode(data[start:end], type=Header)
+        if end + sum(file.size_bytes for file in header.files) != len(data):
+            raise ValueError(f"its files do not fill its {len(data)} bytes")
+    except (ValueError, struct.error) as error:
+        raise DamageError(
+            f"index part {path} is not a pack of format 1: {error}; use the version that wrote it"
+        ) from error
+    return header, end
+
+
+def read_header(directory: Path) -> Header | None:
+    """Return the header of an unpacked part, or None where the part is not there completely."""
+    try:
+        header = msgspec.json.decode((directory / HEADER_FILE).read_bytes(), type=Header)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+    return header if header.present_in(directory) else None
+
+
+def write_meta(directory: Path, headers: Iterable[Header]) -> None:
+    """Write the `meta.json` that makes one tantivy index of the segments of all parts, in this order."""
+    parts: Sequence[Header] = list(headers)
+    first = parts[0]
+    assert all(
+        (part.tantivy_schema, part.index_settings) == (first.tantivy_schema, first.index_settings)
+        for part in parts
+    )
+    segments = [segment for part in parts for segment in part.segments]
+    meta = {
+        "index_settings": first.index_settings,
+        "segments": msgspec.to_builtins(segments),
+        "schema": first.tantivy_schema,
+        "opstamp": 0,
+    }
+    (directory / META_FILE).write_text(json.dumps(meta))

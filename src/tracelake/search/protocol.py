@@ -1,0 +1,110 @@
+"""The decisions of finalization, pure: which staged parts make the index, and in which order.
+
+Receipts come from workers that died, were started twice, or were run again with other ranges, perhaps by
+another version of the software. What makes an index is any set of ranges that covers every bucket exactly
+once, all with one fingerprint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tracelake._errors import DamageError, UsageError
+from tracelake.search.model import Manifest, PartRef, Receipt, manifest_path, part_path
+
+
+def choose(build: str, receipts: Iterable[Receipt], size: int, fingerprint: str) -> list[Receipt]:
+    """Choose one attempt for each range of an exact cover of [0, size), in order.
+
+    Every finalizer that sees the same receipts chooses the same.
+
+    Raises:
+        UsageError: The cover needs parts that were built with other settings (F12).
+        DamageError: There is no cover; the message names what is missing (F9) or overlaps.
+    """
+    found = sorted(receipts, key=lambda receipt: (receipt.lo, -receipt.hi, receipt.attempt))
+    ours = [receipt for receipt in found if receipt.fingerprint == fingerprint]
+    chosen = _cover(ours, size)
+    if chosen is not None:
+        return chosen
+    if _cover(found, size) is not None:
+        other = next(receipt for receipt in found if receipt.fingerprint != fingerprint)
+        raise UsageError(
+            f"build {build}: part [{other.lo}, {other.hi}) attempt {other.attempt} was built with the "
+            f"settings {other.fingerprint}, not {fingerprint}, and settings are not mixed in one index; "
+            "build it again with this version, or finalize with the version that built it"
+        )
+    raise DamageError(f"build {build}: {_what_lacks(ours, size)}; run the build of it again, then finalize")
+
+
+def _cover(receipts: Sequence[Receipt], size: int) -> list[Receipt] | None:
+    """Return the exact cover of [0, size) that takes the widest range first, or None."""
+    finishing = {size}  # the places from which some chain of ranges ends exactly at size
+    for receipt in reversed(receipts):
+        if receipt.hi in finishing:
+            finishing.add(receipt.lo)
+    chosen: list[Receipt] = []
+    place = 0
+    for receipt in receipts:
+        if receipt.lo == place and receipt.hi in finishing:
+            chosen.append(receipt)
+            place = receipt.hi
+    return chosen if place == size else None
+
+
+def _what_lacks(receipts: Sequence[Receipt], size: int) -> str:
+    place = 0
+    for receipt in receipts:
+        if receipt.lo > place:
+            return f"no receipt for buckets [{place}, {receipt.lo}) of [0, {size})"
+        place = max(place, receipt.hi)
+    if place < size:
+        return f"no receipt for buckets [{place}, {size}) of [0, {size})"
+    ranges = ", ".join(dict.fromkeys(f"[{receipt.lo}, {receipt.hi})" for receipt in receipts))
+    return f"the staged ranges {ranges} overlap, and none of them together cover [0, {size}) exactly once"
+
+
+def assemble(
+    index: str, build: str, upper: int, chosen: Sequence[Receipt], parent: Manifest | None
+) -> Manifest:
+    """Return the manifest: the parts of the parent first, then the new ones in order of range.
+
+    Raises:
+        UsageError: The parent is of another index or a later transaction.
+    """
+    if parent is not None and (parent.index != index or parent.upper >= upper):
+        raise UsageError(
+            f"build {build} of index {index} up to transaction {upper} cannot follow build "
+            f"{parent.build} of index {parent.index} up to {parent.upper}; "
+            "name an earlier manifest of the same index as parent"
+        )
+    fingerprints = {receipt.fingerprint for receipt in chosen}
+    assert len(fingerprints) == 1, fingerprints
+    inherited = parent.parts if parent is not None else ()
+    return Manifest(
+        index=index,
+        build=build,
+        upper=upper,
+        fingerprint=fingerprints.pop(),
+        parent=manifest_path(index, parent.build) if parent is not None else None,
+        parts=(*inherited, *_new_parts(index, build, chosen, len(inherited))),
+    )
+
+
+def _new_parts(index: str, build: str, chosen: Sequence[Receipt], first_ordinal: int) -> list[PartRef]:
+    parts: list[PartRef] = []
+    for receipt in chosen:
+        if receipt.sha256 is not None:
+            parts.append(
+                PartRef(
+                    ordinal=first_ordinal + len(parts),
+                    path=part_path(index, receipt.sha256),
+                    documents=receipt.documents,
+                    size_bytes=receipt.size_bytes,
+                    sha256=receipt.sha256,
+                    build=build,
+                    lo=receipt.lo,
+                    hi=receipt.hi,
+                )
+            )
+    return parts

@@ -1,0 +1,105 @@
+"""Search over exactly the parts of one manifest, scored as if they were one index (F15)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import tantivy
+
+from tracelake._errors import DamageError, UsageError
+from tracelake.search import fields
+from tracelake.search.cache import PartCache
+from tracelake.search.model import Manifest
+from tracelake.search.syntax import parse, refusal
+from tracelake.storage.ports import ObjectStore
+
+_RANKED_STEP: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class RawHit:
+    """One row of table `spans` that matches: ids in lower-case hex, and the transaction of the row."""
+
+    trace_id: str
+    span_id: str
+    transaction: int
+    score: float
+
+
+def open_index(directory: Path) -> tantivy.Index:
+    """Open an assembled directory for reading. The directory may go once a searcher was taken from it.
+
+    Raises:
+        ValueError: tantivy refuses it.
+    """
+    index = tantivy.Index.open(str(directory))
+    fields.register_tokenizers(index)
+    index.config_reader(reload_policy="manual")  # what a manifest names never changes: no watcher thread
+    return index
+
+
+class Searcher:
+    """An index as of one manifest. It never changes, and any number of threads may use it."""
+
+    def __init__(self, objects: ObjectStore, manifest: Manifest, cache_dir: str | Path) -> None:
+        """Open the parts of the manifest, fetching those that are not in the cache directory yet.
+
+        Raises:
+            DamageError: A part is missing or altered; names it (F14).
+            UsageError: The index was built with other settings than this version has.
+        """
+        self._searcher: tantivy.Searcher | None = None
+        # Without parts there is still an index, in memory, so that queries are checked all the same.
+        self._index = tantivy.Index(fields.schema())
+        if not manifest.parts:
+            fields.register_tokenizers(self._index)
+            return
+        if manifest.fingerprint != fields.FINGERPRINT:
+            raise UsageError(
+                f"index {manifest.index} build {manifest.build} has the settings {manifest.fingerprint}, "
+                f"and this version has {fields.FINGERPRINT}; use the version that built it, "
+                "or build the index again"
+            )
+        with PartCache(objects, Path(cache_dir)).assembled(manifest.parts) as directory:
+            try:
+                self._index = open_index(directory)
+                self._searcher = self._index.searcher()
+            except ValueError as error:
+                raise DamageError(
+                    f"index {manifest.index} build {manifest.build} does not open: {error}; "
+                    "run `tracelake verify`"
+                ) from error
+        if self._searcher.num_docs != manifest.documents:
+            raise DamageError(
+                f"index {manifest.index} build {manifest.build} has {self._searcher.num_docs} documents, "
+                f"and its manifest says {manifest.documents}; run `tracelake verify`"
+            )
+
+    def search(self, query: str, limit: int, offset: int = 0) -> list[RawHit]:
+        """Return hits `offset` to `offset + limit`, best first, equal scores mostly in order of the parts.
+
+        Raises:
+            QueryError: The query does not parse; says what is wrong with it, and gives an example.
+        """
+        assert limit >= 0, limit
+        assert offset >= 0, offset
+        parsed = parse(self._index, query)
+        if self._searcher is None or limit == 0 or offset >= self._searcher.num_docs:
+            return []
+        # Which of equal scores tantivy keeps at the end of its list depends on how long the list is. So pages
+        # are cut from lists of few lengths, or a hit could stand on two of them and another on none.
+        ranked = min(-(-(offset + limit) // _RANKED_STEP) * _RANKED_STEP, self._searcher.num_docs)
+        try:
+            found = self._searcher.search(parsed, ranked, count=False)
+        except ValueError as error:
+            raise refusal(query, error) from error
+        page = found.hits[offset : offset + limit]
+        return [self._hit(self._searcher, score, address) for score, address in page]
+
+    @staticmethod
+    def _hit(searcher: tantivy.Searcher, score: float, address: tantivy.DocAddress) -> RawHit:
+        stored: bytes = searcher.doc(address)["id"][0]
+        trace_id, span_id, transaction = fields.decode_id(stored)
+        return RawHit(trace_id, span_id, transaction, score)

@@ -1,0 +1,29 @@
+"""Temporary directories for tantivy, gone afterwards in spite of its threads."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+_DELETE_TRIES: Final = 3
+
+
+@contextmanager
+def scratch_directory(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """Yield a new directory, under `parent` or the system's place for such; delete what is there at the end.
+
+    Whenever tantivy opens a directory it starts a thread, which may make its lock file once more while the
+    directory is being deleted; so deleting is tried again.
+    """
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        yield directory
+    finally:
+        for _ in range(_DELETE_TRIES):
+            shutil.rmtree(directory, ignore_errors=True)
+            if not directory.exists():
+                break

@@ -1,0 +1,43 @@
+"""Reading back every part of a manifest, for `tracelake verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracelake._errors import DamageError, NotFoundError
+from tracelake.search.model import Manifest, PartProblem, PartRef
+from tracelake.search.pack import unpack, write_meta
+from tracelake.search.query import open_index
+from tracelake.search.scratch import scratch_directory
+from tracelake.storage.ports import ObjectStore
+
+
+def verify_parts(objects: ObjectStore, manifest: Manifest) -> Iterator[PartProblem]:
+    """Yield what is wrong with the parts: each is read, compared with its checksum, and opened.
+
+    Raises:
+        StorageError: The store failed, so nothing can be said.
+    """
+    for part in manifest.parts:
+        try:
+            data = objects.get(part.path)
+        except NotFoundError:
+            yield PartProblem(
+                "missing", part.path, f"the part of build {part.build} [{part.lo}, {part.hi}) is gone"
+            )
+            continue
+        detail = _what_is_wrong(data, part)
+        if detail is not None:
+            yield PartProblem("damaged", part.path, detail)
+
+
+def _what_is_wrong(data: bytes, part: PartRef) -> str | None:
+    if len(data) != part.size_bytes:
+        return f"it has {len(data)} bytes, not {part.size_bytes}"
+    with scratch_directory("tracelake-verify-") as directory:
+        try:
+            write_meta(directory, [unpack(data, part.sha256, part.path, directory)])
+            count = open_index(directory).searcher().num_docs
+        except (DamageError, ValueError) as error:
+            return str(error)
+    return None if count == part.documents else f"it has {count} documents, not {part.documents}"
