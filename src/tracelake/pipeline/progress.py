@@ -1,0 +1,27 @@
+"""What long work says of itself while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Stage: TypeAlias = Literal["recovering", "reading", "writing", "publishing", "verifying"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One notice: `done` of `total` units of a stage; `transaction` is None where there is none."""
+
+    stage: Stage
+    done: int
+    total: int
+    unit: str
+    transaction: int | None = None
+
+
+OnProgress: TypeAlias = Callable[[Progress], None]
+
+
+def silent(_: Progress) -> None:
+    """Say nothing."""

@@ -1,0 +1,206 @@
+"""Publish transaction T: parts, then one append for each table, then the index, then one commit.
+
+Every stage is idempotent for the same T, and any replica can finish what another began (PROTOCOLS §7): readers
+stay on the last commit until the new one names everything.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from tracelake.journal.model import Seal, Step
+from tracelake.limits import SMALL_TRANSACTION_SPANS
+from tracelake.pipeline.executors import Executor
+from tracelake.pipeline.progress import OnProgress, Progress
+from tracelake.pipeline.reading import Piece
+from tracelake.pipeline.shaping import ShapeReceipt, ShapeTask, run_shape_task
+from tracelake.search.finalize import finalize, read_manifest
+from tracelake.search.model import Manifest, manifest_path
+from tracelake.shards.model import Batch, Part
+from tracelake.shards.protocol import Verdict, classify
+from tracelake.shards.store import Shard
+from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.versions.model import IndexAt, TableAt
+from tracelake.versions.store import Repository
+
+INDEX: Final = "spans"
+SPANS_ENTRY: Final = "tables/spans"
+TRACES_ENTRY: Final = "tables/traces"
+INDEX_ENTRY: Final = "indexes/spans"
+
+_GROUPS: Final = 4
+"""Tasks of a large transaction. Not the number of cores: a replay must cut the index in the same ranges."""
+
+
+def build_name(transaction: int) -> str:
+    """Return the name of the index build of a transaction."""
+    return f"{INDEX}-{transaction:010d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a transaction did to the tables."""
+
+    new: int
+    replaced: int
+    repeated: int
+    traces: int
+
+
+class Outputs:
+    """The tables, the index and the branch that a pipeline writes."""
+
+    def __init__(self, key_value: KeyValueStore, objects: ObjectStore, buckets: int) -> None:
+        self._objects = objects
+        self._buckets = buckets
+        self.spans = Shard("spans", key_value, objects)
+        self.traces = Shard("traces", key_value, objects)
+        self.repository = Repository(key_value, objects)
+
+    def upper(self) -> int:
+        """Return the least transaction that has no commit: the commit is the last output of each."""
+        head = self.repository.head()
+        return 0 if head is None else self.repository.transaction_of(head) + 1
+
+    def table_upper(self) -> int:
+        """Return the greatest upper of the tables."""
+        return max(self.spans.state().upper, self.traces.state().upper)
+
+    def only_commit_missing(self, transaction: int) -> bool:
+        """Whether both tables and the index have the transaction."""
+        return (
+            self.spans.state().upper > transaction
+            and self.traces.state().upper > transaction
+            and self.is_indexed(transaction)
+        )
+
+    def is_indexed(self, transaction: int) -> bool:
+        """Whether the index of the transaction is published."""
+        return self._objects.head(manifest_path(INDEX, build_name(transaction))) is not None
+
+    def publish(
+        self, step: Step, seal: Seal, pieces: Sequence[Piece] | None, executor: Executor, progress: OnProgress
+    ) -> tuple[str, Counts]:
+        """Publish what is missing of a sealed transaction; return its commit and counts.
+
+        `pieces` are the staged rows of the transaction, or None where only the commit is missing.
+        """
+        t = step.transaction
+        if pieces is not None:
+            receipts = self._shape(t, pieces, executor, progress)
+            progress(Progress("publishing", 0, 4, "steps", t))
+            self._append_all(t, receipts)
+            progress(Progress("publishing", 2, 4, "steps", t))
+        path, _ = finalize(self._objects, INDEX, build_name(t), t + 1, self._buckets, self._parent(t))
+        progress(Progress("publishing", 3, 4, "steps", t))
+        counts = self._counts(step)
+        commit = self._commit(step, seal, path, counts)
+        progress(Progress("publishing", 4, 4, "steps", t))
+        return commit, counts
+
+    def _shape(
+        self, t: int, pieces: Sequence[Piece], executor: Executor, progress: OnProgress
+    ) -> list[ShapeReceipt]:
+        tasks = self._tasks(t, pieces)
+        return executor.run(
+            run_shape_task, tasks, lambda done: progress(Progress("writing", done, len(tasks), "tasks", t))
+        )
+
+    def _tasks(self, t: int, pieces: Sequence[Piece]) -> list[ShapeTask]:
+        spans, traces = self.spans.snapshot(t - 1), self.traces.snapshot(t - 1)
+        groups = 1 if sum(piece.rows for piece in pieces) <= SMALL_TRANSACTION_SPANS else _GROUPS
+        bounds = [self._buckets * group // groups for group in range(groups + 1)]
+        return [
+            ShapeTask(
+                objects_url=self._objects.url,
+                transaction=t,
+                index=INDEX,
+                build=build_name(t),
+                buckets=self._buckets,
+                low=low,
+                high=high,
+                pieces=[piece for piece in pieces if low <= piece.bucket < high],
+                spans=spans.for_buckets(set(range(low, high))),
+                traces=traces.for_buckets(set(range(low, high))),
+            )
+            for low, high in pairwise(bounds)
+            if low < high
+        ]
+
+    def _append_all(self, t: int, receipts: Sequence[ShapeReceipt]) -> None:
+        counts = {
+            "new": sum(receipt.new for receipt in receipts),
+            "replaced": sum(receipt.replaced for receipt in receipts),
+            "repeated": sum(receipt.repeated for receipt in receipts),
+        }
+        self._append(
+            self.spans,
+            t,
+            [part for receipt in receipts for part in receipt.span_parts],
+            [part for receipt in receipts for part in receipt.span_retractions],
+            counts,
+        )
+        self._append(
+            self.traces,
+            t,
+            [part for receipt in receipts for part in receipt.trace_parts],
+            [part for receipt in receipts for part in receipt.trace_retractions],
+            {"rows": sum(receipt.traces for receipt in receipts)},
+        )
+
+    def _append(
+        self, shard: Shard, t: int, parts: list[Part], retractions: list[Part], counts: dict[str, int]
+    ) -> None:
+        batch = Batch(t, t + 1, uuid.uuid4().hex, tuple(parts), tuple(retractions), counts)
+        upper = shard.state().upper
+        verdict = classify(t, upper, t + 1)
+        assert verdict is not Verdict.HOLD, f"{shard.name} is at {upper}, behind transaction {t} of its peers"
+        if verdict is Verdict.PROCESS and shard.compare_and_append(batch) is None:
+            return
+        # A peer, or we before a crash, appended the same rows: ours are named by nothing.
+        for part in (*parts, *retractions):
+            self._objects.delete(part.path)
+
+    def _parent(self, t: int) -> Manifest | None:
+        return None if t == 0 else read_manifest(self._objects, manifest_path(INDEX, build_name(t - 1)))
+
+    def _counts(self, step: Step) -> Counts:
+        """Return the counts of a transaction from its batches, so that every replica tells the same."""
+        spans = self.spans.batch_at(step.transaction)
+        traces = self.traces.batch_at(step.transaction)
+        if spans is None:
+            read = sum(taken.spans for ranges in step.sources.values() for taken in ranges)
+            return Counts(0, 0, read, 0)
+        counts = spans.counts
+        return Counts(
+            counts["new"], counts["replaced"], counts["repeated"], traces.counts["rows"] if traces else 0
+        )
+
+    def _commit(self, step: Step, seal: Seal, manifest: str, counts: Counts) -> str:
+        t = step.transaction
+        inputs = sum(len(ranges) for ranges in step.sources.values())
+        return self.repository.commit_transaction(
+            t,
+            {
+                SPANS_ENTRY: TableAt("spans", t),
+                TRACES_ENTRY: TableAt("traces", t),
+                INDEX_ENTRY: IndexAt(manifest),
+            },
+            message=f"transaction {t}: {counts.new} new spans from {inputs} inputs",
+            committer="pipeline",
+            created_at=seal.sealed_at,
+            metadata={
+                "spans_new": str(counts.new),
+                "spans_replaced": str(counts.replaced),
+                "spans_repeated": str(counts.repeated),
+                "traces": str(counts.traces),
+            },
+        )
+
+
+TRANSFORM: Final = "1"
+"""Version of the shape of rows. Change it with any change of decoding or merging that changes a table."""

@@ -1,0 +1,66 @@
+"""Table `traces`: one row a trace, made of all its spans."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tracelake.otlp.schema import TRANSACTION_FIELD
+
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("trace_id", pa.string(), nullable=False),
+    pa.field("workspace", pa.string(), nullable=False),
+    pa.field("name", pa.string(), nullable=False),  # of the root, else of the earliest span
+    pa.field("service", pa.string()),  # of the same span as the name
+    pa.field("start_ns", pa.int64(), nullable=False),
+    pa.field("end_ns", pa.int64(), nullable=False),
+    pa.field("duration_ns", pa.int64(), nullable=False),
+    pa.field("span_count", pa.int64(), nullable=False),
+    pa.field("error_count", pa.int64(), nullable=False),
+    pa.field("input_tokens", pa.int64()),  # sum over spans, null where no span carries any
+    pa.field("output_tokens", pa.int64()),
+    pa.field("session_id", pa.string()),  # of the earliest span that carries one
+    pa.field("user_id", pa.string()),
+    TRANSACTION_FIELD,
+]
+TRACES: Final = pa.schema(_FIELDS)
+
+SPAN_COLUMNS: Final = (
+    "trace_id, span_id, parent_span_id, workspace, service, name, status, start_ns, end_ns, "
+    "input_tokens, output_tokens, session_id, user_id"
+)
+"""The columns of `spans` that a row of `traces` is made of."""
+
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+def aggregate_sql(spans: str, transaction: int) -> str:
+    """Return the SQL that makes rows of `traces` from a relation with SPAN_COLUMNS.
+
+    Ties are broken by span id, so the result does not depend on the order of the rows.
+    """
+    root = "row(parent_span_id is not null, start_ns, span_id)"
+    early = "row(start_ns, span_id)"
+    return f"""
+        select trace_id,
+               arg_min(workspace, {root}) as workspace,
+               arg_min(name, {root}) as name,
+               arg_min_null(service, {root}) as service,
+               min(start_ns) as start_ns,
+               max(greatest(start_ns, end_ns)) as end_ns,
+               max(greatest(start_ns, end_ns)) - min(start_ns) as duration_ns,
+               count(*) as span_count,
+               count(*) filter (status = 'ERROR') as error_count,
+               {_sum("input_tokens")} as input_tokens,
+               {_sum("output_tokens")} as output_tokens,
+               arg_min(session_id, {early}) filter (session_id is not null) as session_id,
+               arg_min(user_id, {early}) filter (user_id is not null) as user_id,
+               {transaction}::bigint as transaction
+        from {spans} group by trace_id order by trace_id
+    """
+
+
+def _sum(column: str) -> str:
+    """Return SQL for a sum that stops at the greatest int64, null where there is nothing to add."""
+    return f"case when sum({column}) > {_INT64_MAX} then {_INT64_MAX} else sum({column})::bigint end"
