@@ -1,0 +1,181 @@
+"""Whether a history of calls on a key-value store could have happened one call at a time (Herlihy & Wing 1990).
+
+Keys are independent of one another, so each is checked by itself. The search is that of Wing and Gong (1993):
+take any call that no other call was over before, apply it to the model, go on; remember where it has been.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from tracelake.storage import Conflict, Done, Entry, Expected, Indeterminate, KeyValueStore, Outcome, Version
+from tracelake.storage.outcomes import is_at
+
+ResultT = TypeVar("ResultT")
+Kind = Literal["get", "set", "set_if", "delete_if"]
+_UNKNOWN_VERSION = ""
+"""The version of a write whose reply was lost without naming one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call on one key: when it began and ended, and what it gave."""
+
+    caller: str
+    kind: Kind
+    key: tuple[str, str]
+    value: bytes
+    expected: Expected | None
+    result: object
+    """What the port returned; what it raised, which counts as an unknown outcome."""
+    began: int
+    ended: float
+    """Infinite where the outcome is unknown: it may still happen, or never."""
+
+
+class RecordingKeyValueStore:
+    """A KeyValueStore that writes every call on a single key into a history; safe for threads."""
+
+    def __init__(
+        self, store: KeyValueStore, history: list[Operation], caller: str, clock: Iterator[int] | None = None
+    ) -> None:
+        """Record calls of one caller. All callers of a history share its clock, an `itertools.count()`."""
+        self._store = store
+        self._history = history
+        self._caller = caller
+        self._clock = clock or itertools.count()
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        """See KeyValueStore."""
+        return self._record("get", (partition, key), b"", None, lambda: self._store.get(partition, key))
+
+    def scan(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        """See KeyValueStore; not recorded, for it is no call on a single key."""
+        return self._store.scan(partition, start, stop, limit)
+
+    def set(self, partition: str, key: str, value: bytes) -> Version:
+        """See KeyValueStore."""
+        return self._record(
+            "set", (partition, key), value, None, lambda: self._store.set(partition, key, value)
+        )
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        """See KeyValueStore."""
+        return self._record(
+            "set_if",
+            (partition, key),
+            value,
+            expected,
+            lambda: self._store.set_if(partition, key, value, expected),
+        )
+
+    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+        """See KeyValueStore."""
+        return self._record(
+            "delete_if",
+            (partition, key),
+            b"",
+            expected,
+            lambda: self._store.delete_if(partition, key, expected),
+        )
+
+    def close(self) -> None:
+        """See KeyValueStore."""
+        self._store.close()
+
+    def _record(
+        self,
+        kind: Kind,
+        key: tuple[str, str],
+        value: bytes,
+        expected: Expected | None,
+        call: Callable[[], ResultT],
+    ) -> ResultT:
+        began = next(self._clock)
+        try:
+            result = call()
+        except BaseException as error:
+            self._history.append(Operation(self._caller, kind, key, value, expected, error, began, math.inf))
+            raise
+        ended = math.inf if isinstance(result, Indeterminate) else next(self._clock)
+        self._history.append(Operation(self._caller, kind, key, value, expected, result, began, ended))
+        return result
+
+
+def find_contradiction(history: list[Operation]) -> str | None:
+    """Return the first key whose calls no order explains, with them, or None where the history is linearizable."""
+    for key in sorted({operation.key for operation in history}):
+        calls = sorted((call for call in history if call.key == key), key=lambda call: call.began)
+        if not _explained(calls):
+            told = "\n".join(
+                f"  {call.began:4}-{call.ended:<4} {call.caller:<12} {call.kind} {call.value!r} "
+                f"at {call.expected} → {call.result!r}"
+                for call in calls
+            )
+            return f"no order of the calls on {'/'.join(key)} explains their results:\n{told}"
+    return None
+
+
+def _explained(calls: list[Operation]) -> bool:
+    known = frozenset(index for index, call in enumerate(calls) if call.ended != math.inf)
+    been: set[tuple[frozenset[int], Entry | None]] = set()
+    todo: list[tuple[frozenset[int], Entry | None]] = [(frozenset(), None)]
+    while todo:
+        place = todo.pop()
+        if place in been:
+            continue
+        been.add(place)
+        done, state = place
+        if known <= done:
+            return True
+        left = [index for index in range(len(calls)) if index not in done]
+        first_end = min(calls[index].ended for index in left)
+        todo += [
+            (done | {index}, after)
+            for index in left
+            if calls[index].began < first_end
+            for after in _apply(calls[index], state)
+        ]
+    return False
+
+
+def _apply(call: Operation, state: Entry | None) -> list[Entry | None]:
+    """Return the state after a call, or nothing where the call cannot have given its result on this state."""
+    match call.result:
+        case BaseException() | Indeterminate():
+            return [_after_unknown(call, state)]
+        case Conflict(current):
+            refuses = call.expected is not None and not is_at(state, call.expected)
+            return [current] if refuses and _same(state, current) else []
+        case Done(version):
+            if call.expected is None or not is_at(state, call.expected):
+                return []
+            return [None if call.kind == "delete_if" else Entry(call.key[1], call.value, version)]
+        case str(version):
+            return [Entry(call.key[1], call.value, version)]
+        case None | Entry() as seen:
+            return [seen] if _same(state, seen) else []
+    raise AssertionError(f"no store returns {call.result!r}")
+
+
+def _after_unknown(call: Operation, state: Entry | None) -> Entry | None:
+    if call.kind == "get":
+        return state
+    if call.kind != "set" and (call.expected is None or not is_at(state, call.expected)):
+        return state
+    if call.kind == "delete_if":
+        return None
+    version = call.result.version if isinstance(call.result, Indeterminate) else _UNKNOWN_VERSION
+    return Entry(call.key[1], call.value, version)
+
+
+def _same(state: Entry | None, seen: Entry | None) -> bool:
+    if state is None or seen is None:
+        return state is seen
+    return state.value == seen.value and state.version in (seen.version, _UNKNOWN_VERSION)

@@ -1,0 +1,51 @@
+"""What a simulation runs: actors, what stands before they begin, and what must hold during and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from tracelake.testing.process import Process
+    from tracelake.testing.simulation import Run
+
+Body: TypeAlias = "Callable[[Process], object]"
+"""What an actor does; called again, from the beginning, when it is restarted. Its return value is its result."""
+
+
+class Violation(AssertionError):  # noqa: N818  what the literature calls it
+    """A run broke a rule; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A process of the simulation."""
+
+    name: str
+    body: Body
+
+
+class Scenario:
+    """Actors over shared stores. It keeps nothing between runs; subclasses say the rest.
+
+    A StorageError that leaves an actor's body is no violation: the process failed, and is started again.
+    Any other exception is one.
+    """
+
+    name = "scenario"
+    steps_max = 1_000
+    """Calls after which a run counts as one that never ends."""
+
+    def actors(self) -> list[Actor]:
+        """Return the actors, the same at each call."""
+        raise NotImplementedError
+
+    def prepare(self, run: Run) -> None:
+        """Put into the stores of a run what stands there before it begins."""
+
+    def invariant(self, run: Run) -> None:
+        """Raise Violation where the stores are as they must never be; called after each write."""
+
+    def check(self, run: Run) -> None:
+        """Raise Violation where the end of a run, with all actors finished, is not as it must be."""

@@ -1,0 +1,268 @@
+"""One run: actors as greenlets over simulated stores, one step for each call, on one thread.
+
+A run is a function of its choices. The stores, the clock and all ids are its own, so the same choices give the
+same run, byte for byte, and `fingerprint` shows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from greenlet import getcurrent
+
+from tracelake._errors import StorageError
+from tracelake.testing.calls import BUDGET_OF, BUDGETS, MEANING, Call, Choice, Fate, Faults, Touch
+from tracelake.testing.clock import simulated
+from tracelake.testing.models import KeyValueModel, ObjectModel
+from tracelake.testing.process import Process
+from tracelake.testing.scenario import Scenario, Violation
+from tracelake.testing.simulated import Observer, SimulatedKeyValueStore, SimulatedObjectStore
+
+TIMEOUT_MS = 1_000
+"""How long an actor that is cut off waits before its call is given up."""
+
+
+class Run:
+    """The stores, the processes and the clock of one run. `step` carries out one choice."""
+
+    def __init__(self, scenario: Scenario, faults: Faults, *, step_ms: int = 0) -> None:
+        self.scenario = scenario
+        self.key_value = KeyValueModel()
+        self.objects = ObjectModel()
+        observer = Observer()
+        self.direct_key_value = SimulatedKeyValueStore(self.key_value, observer)
+        """The store without the scheduler, for `prepare` and the checks; so is `direct_objects`."""
+        self.direct_objects = SimulatedObjectStore(self.objects, observer)
+        self.history: list[tuple[str, object]] = []
+        """What actors recorded: (actor, thing)."""
+        self.notes: dict[str, Any] = {}
+        """What a scenario remembers of this run, as the last thing that its invariant saw."""
+        self.now_ms = 0
+        self.stalled_until_ms = 0
+        self.budget = [getattr(faults, kind) for kind in BUDGETS]
+        self.injected = 0
+        self.choices: list[Choice] = []
+        self.trace: list[tuple[int, str, Fate, str, object]] = []
+        self.error: Violation | None = None
+        self.hub = getcurrent()
+        self._restart = faults.restart
+        self._step_ms = step_ms
+        self._to_start: list[int] = []
+        self._in_flight: list[tuple[int, Call]] = []
+        self.processes = [Process(self, index, actor) for index, actor in enumerate(scenario.actors())]
+        scenario.prepare(self)
+        with simulated(self):
+            for process in self.processes:
+                process.start()
+
+    def active(self) -> list[int]:
+        """Return the actors that have a call to make."""
+        return [index for index, process in enumerate(self.processes) if process.pending is not None]
+
+    def landing(self) -> list[int]:
+        """Return the actors of which a late write is on its way."""
+        return sorted({index for index, _ in self._in_flight})
+
+    def landing_touches(self, index: int) -> tuple[Touch, ...]:
+        """Return what the next late write of an actor touches."""
+        return next(call.touches for owner, call in self._in_flight if owner == index)
+
+    def ready_ms(self, index: int) -> int:
+        """Return the time from which an actor's call can be carried out."""
+        process = self.processes[index]
+        waits = process.pending is not None and process.pending.touches
+        return max(process.ready_ms, self.stalled_until_ms) if waits else process.ready_ms
+
+    def may(self, choice: Choice) -> bool:
+        """Tell whether a choice is possible now."""
+        index, fate = choice.actor, choice.fate
+        if fate is Fate.LAND:
+            return any(owner == index for owner, _ in self._in_flight)
+        call = self.processes[index].pending if index < len(self.processes) else None
+        if call is None:
+            return False
+        if fate is Fate.DONE:
+            return True
+        if self.budget[BUDGET_OF[fate]] <= 0:
+            return False
+        return fate >= Fate.KILL or fate in call.fates
+
+    def step(self, choice: Choice) -> None:
+        """Carry out a possible choice, and check the invariant after a write."""
+        self.choices.append(choice)
+        if choice.fate not in (Fate.DONE, Fate.LAND):
+            self.budget[BUDGET_OF[choice.fate]] -= 1
+            self.injected += 1
+        before = (self.key_value.digest, self.objects.digest)
+        with simulated(self):
+            self._carry_out(choice)
+            while self._to_start:
+                self.processes[self._to_start.pop()].start()
+        if self.error is None and before != (self.key_value.digest, self.objects.digest):
+            self._judge(self.scenario.invariant)
+        if len(self.choices) > self.scenario.steps_max and self.error is None:
+            self.error = Violation(
+                f"no end after {self.scenario.steps_max} calls: the actors make no progress"
+            )
+
+    def finish(self) -> None:
+        """Let late writes land, and check the end of the run."""
+        while self._in_flight and self.error is None:
+            self.step(Choice(self._in_flight[0][0], Fate.LAND))
+        for process in self.processes:
+            if self.error is None and not process.finished and not process.dead:
+                self.error = Violation(f"{process.name} neither finished nor died")
+        if self.error is None:
+            self._judge(self.scenario.check)
+        self.close()
+
+    def close(self) -> None:
+        """End all actors; calling it twice is allowed."""
+        for process in self.processes:
+            process.kill()
+
+    def state(self) -> int:
+        """Return a hash of everything that what follows depends on: stores, what each actor saw, faults left."""
+        in_flight = tuple((owner, call.text) for owner, call in self._in_flight)
+        seen = tuple(process.seen for process in self.processes)
+        return hash((self.key_value.digest, self.objects.digest, seen, tuple(self.budget), in_flight))
+
+    def fingerprint(self) -> str:
+        """Return a hash of the whole trace: equal for equal runs, in any process."""
+        return hashlib.sha256("\n".join(map(repr, self.trace)).encode()).hexdigest()
+
+    def story(self) -> str:
+        """Return the run as a readable interleaving, one line for each step."""
+        return "\n".join(
+            f"{number:4} {clock / 1000:9.3f} s  {name:<12} {text}  {MEANING[fate] or _brief(result)}"
+            for number, (clock, name, fate, text, result) in enumerate(self.trace, 1)
+        )
+
+    def fail(self, index: int, error: StorageError) -> None:
+        """Note that an actor's body ended by a failure of the store: it is started again, from the beginning."""
+        process = self.processes[index]
+        process.attempt += 1
+        process.seen = hash((process.seen, str(error)))
+        self._to_start.append(index)
+
+    # What `simulated` asks for an actor.
+    def is_inside(self) -> bool:
+        """Whether an actor runs now, and not the scheduler."""
+        return getcurrent() is not self.hub
+
+    def now_s(self) -> float:
+        """Return the simulated time in seconds."""
+        return self.now_ms / 1000
+
+    def sleep(self, seconds: float) -> None:
+        """Let simulated time pass for the actor that asks."""
+        self._current().sleep(seconds)
+
+    def new_uuid(self) -> uuid.UUID:
+        """Return the next random id of the actor that asks."""
+        return self._current().new_uuid()
+
+    def _current(self) -> Process:
+        return next(process for process in self.processes if process.is_current())
+
+    def _carry_out(self, choice: Choice) -> None:
+        index, fate, wait_ms = choice
+        process = self.processes[index]
+        if fate is Fate.LAND:
+            position = next(at for at, (owner, _) in enumerate(self._in_flight) if owner == index)
+            _, call = self._in_flight.pop(position)
+            self._note(process, fate, call.text, _effect(call))
+            return
+        pending = process.pending
+        assert pending is not None, choice
+        self.now_ms = max(self.now_ms + self._step_ms, self.ready_ms(index))
+        if fate is Fate.KILL:
+            self._note(process, fate, pending.text, None)
+            process.kill()
+            process.seen = hash((process.seen, "killed"))
+            if self._restart:
+                process.attempt += 1
+                process.ready_ms = self.now_ms + wait_ms
+                self._to_start.append(index)
+        elif fate in (Fate.DELAY, Fate.STALL, Fate.PARTITION):
+            self._note(process, fate, f"{wait_ms} ms at {pending.text}", None)
+            until = self.now_ms + wait_ms
+            if fate is Fate.DELAY:
+                process.ready_ms = until
+            elif fate is Fate.STALL:
+                self.stalled_until_ms = until
+            else:
+                process.cut_off_until_ms = until
+        else:
+            self._answer(process, index, pending, fate)
+
+    def _answer(self, process: Process, index: int, call: Call, fate: Fate) -> None:
+        if call.touches and self.now_ms < process.cut_off_until_ms and fate is Fate.DONE:
+            fate = Fate.LOST_BEFORE
+            process.ready_ms = self.now_ms + TIMEOUT_MS
+        happened = _effect(call) if fate in (Fate.DONE, Fate.LOST_AFTER) else None
+        if fate is Fate.DONE:
+            answer = happened
+        elif fate is Fate.REFUSED:
+            answer = StorageError(f"simulated: the store refused {call.text}")
+        else:
+            answer = call.answer_unknown()
+        if fate is Fate.LATE:
+            self._in_flight.append((index, call))
+        process.ready_ms = max(process.ready_ms, self.now_ms + call.wait_ms)
+        self._note(process, fate, call.text, answer)
+        process.seen = hash((process.seen, call.text, _frozen(answer)))
+        process.resume(answer)
+
+    def _note(self, process: Process, fate: Fate, text: str, result: object) -> None:
+        self.trace.append((self.now_ms, process.name, fate, text, _frozen(result)))
+
+    def _judge(self, rule: Any) -> None:
+        try:
+            rule(self)
+        except Violation as violation:
+            self.error = violation
+        except Exception as error:  # noqa: BLE001  a store that cannot be read any more is a violation, too
+            self.error = Violation(f"{type(error).__name__}: {error}")
+            self.error.__cause__ = error
+
+
+def _effect(call: Call) -> object:
+    try:
+        return call.effect()
+    except Exception as error:  # noqa: BLE001  a port may raise, as NotFoundError: the answer is the error
+        return error
+
+
+def _frozen(answer: object) -> object:
+    """Return an answer as something hashable that prints the same in every process."""
+    if isinstance(answer, BaseException):
+        return f"{type(answer).__name__}: {answer}"
+    return tuple(answer) if isinstance(answer, list) else answer
+
+
+def _brief(result: object) -> str:
+    text = repr(result)
+    return "→ " + (text if len(text) <= 100 else text[:99] + "…")
+
+
+def replay(scenario: Scenario, faults: Faults, choices: Sequence[Choice], *, step_ms: int = 0) -> Run:
+    """Run a schedule to its end. Choices that are not possible are left out.
+
+    Where the schedule ends, the actor that ran last goes on, then the next, without faults.
+    """
+    run = Run(scenario, faults, step_ms=step_ms)
+    for choice in choices:
+        if run.error is not None:
+            break
+        if run.may(choice):
+            run.step(choice)
+    last = run.choices[-1].actor if run.choices else 0
+    while run.error is None and (active := run.active()):
+        last = last if last in active else active[0]
+        run.step(Choice(last))
+    run.finish()
+    return run
