@@ -1,0 +1,64 @@
+"""The command line: `tracelake`.
+
+Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted. With `--json`, standard output carries exactly one
+JSON document; an error leaves it empty and writes `{"error": {"kind": …, "message": …}}` to standard error.
+Heavy packages are imported inside the commands, so that `tracelake --help` is quick.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+import typer
+
+from tracelake._errors import TracelakeError, UsageError
+from tracelake.cli import data, lakes, queries, servers
+from tracelake.cli.output import print_error
+
+app = typer.Typer(
+    help="Keep every trace: captured once, kept for good, found in milliseconds, versioned like code.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: a third of the start-up time, and examples keep their lines
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(lakes.app)
+app.add_typer(data.app)
+app.add_typer(queries.app)
+app.add_typer(servers.app)
+
+
+def main() -> None:
+    """Run the command line of this process and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: list[str]) -> int:
+    """Run one command and return its exit code; errors made on purpose are shown without a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character must not end us
+    as_json = "--json" in args
+    try:
+        code = app(args or ["--help"], prog_name="tracelake", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        hint = f"\nTry `{context.command_path} --help`." if context else ""
+        print_error(error.format_message() + hint, kind="UsageError", as_json=as_json)
+        return error.exit_code
+    except TracelakeError as error:
+        print_error(str(error), kind=type(error).__name__, as_json=as_json)
+        return 2 if isinstance(error, UsageError) else 1
+    except BrokenPipeError:
+        # Nobody reads any more. Without this, the interpreter complains when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print_error(str(error), kind=type(error).__name__, as_json=as_json)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,114 @@
+"""Commands about a lake as a whole: init, tables, log, verify, version."""
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracelake.cli import render
+from tracelake.cli.options import AtOption, JsonOption, LakeOption, examples, opened
+from tracelake.cli.output import console, print_json
+from tracelake.cli.progress import progress_bar
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog=examples("tracelake init ./lake", "tracelake init", "tracelake init --lake ./lake --json")
+)
+def init(
+    directory: Annotated[
+        str | None, typer.Argument(metavar="[DIR]", help="Where; else as --lake.", show_default=False)
+    ] = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a lake.
+
+    Names it in ./tracelake.toml, where there is none yet, so that other commands find it."""
+    import tracelake
+    from tracelake._settings import SETTINGS_FILE, find_lake
+
+    place = find_lake(directory or lake)
+    created = tracelake.init(place)
+    url = created.url
+    created.close()
+    settings = Path(SETTINGS_FILE)
+    if wrote := find_lake() != place and not settings.exists():
+        settings.write_text(f"lake = {json.dumps(place)}\n", encoding="utf-8")
+    found = find_lake() == place
+    if as_json:
+        print_json({"lake": place, "url": url, "settings_written": wrote, "found_by_default": found})
+        return
+    out = console()
+    out.print(f"Created a lake in {place}.", soft_wrap=True)
+    if wrote:
+        out.print(f"Wrote {SETTINGS_FILE} here, so that commands in this directory use it without --lake.")
+    if not found:
+        out.print(f"Other commands here use {find_lake()}: give them --lake {place}.", soft_wrap=True)
+    out.print("Next: tracelake ingest 'traces/*.otlp.jsonl.gz'")
+
+
+@app.command(epilog=examples("tracelake tables", "tracelake tables --at 4f2a91 --json"))
+def tables(lake: LakeOption = None, at: AtOption = "main", as_json: JsonOption = False) -> None:
+    """List the tables.
+
+    With rows, parts, size, and `upper`: the number of the next transaction."""
+    with opened(lake) as open_lake:
+        infos = open_lake.tables(at=at)
+    if as_json:
+        print_json([asdict(info) for info in infos])
+        return
+    console().print(render.tables(infos))
+
+
+@app.command(epilog=examples("tracelake log", "tracelake log --limit 5", "tracelake log --at 4f2a91 --json"))
+def log(
+    lake: LakeOption = None,
+    at: AtOption = "main",
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="At most so many, newest first.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the commits of a branch, newest first."""
+    with opened(lake) as open_lake:
+        infos = open_lake.log(at, limit=limit)
+    if as_json:
+        print_json([asdict(info) for info in infos])
+        return
+    console().print(render.commits(infos))
+
+
+@app.command(epilog=examples("tracelake verify", "tracelake verify --lake ./lake --json"))
+def verify(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Check the whole lake.
+
+    Reads everything and names what is missing, damaged or contradictory; exits with 1 if anything is."""
+    with opened(lake) as open_lake, progress_bar() as show:
+        report = open_lake.verify(progress=show)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        console().print(render.verify_report(report))
+        console().print("The lake is whole." if report.ok else render.findings(report))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command(epilog=examples("tracelake version", "tracelake version --json"))
+def version(as_json: JsonOption = False) -> None:
+    """Print the version."""
+    number = version_of("tracelake")
+    if as_json:
+        print_json({"version": number, "python": platform.python_version()})
+    else:
+        print(f"tracelake {number} (Python {platform.python_version()})")

@@ -1,0 +1,52 @@
+"""The options that many commands share, and how a command opens its lake."""
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from tracelake.lake import Lake
+
+LakeOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--lake",
+        metavar="DIR",
+        help="The lake; else TRACELAKE_LAKE, else tracelake.toml, else ./.tracelake.",
+        show_default=False,
+    ),
+]
+JsonOption: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on standard output.", show_default=False)
+]
+AtOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--at", metavar="REF", help="Read at this branch or commit; the beginning of an id will do."
+    ),
+]
+
+
+def examples(*lines: str) -> str:
+    """Return the epilogue of a help page: examples, a line each."""
+    # The \b tells the help formatter to leave the lines of this paragraph alone.
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+@contextmanager
+def opened(lake: str | None) -> Iterator[Lake]:
+    """Open the lake that the options and settings name; close it afterwards."""
+    import tracelake
+    from tracelake._settings import find_lake
+
+    opened_lake = tracelake.open(find_lake(lake))
+    try:
+        yield opened_lake
+    finally:
+        opened_lake.close()

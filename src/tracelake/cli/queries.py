@@ -1,0 +1,127 @@
+"""Commands that read: sql, search, trace show."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+
+from tracelake.cli import render
+from tracelake.cli.options import AtOption, JsonOption, LakeOption, examples, opened
+from tracelake.cli.output import console, print_json, rows_of
+from tracelake.cli.waterfall import waterfall
+from tracelake.limits import SEARCH_HITS_MAX
+from tracelake.records import Trace
+
+app = typer.Typer()
+trace_app = typer.Typer(help="Look at traces.")
+app.add_typer(trace_app, name="trace")
+
+TEXT_SHOWN: Final = 600
+"""Characters of a trace's input and output that `trace show` prints."""
+
+
+@app.command(
+    epilog=examples(
+        'tracelake sql "select service, count(*) from spans group by all order by 2 desc"',
+        'tracelake sql "select * from traces where error_count > 0" --at 4f2a91 --json',
+        "tracelake sql - < query.sql",
+    )
+)
+def sql(
+    query: Annotated[str, typer.Argument(help="A SELECT over spans and traces; - reads standard input.")],
+    lake: LakeOption = None,
+    at: AtOption = "main",
+    rows: Annotated[int, typer.Option(min=0, help="Rows to show; --json prints all.")] = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """Query the tables with SQL.
+
+    Any SELECT of DuckDB's dialect. With --json, a list of objects."""
+    with opened(lake) as open_lake:
+        result = open_lake.sql(sys.stdin.read() if query == "-" else query, at=at)
+    if as_json:
+        print_json(rows_of(result))
+        return
+    shown = rows_of(result.slice(0, rows))
+    console().print(render.grid(result.column_names, [list(row.values()) for row in shown]))
+    if result.num_rows > len(shown):
+        note = f"{len(shown):,} of {result.num_rows:,} rows; more with --rows, all with --json"
+        console(stderr=True).print(note)
+
+
+@app.command(
+    epilog=examples(
+        'tracelake search "refund policy"',
+        "tracelake search timeout --where \"service = 'checkout' and status = 'ERROR'\" --limit 5",
+        "tracelake search '\"no such item\" OR expired' --json",
+    )
+)
+def search(
+    query: Annotated[str, typer.Argument(help='Words, "phrases", AND, OR, -not, service:name.')],
+    *,
+    lake: LakeOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=SEARCH_HITS_MAX, help="At most so many hits.")] = 20,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="A condition on columns of spans.", show_default=False)
+    ] = None,
+    at: AtOption = "main",
+    as_json: JsonOption = False,
+) -> None:
+    """Search the text of spans.
+
+    Best hits first, the matches between [[ and ]]. With --json, a list of objects."""
+    with opened(lake) as open_lake:
+        found = open_lake.search(query, where=where, at=at, limit=limit)
+    if as_json:
+        print_json([asdict(hit) for hit in found])
+        return
+    console().print(render.hits(found) if found else "No hits.")
+
+
+@trace_app.command(
+    "show",
+    epilog=examples("tracelake trace show 520a1cf8792d8ccb899bb38a132d1880", "tracelake trace show 520a1c"),
+)
+def trace_show(
+    trace_id: Annotated[str, typer.Argument(help="The id, or at least 6 digits that only one trace has.")],
+    lake: LakeOption = None,
+    at: AtOption = "main",
+    as_json: JsonOption = False,
+) -> None:
+    """Show one trace: its spans as a tree with a waterfall."""
+    with opened(lake) as open_lake:
+        trace = open_lake.trace(trace_id, at=at)
+    if as_json:
+        print_json({"trace_id": trace.trace_id, "summary": trace.summary, "spans": trace.spans})
+    else:
+        _print_trace(trace)
+
+
+def _print_trace(trace: Trace) -> None:
+    out = console()
+    summary = trace.summary
+    root = next((span for _, span in trace.walk()), {})
+    tokens = (summary.get("input_tokens"), summary.get("output_tokens"))
+    pairs = [
+        ("trace", trace.trace_id),
+        ("name", summary.get("name")),
+        ("service", summary.get("service")),
+        ("start", f"{render.moment(summary['start_ns'])} UTC"),
+        ("duration", render.duration(summary["duration_ns"])),
+        ("spans", f"{len(trace.spans):,}, {summary['error_count']:,} with errors"),
+        ("tokens", f"{tokens[0] or 0:,} in, {tokens[1] or 0:,} out" if any(tokens) else None),
+        ("session", summary.get("session_id")),
+        ("input", (root.get("input") or "")[:TEXT_SHOWN] or None),
+        ("output", (root.get("output") or "")[:TEXT_SHOWN] or None),
+    ]
+    out.print(render.fields(pairs))
+    out.print()
+    for line in waterfall(trace, out.width, ascii_only=out.options.ascii_only):
+        out.print(line, no_wrap=True, crop=False)
+    errors = [span for span in trace.spans if span["status"] == "ERROR"]
+    if errors:
+        out.print()
+        out.print(render.grid(("error in", "message"), [(s["name"], s["status_message"]) for s in errors]))

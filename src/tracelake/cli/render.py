@@ -1,0 +1,189 @@
+"""Records as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from tracelake.cli.output import plain
+from tracelake.records import CommitInfo, Hit, IngestReport, TableInfo, VerifyReport
+
+COMMIT_SHOWN: Final = 12
+"""Digits of a commit's id in a list; the beginning of an id is enough to name it."""
+
+
+def grid(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, ids: Sequence[str] = ()) -> Table:
+    """Return a table: numbers to the right, columns named in `ids` never broken, all other text folded."""
+    rows = list(rows)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for position, header in enumerate(headers):
+        values = [row[position] for row in rows]
+        numeric = any(isinstance(value, (int, float)) for value in values)
+        table.add_column(
+            Text(header), justify="right" if numeric else "left", no_wrap=header in ids, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*map(cell, row))
+    return table
+
+
+def cell(value: Any) -> Text:
+    """Return one value as text that cannot disturb the terminal; nothing for None."""
+    match value:
+        case Text():
+            return value
+        case None:
+            return Text("")
+        case bool():
+            return Text(str(value).lower())
+    return Text(plain(str(value)))
+
+
+def fields(pairs: Iterable[tuple[str, Any]]) -> Table:
+    """Return names and values side by side, without those that have none."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in pairs:
+        if value is not None:
+            table.add_row(Text(name), cell(value))
+    return table
+
+
+def size(count: float) -> str:
+    """Return bytes in a unit that fits: `512 B`, `1.2 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def duration(ns: int) -> str:
+    """Return nanoseconds in a unit that fits: `850 ns`, `1.20 ms`, `3.5 s`, `2 min 5 s`."""
+    if abs(ns) >= 60_000_000_000:
+        minutes, seconds = divmod(ns // 1_000_000_000, 60)
+        return f"{minutes} min {seconds} s"
+    for unit, factor in (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000)):
+        if abs(ns) >= factor:
+            return f"{ns / factor:.2f} {unit}"
+    return f"{ns} ns"
+
+
+def moment(ns: int) -> str:
+    """Return nanoseconds since 1970 as UTC to the millisecond, or the number where no calendar has it."""
+    try:
+        time = datetime.fromtimestamp(ns // 1_000_000_000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return f"{ns} ns"
+    return f"{time:%Y-%m-%d %H:%M:%S}.{ns % 1_000_000_000 // 1_000_000:03d}"
+
+
+def tables(infos: Iterable[TableInfo]) -> Table:
+    """Return the tables of a lake, one a row."""
+    return grid(
+        ("table", "rows", "parts", "size", "upper"),
+        [(info.name, info.rows, info.parts, size(info.bytes), info.upper) for info in infos],
+    )
+
+
+def ingest_report(report: IngestReport) -> Table:
+    """Return what an ingest did."""
+    seconds = max(report.seconds, 1e-3)
+    speed = (
+        f"{report.spans_read / seconds:,.0f} spans/s, {report.input_bytes / 1e6 / seconds:.1f} MB/s as stored"
+    )
+    files = f"{report.files:,} ({size(report.input_bytes)})"
+    if report.files_known:
+        files += f", {report.files_known:,} of them taken before"
+    spans = f"{report.spans_read:,} read, {report.spans_new:,} new"
+    spans += f", {report.spans_replaced:,} replaced, {report.spans_repeated:,} repeated"
+    return fields(
+        [
+            ("files", files),
+            ("spans", spans),
+            ("traces", f"{report.traces_touched:,}"),
+            ("transactions", _numbers(report.transactions)),
+            ("recovered", _numbers(report.recovered) if report.recovered else None),
+            ("commit", report.commit or "none: there was nothing to commit"),
+            ("time", f"{report.seconds:.1f} s, {speed}"),
+            ("bad files", len(report.bad) or None),
+        ]
+    )
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """Return consecutive numbers as a range: `3 (5..7)`."""
+    return f"{len(numbers)} ({numbers[0]}..{numbers[-1]})" if numbers else "0"
+
+
+def bad_inputs(report: IngestReport) -> Table:
+    """Return the problems of the inputs, where each one is, and how many are not shown."""
+    rows: list[tuple[str, Any, Any, str]] = []
+    for bad in report.bad:
+        rows += [(bad.path, problem.line, problem.offset, problem.reason) for problem in bad.problems]
+        more = bad.problems_total - len(bad.problems)
+        if more > 0:
+            rows.append((bad.path, None, None, f"… and {more:,} more"))
+    return grid(("file", "line", "offset", "reason"), rows)
+
+
+def commits(infos: Iterable[CommitInfo]) -> Table:
+    """Return a log, one commit a row."""
+    return grid(
+        ("commit", "created", "transaction", "committer", "message"),
+        [
+            (
+                c.id[:COMMIT_SHOWN],
+                c.created_at[:19].replace("T", " "),
+                c.metadata.get("transaction"),
+                c.committer,
+                c.message,
+            )
+            for c in infos
+        ],
+        ids=("commit", "created"),
+    )
+
+
+def hits(found: Iterable[Hit]) -> Text:
+    """Return hits, best first: where each one is, and below it the excerpt with the matches marked."""
+    text = Text()
+    for hit in found:
+        text.append(f"{hit.trace_id} {hit.span_id}", "cyan")
+        text.append(f"  {plain(hit.service or '-')}  ", "dim").append(plain(hit.name), "bold")
+        text.append(f"  {hit.score:.2f}\n    ", "dim").append(highlighted(hit.highlight)).append("\n")
+    text.rstrip()
+    return text
+
+
+def highlighted(text: str) -> Text:
+    """Return an excerpt whose [[matches]] are bold; the brackets stay, as not every screen has bold."""
+    excerpt = Text(plain(text))
+    excerpt.highlight_regex(r"\[\[.*?\]\]", "bold yellow")
+    return excerpt
+
+
+def verify_report(report: VerifyReport) -> Table:
+    """Return what was verified."""
+    return fields(
+        [
+            ("commits", f"{report.commits:,}"),
+            ("transactions", f"{report.transactions:,}"),
+            ("parts", f"{report.parts:,} of tables, {report.index_parts:,} of indexes"),
+            ("rows", f"{report.rows:,}"),
+            ("read", size(report.bytes_read)),
+            ("findings", len(report.findings)),
+        ]
+    )
+
+
+def findings(report: VerifyReport) -> Table:
+    """Return what is wrong, one finding a row."""
+    rows = [(f.kind, f.what, f.path, f.detail) for f in report.findings]
+    return grid(("kind", "what", "path", "detail"), rows)

@@ -1,0 +1,81 @@
+"""Commands that keep running: serve, demo."""
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Annotated
+
+import typer
+
+from tracelake.cli.options import JsonOption, LakeOption, examples, opened
+from tracelake.cli.output import print_json
+
+app = typer.Typer()
+
+
+@app.command(epilog=examples("tracelake serve", "tracelake serve --lake ./lake --port 8080 --no-pipeline"))
+def serve(
+    *,
+    lake: LakeOption = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 4318,
+    pipeline: Annotated[
+        bool, typer.Option("--pipeline/--no-pipeline", help="Run the pipeline in this process too.")
+    ] = True,
+    interval: Annotated[float, typer.Option(min=0.01, help="Seconds between looks at the inbox.")] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve OTLP, API and web pages.
+
+    Takes traces over OTLP/HTTP and runs the pipeline in the same process, until Ctrl-C."""
+    from tracelake.server.run import serve as serve_lake
+
+    with opened(lake) as open_lake:
+
+        def say(url: str) -> None:
+            if as_json:
+                print_json({"url": url, "lake": open_lake.url})
+            else:
+                print(f"Serving {open_lake.path} at {url}; send traces to {url}/v1/traces. Ctrl-C ends it.")
+            sys.stdout.flush()
+
+        serve_lake(open_lake, host=host, port=port, pipeline=pipeline, interval_s=interval, on_listening=say)
+
+
+@app.command(epilog=examples("tracelake demo", "tracelake demo --no-stay", "tracelake demo --lake /tmp/lake"))
+def demo(
+    lake: Annotated[
+        str, typer.Option("--lake", metavar="DIR", help="The demo's lake; made if it is not there.")
+    ] = "./demo-lake",
+    fresh: Annotated[
+        bool | None,
+        typer.Option(
+            "--fresh/--no-fresh",
+            help="Start empty; by default if the demo made the lake.",
+            show_default=False,
+        ),
+    ] = None,
+    stay: Annotated[
+        bool | None,
+        typer.Option(
+            "--stay/--no-stay", help="Serve until Ctrl-C; by default in a terminal.", show_default=False
+        ),
+    ] = None,
+    spans: Annotated[int, typer.Option(min=1, help="Spans of the generated batch.")] = 20_000,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a small workload, and look at it.
+
+    An agent answers questions from Python's own documentation by retrieval, traced with OpenTelemetry;
+    its traces go to a server, and a generated batch is ingested beside them."""
+    from tracelake.demo.run import run_demo
+
+    stay = sys.stdout.isatty() and not as_json if stay is None else stay
+    # Under --json the story goes to standard error and the facts to standard output.
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        facts = run_demo(lake, fresh=fresh, stay=stay, spans=spans)
+    if as_json:
+        print_json(facts)

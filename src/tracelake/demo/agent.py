@@ -1,0 +1,212 @@
+"""An agent that answers questions from Python's documentation, traced by OpenTelemetry's GenAI conventions.
+
+Its "model" is no language model: it plans by rules and composes answers extractively, from sentences of the
+passages it retrieved. Latencies, token counts (of a plain tokenizer) and failures are real all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import pydoc
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.util.types import AttributeValue
+
+from tracelake.demo.corpus import Passage
+from tracelake.demo.retrieval import Index, words
+
+MODEL: Final = "extractive-composer"
+PROVIDER: Final = "tracelake.demo"
+AGENT_NAME: Final = "docs-agent"
+
+QUESTIONS: Final = (
+    "How do I split a shell command line into arguments?",
+    "Which function returns the n largest elements of an iterable?",
+    "How can I compare two hashes in a way that resists timing attacks?",
+    "What does `functools.lru_cache` do?",
+    "How do I wrap a long paragraph to a given width?",
+    "How can I create a temporary directory that is removed afterwards?",
+    "Where must I insert an item to keep a sorted list sorted?",
+    "What does `heapq.heapremove` do?",
+    "How do I parse a URL into components?",
+    "How can I copy a whole directory tree?",
+    "What does `statistics.median` return for an even number of data points?",
+    "How do I turn a dataclass instance into a dictionary?",
+)
+"""One of them asks for a function that does not exist, so that its tool call fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the agent said, from where, and the trace in which it did."""
+
+    question: str
+    text: str
+    sources: tuple[str, ...]
+    trace_id: str
+    spans: int
+    """Spans of the trace."""
+    missing: tuple[str, ...]
+    """Names that it was asked about and that Python does not have: their tool calls failed."""
+
+
+class Agent:
+    """Answers one question at a time: plan, call tools, compose."""
+
+    def __init__(self, tracer: Tracer, index_tracer: Tracer, index: Index) -> None:
+        """Take a tracer for the agent, one for the index (a service of its own), and the index."""
+        self._tracer = tracer
+        self._index_tracer = index_tracer
+        self._index = index
+        self._spans, self._missing = 0, list[str]()
+
+    def ask(self, question: str, *, session: str, user: str) -> Answer:
+        """Answer one question; everything it does is one trace."""
+        self._spans, self._missing = 1, []
+        attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.provider.name": PROVIDER,
+            "gen_ai.agent.name": AGENT_NAME,
+            "gen_ai.conversation.id": session,
+            "session.id": session,
+            "user.id": user,
+            "gen_ai.input.messages": _messages("user", question),
+        }
+        with self._tracer.start_as_current_span(
+            f"invoke_agent {AGENT_NAME}", kind=SpanKind.INTERNAL, attributes=attributes
+        ) as span:
+            found = [*self._read_named(self._plan(question)), *self._search_docs(question)]
+            text, sources = self._compose(question, found)
+            span.set_attribute("gen_ai.output.messages", _messages("assistant", text))
+            trace_id = f"{span.get_span_context().trace_id:032x}"
+            return Answer(question, text, sources, trace_id, self._spans, tuple(self._missing))
+
+    def _plan(self, question: str) -> list[str]:
+        """Decide which names to read before searching: those that the question quotes."""
+        with self._chat(question) as span:
+            names = re.findall(r"`([\w.]+)`", question)
+            calls = [f"read_doc({name!r})" for name in names] + [f"search_docs({question!r})"]
+            _finish_chat(span, "I will call " + " and ".join(calls))
+        return names
+
+    def _read_named(self, names: Sequence[str]) -> Iterator[Passage]:
+        """Read the documentation of each name; where that fails, go on without it."""
+        for name in names:
+            try:
+                with self._tool("read_doc", {"name": name}) as span:
+                    passage = read_doc(name)
+                    span.set_attribute("gen_ai.tool.call.result", passage.text)
+            except LookupError:
+                self._missing.append(name)
+                continue  # the span has recorded it; the search that follows may still help
+            yield passage
+
+    def _search_docs(self, query: str) -> list[Passage]:
+        with self._tool("search_docs", {"query": query}) as span:
+            self._spans += 1
+            with self._index_tracer.start_as_current_span(
+                "bm25 search",
+                kind=SpanKind.SERVER,
+                attributes={"db.operation.name": "search", "db.query.text": query},
+            ) as inner:
+                hits = self._index.search(query)
+                inner.set_attribute("db.response.returned_rows", len(hits))
+            found = [{"name": hit.name, "score": round(score, 3), "text": hit.text} for score, hit in hits]
+            span.set_attribute("gen_ai.tool.call.result", json.dumps(found))
+        return [hit for _, hit in hits]
+
+    def _compose(self, question: str, found: list[Passage]) -> tuple[str, tuple[str, ...]]:
+        prompt = question + "\n\n" + "\n\n".join(f"[{p.name}] {p.text}" for p in found)
+        with self._chat(prompt) as span:
+            text, sources = compose(question, found)
+            text = "".join(f"Python has no {name}. " for name in self._missing) + text
+            _finish_chat(span, text)
+        return text, sources
+
+    @contextmanager
+    def _chat(self, prompt: str) -> Iterator[Span]:
+        self._spans += 1
+        attributes: dict[str, AttributeValue] = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": PROVIDER,
+            "gen_ai.request.model": MODEL,
+            "gen_ai.response.model": MODEL,
+            "gen_ai.usage.input_tokens": count_tokens(prompt),
+            "gen_ai.input.messages": _messages("user", prompt),
+        }
+        with self._tracer.start_as_current_span(
+            f"chat {MODEL}", kind=SpanKind.CLIENT, attributes=attributes
+        ) as span:
+            yield span
+
+    @contextmanager
+    def _tool(self, name: str, arguments: dict[str, str]) -> Iterator[Span]:
+        """Trace a tool call; an exception is recorded in the span and passed on."""
+        self._spans += 1
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.arguments": json.dumps(arguments),
+        }
+        with self._tracer.start_as_current_span(
+            f"execute_tool {name}",
+            kind=SpanKind.INTERNAL,
+            attributes=attributes,
+            record_exception=True,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield span
+            except LookupError as error:
+                span.set_attribute("error.type", type(error).__name__)
+                span.set_status(Status(StatusCode.ERROR, str(error.args[0])))
+                raise
+
+
+def read_doc(name: str) -> Passage:
+    """Return the documentation of a dotted name. Raises LookupError where Python has no such thing."""
+    value = pydoc.locate(name)
+    doc = pydoc.getdoc(value) if value is not None else ""
+    if not doc:
+        raise LookupError(f"Python has no documentation of {name}")
+    return Passage(name, doc)
+
+
+def compose(question: str, found: Sequence[Passage], sentences_max: int = 2) -> tuple[str, tuple[str, ...]]:
+    """Return an answer made of the sentences that share most words with the question, and their sources."""
+    asked = set(words(question))
+    scores: dict[str, tuple[float, str]] = {}
+    for rank, passage in enumerate(found):
+        named = len(asked & set(words(passage.name)))
+        for position, sentence in enumerate(re.split(r"(?<=[.!?])\s+|\n\s*\n", passage.text)):
+            shared = len(asked & set(words(sentence)))
+            # Earlier passages are better ones, first sentences say most, long ones share words by chance.
+            score = (shared + named) / (1 + rank / 2) + (position == 0) - len(sentence) / 400
+            if shared + named:
+                scores.setdefault(" ".join(sentence.split()), (score, passage.name))
+    best = sorted(scores.items(), key=lambda item: -item[1][0])[:sentences_max]
+    if not best:
+        return "The documentation says nothing about that.", ()
+    sources = tuple(dict.fromkeys(name for _, (_, name) in best))
+    return f"{' '.join(sentence for sentence, _ in best)} (from {', '.join(sources)})", sources
+
+
+def count_tokens(text: str) -> int:
+    """Count the tokens of a plain tokenizer: words, numbers and signs."""
+    return len(re.findall(r"\w+|[^\w\s]", text))
+
+
+def _finish_chat(span: Span, text: str) -> None:
+    span.set_attribute("gen_ai.usage.output_tokens", count_tokens(text))
+    span.set_attribute("gen_ai.output.messages", _messages("assistant", text))
+
+
+def _messages(role: str, text: str) -> str:
+    """Return messages as the GenAI conventions want them: JSON, a list of roles and parts."""
+    return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])

@@ -1,0 +1,164 @@
+"""The demo from beginning to end: every step is a command that the reader can type, too."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import tracelake
+from tracelake import cli
+from tracelake._errors import TracelakeError
+from tracelake.demo.agent import AGENT_NAME, QUESTIONS, Agent, Answer
+from tracelake.demo.corpus import passages
+from tracelake.demo.place import demo_lake
+from tracelake.demo.retrieval import Index
+from tracelake.demo.server import Server, serving
+from tracelake.demo.services import write_batch
+from tracelake.demo.tracing import tracers
+
+INDEX_NAME: Final = "docs-index"
+COMMIT_MAX_S: Final = 90.0
+LATENCIES: Final = """\
+select service, count(*) as spans,
+    round(quantile_cont(duration_ns, 0.5) / 1e6, 2) as p50_ms,
+    round(quantile_cont(duration_ns, 0.99) / 1e6, 2) as p99_ms,
+    count(*) filter (status = 'ERROR') as errors
+from spans group by service order by spans desc"""
+
+
+def run_demo(lake: str, *, fresh: bool | None, stay: bool, spans: int) -> dict[str, Any]:
+    """Run the demo on directory `lake`, telling about it on standard output; return the facts.
+
+    Raises TracelakeError where a step fails or takes too long.
+    """
+    started = time.monotonic()
+    with _ended_in_order(), demo_lake(lake, fresh=fresh), tempfile.TemporaryDirectory() as folder:
+        generated = _ingest_batch(lake, Path(folder) / "shop.otlp.jsonl.gz", spans)
+        with serving(lake, Path(folder) / "server.log") as server:
+            answers = _ask_all(server)
+            agent_spans = _wait_for(lake, answers, server)
+            shown = next((answer for answer in answers if answer.missing), answers[-1])
+            _look(lake, shown)
+            seconds = time.monotonic() - started
+            trace_url = f"{server.url}/traces/{shown.trace_id}"
+            _tell(f"Done in {seconds:.0f} s. The server answers at {server.url}; the trace above is at")
+            print(f"  {trace_url}", flush=True)
+            if stay:
+                _stay(server)
+        again = shlex.join(["tracelake", "serve", "--lake", lake])
+        _tell(f"The server has stopped, the lake stays in {lake}. Serve it again with:")
+        print(f"  {again}")
+    return {
+        "lake": lake,
+        "questions": len(answers),
+        "agent_spans": agent_spans,
+        "generated_spans": generated,
+        "trace_id": shown.trace_id,
+        "trace_path": f"/traces/{shown.trace_id}",
+        "seconds": round(seconds, 1),
+    }
+
+
+def _ingest_batch(lake: str, path: Path, spans: int) -> int:
+    """Generate the large batch and ingest it; return its spans."""
+    generated = write_batch(path, spans, end_ns=time.time_ns())
+    _tell(f"Generated {generated:,} spans of a web shop, for volume (made up, from a fixed seed).")
+    _command("ingest", str(path), "--lake", lake)
+    return generated
+
+
+def _ask_all(server: Server) -> list[Answer]:
+    """Let the agent answer all questions, its spans going to the server as they end."""
+    index = Index(passages())
+    _tell(
+        f"An agent answers {len(QUESTIONS)} questions from {len(index.passages):,} passages of Python's own "
+        f"documentation.\nIts `model` is an extractive composer, no language model. It sends its spans over OTLP "
+        f"to {server.url}/v1/traces."
+    )
+    answers = []
+    with tracers(server.url, AGENT_NAME, INDEX_NAME) as (tracer, index_tracer):
+        agent = Agent(tracer, index_tracer, index)
+        for number, question in enumerate(QUESTIONS):
+            answers.append(agent.ask(question, session=f"session-{number // 4 + 1}", user="demo"))
+            print(f"  Q: {question}\n  A: {answers[-1].text}")
+    return answers
+
+
+def _wait_for(lake: str, answers: list[Answer], server: Server) -> int:
+    """Wait until the server's pipeline has committed all spans of the answers; return how many."""
+    traces = ", ".join(f"'{answer.trace_id}'" for answer in answers)
+    query = f"select count(*) as spans from spans where trace_id in ({traces})"
+    expected = sum(answer.spans for answer in answers)
+    _tell(f"Waiting until the server's pipeline has committed these {expected} spans.")
+    deadline = time.monotonic() + COMMIT_MAX_S
+    with tracelake.open(lake) as open_lake:
+        while (committed := int(open_lake.sql(query)["spans"][0].as_py())) < expected:
+            server.check()
+            if time.monotonic() > deadline:
+                raise TracelakeError(
+                    f"After {COMMIT_MAX_S:.0f} s only {committed} of {expected} spans of the agent are committed. "
+                    f"Try `tracelake pipeline run --once --lake {lake}`."
+                )
+            time.sleep(0.5)
+    return committed
+
+
+def _look(lake: str, shown: Answer) -> None:
+    """Show what the lake holds, each time by a command."""
+    _command("tables", "--lake", lake)
+    _command("sql", LATENCIES, "--lake", lake)
+    _command("search", "sorted list", "--where", f"service = '{AGENT_NAME}'", "--limit", "3", "--lake", lake)
+    _tell("The trace of a question whose first tool call failed:")
+    _command("trace", "show", shown.trace_id, "--lake", lake)
+    _command("verify", "--lake", lake)
+    _command("log", "--lake", lake)
+
+
+def _command(*args: str) -> None:
+    """Show and run one command. Raises TracelakeError where it fails; it has then said why."""
+    print(f"\n$ tracelake {' '.join(map(_quoted, args))}", flush=True)
+    code = cli.run(list(args))
+    if code == 130:
+        raise KeyboardInterrupt
+    if code:
+        raise TracelakeError(f"The demo stops here: `tracelake {args[0]}` ended with exit code {code}.")
+
+
+def _quoted(arg: str) -> str:
+    """Quote for a shell, with double quotes around single ones, as SQL is full of these."""
+    return f'"{arg}"' if "'" in arg and not set('"$`\\!') & set(arg) else shlex.quote(arg)
+
+
+def _tell(text: str) -> None:
+    print(f"\n{text}", flush=True)
+
+
+def _stay(server: Server) -> None:
+    """Let the server answer until Ctrl-C, or until it ends."""
+    _tell("Open it in a browser. Ctrl-C ends the server.")
+    try:
+        server.process.wait()
+    except KeyboardInterrupt:
+        return
+    server.check()
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the demo like an exit, so that the server does not outlive it."""
+    before = {
+        number: signal.signal(number, lambda got, _frame: sys.exit(128 + got))
+        for number in (signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

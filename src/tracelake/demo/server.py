@@ -1,0 +1,80 @@
+"""`tracelake serve` as a child process."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tracelake._errors import TracelakeError
+
+START_MAX_S: Final = 60.0
+STOP_MAX_S: Final = 30.0
+LOG_SHOWN: Final = 2_000
+"""Characters of the end of a failed server's log that the error repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers at `url` until its context ends."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def check(self) -> None:
+        """Raise TracelakeError where the server has ended by itself."""
+        if self.process.poll() is not None:
+            raise _failure("ended", self.log)
+
+
+@contextmanager
+def serving(lake: str, log: Path) -> Iterator[Server]:
+    """Run a server with its pipeline on a free port; its messages go to `log`. Raises TracelakeError."""
+    command = [sys.executable, "-m", "tracelake.cli", "serve", "--lake", lake, "--port", "0", "--json"]
+    with log.open("w", encoding="utf-8") as messages:
+        process = subprocess.Popen(
+            [*command, "--interval", "0.5"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=messages,
+            text=True,
+            # In a group of its own, Ctrl-C reaches us only, and we end it in order.
+            process_group=0,
+        )
+    try:
+        yield Server(_url(process, log), process, log)
+    finally:
+        _stop(process)
+
+
+def _url(process: subprocess.Popen[str], log: Path) -> str:
+    """Return the address that the server prints once it listens."""
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], START_MAX_S)
+    line = process.stdout.readline() if readable else ""
+    if not line:
+        raise _failure("did not start", log)
+    return str(json.loads(line)["url"])
+
+
+def _failure(what: str, log: Path) -> TracelakeError:
+    end = log.read_text(encoding="utf-8", errors="replace")[-LOG_SHOWN:].strip()
+    return TracelakeError(f"The demo's server {what}. Its last messages: {end or 'none'}")
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_MAX_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()

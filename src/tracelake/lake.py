@@ -1,0 +1,335 @@
+"""The lake: the façade that puts the rooms together."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+
+from tracelake._errors import DamageError, LakeExistsError, LakeNotFoundError, NotFoundError, UsageError
+from tracelake._settings import find_lake
+from tracelake.limits import BUCKETS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
+from tracelake.pipeline.executors import Executor, Spark
+from tracelake.pipeline.inputs import INBOX, Input, find_files, into_transactions
+from tracelake.pipeline.loop import Pipeline, RunResult
+from tracelake.pipeline.progress import OnProgress, silent
+from tracelake.records import BadInput, CommitInfo, Hit, IngestReport, Problem, TableInfo, Trace, VerifyReport
+from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
+from tracelake.table import Table
+from tracelake.tracking.inbox import Inbox
+from tracelake.verify import Verifier
+from tracelake.versions.store import COMMITS, Repository
+from tracelake.view import View
+
+FORMAT_VERSION: Final = 1
+_CONFIG: Final = "lake.json"
+_METADATA: Final = "metadata.db"
+
+
+class LakeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is fixed when a lake is made."""
+
+    id: str
+    created_at: str
+    buckets: int
+    version: int = FORMAT_VERSION
+
+
+def init(path: str | os.PathLike[str], *, buckets: int = BUCKETS_DEFAULT) -> Lake:
+    """Make a lake in a directory, which must be empty or absent.
+
+    Args:
+        path: the directory.
+        buckets: hash buckets of its tables, from 1 to 4096; fixed for the life of the lake.
+
+    Raises:
+        LakeExistsError: there is a lake already.
+        UsageError: the directory is not empty, or `buckets` is out of range.
+    """
+    root = _directory(os.fspath(path))
+    if not 1 <= buckets <= 4096:
+        raise UsageError(f"buckets must be from 1 to 4096, not {buckets}.")
+    if (root / _CONFIG).exists():
+        raise LakeExistsError(f"there is a lake in {root} already; open it, or choose another directory.")
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise UsageError(f"{root} is not an empty directory; choose another place for the lake.")
+    root.mkdir(parents=True, exist_ok=True)
+    objects = open_objects(root.as_uri())
+    config = LakeConfig(uuid.uuid4().hex, datetime.now(UTC).isoformat(timespec="seconds"), buckets)
+    if not objects.create(_CONFIG, msgspec.json.format(msgspec.json.encode(config), indent=2)):
+        raise LakeExistsError(f"there is a lake in {root} already; somebody made it just now.")
+    return Lake(root)
+
+
+def open(path: str | os.PathLike[str] | None = None) -> Lake:
+    """Open a lake: `path`, else TRACELAKE_LAKE, else `tracelake.toml`, else ./.tracelake.
+
+    Raises LakeNotFoundError where there is none.
+    """
+    return Lake(_directory(find_lake(os.fspath(path) if path is not None else None)))
+
+
+def _directory(path: str) -> Path:
+    if path.startswith("file://"):
+        path = unquote(path.removeprefix("file://"))
+    elif "://" in path:
+        raise UsageError(f"{path}: this release keeps lakes in local directories; give a path.")
+    return Path(path).expanduser().resolve()
+
+
+class Lake:
+    """One lake. Threads may share it; `close` it, or use it in a `with` block."""
+
+    def __init__(self, root: Path) -> None:
+        if not (root / _CONFIG).is_file():
+            raise LakeNotFoundError(
+                f"no lake in {root}. Make one with `tracelake init {root}`, or name another with --lake."
+            )
+        self.objects: ObjectStore = open_objects(root.as_uri())
+        self.config = _read_config(self.objects)
+        if not (root / _METADATA).exists() and any(self.objects.list(COMMITS)):
+            raise DamageError(
+                f"{root / _METADATA} is gone, which leads to all data. Restore it from a backup."
+            )
+        self._root = root
+        self._key_value: KeyValueStore = open_key_value(
+            f"sqlite{self.objects.url.removeprefix('file')}/{_METADATA}"
+        )
+        self._repository = Repository(self._key_value, self.objects)
+        self._executor: Executor | None = None
+        self._view: tuple[str | None, View] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the lake is."""
+        return self.objects.url
+
+    @property
+    def path(self) -> Path:
+        """The directory of the lake."""
+        return self._root
+
+    def __enter__(self) -> Lake:
+        """Return the lake."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the lake."""
+        self.close()
+
+    def close(self) -> None:
+        """End Spark, where it was started, and release connections."""
+        if self._executor is not None:
+            self._executor.stop()
+            self._executor = None
+        self._key_value.close()
+
+    # Writing
+
+    def ingest(
+        self,
+        *patterns: str | os.PathLike[str],
+        transaction_bytes: int | None = None,
+        master: str | None = None,
+        executor: Executor | None = None,
+        progress: OnProgress | None = None,
+    ) -> IngestReport:
+        """Read OTLP files, and make them part of the tables, each span once.
+
+        Whatever an earlier run left unfinished is finished first. A file that cannot be read, or parts of
+        it, end up in the report's `bad`; all else goes in.
+
+        Args:
+            patterns: files, or glob patterns.
+            transaction_bytes: input bytes, as stored, of one transaction at most; 64 MiB by default.
+            master: Spark master; `local[*]` by default.
+            executor: run the tasks there instead of on Spark.
+            progress: is told what is going on.
+
+        Raises:
+            UsageError: a pattern matches nothing.
+            SourceChangedError: an unfinished transaction cannot be replayed: its input has changed.
+        """
+        if transaction_bytes is not None and transaction_bytes < 1:
+            raise UsageError(f"transaction_bytes must be at least 1, not {transaction_bytes}.")
+        inputs = find_files(os.fspath(pattern) for pattern in patterns)
+        return self._run(inputs, transaction_bytes, executor or self._spark(master), progress or silent)
+
+    def pipeline(self, *, master: str | None = None, executor: Executor | None = None) -> InboxPipeline:
+        """Return the pipeline that takes what the server received; call its `run_once` again and again."""
+        return InboxPipeline(self, executor or Spark(master or "local[*]", short_lived=False))
+
+    def _pipeline_of(self, executor: Executor) -> Pipeline:
+        return Pipeline("main", self._key_value, self.objects, self.config.buckets, executor)
+
+    def _run(
+        self, inputs: list[Input], transaction_bytes: int | None, executor: Executor, progress: OnProgress
+    ) -> IngestReport:
+        started = time.monotonic()
+        runs = into_transactions(inputs, transaction_bytes or TRANSACTION_INPUT_MAX_BYTES)
+        result = self._pipeline_of(executor).run(runs, progress)
+        return _report(result, time.monotonic() - started)
+
+    def _spark(self, master: str | None) -> Executor:
+        if self._executor is None:
+            self._executor = Spark(master or "local[*]", short_lived=True)
+        return self._executor
+
+    # Reading
+
+    def view(self, at: str = "main") -> View:
+        """Open one commit for reading: branch, commit id, or the beginning of one. Raises RefNotFoundError."""
+        head = self._commit_of(at)
+        view = self._view
+        if view is None or view[0] != head:
+            entries = {} if head is None else self._repository.entries(head)
+            cache = _cache_directory(self.config.id)
+            view = (head, View(entries, self._key_value, self.objects, self.config.buckets, cache))
+            self._view = view
+        return view[1]  # not self._view, which another thread may have changed
+
+    def table(self, name: str, at: str = "main") -> Table:
+        """Return a table as of a commit. Raises TableNotFoundError, RefNotFoundError."""
+        return self.view(at).table(name)
+
+    def tables(self, at: str = "main") -> list[TableInfo]:
+        """Return all tables as of a commit."""
+        return self.view(at).tables()
+
+    def sql(self, query: str, at: str = "main") -> pa.Table:
+        """Run a DuckDB query in which `spans` and `traces` are the tables. Raises QueryError."""
+        return self.view(at).sql(query)
+
+    def search(self, query: str, where: str | None = None, at: str = "main", limit: int = 20) -> list[Hit]:
+        """Return the spans that match best, best first.
+
+        Args:
+            query: words, "phrases", AND, OR, -not, `service:name`; see docs/reference/search.md.
+            where: a DuckDB condition on table `spans`, such as `service = 'airline-agent'`.
+            at: the commit to search.
+            limit: hits at most, up to 1,000.
+
+        Raises:
+            QueryError: query or condition does not parse.
+        """
+        return self.view(at).search(query, where, limit)
+
+    def trace(self, trace_id: str, at: str = "main") -> Trace:
+        """Return all spans of a trace, by its id or the unique beginning of it. Raises NotFoundError."""
+        return self.view(at).trace(trace_id)
+
+    def log(self, ref: str = "main", limit: int | None = None) -> list[CommitInfo]:
+        """Return commits, newest first."""
+        head = self._commit_of(ref)
+        return [] if head is None else list(self._log(head, limit))
+
+    def _commit_of(self, ref: str) -> str | None:
+        """Return the commit that a reference names; None for `main` of an empty lake. Raises RefNotFoundError."""
+        return self._repository.head() if ref == "main" else self._repository.resolve(ref)
+
+    def _log(self, head: str, limit: int | None) -> Iterator[CommitInfo]:
+        for number, (commit_id, commit) in enumerate(self._repository.log(head)):
+            if limit is not None and number >= limit:
+                return
+            yield CommitInfo(
+                commit_id,
+                commit.parents,
+                commit.message,
+                commit.committer,
+                commit.created_at,
+                commit.metadata,
+            )
+
+    def verify(self, progress: OnProgress | None = None) -> VerifyReport:
+        """Read everything again and compare it: commits, journal, parts, index, and tables with one another."""
+        return Verifier(self._key_value, self.objects, self.config.buckets, self.view).run(progress or silent)
+
+
+class InboxPipeline:
+    """Makes transactions of what waits in the inbox of the server. One thread uses it."""
+
+    def __init__(self, lake: Lake, executor: Executor) -> None:
+        self._lake = lake
+        self._executor = executor
+        self._inbox = Inbox(lake.objects)
+
+    def run_once(self, progress: OnProgress | None = None) -> IngestReport | None:
+        """Take all segments that wait, and finish what an earlier run left; None where there was neither."""
+        inputs = [Input(INBOX, segment.path, segment.size_bytes) for segment in self._inbox.segments()]
+        pipeline = self._lake._pipeline_of(self._executor)
+        if not inputs and not pipeline.unfinished():
+            return None
+        return self._lake._run(inputs, None, self._executor, progress or silent)
+
+    def close(self) -> None:
+        """End Spark."""
+        self._executor.stop()
+        self._inbox.close()
+
+
+def _read_config(objects: ObjectStore) -> LakeConfig:
+    try:
+        config = msgspec.json.decode(objects.get(_CONFIG), type=LakeConfig)
+    except (msgspec.MsgspecError, NotFoundError) as error:
+        raise DamageError(
+            f"{objects.url}/{_CONFIG} cannot be read: {error}. Restore it from a backup."
+        ) from error
+    if config.version != FORMAT_VERSION:
+        raise DamageError(f"the lake has format {config.version}; this release reads {FORMAT_VERSION}.")
+    return config
+
+
+def _cache_directory(lake_id: str) -> Path:
+    """Return the directory for copies of parts: safe to delete at any time, and never part of the lake."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    directory = Path(base) / "tracelake" / lake_id
+    with contextlib.suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+    user = hashlib.sha256(str(os.getuid()).encode()).hexdigest()[:8]
+    fallback = Path(tempfile.gettempdir()) / f"tracelake-{user}" / lake_id
+    fallback.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return fallback
+
+
+def _report(result: RunResult, seconds: float) -> IngestReport:
+    inputs = [*result.ranges, *result.known]
+    bad = tuple(
+        BadInput(
+            taken.path,
+            tuple(Problem(reason, line, offset) for line, offset, reason in taken.problems),
+            taken.problems_total,
+        )
+        for taken in inputs
+        if taken.problems_total
+    )
+    return IngestReport(
+        files=len(inputs),
+        files_known=len(result.known),
+        spans_read=sum(taken.spans for taken in inputs),
+        spans_new=sum(counts.new for counts in result.counts),
+        spans_replaced=sum(counts.replaced for counts in result.counts),
+        spans_repeated=sum(counts.repeated for counts in result.counts)
+        + sum(taken.spans for taken in result.known),
+        traces_touched=sum(counts.traces for counts in result.counts),
+        input_bytes=sum(taken.size_bytes for taken in inputs),
+        transactions=tuple(result.transactions),
+        recovered=tuple(result.recovered),
+        commit=result.commit,
+        bad=bad,
+        seconds=seconds,
+    )

@@ -1,0 +1,165 @@
+"""What the public API returns. Times are nanoseconds since 1970 UTC unless the name says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias
+
+Row: TypeAlias = dict[str, Any]
+"""One row of a table; maps are dicts, lists are lists, column names as in docs/reference/tables.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing in an input that could not be taken, and where. Lines count from 1, offsets from 0.
+
+    Offsets are in the decompressed data, except that a truncated or damaged compressed stream is
+    reported at the offset in the decompressed data up to which it could be read.
+    """
+
+    reason: str
+    line: int | None = None
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        """Say it in one line: `line 3: not JSON: …`."""
+        where = f"line {self.line}: " if self.line is not None else ""
+        if not where and self.offset is not None:
+            where = f"byte {self.offset}: "
+        return where + self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class BadInput:
+    """An input file with problems: the first few in words, all of them counted."""
+
+    path: str
+    problems: tuple[Problem, ...]
+    problems_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class IngestReport:
+    """What an ingest did."""
+
+    files: int
+    files_known: int
+    """Files of those whose bytes the lake holds already: not decoded again, their spans are repeats."""
+    spans_read: int
+    spans_new: int
+    spans_replaced: int
+    spans_repeated: int
+    traces_touched: int
+    input_bytes: int
+    transactions: tuple[int, ...]
+    recovered: tuple[int, ...]
+    """Transactions of an earlier run that this one finished first."""
+    commit: str | None
+    bad: tuple[BadInput, ...]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """One table at one commit. `upper` is the transaction number that the next batch will have."""
+
+    name: str
+    rows: int
+    parts: int
+    bytes: int
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One span that a search found. `highlight` is an excerpt with the matches between [[ and ]]."""
+
+    trace_id: str
+    span_id: str
+    score: float
+    service: str | None
+    name: str
+    start_ns: int
+    highlight: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """One commit: content id, parents, what it names (table or index → reference), and who made it when."""
+
+    id: str
+    parents: tuple[str, ...]
+    message: str
+    committer: str
+    created_at: str
+    """ISO 8601, UTC."""
+    metadata: dict[str, str]
+    """At least `transaction` for a commit of the pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """All spans of one trace, and its row of table `traces`."""
+
+    trace_id: str
+    summary: Row
+    spans: tuple[Row, ...]
+    """In order of start time."""
+
+    def walk(self) -> Iterator[tuple[int, Row]]:
+        """Yield (depth, span) parents first, siblings by start time; an orphan stands at depth 0.
+
+        Spans that form a cycle come last, at depth 0, so that every span is yielded once.
+        """
+        ids = {span["span_id"] for span in self.spans}
+        children: dict[str | None, list[Row]] = {}
+        for span in self.spans:
+            parent = span["parent_span_id"]
+            children.setdefault(parent if parent in ids else None, []).append(span)
+        seen: set[str] = set()
+        stack = [(0, span) for span in reversed(children.get(None, []))]
+        while stack:
+            depth, span = stack.pop()
+            seen.add(span["span_id"])
+            yield depth, span
+            stack.extend((depth + 1, child) for child in reversed(children.get(span["span_id"], [])))
+        yield from ((0, span) for span in self.spans if span["span_id"] not in seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that `verify` found wrong: which object, and what is wrong with it."""
+
+    kind: str
+    """missing | damaged | mismatch"""
+    what: str
+    """part | index part | batch | commit | journal | table | manifest"""
+    path: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify` read, and what was wrong. `ok` iff nothing was."""
+
+    commits: int
+    transactions: int
+    parts: int
+    index_parts: int
+    rows: int
+    bytes_read: int
+    findings: tuple[Finding, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        """True iff there is no finding."""
+        return not self.findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types, with `ok`."""
+        return {"ok": self.ok, **asdict(self)}

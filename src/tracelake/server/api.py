@@ -1,0 +1,51 @@
+"""`/api/v1`: what the pages show, as JSON. Times are integers, nanoseconds since 1970 UTC."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Query, Response
+
+from tracelake.server.params import Hits, Text, Wanted
+from tracelake.server.reads import LakeReader, find_span, list_services, list_traces, search, trace_as_otlp
+
+
+def api_routes(lake: LakeReader) -> APIRouter:
+    """Return the routes of the JSON API over `lake`."""
+    router = APIRouter(prefix="/api/v1")
+
+    @router.get("/traces", summary="List traces")
+    def traces(wanted: Wanted) -> Response:
+        page = list_traces(lake, wanted)
+        document = {"traces": page.traces, "more": page.more, "limit": wanted.limit, "offset": wanted.offset}
+        return json_response(document)
+
+    @router.get("/services", summary="List the services that traces begin in")
+    def services() -> Response:
+        return json_response({"services": list_services(lake)})
+
+    @router.get("/traces/{trace_id}", summary="One trace with its spans; format=otlp for OTLP/JSON")
+    def trace(trace_id: str, format: Annotated[str, Query(pattern="^(rows|otlp)$")] = "rows") -> Response:
+        if format == "otlp":
+            return Response(trace_as_otlp(lake, trace_id), media_type="application/json")
+        return json_response(lake.trace(trace_id))
+
+    @router.get("/traces/{trace_id}/spans/{span_id}", summary="One span")
+    def span(trace_id: str, span_id: str) -> Response:
+        return json_response(find_span(lake, trace_id, span_id))
+
+    @router.get("/search", summary="Full-text search over spans, best first")
+    def search_spans(
+        q: Annotated[str, Query(min_length=1, max_length=10_000)],
+        service: Text = None,
+        limit: Hits = 20,
+    ) -> Response:
+        return json_response({"query": q, "hits": search(lake, q, service, limit)})
+
+    return router
+
+
+def json_response(content: object, status_code: int = 200) -> Response:
+    """Answer with rows, records or plain values as JSON; bytes become base64."""
+    return Response(msgspec.json.encode(content), status_code, media_type="application/json")

@@ -1,0 +1,130 @@
+"""Puts OTLP, API and pages together, with health, security headers, and errors that never show a traceback."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.staticfiles import StaticFiles
+from fastapi.telemetry import TelemetryConfig
+from fastapi.templating import Jinja2Templates
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
+
+from tracelake._errors import (
+    DamageError,
+    InputError,
+    LimitError,
+    NotFoundError,
+    StorageError,
+    TracelakeError,
+    UsageError,
+)
+from tracelake.server.api import api_routes, json_response
+from tracelake.server.otlp import RETRY_AFTER_S, otlp_routes
+from tracelake.server.pages import STATIC, page_routes, page_templates
+from tracelake.server.reads import LakeReader
+from tracelake.tracking.inbox import Inbox
+
+logger = logging.getLogger("tracelake.server")
+
+LOCAL_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
+"""Names the server answers to. Any other one in a Host header is a foreign page that rebinds its DNS name."""
+NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+HTTP_STATUS: tuple[tuple[type[TracelakeError], int], ...] = (
+    (UsageError, 400),
+    (InputError, 400),
+    (NotFoundError, 404),
+    (LimitError, 413),
+    (StorageError, 503),
+    (DamageError, 500),
+)
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+}
+
+
+def create_app(
+    lake: LakeReader, inbox: Inbox, pipeline_problem: Callable[[], str | None] = lambda: None
+) -> FastAPI:
+    """Return the application.
+
+    `pipeline_problem` says what hinders the pipeline that runs beside the server, None where nothing does.
+    """
+    # Pages that load scripts from elsewhere are off, and so is tracing: a server that traces itself into
+    # itself never rests.
+    app = FastAPI(title="Tracelake", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
+    templates = page_templates()
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_HOSTS)
+    app.include_router(otlp_routes(inbox))
+    app.include_router(api_routes(lake))
+    app.include_router(page_routes(lake, templates))
+    app.mount("/static", StaticFiles(directory=STATIC))
+    _add_health(app, inbox, pipeline_problem)
+    _add_errors(app, templates)
+
+    @app.middleware("http")
+    async def add_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        response = await call_next(request)
+        response.headers.update(HEADERS)
+        return response
+
+    return app
+
+
+def _add_health(app: FastAPI, inbox: Inbox, pipeline_problem: Callable[[], str | None]) -> None:
+    @app.get("/healthz", summary="Whether the process lives")
+    async def healthz() -> Response:
+        return json_response({"status": "ok"})
+
+    @app.get("/readyz", summary="Whether requests can be stored; 503 with reasons where not")
+    def readyz() -> Response:
+        reasons = []
+        try:
+            inbox.check()
+        except (StorageError, OSError) as error:
+            reasons.append(str(error))
+        document = {"ready": not reasons, "reasons": reasons, "warning": pipeline_problem()}
+        return json_response(document, 503 if reasons else 200)
+
+
+def _add_errors(app: FastAPI, templates: Jinja2Templates) -> None:
+    def answer(request: Request, status: int, text: str) -> Response:
+        if request.url.path.startswith(("/api/", "/v1/")) or request.method != "GET":
+            response = json_response({"error": text}, status)
+        else:
+            context = {"status": status, "text": text, "json_url": None, "lake_url": ""}
+            response = templates.TemplateResponse(request, "error.html", context, status_code=status)
+        if status == 503:
+            response.headers["Retry-After"] = str(RETRY_AFTER_S)
+        return response
+
+    @app.exception_handler(TracelakeError)
+    def on_tracelake_error(request: Request, error: TracelakeError) -> Response:
+        status = next((status for kind, status in HTTP_STATUS if isinstance(error, kind)), 500)
+        if status == 500:
+            logger.error("%s %s: %s", request.method, request.url.path, error)
+        return answer(request, status, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def on_bad_parameter(request: Request, error: RequestValidationError) -> Response:
+        problems = (f"{problem['loc'][-1]}: {problem['msg']}" for problem in error.errors())
+        return answer(request, 400, "; ".join(problems))
+
+    @app.exception_handler(HTTPException)
+    def on_http_error(request: Request, error: HTTPException) -> Response:
+        return answer(request, error.status_code, error.detail)
+
+    @app.exception_handler(ClientDisconnect)
+    def on_disconnect(_request: Request, _error: ClientDisconnect) -> Response:
+        return Response(status_code=400)
+
+    @app.exception_handler(Exception)
+    def on_bug(request: Request, _error: Exception) -> Response:
+        # The framework logs it with its traceback once this answer is sent.
+        return answer(request, 500, "internal error; the log of the server says more")

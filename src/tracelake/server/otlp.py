@@ -1,0 +1,138 @@
+"""`POST /v1/traces`: OTLP/HTTP as the specification says, durable before it is acknowledged.
+
+https://opentelemetry.io/docs/specs/otlp/#otlphttp: a response has the encoding of its request; an error is a
+google.rpc.Status; only 429, 502, 503 and 504 make a client send again; a request of which only some spans
+can be taken is a success that counts the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import anyio.to_thread
+from fastapi import APIRouter, Request, Response
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from google.rpc.code_pb2 import INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNAVAILABLE, UNIMPLEMENTED  # type: ignore[import-untyped]
+from google.rpc.error_details_pb2 import BadRequest  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from starlette.requests import ClientDisconnect
+
+from tracelake import limits
+from tracelake._errors import InputError, LimitError, StorageError, TracelakeError
+from tracelake.otlp.columns import SpanColumns
+from tracelake.otlp.decode import decode_json, decode_protobuf
+from tracelake.server.body import WINDOW_BITS, Budget, decompress, read_body
+from tracelake.tracking.inbox import Format, Inbox
+
+logger = logging.getLogger("tracelake.server")
+
+FORMATS: dict[str, Format] = {"application/x-protobuf": "protobuf", "application/json": "json"}
+RETRY_AFTER_S = 5
+
+
+class UnsupportedError(InputError):
+    """A content type or encoding that the server does not take."""
+
+
+class InternalError(TracelakeError):
+    """A fault of the server; says no more, the log does."""
+
+
+FAILURES: tuple[tuple[type[TracelakeError], int, int], ...] = (
+    (UnsupportedError, 415, UNIMPLEMENTED),
+    (LimitError, 413, RESOURCE_EXHAUSTED),
+    (InputError, 400, INVALID_ARGUMENT),
+    (StorageError, 503, UNAVAILABLE),
+    (InternalError, 500, INTERNAL),
+)
+"""Error → HTTP status, and code of google.rpc.Status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Spans of a request that cannot be taken: how many, and why in words."""
+
+    spans: int
+    reasons: tuple[str, ...]
+
+
+def otlp_routes(inbox: Inbox) -> APIRouter:
+    """Return the routes of OTLP/HTTP, which store into `inbox`."""
+    router = APIRouter()
+    budget = Budget()
+    threads = anyio.CapacityLimiter(limits.INGEST_THREADS_MAX)
+
+    async def take(request: Request, format: Format) -> Rejected:
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        if encoding != "identity" and encoding not in WINDOW_BITS:
+            raise UnsupportedError(f"Content-Encoding {encoding}: send gzip, deflate or none")
+        max_bytes = limits.OTLP_REQUEST_MAX_BYTES
+        with budget.share() as share:
+            payload = await read_body(request, share, max_bytes)
+            if encoding != "identity":
+                payload = await anyio.to_thread.run_sync(
+                    decompress, payload, encoding, max_bytes, limiter=threads
+                )
+                share.take(len(payload))
+            return await anyio.to_thread.run_sync(_store, inbox, format, payload, limiter=threads)
+
+    @router.post("/v1/traces", summary="Take an OTLP ExportTraceServiceRequest, protobuf or JSON")
+    async def export_traces(request: Request) -> Response:
+        content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+        format = FORMATS.get(content_type)
+        if format is None:
+            message = f"Content-Type {content_type or 'is missing'}: send application/x-protobuf or application/json"
+            return _failure("json", UnsupportedError(message))
+        try:
+            return _success(format, await take(request, format))
+        except (LimitError, InputError, StorageError) as error:
+            return _failure(format, error)
+        except ClientDisconnect:
+            raise
+        except Exception:
+            logger.exception("a request of %s could not be taken", content_type)
+            return _failure(format, InternalError("internal error; the log of the server says more"))
+
+    return router
+
+
+def _store(inbox: Inbox, format: Format, payload: bytes) -> Rejected:
+    """Decode to see which spans can be taken, then store the request as received.
+
+    The pipeline decodes it again and refuses the same spans. A request without one good span is not stored.
+    """
+    decode = decode_json if format == "json" else decode_protobuf
+    decoded = decode(payload, SpanColumns())
+    if decoded.accepted:
+        inbox.append(format, payload)
+    return Rejected(decoded.rejected, tuple(str(reason) for reason in decoded.reasons))
+
+
+def _success(format: Format, rejected: Rejected) -> Response:
+    message = ExportTraceServiceResponse()
+    if rejected.spans:
+        message.partial_success.rejected_spans = rejected.spans
+        message.partial_success.error_message = "; ".join(rejected.reasons)
+    return _response(format, 200, message)
+
+
+def _failure(format: Format, error: TracelakeError) -> Response:
+    http_status, code = next(kind[1:] for kind in FAILURES if isinstance(error, kind[0]))
+    status = Status(code=code, message=str(error))
+    if http_status == 400:
+        violation = BadRequest.FieldViolation(field="body", description=str(error))
+        status.details.add().Pack(BadRequest(field_violations=[violation]))
+    response = _response(format, http_status, status)
+    if http_status == 503:
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return response
+
+
+def _response(format: Format, http_status: int, message: Message) -> Response:
+    if format == "json":
+        body: bytes | str = json_format.MessageToJson(message, indent=None)
+        return Response(body, http_status, media_type="application/json")
+    return Response(message.SerializeToString(), http_status, media_type="application/x-protobuf")

@@ -1,0 +1,129 @@
+"""The web UI: pages rendered here, each with its JSON twin. Templates escape whatever comes from a trace."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import FileResponse
+from fastapi.templating import Jinja2Templates
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from tracelake import limits
+from tracelake._errors import QueryError
+from tracelake.server import render
+from tracelake.server.params import Hits, Offset, Text, Wanted
+from tracelake.server.reads import ORDERS, LakeReader, list_services, list_traces, search
+from tracelake.server.waterfall import lay_out
+
+HERE = Path(__file__).parent
+STATIC = HERE / "static"
+
+
+def page_templates() -> Jinja2Templates:
+    """Return the templates with the filters of `render`."""
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "duration": render.duration,
+        "timestamp": render.timestamp,
+        "ago": lambda nanoseconds: render.ago(nanoseconds, time.time_ns()),
+        "count": render.count,
+        "tokens": render.tokens,
+        "highlighted": render.highlighted,
+    }
+    return Jinja2Templates(env=environment)
+
+
+def page_routes(lake: LakeReader, templates: Jinja2Templates) -> APIRouter:
+    """Return the routes of the pages over `lake`."""
+    router = APIRouter(include_in_schema=False)
+
+    def page(request: Request, name: str, json_url: str, status_code: int = 200, **context: Any) -> Response:
+        context |= {"json_url": json_url, "lake_url": lake.url}
+        return templates.TemplateResponse(request, name, context, status_code=status_code)
+
+    def twin(request: Request, path: str) -> str:
+        return f"{path}?{request.url.query}" if request.url.query else path
+
+    @router.get("/")
+    def traces(request: Request, wanted: Wanted) -> Response:
+        found = list_traces(lake, wanted)
+        earlier, later = max(wanted.offset - wanted.limit, 0), wanted.offset + wanted.limit
+        return page(
+            request,
+            "traces.html",
+            twin(request, "/api/v1/traces"),
+            traces=found.traces,
+            wanted=wanted,
+            services=list_services(lake),
+            orders=ORDERS,
+            previous_url=_with_query(request, offset=earlier) if wanted.offset else None,
+            next_url=_with_query(request, offset=later) if found.more else None,
+        )
+
+    @router.get("/favicon.ico")
+    def icon() -> Response:
+        return FileResponse(STATIC / "icon.svg")
+
+    @router.get("/search")
+    def search_page(
+        request: Request,
+        q: Annotated[str, Query(max_length=10_000)] = "",
+        service: Text = None,
+        limit: Hits = 20,
+    ) -> Response:
+        hits, problem = [], None
+        try:
+            hits = search(lake, q, service, limit) if q.strip() else []
+        except QueryError as error:
+            problem = str(error)
+        more_url = None
+        if len(hits) == limit < limits.SEARCH_HITS_MAX:
+            more_url = _with_query(request, limit=min(limit * 5, limits.SEARCH_HITS_MAX))
+        return page(
+            request,
+            "search.html",
+            twin(request, "/api/v1/search"),
+            status_code=400 if problem else 200,
+            q=q,
+            service=service,
+            services=list_services(lake),
+            hits=hits,
+            problem=problem,
+            more_url=more_url,
+        )
+
+    @router.get("/traces/{trace_id}")
+    def trace_page(request: Request, trace_id: str, first: Offset = 0, span: Text = None) -> Response:
+        trace = lake.trace(trace_id)
+        waterfall = lay_out(trace)
+        size = limits.TRACE_PAGE_SPANS_MAX
+        if span:
+            first = waterfall.first_of_page(span, size)
+        return page(
+            request,
+            "trace.html",
+            f"/api/v1/traces/{trace.trace_id}",
+            trace=trace,
+            waterfall=waterfall,
+            bars=waterfall.bars[first : first + size],
+            first=first,
+            total=len(waterfall.bars),
+            previous_first=max(first - size, 0) if first else None,
+            next_first=first + size if first + size < len(waterfall.bars) else None,
+        )
+
+    return router
+
+
+def _with_query(request: Request, **changed: int) -> str:
+    url = request.url.include_query_params(**changed)
+    return f"{url.path}?{url.query}"

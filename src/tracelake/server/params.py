@@ -1,0 +1,41 @@
+"""Query parameters that pages and API share. A form sends empty fields as empty text: that means no filter."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Query
+from pydantic import BeforeValidator, Field
+
+from tracelake import limits
+from tracelake.server.reads import Order, TraceFilter
+
+
+def _none_if_empty(value: object) -> object:
+    return None if value == "" else value
+
+
+Text = Annotated[Annotated[str, Field(max_length=1_000)] | None, BeforeValidator(_none_if_empty), Query()]
+Milliseconds = Annotated[
+    Annotated[float, Field(ge=0, le=1e12)] | None, BeforeValidator(_none_if_empty), Query()
+]
+Limit = Annotated[int, Query(ge=1, le=limits.PAGE_ROWS_MAX)]
+Offset = Annotated[int, Query(ge=0, le=1_000_000_000)]
+Hits = Annotated[int, Query(ge=1, le=limits.SEARCH_HITS_MAX)]
+
+
+def _trace_filter(
+    service: Text = None,
+    session: Text = None,
+    user: Text = None,
+    name: Text = None,
+    min_duration_ms: Milliseconds = None,
+    errors: bool = False,
+    order: Order = "newest",
+    limit: Limit = 50,
+    offset: Offset = 0,
+) -> TraceFilter:
+    return TraceFilter(service, session, user, name, min_duration_ms, errors, order, limit, offset)
+
+
+Wanted = Annotated[TraceFilter, Depends(_trace_filter)]

@@ -1,0 +1,134 @@
+"""What pages and API read from a lake, each time at the newest commit of `main`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, get_args
+
+import pyarrow as pa
+
+from tracelake import limits
+from tracelake._errors import NotFoundError, UsageError
+from tracelake.otlp.encode import encode, to_json
+from tracelake.records import Hit, Row, Trace
+
+Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+ORDER_BY: dict[Order, str] = {
+    "newest": "start_ns DESC",
+    "oldest": "start_ns",
+    "longest": "duration_ns DESC",
+    "errors": "error_count DESC, start_ns DESC",
+    "tokens": "coalesce(input_tokens, 0) + coalesce(output_tokens, 0) DESC, start_ns DESC",
+}
+TRACE_COLUMNS = (
+    "trace_id, workspace, name, service, start_ns, end_ns, duration_ns, span_count, error_count, "
+    "input_tokens, output_tokens, session_id, user_id"
+)
+
+
+class SpansOf(Protocol):
+    """The part of a table that the server reads."""
+
+    def lookup(self, trace_ids: Sequence[str]) -> pa.Table:
+        """Return the rows of some traces."""
+
+
+class LakeReader(Protocol):
+    """The part of a lake that the server reads; `tracelake.Lake` is one."""
+
+    @property
+    def url(self) -> str:
+        """Where the lake is."""
+
+    def sql(self, query: str) -> pa.Table:
+        """Run a query over the tables of the newest commit."""
+
+    def search(self, query: str, *, where: str | None = None, limit: int = 20) -> list[Hit]:
+        """Return the best hits. Raises QueryError."""
+
+    def trace(self, trace_id: str) -> Trace:
+        """Return one trace by its id, or the unique beginning of it. Raises NotFoundError."""
+
+    def table(self, name: str) -> SpansOf:
+        """Return a table of the newest commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFilter:
+    """Which traces to list. Text matches whole values, except `name`, which matches a part in any case."""
+
+    service: str | None = None
+    session: str | None = None
+    user: str | None = None
+    name: str | None = None
+    min_duration_ms: float | None = None
+    errors: bool = False
+    order: Order = "newest"
+    limit: int = 50
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TracePage:
+    """Rows of table `traces`, and whether more follow."""
+
+    traces: list[Row]
+    more: bool
+
+
+def list_traces(lake: LakeReader, wanted: TraceFilter) -> TracePage:
+    """Return one page of traces."""
+    conditions = _equal_conditions(service=wanted.service, session_id=wanted.session, user_id=wanted.user)
+    if wanted.name:
+        conditions.append(f"contains(lower(name), lower({literal(wanted.name)}))")
+    if wanted.min_duration_ms is not None:
+        conditions.append(f"duration_ns >= {int(wanted.min_duration_ms * 1_000_000)}")
+    if wanted.errors:
+        conditions.append("error_count > 0")
+    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    rows: list[Row] = lake.sql(
+        f"SELECT {TRACE_COLUMNS} FROM traces {where} ORDER BY {ORDER_BY[wanted.order]}, trace_id "
+        f"LIMIT {wanted.limit + 1:d} OFFSET {wanted.offset:d}"
+    ).to_pylist()
+    return TracePage(rows[: wanted.limit], more=len(rows) > wanted.limit)
+
+
+def list_services(lake: LakeReader) -> list[str]:
+    """Return the services that traces begin in, by name."""
+    table = lake.sql(
+        f"SELECT DISTINCT service FROM traces WHERE service IS NOT NULL ORDER BY service LIMIT {limits.PAGE_ROWS_MAX}"
+    )
+    return [str(service) for service in table.column("service").to_pylist()]
+
+
+def search(lake: LakeReader, query: str, service: str | None, limit: int) -> list[Hit]:
+    """Return the best hits of a full-text query, in one service or in all."""
+    conditions = _equal_conditions(service=service)
+    return lake.search(query, where=" AND ".join(conditions) or None, limit=limit)
+
+
+def find_span(lake: LakeReader, trace_id: str, span_id: str) -> Row:
+    """Return one span of a trace. Raises NotFoundError."""
+    for span in lake.trace(trace_id).spans:
+        if span["span_id"] == span_id:
+            return span
+    raise NotFoundError(f"trace {trace_id} has no span {span_id}")
+
+
+def trace_as_otlp(lake: LakeReader, trace_id: str) -> bytes:
+    """Return a trace as OTLP/JSON, spans by start time. Raises NotFoundError."""
+    spans = lake.table("spans").lookup([lake.trace(trace_id).trace_id])
+    return to_json(encode(spans.sort_by("start_ns")))
+
+
+def literal(text: str) -> str:
+    """Quote text as an SQL string. Raises UsageError for a NUL, which SQL text cannot hold."""
+    if "\0" in text:
+        raise UsageError("a filter holds a NUL character; remove it")
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _equal_conditions(**values: str | None) -> list[str]:
+    return [f"{column} = {literal(value)}" for column, value in values.items() if value]

@@ -1,0 +1,69 @@
+"""How numbers, times and excerpts look on a page. Pure; every function takes whatever a table can hold."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from markupsafe import Markup, escape
+
+from tracelake.records import Row
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+UNITS = (
+    (365 * 86400, "year"),
+    (30 * 86400, "month"),
+    (86400, "day"),
+    (3600, "hour"),
+    (60, "minute"),
+    (1, "second"),
+)
+MATCH = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
+
+
+def duration(nanoseconds: int) -> str:
+    """Return `850 ns`, `1.25 ms`, `3.20 s` or `2 m 05 s`."""
+    size = abs(nanoseconds)
+    for limit, unit in ((1_000, "ns"), (1_000_000, "µs"), (1_000_000_000, "ms"), (60_000_000_000, "s")):
+        if size < limit:
+            unit_ns = 1_000_000_000 if unit == "s" else limit // 1_000
+            value = nanoseconds / unit_ns
+            digits = 0 if unit == "ns" or abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+            return f"{value:.{digits}f} {unit}"
+    minutes, seconds = divmod(size // 1_000_000_000, 60)
+    hours, minutes = divmod(minutes, 60)
+    sign = "-" if nanoseconds < 0 else ""
+    return sign + (f"{hours} h {minutes:02d} m" if hours else f"{minutes} m {seconds:02d} s")
+
+
+def timestamp(nanoseconds: int) -> str:
+    """Return UTC as `2026-01-31 12:00:00.123456`."""
+    return str((EPOCH + timedelta(microseconds=nanoseconds // 1_000)).replace(tzinfo=None))
+
+
+def ago(nanoseconds: int, now_ns: int) -> str:
+    """Return how long ago that was, such as `5 minutes ago`."""
+    seconds = (now_ns - nanoseconds) // 1_000_000_000
+    if seconds < 0:
+        return "in the future"
+    for size, unit in UNITS:
+        if seconds >= size:
+            count = seconds // size
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "now"
+
+
+def count(number: int | None) -> str:
+    """Return digits in groups, nothing for None."""
+    return "" if number is None else f"{number:,}"
+
+
+def tokens(trace: Row) -> str:
+    """Return input and output tokens as `1,200 / 85`, with a dash for what is not known."""
+    numbers = (trace["input_tokens"], trace["output_tokens"])
+    return "" if numbers == (None, None) else " / ".join(count(number) or "–" for number in numbers)  # noqa: RUF001
+
+
+def highlighted(excerpt: str) -> Markup:
+    """Return an excerpt whose matches stand between [[ and ]] with these marked; everything is escaped."""
+    return Markup(MATCH.sub(r"<mark>\1</mark>", str(escape(excerpt))))  # noqa: S704 escaped one call before

@@ -1,0 +1,100 @@
+"""Serves a lake until the process is told to stop."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+
+import uvicorn
+
+from tracelake import limits
+from tracelake._errors import UsageError
+from tracelake.lake import Lake
+from tracelake.server.app import create_app
+from tracelake.server.background import PipelineLoop
+from tracelake.tracking.inbox import Inbox
+
+logger = logging.getLogger("tracelake.server")
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def serve(
+    lake: Lake,
+    host: str = "127.0.0.1",
+    port: int = 4318,
+    pipeline: bool = True,
+    interval_s: float = 2.0,
+    on_listening: Callable[[str], None] = lambda _url: None,
+) -> None:
+    """Serve OTLP, API and pages until SIGINT or SIGTERM; requests under way are finished, the inbox drained.
+
+    `port` 0 takes a free one; `on_listening` is called with the address, such as `http://127.0.0.1:4318`.
+    With `pipeline`, what comes in is taken into the tables every `interval_s` seconds.
+    Call it in the main thread. Raises UsageError for an address that is not this machine's own, or is taken.
+    """
+    listener = _listen(host, port)
+    with ExitStack() as stack:
+        stack.callback(listener.close)
+        problem: Callable[[], str | None] = lambda: None  # noqa: E731
+        if pipeline:
+            loop = PipelineLoop(stack.enter_context(closing(lake.pipeline())).run_once, interval_s)
+            stack.callback(loop.stop)
+            loop.start()
+            problem = loop.problem
+        # Entered last, so drained first: a run of the pipeline may take its time to finish.
+        inbox = stack.enter_context(closing(Inbox(lake.objects)))
+        config = uvicorn.Config(
+            create_app(lake, inbox, problem),
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=limits.SHUTDOWN_MAX_S,
+        )
+        server = uvicorn.Server(config)
+        # uvicorn raises the signal that stopped it again once it is done, which would end the process
+        # before the inbox is drained: these handlers catch it. They stay for no longer, so that a second
+        # signal ends a shutdown that takes too long.
+        before = {number: signal.signal(number, lambda *_: _stop(server)) for number in STOP_SIGNALS}
+        try:
+            on_listening(_address(listener))
+            server.run(sockets=[listener])
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        logger.info("the server has stopped; finishing what it took")
+
+
+def _stop(server: uvicorn.Server) -> None:
+    server.should_exit = True
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket on this machine's own address. Raises UsageError."""
+    address = "127.0.0.1" if host == "localhost" else host
+    try:
+        loopback = ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise UsageError(
+            f"{host} is not a loopback address: until there are API keys the server listens on this machine only; "
+            "use --host 127.0.0.1 and, from elsewhere, a tunnel"
+        )
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, port))
+        listener.listen(limits.LISTEN_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise UsageError(f"cannot listen on {host}:{port}: {error}; choose another one with --port") from None
+    return listener
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

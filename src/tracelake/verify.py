@@ -1,0 +1,290 @@
+"""Read everything again and compare: what commits name, the journal, the tables, the index, with one another."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracelake._errors import DamageError, NotFoundError, TracelakeError
+from tracelake.journal.model import Step
+from tracelake.journal.store import Journal
+from tracelake.pipeline.progress import OnProgress, Progress
+from tracelake.pipeline.publish import INDEX_ENTRY
+from tracelake.pipeline.traces import TRACES, aggregate_sql
+from tracelake.records import Finding, VerifyReport
+from tracelake.search.finalize import read_manifest
+from tracelake.search.model import Manifest
+from tracelake.search.verify import verify_parts
+from tracelake.shards.model import Batch, BatchRef, Part
+from tracelake.shards.store import Shard
+from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.table import connection
+from tracelake.versions.model import Commit, IndexAt, Reference
+from tracelake.versions.store import COMMITS, TRANSACTION, Repository
+from tracelake.view import View
+
+_TABLES: Final = ("spans", "traces")
+
+
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    """One commit of the history, and what it names."""
+
+    transaction: int
+    commit: Commit
+    entries: dict[str, Reference]
+
+
+class Verifier:
+    """One run of `verify`. It changes nothing; what it finds, it names, and goes on."""
+
+    def __init__(
+        self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, view: Callable[[str], View]
+    ) -> None:
+        self._objects = objects
+        self._buckets = buckets
+        self._view = view
+        self._shards = {name: Shard(name, key_value, objects) for name in _TABLES}
+        self._journal = Journal(key_value, "main")
+        self._repository = Repository(key_value, objects)
+        self._findings: list[Finding] = []
+        self._steps: dict[int, Step] = {}
+        self._parts = self._rows = self._bytes = 0
+
+    def run(self, progress: OnProgress) -> VerifyReport:
+        """Verify all of it."""
+        transactions = self._built_transactions()  # listed first: what is built later is no concern of ours
+        commits = self._check_commits(transactions)
+        batches = {name: self._read_batches(shard, transactions) for name, shard in self._shards.items()}
+        parts = [
+            (name, part)
+            for name, of_shard in batches.items()
+            for batch in of_shard.values()
+            if batch is not None
+            for part in (*batch.parts, *batch.retractions)
+        ]
+        for number, (name, part) in enumerate(parts):
+            self._check_part(name, part)
+            progress(Progress("verifying", number + 1, len(parts), "parts"))
+        self._check_journal(transactions)
+        self._check_counts(commits, batches["spans"])
+        manifest = self._check_indexes(commits, batches["spans"])
+        if not self._findings:  # on whole parts only: a scan over a damaged one says nothing new
+            self._check_tables()
+        return VerifyReport(
+            commits=len(commits),
+            transactions=transactions,
+            parts=self._parts,
+            index_parts=len(manifest.parts) if manifest else 0,
+            rows=self._rows,
+            bytes_read=self._bytes,
+            findings=tuple(self._findings),
+        )
+
+    def _find(self, kind: str, what: str, path: str, detail: str) -> None:
+        self._findings.append(Finding(kind, what, path, detail))
+
+    def _find_object(self, what: str, path: str, error: TracelakeError) -> None:
+        gone = self._objects.head(path) is None
+        self._find("missing" if gone else "damaged", what, path, str(error))
+
+    def _built_transactions(self) -> int:
+        """Return the number after the greatest transaction that a commit was ever built for.
+
+        Its journal and its batches were there before the commit was, so they must be there now, whatever has
+        become of the records that should lead to them.
+        """
+        numbers = [-1]
+        for info in list(self._objects.list(COMMITS)):
+            commit_id = info.path.removeprefix(COMMITS).removesuffix(".json")
+            with contextlib.suppress(DamageError):  # a finding of the history, if it is part of it
+                numbers.append(self._repository.transaction_of(commit_id))
+        return max(numbers) + 1
+
+    def _check_commits(self, transactions: int) -> list[_Committed]:
+        """Read the history back to the first commit; return what is whole of it, newest first."""
+        found: list[_Committed] = []
+        try:
+            head = following = self._repository.head()
+        except DamageError as error:
+            self._find("damaged", "commit", "branch main", str(error))
+            return found
+        numbers = []
+        while following is not None:
+            try:
+                commit = self._repository.commit(following)
+            except DamageError as error:
+                self._find_object("commit", f"{COMMITS}{following}.json", error)
+                return found
+            numbers.append(int(commit.metadata[TRANSACTION]))
+            try:
+                found.append(_Committed(numbers[-1], commit, self._repository.entries(following)))
+            except DamageError as error:
+                self._find("damaged", "commit", f"{COMMITS}{following}.json", str(error))
+            following = commit.parents[0] if commit.parents else None
+        if numbers != list(range(len(numbers) - 1, -1, -1)):
+            self._find("mismatch", "commit", str(head), f"the history has the transactions {numbers}")
+        elif len(numbers) < transactions - 1:  # the last may have been built and never have become the head
+            detail = (
+                f"it ends with {len(numbers)} commits, and commits of {transactions} transactions are there"
+            )
+            self._find("missing", "commit", "branch main", detail)
+        return found
+
+    def _read_batches(self, shard: Shard, transactions: int) -> dict[int, Batch | None]:
+        """Read the batch records of a shard, by transaction; None for one that is damaged."""
+        batches: dict[int, Batch | None] = {}
+        try:
+            state = shard.state()
+        except DamageError as error:
+            self._find("damaged", "table", shard.name, str(error))
+            return dict.fromkeys(range(transactions))
+        if state.upper < transactions:
+            detail = f"its state ends before transaction {state.upper}, and {transactions} were committed"
+            self._find("missing", "table", shard.name, detail)
+            batches = dict.fromkeys(range(state.upper, transactions))
+        for ref in state.batches:
+            try:
+                batch = batches[ref.lower] = shard.batch(ref)
+            except DamageError as error:
+                batches[ref.lower] = None
+                self._find_object("batch", ref.path, error)
+                continue
+            self._check_ref(ref, batch)
+        return batches
+
+    def _check_ref(self, ref: BatchRef, batch: Batch) -> None:
+        rows = sum(part.rows for part in batch.parts) - sum(part.rows for part in batch.retractions)
+        if (ref.lower, ref.upper, ref.id, ref.rows) != (batch.lower, batch.upper, batch.id, rows):
+            self._find(
+                "mismatch", "batch", ref.path, f"the state says {ref.rows} rows, the record says {rows}"
+            )
+
+    def _check_part(self, table: str, part: Part) -> None:
+        self._parts += 1
+        try:
+            data = self._objects.get(part.path)
+        except NotFoundError:
+            self._find("missing", "part", part.path, f"a part of table {table} with {part.rows} rows is gone")
+            return
+        self._bytes += len(data)
+        if len(data) != part.size_bytes or hashlib.sha256(data).hexdigest() != part.sha256:
+            detail = f"a part of table {table} is not what was written: {len(data)} bytes, {part.size_bytes} written"
+            if len(data) == part.size_bytes:
+                detail = f"a part of table {table} is not what was written: its checksum differs"
+            self._find("damaged", "part", part.path, detail)
+            return
+        rows = len(pq.read_table(io.BytesIO(data)))
+        self._rows += rows
+        if rows != part.rows:
+            self._find("mismatch", "part", part.path, f"it has {rows} rows, and its batch says {part.rows}")
+
+    def _check_journal(self, transactions: int) -> None:
+        """Read the records of each transaction."""
+        for t in range(transactions):
+            try:
+                recorded = self._journal.read(t)
+            except DamageError as error:
+                self._find("damaged", "journal", f"transaction {t}", str(error))
+                continue
+            if recorded.step is None or recorded.seal is None:
+                detail = "it is committed, and not recorded and sealed"
+                self._find("missing", "journal", f"transaction {t}", detail)
+                continue
+            self._steps[t] = recorded.step
+
+    def _check_counts(self, commits: list[_Committed], batches: dict[int, Batch | None]) -> None:
+        """Compare what each transaction read with what became of it, and what its commit says of it."""
+        for committed in commits:
+            t, metadata = committed.transaction, committed.commit.metadata
+            said = {name: int(metadata[f"spans_{name}"]) for name in ("new", "replaced", "repeated")}
+            step, batch = self._steps.get(t), batches.get(t)
+            if step is not None:
+                read = sum(taken.spans for ranges in step.sources.values() for taken in ranges)
+                if read != sum(said.values()):
+                    detail = f"it read {read} spans, and its commit says {said}"
+                    self._find("mismatch", "journal", f"transaction {t}", detail)
+            if batch is None:
+                if t not in batches and said["new"] + said["replaced"]:
+                    detail = f"table spans has no batch of it, and its commit says {said}"
+                    self._find("missing", "batch", f"transaction {t}", detail)
+                continue
+            rows = sum(part.rows for part in batch.parts)
+            if batch.counts != said or rows != said["new"] + said["replaced"]:
+                detail = f"it has {rows} rows and counted {batch.counts}, and its commit says {said}"
+                self._find("mismatch", "batch", f"transaction {t}", detail)
+
+    def _check_indexes(self, commits: list[_Committed], batches: dict[int, Batch | None]) -> Manifest | None:
+        """Read all manifests, and verify the newest, whose parts are those of all: return it."""
+        newest: tuple[str, Manifest] | None = None
+        for committed in commits:
+            reference = committed.entries.get(INDEX_ENTRY)
+            if not isinstance(reference, IndexAt):
+                detail = f"it names no {INDEX_ENTRY}"
+                self._find("mismatch", "commit", f"transaction {committed.transaction}", detail)
+                continue
+            try:
+                manifest = read_manifest(self._objects, reference.manifest)
+            except TracelakeError as error:
+                self._find_object("manifest", reference.manifest, error)
+                continue
+            newest = newest or (reference.manifest, manifest)
+        if newest is None:
+            return None
+        self._check_index(*newest, batches)
+        return newest[1]
+
+    def _check_index(self, path: str, manifest: Manifest, batches: dict[int, Batch | None]) -> None:
+        """Verify the parts of an index, and that they hold one document for each row that ever came."""
+        for problem in verify_parts(self._objects, manifest):
+            self._find(problem.kind, "index part", problem.path, problem.detail)
+        self._bytes += sum(part.size_bytes for part in manifest.parts)
+        for ref in manifest.parts:
+            t = int(ref.build.rsplit("-", 1)[1])
+            batch = batches.get(t)
+            if t in batches and batch is None:
+                continue  # damaged, and a finding already
+            rows = sum(part.rows for part in batch.parts if ref.lo <= part.bucket < ref.hi) if batch else 0
+            if rows != ref.documents:
+                detail = f"it has {ref.documents} documents for {rows} rows of transaction {t}"
+                self._find("mismatch", "index part", ref.path, detail)
+        covered = [batch for t, batch in batches.items() if t < manifest.upper]
+        if all(covered):
+            rows = sum(part.rows for batch in covered if batch for part in batch.parts)
+            if manifest.documents != rows:
+                self._find("mismatch", "manifest", path, f"{manifest.documents} documents for {rows} rows")
+
+    def _check_tables(self) -> None:
+        """Check that keys are unique, and that table `traces` is what table `spans` makes of it."""
+        spans, traces = (self._view("main").table(name).sql() for name in _TABLES)
+        content = ", ".join(name for name in TRACES.names if name != "transaction")
+        for what, query in self._table_checks(spans, traces, content):
+            with connection() as db:
+                found = db.sql(query).to_arrow_table()
+            self._report_rows(what, found)
+
+    @staticmethod
+    def _table_checks(spans: str, traces: str, content: str) -> Iterator[tuple[str, str]]:
+        yield (
+            "spans",
+            f"select trace_id, 'has span ' || span_id || ' ' || count(*) || ' times' from ({spans}) "
+            "group by trace_id, span_id having count(*) > 1 limit 10",
+        )
+        made = aggregate_sql(f"({spans})", 0)
+        yield (
+            "traces",
+            f"""with made as (select {content} from ({made})), stored as (select {content} from ({traces}))
+                select trace_id, 'differs from what its spans make' from
+                ((from made except all from stored) union all (from stored except all from made)) limit 10""",
+        )
+
+    def _report_rows(self, table: str, found: pa.Table) -> None:
+        for trace_id, detail in zip(*(column.to_pylist() for column in found.columns), strict=True):
+            self._find("mismatch", "table", f"{table}: trace {trace_id}", detail)

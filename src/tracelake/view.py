@@ -1,0 +1,166 @@
+"""The lake as of one commit: its tables and its index belong together."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
+from tracelake.limits import SEARCH_HITS_MAX
+from tracelake.otlp.schema import SPANS_TABLE
+from tracelake.pipeline.publish import INDEX_ENTRY
+from tracelake.pipeline.traces import TRACES
+from tracelake.records import Hit, Row, TableInfo, Trace
+from tracelake.search.documents import document_text
+from tracelake.search.finalize import read_manifest
+from tracelake.search.highlight import highlight
+from tracelake.search.query import RawHit, Searcher
+from tracelake.shards.store import Shard, Snapshot
+from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore
+from tracelake.table import Table, connection, select
+from tracelake.versions.model import IndexAt, Reference, TableAt
+
+SCHEMAS: Final = {"spans": SPANS_TABLE, "traces": TRACES}
+_TRACE_ID: Final = re.compile(r"[0-9a-f]{6,32}")
+_HIT_COLUMNS: Final = ("trace_id", "span_id", "transaction", "service", "name", "start_ns")
+_TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "events")
+
+
+class View:
+    """One commit, opened for reading. It never changes, and any number of threads may use it."""
+
+    def __init__(
+        self,
+        entries: dict[str, Reference],
+        key_value: KeyValueStore,
+        objects: ObjectStore,
+        buckets: int,
+        cache: Path,
+    ) -> None:
+        self._objects = objects
+        self._cache = cache
+        self._entries = entries
+        cache.mkdir(parents=True, exist_ok=True)
+        parts = cache / "parts"
+        parts.mkdir(exist_ok=True)
+        files = LocalFiles(objects, parts)
+        self._tables = {
+            name: Table(name, schema, self._snapshot(name, key_value), files, buckets)
+            for name, schema in SCHEMAS.items()
+        }
+        self._searcher: Searcher | None = None
+
+    def _snapshot(self, name: str, key_value: KeyValueStore) -> Snapshot:
+        reference = self._entries.get(f"tables/{name}")
+        if not isinstance(reference, TableAt):
+            return Snapshot(-1, (), (), 0)  # the lake is still empty
+        return Shard(reference.shard, key_value, self._objects).snapshot(reference.as_of)
+
+    def table(self, name: str) -> Table:
+        """Return a table. Raises TableNotFoundError."""
+        if name not in self._tables:
+            raise TableNotFoundError(f"no table {name!r}; there are {', '.join(self._tables)}.")
+        return self._tables[name]
+
+    def tables(self) -> list[TableInfo]:
+        """Return all tables."""
+        return [table.info() for table in self._tables.values()]
+
+    def sql(self, query: str) -> pa.Table:
+        """Run a DuckDB query, one SELECT, over the tables. Raises QueryError."""
+        with connection() as db:
+            for table in self._tables.values():
+                if table.name in query.lower():
+                    table.check()
+                db.execute(f'create temp view "{table.name}" as {table.sql()}')
+            result: pa.Table = select(db, query).to_arrow_table()
+            return result
+
+    def trace(self, trace_id: str) -> Trace:
+        """Return a trace by its id, or by the unique beginning of it. Raises NotFoundError."""
+        full = self._full_id(trace_id.lower())
+        spans = (
+            self._tables["spans"]
+            .lookup([full])
+            .sort_by([("start_ns", "ascending"), ("span_id", "ascending")])
+        )
+        summary = self._tables["traces"].lookup([full]).to_pylist()
+        if not summary or not len(spans):
+            raise NotFoundError(f"no trace {trace_id!r} in this lake. `tracelake search` finds ids by text.")
+        return Trace(full, summary[0], tuple(to_rows(spans)))
+
+    def _full_id(self, trace_id: str) -> str:
+        if not _TRACE_ID.fullmatch(trace_id):
+            raise NotFoundError(
+                f"{trace_id!r} is no trace id: 32 hex digits, or the first 6 or more of them."
+            )
+        if len(trace_id) == 32:
+            return trace_id
+        found = self._tables["traces"].to_arrow(["trace_id"], f"starts_with(trace_id, '{trace_id}')", limit=2)
+        if len(found) > 1:
+            raise NotFoundError(f"several traces begin with {trace_id!r}; give more digits.")
+        return str(found["trace_id"][0]) if len(found) else trace_id
+
+    def search(self, query: str, where: str | None, limit: int) -> list[Hit]:
+        """Return the best hits of the full-text index, `where` being a DuckDB condition on table `spans`."""
+        if not 1 <= limit <= SEARCH_HITS_MAX:
+            raise QueryError(f"limit must be from 1 to {SEARCH_HITS_MAX}, not {limit}.")
+        searcher = self._open_searcher()
+        if searcher is None:
+            return []
+        hits: list[Hit] = []
+        offset, size = 0, limit
+        while len(hits) < limit and (found := searcher.search(query, size, offset)):
+            hits += self._rows_of(found, where, query)
+            if len(found) < size:
+                break
+            offset, size = offset + size, min(size * 4, SEARCH_HITS_MAX)
+        return hits[:limit]
+
+    def _open_searcher(self) -> Searcher | None:
+        reference = self._entries.get(INDEX_ENTRY)
+        if self._searcher is None and isinstance(reference, IndexAt):
+            manifest = read_manifest(self._objects, reference.manifest)
+            self._searcher = Searcher(self._objects, manifest, self._cache / "search")
+        return self._searcher
+
+    def _rows_of(self, found: list[RawHit], where: str | None, query: str) -> list[Hit]:
+        """Join hits with their rows, in order of score. A hit whose row was replaced since is dropped."""
+        table = self._tables["spans"]
+        rows = table.lookup(
+            sorted({hit.trace_id for hit in found}), [*_HIT_COLUMNS, *_TEXT_COLUMNS] if not where else None
+        )
+        with connection() as db:
+            wanted = pa.table(
+                {"trace_id": [h.trace_id for h in found], "span_id": [h.span_id for h in found]}
+            )
+            db.register("found_rows", rows)
+            db.register("wanted", wanted)
+            sql = "select * from found_rows semi join wanted using (trace_id, span_id)"
+            selected = select(db, sql + (f" where {where}" if where else "")).to_arrow_table()
+        by_key = {(row["trace_id"], row["span_id"], row["transaction"]): row for row in to_rows(selected)}
+        hits = []
+        for hit in found:
+            row = by_key.get((hit.trace_id, hit.span_id, hit.transaction))
+            if row is not None:
+                excerpt = highlight([row["name"], *document_text(row)], query)
+                hits.append(
+                    Hit(
+                        hit.trace_id,
+                        hit.span_id,
+                        hit.score,
+                        row["service"],
+                        row["name"],
+                        row["start_ns"],
+                        excerpt,
+                    )
+                )
+        return hits
+
+
+def to_rows(table: pa.Table) -> list[Row]:
+    """Return rows with maps as dicts, at every level."""
+    return table.to_pylist(maps_as_pydicts="strict")
