@@ -1,0 +1,73 @@
+"""A real browser, and a server in a thread for it to look at."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from threading import Thread
+
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.browser.lake_to_look_at import lake_to_look_at
+from tracelake.server.app import create_app
+from tracelake.storage.memory import MemoryObjectStore
+from tracelake.tracking.inbox import Inbox
+
+ARGUMENTS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    """Return the address of a server over a lake made to be looked at."""
+    with closing(Inbox(MemoryObjectStore())) as inbox, socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(create_app(lake_to_look_at(), inbox), log_config=None, access_log=False)
+        server = uvicorn.Server(config)
+        thread = Thread(target=server.run, args=([listener],))
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Return Chromium. Fails where there is none: a test that is skipped tests nothing.
+
+    It lives for one module: Playwright runs an event loop in this thread, beside which no other can run.
+    """
+    path = shutil.which("chromium")
+    assert path, "no chromium on this machine: run scripts/setup-browser as root"
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=ARGUMENTS.split())
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """Return a page that fails the test for any script error, dialog, or request to another host."""
+    problems: list[str] = []
+    with browser.new_context(viewport={"width": 1280, "height": 800}) as context:
+        opened = context.new_page()
+        opened.set_default_timeout(15_000)
+        opened.on("pageerror", lambda error: problems.append(f"script error: {error}"))
+        opened.on(
+            "console", lambda message: problems.append(message.text) if message.type == "error" else None
+        )
+        # With a listener, a dialog stays open until it is dismissed: the page then hangs, and the test fails.
+        opened.on("dialog", lambda dialog: problems.append(f"dialog: {dialog.message}"))
+        opened.on(
+            "request",
+            lambda request: (
+                None if "//127.0.0.1:" in request.url else problems.append(f"request: {request.url}")
+            ),
+        )
+        yield opened
+    assert problems == []

@@ -1,0 +1,164 @@
+"""Each command on a real lake: what it prints, as text and as JSON, and its exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.cli.conftest import RunCli
+
+TRACE = "520a1cf8792d8ccb899bb38a132d1880"
+
+
+def test_init_makes_the_lake_the_one_that_is_found(cli: RunCli) -> None:
+    """After `init ./lake` a plain command finds the lake, and `init` says why."""
+    done = cli("init", "./lake")
+    assert done.code == 0
+    assert "tracelake.toml" in done.out
+    assert Path("tracelake.toml").read_text() == 'lake = "./lake"\n'
+    assert cli("tables").code == 0
+
+
+def test_init_leaves_settings_alone(cli: RunCli) -> None:
+    """An existing file is not written to; `init` says how to name the new lake instead."""
+    Path("tracelake.toml").write_text('lake = "./other"\n')
+    done = cli("init", "./lake")
+    assert "--lake ./lake" in done.out
+    assert Path("tracelake.toml").read_text() == 'lake = "./other"\n'
+    told = json.loads(cli("init", "./more", "--json").out)
+    assert (told["settings_written"], told["found_by_default"]) == (False, False)
+
+
+def test_init_of_the_default_place_needs_no_settings(cli: RunCli) -> None:
+    """`init` alone makes ./.tracelake, which is looked for anyway."""
+    assert cli("init").code == 0
+    assert Path(".tracelake").is_dir()
+    assert not Path("tracelake.toml").exists()
+    assert cli("init").code == 2
+
+
+def test_ingest_reports_what_it_did(cli: RunCli) -> None:
+    """Patterns are expanded, bad lines named with place and reason, good spans taken, and the exit code is 1."""
+    spans = [
+        {"traceId": "a" * 32, "spanId": f"{n:016x}", "name": "s", "startTimeUnixNano": "1"} for n in (1, 2)
+    ]
+    good = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]})
+    Path("a.jsonl").write_text(good + "\n")
+    Path("b.jsonl").write_text("{}\nno json\n")
+    cli("init", "./lake")
+    done = cli("ingest", "*.jsonl", "--json")
+    report = json.loads(done.out)
+    assert (done.code, report["files"], report["spans_new"]) == (1, 2, 2)
+    assert report["bad"][0]["problems"][0]["line"] == 2
+    text = cli("ingest", "b.jsonl", "--transaction-mb", "1")
+    assert text.code == 1
+    assert "b.jsonl" in text.out
+    again = cli("ingest", "a.jsonl")
+    assert again.code == 0
+    assert "2 repeated" in again.out
+    assert "MB/s" in again.out
+
+
+def test_tables_and_log(cli: RunCli, agents_lake: Path) -> None:
+    """Tables and commits are listed, and a commit can be read by the beginning of its id."""
+    tables = {t["name"]: t["rows"] for t in json.loads(cli("tables", "--lake", agents_lake, "--json").out)}
+    assert tables == {"spans": 4931, "traces": 202}
+    assert "4931" in cli("tables", "--lake", agents_lake).out
+    (commit,) = json.loads(cli("log", "--lake", agents_lake, "--limit", "1", "--json").out)
+    assert commit["id"][:12] in cli("log", "--lake", agents_lake).out
+    assert cli("tables", "--lake", agents_lake, "--at", commit["id"][:10]).code == 0
+    assert cli("tables", "--lake", agents_lake, "--at", "nothing").code == 2
+
+
+def test_sql_prints_a_list_of_objects(cli: RunCli, agents_lake: Path) -> None:
+    """Rows are objects with JSON's own types."""
+    query = """select count(*) as n, sum(start_ns) as big, 'nan'::double as nan, map{'a': 1} as m,
+        '\\x01'::blob as b, timestamp '2026-01-01' as t, 1 as x, 2 as x from spans"""
+    (row,) = json.loads(cli("sql", query, "--lake", agents_lake, "--json").out)
+    assert row["n"] == 4931
+    assert isinstance(row["big"], str)
+    assert (row["nan"], row["m"], row["b"], row["x"], row["x_1"]) == (None, {"a": 1}, "AQ==", 1, 2)
+    assert row["t"] == "2026-01-01T00:00:00"
+
+
+def test_sql_reads_standard_input(cli: RunCli, agents_lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-` takes the query from standard input."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("select 41 + 1 as answer"))
+    assert json.loads(cli("sql", "-", "--lake", agents_lake, "--json").out) == [{"answer": 42}]
+
+
+def test_sql_shows_the_first_rows_and_says_so(cli: RunCli, agents_lake: Path) -> None:
+    """A long result is cut for people, never for programs."""
+    query = "select span_id from spans"
+    shown = cli("sql", query, "--lake", agents_lake, "--rows", "3")
+    assert "3 of 4,931 rows" in shown.err
+    assert len(json.loads(cli("sql", query, "--lake", agents_lake, "--json").out)) == 4931
+    assert cli("sql", "select * from spans limit 2", "--lake", agents_lake).code == 0
+
+
+def test_search_marks_the_matches(cli: RunCli, agents_lake: Path) -> None:
+    """Hits are a list of objects, and a table whose matches are marked."""
+    args = (
+        "search",
+        "awning",
+        "--where",
+        "service = 'multi-agent-team'",
+        "--lake",
+        agents_lake,
+        "--limit",
+        "3",
+    )
+    hits = json.loads(cli(*args, "--json").out)
+    assert len(hits) == 3
+    assert all("[[" in hit["highlight"] and hit["service"] == "multi-agent-team" for hit in hits)
+    assert hits[0]["trace_id"] in (text := cli(*args).out)
+    assert "[[awning]]" in text
+    assert cli("search", "xyzzyxyzzy", "--lake", agents_lake).out == "No hits.\n"
+
+
+def test_trace_show_by_a_part_of_its_id(cli: RunCli, agents_lake: Path) -> None:
+    """A trace is shown with its spans; an id that no trace has is an error."""
+    shown = cli("trace", "show", TRACE[:8], "--lake", agents_lake)
+    assert shown.code == 0
+    assert TRACE in shown.out
+    assert "✗ invoke_agent who-and-when" in shown.out
+    document = json.loads(cli("trace", "show", TRACE, "--lake", agents_lake, "--json").out)
+    assert document["trace_id"] == TRACE
+    assert len(document["spans"]) == document["summary"]["span_count"]
+    assert isinstance(document["spans"][0]["attributes"], dict)
+    missing = cli("trace", "show", "0" * 32, "--lake", agents_lake)
+    assert (missing.code, missing.out) == (1, "")
+
+
+def test_verify_names_what_is_damaged(cli: RunCli, agents_lake: Path, tmp_path: Path) -> None:
+    """A whole lake is whole; after a flipped byte the part is named and the exit code is 1."""
+    assert "The lake is whole." in cli("verify", "--lake", agents_lake).out
+    damaged = tmp_path / "damaged"
+    shutil.copytree(agents_lake, damaged)
+    part = max(damaged.rglob("*.parquet"), key=lambda path: path.stat().st_size)
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    told = cli("verify", "--lake", damaged, "--json")
+    assert told.code == 1
+    assert any(part.name in finding["path"] for finding in json.loads(told.out)["findings"])
+    assert part.name in cli("verify", "--lake", damaged).out.replace("\n", "")
+
+
+def test_pipeline_run_once(cli: RunCli) -> None:
+    """With an empty inbox there is nothing to do; JSON needs an end."""
+    cli("init", "./lake")
+    assert cli("pipeline", "run", "--once").out == "The inbox is empty.\n"
+    assert json.loads(cli("pipeline", "run", "--once", "--json").out) is None
+    assert cli("pipeline", "run", "--json").code == 2
+
+
+def test_version(cli: RunCli) -> None:
+    """The version is that of the package."""
+    assert json.loads(cli("version", "--json").out)["version"] == tracelake.__version__
+    assert tracelake.__version__ in cli("version").out

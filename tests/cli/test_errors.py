@@ -1,0 +1,109 @@
+"""What a command does when it cannot do its work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import RunCli
+
+COMMANDS = {
+    "init": ["init"],
+    "tables": ["tables"],
+    "log": ["log"],
+    "verify": ["verify"],
+    "version": ["version"],
+    "ingest": ["ingest"],
+    "pipeline run": ["pipeline", "run"],
+    "sql": ["sql"],
+    "search": ["search"],
+    "trace show": ["trace", "show"],
+    "serve": ["serve"],
+    "demo": ["demo"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_examples(cli: RunCli, name: str) -> None:
+    """Each help page shows how the command is used, one example a line."""
+    page = cli(*COMMANDS[name], "--help")
+    assert page.code == 0
+    assert f"\n    tracelake {name}" in page.out.split("Examples:")[1]
+    assert "--json" in page.out
+
+
+def test_no_command_shows_the_help(cli: RunCli) -> None:
+    """`tracelake` alone shows what there is."""
+    assert cli() == cli("--help")
+    assert "Commands:" in cli().out
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nonsense"],
+        ["trace"],
+        ["tables", "--nonsense"],
+        ["sql"],
+        ["search", "x", "--limit", "0"],
+        ["log", "--limit", "x"],
+    ],
+)
+def test_usage_errors(cli: RunCli, args: list[str]) -> None:
+    """A wrong command line is exit code 2, says where to look, and prints nothing."""
+    said = cli(*args)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("error: ")
+    assert "--help" in said.err
+    in_json = cli(*args, "--json")
+    assert (in_json.code, in_json.out) == (2, "")
+    assert json.loads(in_json.err)["error"]["kind"] == "UsageError"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "kind"),
+    [
+        (["tables"], 2, "LakeNotFoundError"),
+        (["tables", "--at", "no-such-branch", "--lake", "AGENTS"], 2, "RefNotFoundError"),
+        (["sql", "selekt", "--lake", "AGENTS"], 2, "QueryError"),
+        (["search", '"open', "--lake", "AGENTS"], 2, "QueryError"),
+        (["trace", "show", "f" * 32, "--lake", "AGENTS"], 1, "NotFoundError"),
+        (["ingest", "*.none", "--lake", "AGENTS"], 2, "UsageError"),
+        (["demo", "--lake", "s3://bucket"], 2, "UsageError"),
+    ],
+)
+def test_errors_without_traceback(
+    cli: RunCli, agents_lake: Path, args: list[str], code: int, kind: str
+) -> None:
+    """An error is one message, or one JSON document, on standard error; standard output stays empty."""
+    args = [str(agents_lake) if arg == "AGENTS" else arg for arg in args]
+    said = cli(*args)
+    assert (said.code, said.out) == (code, "")
+    assert said.err.startswith("error: ")
+    assert "Traceback" not in said.err
+    in_json = cli(*args, "--json")
+    assert (in_json.code, in_json.out) == (code, "")
+    assert json.loads(in_json.err)["error"]["kind"] == kind
+
+
+def test_interrupt_is_quiet(cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends with 130 and no words."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tracelake.lake.open", interrupted)
+    said = cli("tables")
+    assert (said.code, said.out) == (130, "")
+    assert "Traceback" not in said.err
+
+
+def test_errors_of_the_system_are_messages_too(cli: RunCli) -> None:
+    """What the operating system refuses is said in one message."""
+    Path("file").write_text("")
+    said = cli("init", "file/lake")
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("error: ")
+    assert "file/lake" in said.err

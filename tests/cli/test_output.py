@@ -1,0 +1,81 @@
+"""JSON without loss, text without harm."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelake.cli.output import plain, rows_of, to_json
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.decimals() | st.text() | st.binary()
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner), max_leaves=8
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (2**64 - 1, 2**64 - 1),
+        (2**64, "18446744073709551616"),
+        (-(2**63) - 1, "-9223372036854775809"),
+        (math.nan, None),
+        (-math.inf, None),
+        (1.5, 1.5),
+        (True, True),
+        (Decimal("3.00"), 3),
+        (Decimal("1.25"), 1.25),
+        (Decimal("0.1234567890123456789012345"), "0.1234567890123456789012345"),
+        (Decimal("NaN"), None),
+        (Decimal("1" + "0" * 30), "1" + "0" * 30),
+        (b"\xff\x00", "/wA="),
+        (datetime(2026, 1, 2, 3, 4, 5, 6, UTC), "2026-01-02T03:04:05.000006+00:00"),
+        (date(2026, 1, 2), "2026-01-02"),
+        (time(1, 2), "01:02:00"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        ({1: (2, {3})}, {"1": [2, [3]]}),
+    ],
+)
+def test_each_kind_of_value(value: Any, expected: Any) -> None:
+    """Every type that a query can return has one form in JSON."""
+    got = to_json(value)
+    assert (got, type(got)) == (expected, type(expected))
+
+
+@given(VALUES)
+def test_whatever_comes_is_valid_json(value: Any) -> None:
+    """Strict JSON takes all of it, and reads it back the same."""
+    plainly = to_json(value)
+    assert json.loads(json.dumps(plainly, allow_nan=False)) == plainly
+
+
+def test_rows_keep_every_column() -> None:
+    """Columns of one name do not swallow one another."""
+    table = pa.table([[1], [2], [3]], names=["a", "a_1", "a"])
+    assert rows_of(table) == [{"a": 1, "a_1": 2, "a_2": 3}]
+
+
+def test_maps_are_objects_or_pairs() -> None:
+    """A map is an object, and a list of pairs where its keys are no strings or numbers."""
+    names = pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))
+    keys = pa.struct([("x", pa.int64())])
+    odd = pa.array([[({"x": 1}, 2)]], pa.map_(keys, pa.int64()))
+    assert to_json(rows_of(pa.table({"m": names}))) == [{"m": {"k": 1}}]
+    assert to_json(rows_of(pa.table({"m": odd}))) == [{"m": [[{"x": 1}, 2]]}]
+
+
+@given(st.text())
+def test_plain_text_cannot_steer_a_terminal(text: str) -> None:
+    """No control character and no change of direction is left, and what is harmless stays."""
+    safe = plain(text)
+    assert not any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or "\u202a" <= c <= "\u202e" for c in safe)
+    assert plain(safe) == safe

@@ -1,0 +1,129 @@
+"""The real command in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import AGENTS
+
+COMMAND = [sys.executable, "-m", "tracelake.cli"]
+HEAVY = ("duckdb", "fastapi", "polars", "pyarrow", "pydantic", "pyspark", "tantivy")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Return an environment without settings of ours, whose caches are in the test's directory."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRACELAKE_")}
+    return kept | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def run(*args: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [*COMMAND, *args], check=False, cwd=cwd, env=env, capture_output=True, text=True, timeout=180
+    )
+
+
+def test_from_init_to_trace(tmp_path: Path, environment: dict[str, str]) -> None:
+    """The first minutes of a user: init, ingest on Spark, look, all without naming the lake again."""
+    assert run("init", "./lake", cwd=tmp_path, env=environment).returncode == 0
+    ingested = run("ingest", str(AGENTS), "--json", cwd=tmp_path, env=environment)
+    assert ingested.returncode == 0, ingested.stderr
+    assert json.loads(ingested.stdout)["spans_new"] == 4931
+    tables = run("tables", cwd=tmp_path, env=environment)
+    assert "4931" in tables.stdout
+    assert "\x1b" not in tables.stdout + tables.stderr
+    slow = run(
+        "sql",
+        "select trace_id from traces order by duration_ns desc limit 1",
+        "--json",
+        cwd=tmp_path,
+        env=environment,
+    )
+    trace = run("trace", "show", json.loads(slow.stdout)[0]["trace_id"], cwd=tmp_path, env=environment)
+    assert trace.returncode == 0
+    assert "\x1b" not in trace.stdout
+    assert "█" in trace.stdout
+
+
+def test_help_loads_nothing_heavy(tmp_path: Path, environment: dict[str, str]) -> None:
+    """The start is quick because what is slow to import is not imported."""
+    code = f"import sys; from tracelake.cli import run; run(['--help']); print(sorted(set(sys.modules) & set({HEAVY})))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.endswith("[]\n")
+
+
+@pytest.mark.parametrize(
+    "args", [["sql", "select span_id from spans"], ["sql", "from spans", "--json"], ["log"]]
+)
+def test_a_reader_that_leaves_is_no_error(
+    agents_lake: Path, tmp_path: Path, environment: dict[str, str], args: list[str]
+) -> None:
+    """`tracelake … | head` ends without a word on standard error."""
+    command = [*COMMAND, *args, "--lake", str(agents_lake)]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=60)
+    assert err.replace(b"100 of 4,931 rows; more with --rows, all with --json\n", b"") == b""
+    assert process.returncode in (0, 1)
+
+
+def test_output_in_ascii(agents_lake: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    """A screen that knows only ASCII gets all of the text, and JSON stays JSON."""
+    env = environment | {"PYTHONIOENCODING": "ascii"}
+    query = "select 'naïve 日本' as text"
+    shown = run("sql", query, "--lake", str(agents_lake), cwd=tmp_path, env=env)
+    assert (shown.returncode, shown.stdout.isascii()) == (0, True)
+    done = run("sql", query, "--lake", str(agents_lake), "--json", cwd=tmp_path, env=env)
+    assert json.loads(done.stdout) == [{"text": "naïve 日本"}]
+    assert done.stdout.isascii()
+    trace = run("trace", "show", "520a1cf8", "--lake", str(agents_lake), cwd=tmp_path, env=env)
+    assert (trace.returncode, trace.stdout.isascii()) == (0, True)
+
+
+def test_serve_says_where_and_ends_on_ctrl_c(tmp_path: Path, environment: dict[str, str]) -> None:
+    """`serve --json` prints one document with the address that answers; Ctrl-C ends it in order."""
+    assert run("init", "./lake", cwd=tmp_path, env=environment).returncode == 0
+    command = [*COMMAND, "serve", "--port", "0", "--no-pipeline", "--json"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["url"].startswith("http://127.0.0.1:")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert process.stdout.read() == ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_pipeline_run_ends_on_ctrl_c(tmp_path: Path, environment: dict[str, str]) -> None:
+    """A pipeline that waits for work ends quietly with 130."""
+    assert run("init", "./lake", cwd=tmp_path, env=environment).returncode == 0
+    command = [*COMMAND, "pipeline", "run", "--interval", "0.1"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err == ""

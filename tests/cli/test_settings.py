@@ -1,0 +1,44 @@
+"""Where the lake is looked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracelake._errors import UsageError
+from tracelake._settings import find_lake
+
+
+@pytest.fixture(autouse=True)
+def _empty_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Work in a directory of its own, without settings."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRACELAKE_LAKE", raising=False)
+
+
+def test_option_before_environment_before_file_before_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each source counts only where those before it say nothing."""
+    assert find_lake() == "./.tracelake"
+    Path("tracelake.toml").write_text('lake = "./from-file"\n')
+    assert find_lake() == "./from-file"
+    monkeypatch.setenv("TRACELAKE_LAKE", "./from-environment")
+    assert find_lake() == "./from-environment"
+    assert find_lake("./explicit") == "./explicit"
+
+
+def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`TRACELAKE_LAKE=` does not name the current directory."""
+    monkeypatch.setenv("TRACELAKE_LAKE", "")
+    assert find_lake() == "./.tracelake"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("lake = ", "is not TOML"), ("lak = 'x'", "lak: "), ("lake = 3", "lake: ")]
+)
+def test_unusable_file_is_a_usage_error(text: str, said: str) -> None:
+    """A file that cannot be read is named, with what is wrong in it."""
+    Path("tracelake.toml").write_text(text)
+    with pytest.raises(UsageError, match=said) as caught:
+        find_lake()
+    assert "tracelake.toml" in str(caught.value)

@@ -1,0 +1,19 @@
+"""J1 to J5 and J8 on real processes: kill -9 at any moment leaves whole commits, and the next run finishes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.faults.kill_ingest import Campaign, split
+from tests.pipeline.spans import AGENTS
+
+KILLS = 4
+SEED = 5
+"""Moments from the start of Spark to the last transaction. `make faults` draws others, on all of the data."""
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    """Every commit after every kill, and the whole history at the end, are those of a run without kills."""
+    campaign = Campaign(split(AGENTS, 5, tmp_path), tmp_path, SEED, print)
+    assert len(campaign.expected) == 5
+    campaign.run(KILLS)

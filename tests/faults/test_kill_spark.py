@@ -1,0 +1,45 @@
+"""Spark's JVM killed under a long-lived process, as by the system when memory runs out: the next run goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import tracelake
+from tests.pipeline.spans import AGENTS
+from tracelake.pipeline.executors import Spark, TaskError
+
+
+def jvm() -> psutil.Process:
+    """Return the JVM that this process has started."""
+    (found,) = [child for child in psutil.Process().children() if "java" in child.name()]
+    return found
+
+
+def wait_and_return(seconds: float) -> float:
+    """Be a task that takes a while."""
+    time.sleep(seconds)
+    return seconds
+
+
+def test_a_killed_jvm_is_started_again(tmp_path: Path) -> None:
+    """A job that loses its JVM fails with an error that says so, and the run after it starts another."""
+    spark = Spark("local[1]")
+    try:
+        spark.start()
+        killing = threading.Timer(1.0, lambda: os.kill(jvm().pid, signal.SIGKILL))
+        killing.start()
+        with pytest.raises(TaskError, match=r"JVM has ended.*the next run starts another"):
+            spark.run(wait_and_return, [30.0], lambda _: None)
+        killing.join()
+        with tracelake.init(tmp_path / "lake") as lake:
+            assert lake.ingest(AGENTS, executor=spark).spans_new == 4_931
+            assert lake.verify().ok
+    finally:
+        spark.stop()

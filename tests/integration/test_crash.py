@@ -1,0 +1,75 @@
+"""O1 and O2, end to end: a server with its pipeline, killed under load, loses nothing and keeps nothing twice."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+
+import tracelake
+from tests.server.otlp_requests import export_request
+from tests.server.process import ServerProcess, serving
+
+HEADERS = {"Content-Type": "application/x-protobuf"}
+TAKEN_WITHIN_S = 120
+SPANS_EACH = 20
+
+
+def send(server: ServerProcess, first: int, last: int, kill_after: int | None = None) -> set[int]:
+    """Send requests numbered so, one trace each; return the numbers that were acknowledged."""
+    acknowledged: set[int] = set()
+    with ThreadPoolExecutor(8) as pool, httpx.Client(headers=HEADERS, timeout=30) as client:
+
+        def send_one(number: int) -> None:
+            body = export_request(*range(1, SPANS_EACH + 1), trace_id=number).SerializeToString()
+            try:
+                response = client.post(f"{server.url}/v1/traces", content=body)
+            except httpx.TransportError:
+                return
+            if response.status_code == 200:
+                acknowledged.add(number)
+
+        answers = [pool.submit(send_one, number) for number in range(first, last)]
+        while kill_after is not None and len(acknowledged) < kill_after:
+            time.sleep(0.001)
+        if kill_after is not None:
+            server.kill()
+        for answer in answers:
+            answer.result(60)
+    return acknowledged
+
+
+def wait_until_taken(lake: tracelake.Lake, traces: int) -> None:
+    """Wait until the tables hold so many traces at least and the inbox is empty."""
+    deadline = time.monotonic() + TAKEN_WITHIN_S
+    while lake.table("traces").info().rows < traces or any(lake.objects.list("inbox/")):
+        assert time.monotonic() < deadline, "the pipeline did not take what is in the inbox"
+        time.sleep(0.2)
+
+
+def test_o1_o2_kill_under_load_then_retry(tmp_path: Path) -> None:
+    """Killed while requests come in and transactions run, restarted, sent all again: each span is there once."""
+    path, requests = tmp_path / "lake", 300
+    with tracelake.init(path) as lake:
+        with serving(path, pipeline=True) as server:
+            warm = send(server, 1, 20)
+            wait_until_taken(lake, len(warm))
+            # From here on the pipeline works beside the requests, so the kill falls into a transaction.
+            acknowledged = warm | send(server, 20, requests, kill_after=120)
+        assert len(acknowledged) < requests - 1
+        with serving(path, pipeline=True) as server:
+            wait_until_taken(lake, len(acknowledged))
+            found = set(lake.sql("SELECT DISTINCT trace_id FROM spans").column(0).to_pylist())
+            assert {f"{number:032x}" for number in acknowledged} <= found
+            again = send(server, 1, requests)
+            wait_until_taken(lake, len(again))
+            assert server.stop() == (0, "closed\n")
+        assert again == set(range(1, requests))
+        counts = "SELECT count(*) AS rows, count(DISTINCT (trace_id, span_id)) AS keys FROM spans"
+        assert lake.sql(counts).to_pylist() == [
+            {"rows": SPANS_EACH * len(again), "keys": SPANS_EACH * len(again)}
+        ]
+        assert lake.table("traces").info().rows == len(again)
+        assert lake.verify().ok

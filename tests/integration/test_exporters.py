@@ -1,0 +1,111 @@
+"""The official exporters of OpenTelemetry, unmodified, against a real server: what they send comes back whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import SpanKind, StatusCode, format_trace_id
+
+import tracelake
+from tests.server.process import serving
+
+JAVASCRIPT = Path(__file__).parent / "js"
+VISIBLE_WITHIN_S = 120
+"""The first transaction waits for Spark to start, on a machine that does other things too."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a server with its pipeline, over a new lake."""
+    path = tmp_path_factory.mktemp("exporters") / "lake"
+    tracelake.init(path).close()
+    with serving(path, pipeline=True) as process:
+        yield process.url
+
+
+@pytest.fixture(scope="module")
+def node() -> str:
+    """Return the path of node, with the exporters installed as the lock file says."""
+    found, npm = shutil.which("node"), shutil.which("npm")
+    assert found and npm, "node and npm are missing: install Node.js 20 or newer"  # noqa: PT018 one cause
+    if not (JAVASCRIPT / "node_modules").exists():
+        subprocess.run([npm, "ci", "--no-audit", "--no-fund"], cwd=JAVASCRIPT, check=True)
+    return found
+
+
+def spans_of(server: str, trace_id: str, count: int) -> dict[str, dict[str, Any]]:
+    """Wait until the trace has so many spans; return them by name."""
+    deadline = time.monotonic() + VISIBLE_WITHIN_S
+    while time.monotonic() < deadline:
+        response = httpx.get(f"{server}/api/v1/traces/{trace_id}", timeout=30)
+        if response.status_code == 200 and len(response.json()["spans"]) == count:
+            return {span["name"]: span for span in response.json()["spans"]}
+        time.sleep(0.2)
+    ready = httpx.get(f"{server}/readyz").text
+    pytest.fail(f"trace {trace_id} did not appear: {response.status_code} {response.text[:300]}; {ready}")
+
+
+def check_trace(spans: dict[str, dict[str, Any]], service: str, times: dict[str, tuple[int, int]]) -> None:
+    """Compare with what both programs send; `times` are start and end by name of the span."""
+    ask, chat = spans["ask"], spans["chat"]
+    assert (ask["service"], ask["kind"], ask["session_id"], ask["parent_span_id"]) == (
+        service,
+        "SERVER",
+        "s-1",
+        None,
+    )
+    assert ask["attributes"]["tall"] == "ünïcödé 🎉"
+    assert (chat["parent_span_id"], chat["kind"], chat["input"]) == (ask["span_id"], "CLIENT", "hello")
+    assert (chat["status"], chat["status_message"]) == ("ERROR", "too late")
+    assert (chat["attributes"]["count"], chat["attributes"]["ratio"]) == ("3", "0.5")
+    assert (chat["events"][0]["name"], chat["events"][0]["attributes"]) == ("retry", {"attempt": "2"})
+    assert chat["scope"]["name"] == "exporter-test"
+    assert {name: (span["start_ns"], span["end_ns"]) for name, span in spans.items()} == times
+
+
+@pytest.mark.parametrize("kind", ["proto", "http"])
+def test_javascript_exporters(server: str, node: str, kind: str) -> None:
+    """The JavaScript exporters, protobuf and JSON, both with gzip."""
+    command = [node, "export.mjs", server, kind]
+    done = subprocess.run(command, cwd=JAVASCRIPT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    sent = json.loads(done.stdout)
+    times = {name: (int(start), int(end)) for name, (start, end) in sent["times"].items()}
+    check_trace(spans_of(server, sent["trace"], 2), f"js-{kind}", times)
+
+
+@pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip, Compression.Deflate])
+def test_python_exporter(server: str, compression: Compression) -> None:
+    """The Python exporter, protobuf, with each compression that it knows."""
+    exporter = OTLPSpanExporter(f"{server}/v1/traces", compression=compression)
+    provider = TracerProvider(resource=Resource({"service.name": "python"}))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    tracer = provider.get_tracer("exporter-test", "1.0.0")
+    attributes = {"session.id": "s-1", "tall": "ünïcödé 🎉"}
+    with tracer.start_as_current_span("ask", kind=SpanKind.SERVER, attributes=attributes) as ask:
+        chat = tracer.start_span("chat", kind=SpanKind.CLIENT, attributes={"count": 3, "ratio": 0.5})
+        chat.set_attribute("input.value", "hello")
+        chat.add_event("retry", {"attempt": 2})
+        chat.set_status(StatusCode.ERROR, "too late")
+        chat.end()
+    provider.shutdown()
+    times = {}
+    for span in (ask, chat):
+        assert isinstance(span, ReadableSpan)
+        assert span.start_time is not None
+        assert span.end_time is not None
+        times[span.name] = (span.start_time, span.end_time)
+    check_trace(spans_of(server, format_trace_id(ask.get_span_context().trace_id), 2), "python", times)

@@ -1,0 +1,133 @@
+"""The recovery machine, row by row, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tracelake.journal.model import ReadRange, Seal, Step, add_checksums
+from tracelake.journal.protocol import (
+    Append,
+    Appended,
+    AtBoundary,
+    Event,
+    Failed,
+    Fed,
+    Feed,
+    Finalizing,
+    Live,
+    Look,
+    NoInput,
+    OpenInputs,
+    Publish,
+    Published,
+    Read,
+    Replaying,
+    Sealed,
+    SealIt,
+    Started,
+    State,
+    Stop,
+    advance,
+    compare,
+    sealed_totals_agree,
+    totals,
+)
+
+
+def a_range(path: str = "a", records: int = 2, checksum: int = 7, sha256: str = "00") -> ReadRange:
+    return ReadRange(path, 10, sha256, records, f"{checksum:032x}", spans=4)
+
+
+STEP = Step(3, {"files": (a_range(),)}, transform="1")
+
+
+def started(
+    step: Step | None = STEP, *, sealed: bool = False, only_commit: bool = False, transform: str = "1"
+) -> Started:
+    return Started(3, step, sealed, only_commit, transform)
+
+
+ROWS: list[tuple[State | None, Event, State, object]] = [
+    (None, started(None), Live(3), OpenInputs(3)),
+    (Live(2), started(None), Live(3), OpenInputs(3)),
+    (None, started(), Replaying(3, STEP, False), Feed(STEP)),
+    (None, started(sealed=True), Replaying(3, STEP, True), Feed(STEP)),
+    (None, started(sealed=True, only_commit=True), Finalizing(3), Publish(3)),
+    (Replaying(3, STEP, False), Fed(STEP.sources), AtBoundary(3), SealIt(3)),
+    (Replaying(3, STEP, True), Fed(STEP.sources), Finalizing(3), Publish(3)),
+    (Replaying(3, STEP, True), Published(), Live(4), Look(4)),
+    (Live(3), Read(), Live(3), Append(3)),
+    (Live(3), NoInput(), Live(3), Stop()),
+    (Live(3), Appended(STEP, ours=True, sealed=False), AtBoundary(3), SealIt(3)),
+    (Live(3), Appended(STEP, ours=False, sealed=False), Replaying(3, STEP, False), Feed(STEP)),
+    (Live(3), Appended(STEP, ours=False, sealed=True), Replaying(3, STEP, True), Feed(STEP)),
+    (AtBoundary(3), Sealed(), Finalizing(3), Publish(3)),
+    (Finalizing(3), Published(), Live(4), Look(4)),
+]
+
+
+@pytest.mark.parametrize(("state", "event", "following", "action"), ROWS)
+def test_each_row_of_the_table(state: State | None, event: Event, following: State, action: object) -> None:
+    """Each row of the table in the module's docstring is what the function does."""
+    assert advance(state, event) == (following, action)
+
+
+def test_everything_else_is_refused() -> None:
+    """An event that a state does not wait for is a mistake of the driver, in every such pair."""
+    states = [None, Live(3), Replaying(3, STEP, False), AtBoundary(3), Finalizing(3), Failed("x")]
+    events: list[Event] = [
+        started(),
+        Fed(STEP.sources),
+        Read(),
+        NoInput(),
+        Appended(STEP, ours=True, sealed=False),
+        Sealed(),
+        Published(),
+    ]
+    allowed = {(type(state), type(event)) for state, event, *_ in ROWS}
+    refused = 0
+    for state, event in itertools.product(states, events):
+        if (type(state), type(event)) not in allowed:
+            with pytest.raises(AssertionError, match="bug in Tracelake"):
+                advance(state, event)
+            refused += 1
+    assert refused == len(states) * len(events) - len(allowed)
+
+
+def test_j11_a_changed_source_fails_loudly() -> None:
+    """J11: what was read again differs from the record, so nothing is published and the file is named."""
+    state, action = advance(Replaying(3, STEP, True), Fed({"files": (a_range(sha256="11"),)}))
+    assert isinstance(state, Failed)
+    assert isinstance(action, Stop)
+    assert "transaction 3: source files: a has changed" in state.reason
+
+
+def test_j15_a_changed_transform_is_refused() -> None:
+    """J15: a release that shapes rows in another way does not finish a transaction; the way out is named."""
+    state, _ = advance(None, started(transform="2"))
+    assert isinstance(state, Failed)
+    assert "Finish it with that release" in state.reason
+
+
+def test_sources_are_compared_before_values() -> None:
+    """The error names the sources where they differ, and only then counts and checksums."""
+    assert "names the sources" in str(compare(STEP.sources, {"inbox": (a_range(),)}))
+    assert "1 inputs, and 2" in str(compare(STEP.sources, {"files": (a_range(), a_range("b"))}))
+    assert "3 records" in str(compare(STEP.sources, {"files": (a_range(records=3),)}))
+    assert compare(STEP.sources, {"files": (a_range(),)}) is None
+
+
+def test_checksums_add_up_in_any_order_and_see_repeats() -> None:
+    """The checksum of a transaction does not depend on partitions, and a record read twice changes it."""
+    parts = [f"{value:032x}" for value in (1, 1 << 127, (1 << 128) - 1)]
+    assert len({add_checksums(*order) for order in itertools.permutations(parts)}) == 1
+    assert add_checksums(parts[0], parts[0]) != add_checksums(parts[0])
+
+
+def test_a_seal_must_carry_the_totals_of_its_step() -> None:
+    """A seal with other totals is damage, wherever it came from."""
+    records, checksum = totals(STEP.sources)
+    assert sealed_totals_agree(STEP, Seal(3, records, checksum, "now"))
+    assert not sealed_totals_agree(STEP, Seal(3, records + 1, checksum, "now"))

@@ -1,0 +1,266 @@
+"""What each column holds of a span, and the attribute names that fill the derived ones."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from opentelemetry.proto.trace.v1 import trace_pb2 as pb
+
+from tracelake.otlp import conventions
+from tracelake.otlp.columns import SpanColumns
+from tracelake.otlp.decode import decode_json, decode_protobuf
+from tracelake.otlp.encode import encode
+from tracelake.otlp.schema import SPANS
+from tracelake.records import Row
+
+SPAN = {"traceId": "0AF7651916CD43DD8448EB211C80319C", "spanId": "B7AD6B7169203331"}
+
+
+def row_of(resource: Any = None, **span: Any) -> Row:
+    """Return the row of one span, decoded from JSON."""
+    group = {"resource": resource, "scopeSpans": [{"spans": [SPAN | span]}]}
+    columns = SpanColumns()
+    decoded = decode_json(json.dumps({"resourceSpans": [group]}).encode(), columns)
+    assert decoded.reasons == ()
+    (row,) = columns.take().to_pylist()
+    return dict(row)
+
+
+def attributes(**values: Any) -> list[Any]:
+    """Return attributes of AnyValues; a dot in a name is written as two underscores."""
+    return [{"key": key.replace("__", "."), "value": value} for key, value in values.items()]
+
+
+def test_ids_and_times() -> None:
+    """Ids are lower case; duration is the difference, 0 while the span runs, and negative where clocks are off."""
+    row = row_of(startTimeUnixNano="5", endTimeUnixNano=8, parentSpanId="ABCDEF0123456789")
+    assert row["trace_id"] == "0af7651916cd43dd8448eb211c80319c"
+    assert row["span_id"] == "b7ad6b7169203331"
+    assert row["parent_span_id"] == "abcdef0123456789"
+    assert (row["start_ns"], row["end_ns"], row["duration_ns"]) == (5, 8, 3)
+    assert row_of(startTimeUnixNano="5")["duration_ns"] == 0
+    assert row_of(startTimeUnixNano="5", endTimeUnixNano="3")["duration_ns"] == -2
+
+
+@pytest.mark.parametrize("parent", ["", None, "0" * 16])
+def test_roots_have_no_parent(parent: str | None) -> None:
+    """No parent, null, and the zeros that some senders write all mean a root."""
+    assert row_of(parentSpanId=parent)["parent_span_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
+        (0, "UNSPECIFIED"),
+        (2, "SERVER"),
+        ("3", "CLIENT"),
+        ("SPAN_KIND_PRODUCER", "PRODUCER"),
+        (99, "99"),
+        (-1, "-1"),
+    ],
+)
+def test_kind(kind: Any, word: str) -> None:
+    """Kinds are words; names are taken too, and unknown numbers stay digits."""
+    assert row_of(kind=kind)["kind"] == word
+
+
+def test_status() -> None:
+    """An absent status is null, an empty one is UNSET, a message stays with its code."""
+    assert (row_of()["status"], row_of(status=None)["status"]) == (None, None)
+    assert (row_of(status={})["status"], row_of(status={})["status_message"]) == ("UNSET", None)
+    row = row_of(status={"code": "STATUS_CODE_ERROR", "message": "boom"})
+    assert (row["status"], row["status_message"]) == ("ERROR", "boom")
+
+
+def test_nulls_and_unknown_fields() -> None:
+    """In OTLP/JSON null means absent, and a field that nobody knows is ignored."""
+    row = row_of(
+        name=None, attributes=None, events=[{"name": None, "new": 1}], links=None, future={"a": [None]}
+    )
+    assert (row["name"], row["attributes"], row["links"]) == ("", [], [])
+    assert [event["name"] for event in row["events"]] == [""]
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "letter"),
+    [
+        ({"stringValue": ""}, "", "s"),
+        ({"stringValue": "a\0b"}, "a\0b", "s"),
+        ({"intValue": "-9223372036854775808"}, "-9223372036854775808", "i"),
+        ({"intValue": 7}, "7", "i"),
+        ({"doubleValue": 1}, "1.0", "d"),
+        ({"doubleValue": "NaN"}, "NaN", "d"),
+        ({"doubleValue": "-Infinity"}, "-Infinity", "d"),
+        ({"doubleValue": -0.0}, "-0.0", "d"),
+        ({"boolValue": True}, "true", "b"),
+        ({"boolValue": False}, "false", "b"),
+        ({"bytesValue": "/w=="}, "/w==", "x"),
+        ({"bytesValue": "_w"}, "/w==", "x"),
+        ({"bytesValue": ""}, "", "x"),
+        ({}, "", "n"),
+        ({"stringValue": None}, "", "n"),
+        (None, "", "-"),
+        ({"arrayValue": {}}, "[]", "j"),
+        ({"kvlistValue": {"values": []}}, "{}", "j"),
+        (
+            {"arrayValue": {"values": [{"intValue": "1"}, {"doubleValue": 1}, {"boolValue": True}, {}]}},
+            "[1,1.0,true,null]",
+            "j",
+        ),
+        (
+            {
+                "kvlistValue": {
+                    "values": [{"key": "b", "value": {"stringValue": "ü"}}, {"key": "a", "value": {}}]
+                }
+            },
+            '{"b":"ü","a":null}',
+            "j",
+        ),
+    ],
+)
+def test_attribute_text_and_type(value: Any, text: str, letter: str) -> None:
+    """Every kind of value has its text and its letter; strings alone need no letters."""
+    row = row_of(attributes=[{"key": "k", "value": value}])
+    assert row["attributes"] == [("k", text)]
+    assert row["otlp"]["attribute_types"] == (None if letter == "s" else letter)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        {"arrayValue": {"values": [{"doubleValue": "NaN"}]}},
+        {"arrayValue": {"values": [{"bytesValue": "AA=="}]}},
+        {"kvlistValue": {"values": [{"key": "k"}]}},
+        {
+            "kvlistValue": {
+                "values": [{"key": "k", "value": {"intValue": 1}}, {"key": "k", "value": {"intValue": 2}}]
+            }
+        },
+    ],
+)
+def test_values_that_plain_json_cannot_hold(inner: Any) -> None:
+    """They are kept as protobuf, and come back whole."""
+    row = row_of(attributes=[{"key": "k", "value": inner}])
+    assert row["otlp"]["attribute_types"] == "p"
+    assert base64.b64decode(row["attributes"][0][1])
+
+
+def test_repeated_names_and_order_are_kept() -> None:
+    """A name that comes twice is numbered, see test_repeats.py; the order is that of the span."""
+    row = row_of(attributes=[{"key": key, "value": {"intValue": i}} for i, key in enumerate("bab")])
+    assert row["attributes"] == [("b", "0"), ("a", "1"), ("b#2", "2")]
+    assert row["otlp"]["attribute_types"] == "iiI"
+
+
+def test_service_and_workspace() -> None:
+    """Both come from the resource; without it the workspace is `default`."""
+    resource = {
+        "attributes": attributes(
+            service__name={"stringValue": "s"}, tracelake__workspace={"stringValue": "w"}
+        )
+    }
+    row = row_of(resource)
+    assert (row["service"], row["workspace"]) == ("s", "w")
+    assert row["resource"] == [("service.name", "s"), ("tracelake.workspace", "w")]
+    assert (row_of()["service"], row_of()["workspace"], row_of()["resource"]) == (None, "default", None)
+    assert (row_of({})["workspace"], row_of({})["resource"]) == ("default", [])
+
+
+@pytest.mark.parametrize("column", conventions.TEXT_COLUMNS)
+def test_names_of_a_text_column(column: str) -> None:
+    """Each name of the table fills the column, and the first that is there wins."""
+    names = conventions.TEXT_COLUMNS[column]
+    for i, name in enumerate(names):
+        later = [{"key": other, "value": {"stringValue": other}} for other in reversed(names[i:])]
+        assert row_of(attributes=later)[column] == name
+
+
+@pytest.mark.parametrize("column", conventions.TOKEN_COLUMNS)
+def test_names_of_a_token_column(column: str) -> None:
+    """Each name of the table fills the column, from an integer, digits, or a member of a JSON object."""
+    usage = json.dumps({"input": 12, "output": 12, "input_tokens": 12, "output_tokens": 12})
+    for name in conventions.TOKEN_COLUMNS[column]:
+        value = {"stringValue": usage} if name.startswith(("langfuse", "mlflow")) else {"intValue": "12"}
+        assert row_of(attributes=[{"key": name, "value": value}])[column] == 12
+
+
+@pytest.mark.parametrize(
+    ("value", "tokens"),
+    [
+        ({"intValue": "637"}, 637),
+        ({"stringValue": "637"}, 637),
+        ({"stringValue": "many"}, None),
+        ({"stringValue": "9" * 30}, None),
+        ({"stringValue": "²"}, None),
+        ({"doubleValue": 1.5}, None),
+        ({"boolValue": True}, None),
+        ({"arrayValue": {}}, None),
+        (None, None),
+    ],
+)
+def test_tokens_that_are_no_integer(value: Any, tokens: int | None) -> None:
+    """They leave the column null, and stay in the map."""
+    row = row_of(attributes=[{"key": "gen_ai.usage.input_tokens", "value": value}])
+    assert row["input_tokens"] == tokens
+    assert len(row["attributes"]) == 1
+
+
+@pytest.mark.parametrize("usage", ["no json", "[1]", '{"input_tokens":"5"}', '{"input_tokens":1e3}', "{}"])
+def test_token_usage_that_is_no_object_of_integers(usage: str) -> None:
+    """A usage text without an integer member leaves the column null."""
+    row = row_of(attributes=attributes(mlflow__chat__tokenUsage={"stringValue": usage}))
+    assert row["input_tokens"] is None
+
+
+def test_mlflow_strings_lose_their_quotes() -> None:
+    """MLflow writes values as JSON: the column has the string, the map what was sent."""
+    row = row_of(
+        attributes=attributes(
+            mlflow__spanInputs={"stringValue": '"ask"'}, mlflow__llm__model={"stringValue": '"m'}
+        )
+    )
+    assert (row["input"], row["model"]) == ("ask", '"m')
+    assert row["attributes"][0] == ("mlflow.spanInputs", '"ask"')
+
+
+def test_values_without_readable_text_derive_nothing() -> None:
+    """Bytes and values that are not there are no session."""
+    for value in ({"bytesValue": "AA=="}, {}, None):
+        assert row_of(attributes=[{"key": "session.id", "value": value}])["session_id"] is None
+    assert row_of(attributes=[{"key": "session.id", "value": {"intValue": 5}}])["session_id"] == "5"
+
+
+def test_derived_columns_of_neighbours() -> None:
+    """In one scope each span has the values of its own attributes only."""
+    spans = [
+        SPAN | {"attributes": attributes(a={"intValue": 1}, session__id={"stringValue": "one"})},
+        SPAN,
+        SPAN | {"attributes": attributes(user__id={"stringValue": "two"}, session__id={"stringValue": ""})},
+    ]
+    columns = SpanColumns()
+    payload = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}).encode()
+    decode_json(payload, columns)
+    batch = columns.take()
+    assert batch["session_id"].to_pylist() == ["one", None, ""]
+    assert batch["user_id"].to_pylist() == [None, None, "two"]
+
+
+def test_builder_counts_and_starts_again() -> None:
+    """Rows and bytes grow with each payload; taking the batch sets both to nothing."""
+    data = pb.TracesData()
+    scope = data.resource_spans.add().scope_spans.add()
+    for i in range(1, 101):
+        scope.spans.add(trace_id=b"\1" * 16, span_id=i.to_bytes(8), name="n" * 100)
+    columns = SpanColumns()
+    for payloads in (1, 2):
+        decode_protobuf(data.SerializeToString(), columns)
+        assert columns.rows == 100 * payloads
+    approx = columns.approx_bytes
+    batch = columns.take()
+    assert batch.schema == SPANS
+    assert batch.nbytes / 2 < approx < batch.nbytes * 4
+    assert (columns.rows, columns.approx_bytes) == (0, 0)
+    assert encode(batch.slice(100)) == data

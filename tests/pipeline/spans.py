@@ -1,0 +1,46 @@
+"""Small OTLP inputs for tests of the pipeline: a span is (trace, span, end, and what else matters)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tracelake.otlp.columns import SpanColumns
+from tracelake.otlp.decode import decode_json
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+AGENTS = SHARED / "agents.otlp.jsonl.gz"
+MICROSERVICES = SHARED / "microservices.otlp.jsonl.gz"
+
+
+def a_span(
+    trace: int, span: int, *, end: int = 10, start: int = 1, note: str | None = None, **fields: Any
+) -> dict[str, Any]:
+    """Return a span as OTLP JSON; `note` is an attribute that tells versions apart, `fields` are OTLP's."""
+    if note is not None:
+        fields["attributes"] = [{"key": "note", "value": {"stringValue": note}}]
+    return {
+        "traceId": f"{trace + 1:032x}",
+        "spanId": f"{span + 1:016x}",
+        "name": "work",
+        "startTimeUnixNano": str(start),
+        "endTimeUnixNano": str(end),
+        **fields,
+    }
+
+
+def a_line(*spans: dict[str, Any], service: str = "shop") -> bytes:
+    """Return one TracesData line with these spans."""
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": service}}]}
+    return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}).encode()
+
+
+def a_table(*spans: dict[str, Any]) -> pa.Table:
+    """Return the rows of these spans, as the merge takes them."""
+    columns = SpanColumns()
+    decoded = decode_json(a_line(*spans), columns)
+    assert decoded.rejected == 0, decoded.reasons
+    return pa.Table.from_batches([columns.take()])

@@ -1,0 +1,159 @@
+"""The pipeline killed at each of its storage calls, in the driver and between tasks (J1 to J9)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.pipeline.spans import a_line, a_span
+from tracelake._errors import SourceChangedError
+from tracelake.journal.store import Journal
+from tracelake.otlp.framing import write_segment
+from tracelake.otlp.schema import SPANS_TABLE
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.inputs import INBOX, Input, find_files
+from tracelake.pipeline.loop import Pipeline, RunResult
+from tracelake.pipeline.traces import TRACES
+from tracelake.search.finalize import read_manifest
+from tracelake.shards.store import Shard
+from tracelake.storage import KeyValueStore, LocalFiles, MemoryKeyValueStore, ObjectStore, open_objects
+from tracelake.table import Table
+from tracelake.testing import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
+from tracelake.versions.model import IndexAt
+from tracelake.versions.store import Repository
+
+TaskT = TypeVar("TaskT")
+ReceiptT = TypeVar("ReceiptT")
+BUCKETS = 2
+
+
+class CrashingExecutor(InProcess):
+    """Runs tasks here; being killed before or after one of them counts as a call, too."""
+
+    def __init__(self, crash: CrashPoint) -> None:
+        self._crash = crash
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        return super().run(lambda task: self._crash.pass_through(lambda: function(task)), tasks, on_done)
+
+
+class World:
+    """Stores that outlive the pipelines that are killed over them, and two files and a segment to read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.objects: ObjectStore = open_objects(f"memory://{uuid.uuid4().hex}")
+        self.key_value: KeyValueStore = MemoryKeyValueStore()
+        self.files = LocalFiles(self.objects, folder / "cache")
+        (folder / "cache").mkdir(exist_ok=True)
+        lines = [
+            a_line(a_span(0, 0), a_span(0, 1, note="first")),
+            a_line(a_span(1, 0), a_span(0, 1, end=20, note="second"), a_span(1, 0)),
+        ]
+        for number, line in enumerate(lines):
+            (folder / f"{number}.jsonl").write_bytes(line)
+        self.paths = sorted(str(path) for path in folder.glob("*.jsonl"))
+        segment = write_segment([("json", a_line(a_span(1, 1), a_span(0, 0)))])
+        self.objects.put("inbox/0.segment", segment)
+
+    def run(self, crash: CrashPoint | None = None) -> RunResult:
+        crash = crash or CrashPoint()
+        pipeline = Pipeline(
+            "main",
+            CrashingKeyValueStore(self.key_value, crash),
+            CrashingObjectStore(self.objects, crash),
+            BUCKETS,
+            CrashingExecutor(crash),
+        )
+        first, second = find_files(self.paths)
+        inbox = [Input(INBOX, info.path, info.size_bytes) for info in self.objects.list("inbox/")]
+        return pipeline.run([[first], [second, *inbox]])  # one transaction each
+
+    def contents(self) -> list[str]:
+        """Return the content hash of both tables at each commit, newest first: whole commits only."""
+        repository = Repository(self.key_value, self.objects)
+        head = repository.head()
+        hashes = []
+        for commit_id, _ in repository.log(head) if head else ():
+            t = repository.transaction_of(commit_id)
+            for name, schema in (("spans", SPANS_TABLE), ("traces", TRACES)):
+                snapshot = Shard(name, self.key_value, self.objects).snapshot(t)
+                hashes.append(Table(name, schema, snapshot, self.files, BUCKETS).content_hash())
+            reference = repository.entries(commit_id)["indexes/spans"]
+            assert isinstance(reference, IndexAt)
+            hashes.append(f"documents {read_manifest(self.objects, reference.manifest).documents}")
+        return hashes
+
+
+@pytest.fixture(name="whole")
+def fixture_whole(tmp_path: Path) -> tuple[list[str], int]:
+    """Return the contents after a run that was never killed, and its number of calls."""
+    world, crash = World(tmp_path), CrashPoint()
+    result = world.run(crash)
+    assert result.transactions == [0, 1]
+    assert sum(counts.new for counts in result.counts) == 4
+    assert sum(counts.replaced for counts in result.counts) == 1
+    assert sum(counts.repeated for counts in result.counts) == 2
+    assert not list(world.objects.list("inbox/"))
+    assert not list(world.objects.list("staging/"))
+    return world.contents(), crash.calls
+
+
+def test_killed_at_every_call_and_run_again(tmp_path: Path, whole: tuple[list[str], int]) -> None:
+    """J1 to J5: whichever call the pipeline dies at, running it again gives the same history, commit by commit."""
+    expected, calls = whole
+    assert calls > 70
+    for at in range(1, calls + 1):  # killed after a call is killed before the next one
+        world = World(tmp_path)
+        with pytest.raises(Crashed):
+            world.run(CrashPoint(at))
+        before = world.contents()
+        assert expected[len(expected) - len(before) :] == before, f"a torn commit at call {at}"
+        world.run()
+        assert world.contents() == expected, f"killed at call {at}"
+        assert not list(world.objects.list("inbox/"))
+
+
+def test_j8_killed_during_replay_twice(tmp_path: Path, whole: tuple[list[str], int]) -> None:
+    """J8: killed, killed again while it recovers, at pairs of calls spread over both runs."""
+    expected, calls = whole
+    pairs = [(first, second) for first in range(5, calls, calls // 5) for second in (9, 25, 41)]
+    for first, second in pairs:
+        world = World(tmp_path)
+        _killed(world, first)
+        _killed(world, second)
+        world.run()
+        assert world.contents() == expected, f"killed at calls {first} and {second}"
+
+
+def test_j11_a_file_changed_under_the_journal_is_loud(tmp_path: Path) -> None:
+    """J11: the file of a recorded transaction is changed, or gone: an error naming it, nothing published."""
+    for change in ("changed", "removed", "put back"):
+        at, world = 1, World(tmp_path)
+        while Journal(world.key_value, "main").read(0).step is None:
+            at, world = at + 1, World(tmp_path)
+            _killed(world, at)
+        path = Path(world.paths[0])
+        whole = path.read_bytes()
+        if change == "changed":
+            path.write_bytes(whole.replace(b"work", b"play"))
+        elif change == "removed":
+            path.unlink()
+        if change == "put back":
+            assert world.run().recovered == [0]
+        else:
+            with pytest.raises(
+                SourceChangedError, match=r"transaction 0: .*0\.jsonl has changed.*Put it back"
+            ):
+                world.run()
+            assert world.contents() == []
+
+
+def _killed(world: World, at: int) -> None:
+    with pytest.raises(Crashed):
+        world.run(CrashPoint(at, after=True))

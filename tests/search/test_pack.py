@@ -1,0 +1,224 @@
+"""A part as one object, what tantivy writes today, and the cache of unpacked parts (F14)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import tantivy
+
+from tests.search.lab import HookedStore, index_of, span, table
+from tracelake._errors import DamageError, UsageError
+from tracelake.search import fields
+from tracelake.search.model import Manifest, PartProblem
+from tracelake.search.pack import HEADER_FILE, META_FILE, SEGMENT_SUFFIXES, Header, pack, read_header, unpack
+from tracelake.search.query import Searcher
+from tracelake.search.verify import verify_parts
+from tracelake.storage.memory import MemoryObjectStore
+
+
+def small_index() -> tuple[MemoryObjectStore, Manifest]:
+    """Return an index of three parts of two spans each."""
+    return index_of([table([span(10 * part + n, input="common") for n in (0, 1)]) for part in range(3)])
+
+
+def flip(objects: MemoryObjectStore, path: str, place: int) -> None:
+    """Change one bit of an object."""
+    data = bytearray(objects.get(path))
+    data[place] ^= 1
+    objects.put(path, bytes(data))
+
+
+def test_canary_tantivy_writes_the_files_that_parts_are_made_of(tmp_path: Path) -> None:
+    """If this fails, tantivy has changed its files: read how, before parts are packed without one of them."""
+    index = tantivy.Index(fields.schema(), path=str(tmp_path))
+    fields.register_tokenizers(index)
+    writer = index.writer(heap_size=50_000_000, num_threads=1)
+    document = tantivy.Document()
+    document.add_bytes("id", bytes(32))
+    document.add_text("name", "a b")
+    writer.add_document(document)
+    writer.commit()
+    writer.wait_merging_threads()
+
+    meta = json.loads((tmp_path / META_FILE).read_bytes())
+    assert set(meta) == {"index_settings", "segments", "schema", "opstamp"}
+    [segment] = meta["segments"]
+    assert set(segment) == {"segment_id", "max_doc", "deletes"}
+    name = segment["segment_id"].replace("-", "")
+    written = {path.name for path in tmp_path.iterdir()}
+    bookkeeping = {META_FILE, ".managed.json", ".tantivy-meta.lock", ".tantivy-writer.lock"}
+    assert written - bookkeeping == {f"{name}.{suffix}" for suffix in SEGMENT_SUFFIXES}
+    assert [(field["name"], field["type"]) for field in meta["schema"]] == [
+        ("id", "bytes"),
+        *((name, "text") for name in fields.SEARCH_FIELDS),
+    ]
+
+
+def test_a_pack_unpacks_to_the_same_files(tmp_path: Path) -> None:
+    """Packing what was unpacked gives the same bytes."""
+    objects, manifest = small_index()
+    part = manifest.parts[0]
+    data = objects.get(part.path)
+    header = unpack(data, part.sha256, part.path, tmp_path)
+    assert read_header(tmp_path) == header
+    meta = {
+        "segments": [
+            {"segment_id": s.segment_id, "max_doc": s.max_doc, "deletes": None} for s in header.segments
+        ],
+        "schema": header.tantivy_schema,
+        "index_settings": header.index_settings,
+    }
+    (tmp_path / META_FILE).write_text(json.dumps(meta))
+    assert pack(tmp_path) == (header, data)
+
+
+@pytest.mark.parametrize("name", ["../evil.term", "/etc/passwd", "0" * 32 + ".term/x", "meta.json"])
+def test_a_pack_cannot_write_outside_its_directory(name: str, tmp_path: Path) -> None:
+    """A header with a name that tantivy would not write is refused, though its checksum is right."""
+    objects, manifest = small_index()
+    part = manifest.parts[0]
+    header = unpack(objects.get(part.path), part.sha256, part.path, tmp_path)
+    encoded = json.dumps(
+        {
+            "files": [{"name": name, "size_bytes": 0}],
+            "segments": [],
+            "tantivy_schema": header.tantivy_schema,
+            "index_settings": {},
+        }
+    ).encode()
+    evil = b"TLPACK01" + len(encoded).to_bytes(4, "little") + encoded
+    with pytest.raises(DamageError, match="not a pack of format 1"):
+        unpack(evil, hashlib.sha256(evil).hexdigest(), "p", tmp_path)
+
+
+@pytest.mark.parametrize("data", [b"", b"TLPACK01", b"TLPACK02\0\0\0\0", b"TLPACK01\xff\xff\xff\xff{}"])
+def test_bytes_that_are_no_pack_are_refused(data: bytes, tmp_path: Path) -> None:
+    """Even with the right checksum, what is not a pack is damage that names the part."""
+    with pytest.raises(DamageError, match="some/part is not a pack"):
+        unpack(data, hashlib.sha256(data).hexdigest(), "some/part", tmp_path)
+
+
+def test_f14_a_flipped_bit_anywhere_in_a_part_is_refused_and_named(tmp_path: Path) -> None:
+    """F14: in the header, a file, or the last byte: opening names the part, and so does verifying."""
+    for number in range(8):
+        objects, manifest = small_index()
+        part = manifest.parts[1]
+        flip(objects, part.path, [0, 9, 40, part.size_bytes - 1, *range(500, 900, 100)][number])
+        with pytest.raises(DamageError, match=part.path):
+            Searcher(objects, manifest, tmp_path / str(number))
+        [problem] = verify_parts(objects, manifest)
+        assert (problem.kind, problem.path) == ("damaged", part.path)
+
+
+def test_verify_tells_missing_from_damaged_and_counts_documents() -> None:
+    """Each part that cannot be searched is named once, and whole ones are not."""
+    objects, manifest = small_index()
+    assert list(verify_parts(objects, manifest)) == []
+    first, second, third = manifest.parts
+    objects.delete(first.path)
+    objects.put(second.path, objects.get(second.path) + b"x")
+    miscounted = Manifest.from_json(
+        manifest.to_json().replace(
+            f'"{third.path}","documents":2'.encode(), f'"{third.path}","documents":3'.encode()
+        ),
+        "m",
+    )
+    size = second.size_bytes
+    assert list(verify_parts(objects, miscounted)) == [
+        PartProblem("missing", first.path, "the part of build spans-0000000001 [0, 1) is gone"),
+        PartProblem("damaged", second.path, f"it has {size + 1} bytes, not {size}"),
+        PartProblem("damaged", third.path, "it has 2 documents, not 3"),
+    ]
+
+
+def test_a_missing_part_is_named_on_opening(tmp_path: Path) -> None:
+    """A manifest whose part is gone does not open."""
+    objects, manifest = small_index()
+    objects.delete(manifest.parts[2].path)
+    with pytest.raises(DamageError, match=f"{manifest.parts[2].path} is missing"):
+        Searcher(objects, manifest, tmp_path)
+
+
+def test_an_index_of_other_settings_does_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searching with another tokenizer than the index was built with would silently miss words."""
+    objects, manifest = small_index()
+    monkeypatch.setattr(fields, "FINGERPRINT", "later")
+    with pytest.raises(UsageError, match="and this version has later"):
+        Searcher(objects, manifest, tmp_path)
+
+
+def test_a_part_is_fetched_once_and_only_parts_stay_in_the_cache(tmp_path: Path) -> None:
+    """The second searcher reads nothing from the store, and the cache holds each part once."""
+    objects, manifest = small_index()
+    seen: list[str] = []
+    hooked = HookedStore(objects, lambda _operation, path: seen.append(path))
+    for _ in range(3):
+        assert len(Searcher(hooked, manifest, tmp_path).search("common", 10)) == 6
+    assert sorted(seen) == sorted(part.path for part in manifest.parts)
+    assert {path.name for path in tmp_path.iterdir()} == {part.sha256 for part in manifest.parts}
+
+
+@pytest.mark.parametrize("harm", ["truncate", "remove", "header", "empty"])
+def test_a_cached_part_that_is_not_whole_is_fetched_again(tmp_path: Path, harm: str) -> None:
+    """What a machine that lost power left in the cache is replaced."""
+    objects, manifest = small_index()
+    Searcher(objects, manifest, tmp_path)
+    place = tmp_path / manifest.parts[0].sha256
+    file = next(place.glob("*.pos"))
+    if harm == "truncate":
+        os.truncate(file, 1)
+    elif harm == "remove":
+        file.unlink()
+    elif harm == "header":
+        (place / HEADER_FILE).write_bytes(b"")
+    else:
+        for path in place.iterdir():
+            path.unlink()
+    assert len(Searcher(objects, manifest, tmp_path).search('"common"', 10)) == 6
+    assert isinstance(read_header(place), Header)
+
+
+def test_searchers_that_open_at_once_share_a_cache(tmp_path: Path) -> None:
+    """Eight threads with a cold cache all open, and none leaves anything but the parts."""
+    objects, manifest = small_index()
+    found: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def run() -> None:
+        barrier.wait()
+        found.append(len(Searcher(objects, manifest, tmp_path).search("common", 10)))
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [6] * 8
+    assert {path.name for path in tmp_path.iterdir()} == {part.sha256 for part in manifest.parts}
+
+
+def test_leftovers_of_killed_processes_are_swept(tmp_path: Path) -> None:
+    """A directory of links that is older than an hour goes, a young one may be in use."""
+    objects, manifest = small_index()
+    for name in ("open-old", "open-young"):
+        (tmp_path / name).mkdir()
+    os.utime(tmp_path / "open-old", (0, 0))
+    Searcher(objects, manifest, tmp_path)
+    assert not (tmp_path / "open-old").exists()
+    assert (tmp_path / "open-young").exists()
+
+
+def test_without_hard_links_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that refuses links is served by copies."""
+
+    def refuse(*_: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    objects, manifest = small_index()
+    assert len(Searcher(objects, manifest, tmp_path).search("common", 10)) == 6

@@ -1,0 +1,167 @@
+"""Which staged parts make an index: every bucket exactly once, one fingerprint, one attempt a range."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelake._errors import DamageError, UsageError
+from tracelake.search.model import Manifest, Receipt, manifest_path, part_path
+from tracelake.search.protocol import assemble, choose
+
+OURS = "settings-1"
+
+
+def receipt(
+    lo: int,
+    hi: int,
+    attempt: str = "a",
+    fingerprint: str = OURS,
+    documents: int = 1,
+    sha256: str | None = None,
+) -> Receipt:
+    """Return a receipt whose checksum is made of its range, unless it is given."""
+    return Receipt(
+        build="b",
+        lo=lo,
+        hi=hi,
+        attempt=attempt,
+        documents=documents,
+        fingerprint=fingerprint,
+        size_bytes=10 * documents,
+        sha256=(sha256 or f"{lo:032x}{hi:032x}") if documents else None,
+        path=f"staged {lo}-{hi} {attempt}" if documents else None,
+    )
+
+
+def ranges(receipts: list[Receipt]) -> list[tuple[int, int]]:
+    """Return the ranges alone."""
+    return [(one.lo, one.hi) for one in receipts]
+
+
+def test_f7_one_attempt_of_speculative_twins_is_used() -> None:
+    """F7: of two attempts at a range one is chosen, whatever order the listing has."""
+    twins = [receipt(0, 2, "b"), receipt(2, 4, "a"), receipt(0, 2, "a"), receipt(2, 4, "c")]
+    for order in itertools.permutations(twins):
+        assert [one.attempt for one in choose("b", order, 4, OURS)] == ["a", "a"]
+
+
+@pytest.mark.parametrize(
+    ("have", "missing"),
+    [([], "[0, 8)"), ([(0, 4)], "[4, 8)"), ([(4, 8)], "[0, 4)"), ([(0, 2), (5, 8)], "[2, 5)")],
+)
+def test_f9_a_missing_range_is_named(have: list[tuple[int, int]], missing: str) -> None:
+    """F9: the error names the first buckets that no receipt covers."""
+    with pytest.raises(DamageError, match="no receipt for buckets") as caught:
+        choose("b", [receipt(lo, hi) for lo, hi in have], 8, OURS)
+    assert f"buckets {missing} of [0, 8)" in str(caught.value)
+
+
+def test_ranges_that_only_overlap_are_refused_by_name() -> None:
+    """Ranges that reach every bucket, but cannot be put side by side, are named."""
+    with pytest.raises(DamageError, match=r"\[0, 5\), \[3, 8\) overlap"):
+        choose("b", [receipt(0, 5), receipt(3, 8)], 8, OURS)
+
+
+def test_a_cover_is_found_among_the_leftovers_of_another_layout() -> None:
+    """J10: a run with 2 workers died, a run with 5 finished; leftovers that fit nowhere are left out."""
+    first_run = [receipt(0, 4)]
+    second_run = [receipt(0, 2), receipt(2, 3), receipt(3, 6), receipt(6, 7), receipt(7, 8)]
+    chosen = choose("b", first_run + second_run, 8, OURS)
+    assert ranges(chosen) == [(0, 2), (2, 3), (3, 6), (6, 7), (7, 8)]
+
+
+def test_f12_parts_with_other_settings_are_not_mixed_in() -> None:
+    """F12: where only mixed settings cover the input it is refused, and the other part named."""
+    mixed = [receipt(0, 4), receipt(4, 8, "z", "settings-2")]
+    with pytest.raises(UsageError, match=r"\[4, 8\) attempt z was built with the settings settings-2"):
+        choose("b", mixed, 8, OURS)
+
+
+def test_leftovers_with_other_settings_do_no_harm() -> None:
+    """Where parts with our settings cover the input, staged parts of another version are left out."""
+    chosen = choose("b", [receipt(0, 8, "a", "settings-2"), receipt(0, 4), receipt(4, 8)], 8, OURS)
+    assert {one.fingerprint for one in chosen} == {OURS}
+
+
+@given(st.data())
+def test_a_cover_is_found_if_and_only_if_there_is_one(data: st.DataObject) -> None:
+    """Against trying all subsets: chosen ranges cover exactly, and nothing is refused that has a cover."""
+    size = data.draw(st.integers(1, 6))
+    possible = [(lo, hi) for lo in range(size) for hi in range(lo + 1, size + 1)]
+    have = data.draw(st.lists(st.sampled_from(possible), unique=True, max_size=7))
+
+    def covers(some: tuple[tuple[int, int], ...]) -> bool:
+        return sorted(bucket for lo, hi in some for bucket in range(lo, hi)) == list(range(size))
+
+    exists = any(covers(some) for n in range(len(have) + 1) for some in itertools.combinations(have, n))
+    try:
+        chosen = ranges(choose("b", [receipt(lo, hi) for lo, hi in have], size, OURS))
+    except DamageError:
+        assert not exists
+    else:
+        assert covers(tuple(chosen))
+        assert chosen == sorted(chosen)
+
+
+def test_parts_of_the_parent_come_first_and_empty_ranges_have_none() -> None:
+    """Ordinals are dense: the parent's parts, then the new ones in order of range, none for no documents."""
+    parent = assemble("spans", "b", 1, [receipt(0, 4), receipt(4, 8)], None)
+    child = assemble("spans", "c", 2, [receipt(0, 1), receipt(1, 7, documents=0), receipt(7, 8)], parent)
+    assert child.parts[:2] == parent.parts
+    assert [(part.ordinal, part.build, part.lo, part.hi) for part in child.parts[2:]] == [
+        (2, "c", 0, 1),
+        (3, "c", 7, 8),
+    ]
+    assert child.parent == manifest_path("spans", "b")
+    assert child.documents == 4
+    assert all(part.path == part_path("spans", part.sha256) for part in child.parts)
+
+
+@pytest.mark.parametrize(("index", "upper"), [("other", 2), ("spans", 1), ("spans", 0)])
+def test_a_parent_of_another_index_or_a_later_time_is_refused(index: str, upper: int) -> None:
+    """A manifest follows only an earlier one of the same index."""
+    parent = assemble("spans", "b", 1, [receipt(0, 8)], None)
+    with pytest.raises(UsageError, match="cannot follow"):
+        assemble(index, "c", upper, [receipt(0, 7)], parent)
+
+
+def test_records_read_back_as_they_were_written() -> None:
+    """Receipts and manifests survive their JSON, with and without parts."""
+    for one in (receipt(0, 8), receipt(0, 8, documents=0)):
+        assert Receipt.from_json(one.to_json(), "r") == one
+    manifest = assemble("spans", "b", 1, [receipt(0, 4), receipt(4, 8)], None)
+    assert Manifest.from_json(manifest.to_json(), "m") == manifest
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"format_version":1', b'"format_version":2'),
+        (b'"ordinal":1', b'"ordinal":2'),
+        (b'"documents":1', b'"documents":0'),
+        (b'"upper":1', b'"upper":-1'),
+        (b'"upper":1', b'"upper":1,"surprise":0'),
+        (b'"lo":0', b'"lo":"0"'),
+        (b"parts/0", b"parts/1"),
+        (b"{", b""),
+    ],
+)
+def test_an_altered_manifest_is_refused_by_name(old: bytes, new: bytes) -> None:
+    """What cannot be a manifest of this format is damage, and the error names the object."""
+    manifest = assemble("spans", "b", 1, [receipt(0, 4), receipt(4, 8)], None)
+    data = manifest.to_json()
+    assert old in data
+    with pytest.raises(DamageError, match="some/path is not a manifest of format 1"):
+        Manifest.from_json(data.replace(old, new, 1), "some/path")
+
+
+def test_a_receipt_that_contradicts_itself_is_refused() -> None:
+    """A receipt says the same of its part in every field, and its range is not empty."""
+    data = receipt(0, 8).to_json()
+    for old, new in ((b'"documents":1', b'"documents":0'), (b'"hi":8', b'"hi":0')):
+        with pytest.raises(DamageError, match="not a receipt"):
+            Receipt.from_json(data.replace(old, new), "r")

@@ -1,0 +1,207 @@
+"""The query language, errors that help, and highlights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.search.lab import index_of, span, table
+from tracelake import limits
+from tracelake._errors import QueryError
+from tracelake.search.highlight import highlight
+from tracelake.search.query import Searcher
+from tracelake.search.syntax import EXAMPLE, terms
+
+ROWS = (
+    span(0, name="refund order", service="Shop", status="ERROR", kind="SERVER", output="it's done"),
+    span(1, name="chat", service="airline-agent", attributes=[("q", "the refund policy, please")]),
+    span(2, name="chat", service="airline-agent", input="policy for a refund", status=None, kind="CLIENT"),
+    span(
+        3, name="GET /cart", status_message="timeout: upstream", attributes=[("url", "http://shop/cart?id=7")]
+    ),
+    span(4, name="tool", events=[{"name": "exception", "attributes": [("message", "Schlüssel fehlt")]}]),
+)
+
+
+@pytest.fixture(scope="module")
+def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    """Five spans in two parts."""
+    objects, manifest = index_of([table(ROWS[:2]), table(ROWS[2:])])
+    return Searcher(objects, manifest, tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("refund", {0, 1, 2}),
+        ("REFUND", {0, 1, 2}),
+        ('"refund policy"', {1}),
+        ('"refund please"~1', {1}),
+        ("refund -policy", {0}),
+        ("refund AND policy", {1, 2}),
+        ("refund AND (order OR please)", {0, 1}),
+        ("name:refund", {0}),
+        ("service:airline-agent", {1, 2}),
+        ("service:AIRLINE-AGENT", {1, 2}),
+        ("service:airline", set()),
+        ("status:error", {0}),
+        ("status:ERROR", {0}),
+        ("kind:client", {2}),
+        ("text: IN [policy timeout]", {1, 2, 3}),
+        ("it's", {0}),
+        ('"http://shop/cart"', {3}),
+        ("schlüssel", {4}),
+        ("exception", {4}),
+        ("* -refund", {3, 4}),
+        ("*", {0, 1, 2, 3, 4}),
+        ("nowhere", set()),
+        ("!!!", set()),
+    ],
+)
+def test_what_queries_find(searcher: Searcher, query: str, expected: set[int]) -> None:
+    """Words, phrases, operators and fields find the spans that they say."""
+    found = {hit.span_id for hit in searcher.search(query, 10)}
+    assert found == {ROWS[number]["span_id"] for number in expected}
+
+
+def test_a_name_weighs_more_than_a_text(searcher: Searcher) -> None:
+    """The span that is called so comes before those that mention it."""
+    assert searcher.search("refund", 1)[0].span_id == ROWS[0]["span_id"]
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("foo:bar baz", "there is no field 'foo', only service, kind, status, name, text; "),
+        ("foo:bar baz", 'quote it: "foo:bar" baz'),
+        ("see http://shop/cart now", 'quote it: see "http://shop/cart" now'),
+        ("id:7", "there is no field 'id'"),
+        ('say "refund', "the double quote at character 5 has no partner"),
+        ('a"b', "the double quote at character 2 has no partner"),
+        ("(refund", "a parenthesis has no partner"),
+        ("refund AND", "AND and OR need words on both sides"),
+        ("a OR OR b", "AND and OR need words on both sides"),
+        ("-refund", "it only says what to leave out; say of what: * -refund"),
+        ("name:*", "a field followed by * alone is not supported"),
+        ("/re.*fund/", "regular expressions are not supported"),
+        ('{"role": 1}', "put text with special characters in double quotes"),
+        ("[refund]", 'put text with special characters in double quotes: "[refund]"'),
+        ("", "the search is empty"),
+        ("   ", "the search is empty"),
+        ("a" * (limits.QUERY_MAX_CHARS + 1), "the limit is 4096"),
+    ],
+)
+def test_a_query_that_does_not_parse_is_explained(searcher: Searcher, query: str, reason: str) -> None:
+    """The error says what is wrong with this query, and how a right one looks."""
+    with pytest.raises(QueryError) as caught:
+        searcher.search(query, 10)
+    assert reason in str(caught.value)
+    assert EXAMPLE in str(caught.value)
+
+
+def test_the_ways_out_that_errors_name_work(searcher: Searcher) -> None:
+    """What the messages tell people to write is a query."""
+    for query in (EXAMPLE, '"foo:bar" baz', 'see "http://shop/cart" now', "* -refund", '"[refund]"', r"a\"b"):
+        searcher.search(query, 10)
+
+
+PIECES = [
+    '"',
+    "'",
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    "a",
+    "refund",
+    "name:",
+    "id:",
+    "+",
+    "-",
+    "*",
+    "^2",
+    "~2",
+    " AND ",
+]
+PIECES += [" OR ", " NOT ", " TO ", ":", "\\", "/", ">", "<=", " ", "IN [", "!", "é", "\0", "\ud800"]
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.sampled_from(PIECES), max_size=10).map("".join) | st.text(max_size=20))
+@example("(" * 2000 + "a" + ")" * 2000)
+@example("NOT " * 1000 + "a")
+@example("+(-(" * 500 + "a" + "))" * 500)
+def test_any_text_is_answered_or_refused_with_a_query_error(searcher: Searcher, query: str) -> None:
+    """No text that people type ends in any other error, neither for searching nor for highlighting."""
+    try:
+        searcher.search(query, 10)
+    except QueryError:
+        return
+    excerpt = highlight(["a refund é", "name"], query)
+    assert len(excerpt) <= limits.HIGHLIGHT_MAX_CHARS
+
+
+def test_an_empty_index_still_checks_queries(tmp_path: Path) -> None:
+    """Without parts nothing is found, and a wrong query is wrong all the same."""
+    objects, manifest = index_of([table([])])
+    searcher = Searcher(objects, manifest, tmp_path)
+    assert searcher.search("refund", 10) == []
+    with pytest.raises(QueryError, match="no field"):
+        searcher.search("foo:bar", 10)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ('Refund "Airline Policy" -excluded', {"refund", "airline policy"}),
+        ("name:chat service:shop text:x^2", {"chat", "x"}),
+        ("(a OR NOT b) AND it's", {"a", "it s"}),
+        ("foo-bar text: IN [one Two]", {"foo bar", "one", "two"}),
+        ("*", set()),
+    ],
+)
+def test_terms_are_what_hits_may_show(query: str, expected: set[str]) -> None:
+    """Words and phrases of names and texts, lower case, without what is excluded."""
+    assert terms(query) == expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "query", "expected"),
+    [
+        (["The Refund policy."], "refund", "The [[Refund]] policy."),
+        (["a refund  policy\nhere"], '"refund policy"', "a [[refund policy]] here"),
+        (["refunds are not it", "refund"], "refund", "[[refund]]"),
+        (["only one", "one and two"], "one two", "[[one]] and [[two]]"),
+        (["it's x_y"], "it's y", "[[it's]] x_[[y]]"),
+        (["SCHLÜSSEL fehlt"], "schlüssel", "[[SCHLÜSSEL]] fehlt"),
+        (["", "  ", "no match here"], "service:shop", "no match here"),
+        ([], "refund", ""),
+        (["(a+b) [x] *"], '"a+b"', "([[a+b]]) [x] *"),
+    ],
+)
+def test_highlights_mark_the_matches(texts: list[str], query: str, expected: str) -> None:
+    """Matches are whole words of the text that shows most of the query, in its own spelling."""
+    assert highlight(texts, query) == expected
+
+
+def test_a_highlight_of_a_long_text_is_short_and_has_the_best_place() -> None:
+    """The excerpt is cut around the place where both words stand, with dots where it was cut."""
+    text = "alpha " + "filler " * 5_000 + "here alpha meets beta at last " + "filler " * 5_000
+    excerpt = highlight([text], "alpha beta")
+    assert "[[alpha]] meets [[beta]]" in excerpt
+    assert excerpt.startswith("…")
+    assert excerpt.endswith("…")
+    assert len(excerpt) <= limits.HIGHLIGHT_MAX_CHARS
+
+
+@given(st.lists(st.sampled_from(["alpha", "beta", "x" * 150, "\n", "…", "y"]), max_size=60), st.booleans())
+def test_a_highlight_never_exceeds_its_limit(words: list[str], joined: bool) -> None:
+    """However many and long the matches are, the excerpt with its marks fits, and marks are in pairs."""
+    excerpt = highlight([("" if joined else " ").join(words)], "alpha beta " + "x" * 150)
+    assert len(excerpt) <= limits.HIGHLIGHT_MAX_CHARS
+    assert excerpt.count("[[") == excerpt.count("]]")

@@ -1,0 +1,33 @@
+"""A client of an application over a lake in memory, without pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.server.client import Client
+from tests.server.fake_lake import FakeLake
+from tests.server.faults import FaultyStore
+from tracelake.server.app import create_app
+from tracelake.tracking.inbox import Inbox
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    """Return the store behind the inbox."""
+    return FaultyStore()
+
+
+@pytest.fixture
+def lake() -> FakeLake:
+    """Return the lake that is read; a module may override it."""
+    return FakeLake([])
+
+
+@pytest.fixture
+def client(store: FaultyStore, lake: FakeLake) -> Iterator[Client]:
+    """Return a client of the application."""
+    with closing(Inbox(store, ack_timeout_s=1.0)) as inbox:
+        yield Client(create_app(lake, inbox))

@@ -1,0 +1,149 @@
+"""A lake in memory for tests of pages and API that need no pipeline: rows in, the reading surface out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from tracelake._errors import NotFoundError, QueryError
+from tracelake.otlp.schema import SPANS_TABLE
+from tracelake.pipeline.traces import TRACES
+from tracelake.records import Hit, Row, Trace
+
+OTLP_NUMBERS = (
+    "flags",
+    "dropped_attributes_count",
+    "dropped_events_count",
+    "dropped_links_count",
+    "resource_dropped_attributes_count",
+)
+
+
+def span_row(trace: int = 1, span: int = 1, parent: int | None = None, **changed: Any) -> Row:
+    """Return a row of table `spans`, 1 s long, starting `span` seconds after its trace."""
+    start_ns = 1_760_000_000_000_000_000 + trace * 60_000_000_000 + span * 1_000_000_000
+    row: Row = {
+        "trace_id": f"{trace:032x}",
+        "span_id": f"{span:016x}",
+        "parent_span_id": None if parent is None else f"{parent:016x}",
+        "workspace": "default",
+        "service": "shop",
+        "name": f"step {span}",
+        "kind": "INTERNAL",
+        "status": None,
+        "status_message": None,
+        "start_ns": start_ns,
+        "end_ns": start_ns + 1_000_000_000,
+        "duration_ns": 1_000_000_000,
+        "session_id": None,
+        "user_id": None,
+        "model": None,
+        "input_tokens": None,
+        "output_tokens": None,
+        "input": None,
+        "output": None,
+        "attributes": {},
+        "resource": {"service.name": "shop"},
+        "scope": None,
+        "events": [],
+        "links": [],
+        "otlp": dict.fromkeys(OTLP_NUMBERS, 0),
+        "transaction": 0,
+    }
+    return row | changed
+
+
+class FakeLake:
+    """Answers like a lake that holds these spans."""
+
+    url = "memory:"
+
+    def __init__(self, spans: list[Row]) -> None:
+        """Group the spans in traces."""
+        grouped: dict[str, list[Row]] = {}
+        for span in sorted(spans, key=lambda span: int(span["start_ns"])):
+            grouped.setdefault(span["trace_id"], []).append(span)
+        self._traces = {
+            trace_id: Trace(trace_id, _summary(rows), tuple(rows)) for trace_id, rows in grouped.items()
+        }
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._traces.clear()
+
+    def sql(self, query: str) -> pa.Table:
+        """Run a query over table `traces`."""
+        traces = pa.Table.from_pylist([trace.summary for trace in self._traces.values()], schema=TRACES)
+        with duckdb.connect() as connection:
+            connection.register("traces", traces)
+            found: pa.Table = connection.sql(query).to_arrow_table()
+            return found
+
+    def search(self, query: str, *, where: str | None = None, limit: int = 20) -> list[Hit]:
+        """Return the spans whose output holds the query; `where` may only name a service."""
+        if '"' in query:
+            raise QueryError("a quotation mark is open; close it")
+        hits = [
+            Hit(
+                span["trace_id"],
+                span["span_id"],
+                1.5,
+                span["service"],
+                span["name"],
+                span["start_ns"],
+                marked,
+            )
+            for trace in self._traces.values()
+            for span in trace.spans
+            if (marked := (span["output"] or "").replace(query, f"[[{query}]]")) != (span["output"] or "")
+            and (where is None or where == f"service = '{span['service']}'")
+        ]
+        return hits[:limit]
+
+    def trace(self, trace_id: str) -> Trace:
+        """Return a trace by its whole id."""
+        if trace_id not in self._traces:
+            raise NotFoundError(f"no trace {trace_id}")
+        return self._traces[trace_id]
+
+    def table(self, name: str) -> FakeSpans:
+        """Return table `spans`."""
+        assert name == "spans"
+        return FakeSpans([span for trace in self._traces.values() for span in trace.spans])
+
+
+class FakeSpans:
+    """Table `spans` of a fake lake."""
+
+    def __init__(self, spans: list[Row]) -> None:
+        """Hold the rows."""
+        self._spans = spans
+
+    def lookup(self, trace_ids: Sequence[str]) -> pa.Table:
+        """Return the rows of some traces, maps as Arrow wants them."""
+        maps = ("attributes", "resource")
+        rows = [span | {name: list(span[name].items()) for name in maps} for span in self._spans]
+        return pa.Table.from_pylist([row for row in rows if row["trace_id"] in trace_ids], schema=SPANS_TABLE)
+
+
+def _summary(spans: list[Row]) -> Row:
+    root = next((span for span in spans if span["parent_span_id"] is None), spans[0])
+    copied = ("trace_id", "workspace", "name", "service", "session_id", "user_id", "transaction")
+    start_ns, end_ns = min(span["start_ns"] for span in spans), max(span["end_ns"] for span in spans)
+    return {name: root[name] for name in copied} | {
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+        "duration_ns": max(end_ns - start_ns, 0),
+        "span_count": len(spans),
+        "error_count": sum(span["status"] == "ERROR" for span in spans),
+        "input_tokens": _total(spans, "input_tokens"),
+        "output_tokens": _total(spans, "output_tokens"),
+    }
+
+
+def _total(spans: list[Row], column: str) -> int | None:
+    numbers = [span[column] for span in spans if span[column] is not None]
+    return sum(numbers) if numbers else None

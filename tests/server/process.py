@@ -1,0 +1,54 @@
+"""A real server in a process of its own, that tests can kill."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+PROGRAM = """
+import logging, sys, tracelake
+from tracelake.server.run import serve
+logging.basicConfig(level=logging.WARNING)
+with tracelake.open(sys.argv[1]) as lake:
+    serve(lake, port=int(sys.argv[2]), pipeline=sys.argv[3] == "pipeline", interval_s=0.2,
+          on_listening=lambda url: print(url, flush=True))
+print("closed", flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class ServerProcess:
+    """A process that serves at `url`."""
+
+    process: subprocess.Popen[str]
+    url: str
+
+    def kill(self) -> None:
+        """End it at once, as kill -9 does."""
+        self.process.kill()
+        self.process.wait(10)
+
+    def stop(self, timeout_s: float = 60) -> tuple[int, str]:
+        """Send SIGTERM; return the exit code and what it still wrote on standard output."""
+        self.process.send_signal(signal.SIGTERM)
+        written, _ = self.process.communicate(timeout=timeout_s)
+        return self.process.returncode, written
+
+
+@contextmanager
+def serving(lake: Path, pipeline: bool = False, port: int = 0) -> Iterator[ServerProcess]:
+    """Serve a lake until the end of the block. What goes wrong is on standard error."""
+    arguments = [sys.executable, "-c", PROGRAM, str(lake), str(port), "pipeline" if pipeline else "no"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert url, "the server did not start; see its standard error"
+            yield ServerProcess(process, url)
+        finally:
+            process.kill()

@@ -1,0 +1,68 @@
+"""The loop that runs the pipeline beside the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event
+
+import pytest
+
+from tracelake import limits
+from tracelake._errors import StorageError
+from tracelake.server.background import PipelineLoop
+
+
+class Runs:
+    """A pipeline whose first runs fail; tells when it has run so often."""
+
+    def __init__(self, failures: int, until: int) -> None:
+        """Fail so many times, then find nothing."""
+        self.count = 0
+        self.reached = Event()
+        self.during: Callable[[], None] = lambda: None
+        self._failures, self._until = failures, until
+
+    def run_once(self) -> None:
+        """Run."""
+        self.count += 1
+        self.during()
+        if self.count >= self._until:
+            self.reached.set()
+        if self.count <= self._failures:
+            raise StorageError(f"no store, run {self.count}")
+
+
+def test_failures_are_shown_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """A failure is logged and shown; when a later run goes well, nothing is shown any more."""
+    runs, seen = Runs(failures=2, until=4), []
+    loop = PipelineLoop(runs.run_once, 0.001)
+    runs.during = lambda: seen.append(loop.problem())
+    loop.start()
+    assert runs.reached.wait(5)
+    loop.stop()
+    assert seen[0] is None
+    assert "failed 1 times, last: no store, run 1" in str(seen[1])
+    assert "failed 2 times" in str(seen[2])
+    assert loop.problem() is None
+    assert "the inbox keeps its input" in caplog.text
+
+
+def test_pauses_grow_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause after failures grows, and not beyond its limit."""
+    monkeypatch.setattr(limits, "PIPELINE_PAUSE_MAX_S", 0.02)
+    runs = Runs(failures=100, until=10)
+    loop = PipelineLoop(runs.run_once, 0.01)
+    loop.start()
+    assert runs.reached.wait(5)
+    loop.stop()
+
+
+def test_stop_lets_a_run_finish() -> None:
+    """Stop returns after the run that is under way, and no other begins."""
+    runs, release = Runs(failures=0, until=1), Event()
+    runs.during = lambda: release.set() if not release.is_set() else None
+    loop = PipelineLoop(runs.run_once, 60.0)
+    loop.start()
+    assert release.wait(5)
+    loop.stop()
+    assert runs.count == 1

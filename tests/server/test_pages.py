@@ -1,0 +1,123 @@
+"""The pages as HTML; `tests/browser` looks at them in a browser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.server.client import Client
+from tests.server.fake_lake import FakeLake, span_row
+from tracelake import limits
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+TRACE = f"{1:032x}"
+
+
+@pytest.fixture
+def lake() -> FakeLake:
+    """Return a lake with one trace whose every text is hostile, and one of many spans."""
+    names = ("service", "name", "session_id", "user_id", "model", "status_message", "input")
+    texts: dict[str, Any] = dict.fromkeys(names, HOSTILE)
+    return FakeLake(
+        [
+            span_row(1, 1, **texts, output=f"{HOSTILE} word", end_ns=0, duration_ns=0),
+            *(span_row(2, number, parent=number // 2 or None) for number in range(1, 51)),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        f"/traces/{TRACE}",
+        "/search?q=word",
+        f"/search?q={HOSTILE}",
+        f"/?service={HOSTILE}",
+        f"/traces/{HOSTILE}",
+    ],
+)
+def test_hostile_text_is_escaped(client: Client, path: str) -> None:
+    """HTML from a span or from the address never becomes markup, and the policy allows no script in the page."""
+    response = client.get(path)
+    assert response.headers["content-type"].startswith("text/html")
+    assert "<script>alert" not in response.text
+    assert "<img src=x" not in response.text
+    assert response.headers["content-security-policy"].startswith("default-src 'self';")
+
+
+@pytest.mark.parametrize(
+    ("path", "twin"),
+    [
+        ("/", "/api/v1/traces"),
+        ("/?service=shop&errors=true", "/api/v1/traces?service=shop&amp;errors=true"),
+        ("/search?q=word", "/api/v1/search?q=word"),
+        (f"/traces/{TRACE}", f"/api/v1/traces/{TRACE}"),
+    ],
+)
+def test_every_page_links_to_its_json(client: Client, path: str, twin: str) -> None:
+    """The link to the JSON twin carries the same parameters."""
+    assert f'class="twin" href="{twin}"' in client.get(path).text
+    assert client.get(twin.replace("&amp;", "&")).status_code == 200
+
+
+def test_list_is_paged_by_links(client: Client) -> None:
+    """Pages of the list link to each other and keep the filters."""
+    first = client.get("/?order=oldest&limit=1").text
+    assert 'href="/?order=oldest&amp;limit=1&amp;offset=1" rel="next"' in first
+    assert (
+        'href="/?order=oldest&amp;limit=1&amp;offset=0" rel="prev"'
+        in client.get("/?order=oldest&limit=1&offset=1").text
+    )
+
+
+def test_empty_form_fields_are_no_filters(client: Client) -> None:
+    """The form sends all its fields; empty ones filter nothing."""
+    page = client.get("/?service=&name=&session=&user=&min_duration_ms=&order=newest").text
+    assert page.count('<td class="name">') == 2
+
+
+def test_long_traces_are_paged(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace of more spans than a page holds says so, and the page with a given span can be asked for."""
+    monkeypatch.setattr(limits, "TRACE_PAGE_SPANS_MAX", 20)
+    first = client.get(f"/traces/{2:032x}").text
+    assert "50 spans; the page shows 1–20" in first  # noqa: RUF001 the page has an en dash
+    assert first.count('role="treeitem"') == 20
+    assert 'href="?first=20"' in first
+    last = client.get(f"/traces/{2:032x}?first=40").text
+    assert last.count('role="treeitem"') == 10
+    wanted = client.get(f"/traces/{2:032x}?span={31:016x}").text
+    assert f'data-span="{31:016x}"' in wanted
+    assert wanted.count('role="treeitem"') <= 20
+
+
+def test_search_page_shows_matches_and_problems(client: Client) -> None:
+    """Matches are marked; a query that does not parse says why and stays in its field; no text asks for one."""
+    assert "<mark>word</mark>" in client.get("/search?q=word").text
+    broken = client.get("/search", params={"q": '"open'})
+    assert broken.status_code == 400
+    assert "quotation mark is open" in broken.text
+    assert "&#34;open" in broken.text
+    assert "Nothing found" in client.get("/search?q=absent").text
+    assert client.get("/search").status_code == 200
+
+
+def test_errors_are_pages(client: Client) -> None:
+    """A page that is not there, and a bad parameter, are answered with a page."""
+    missing = client.get("/traces/unknown")
+    assert (missing.status_code, "no trace unknown" in missing.text) == (404, True)
+    assert "<h1>" in client.get("/nothing").text
+    assert client.get("/?limit=0").status_code == 400
+
+
+@pytest.mark.parametrize("name", ["tracelake.css", "waterfall.js", "icon.svg"])
+def test_static_files_are_served(client: Client, name: str) -> None:
+    """What pages load comes from this server."""
+    assert client.get(f"/static/{name}").status_code == 200
+
+
+def test_empty_lake_says_how_to_fill_it(client: Client, lake: FakeLake) -> None:
+    """Where there is no trace, the page says how to send some."""
+    lake.clear()
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1" in client.get("/").text

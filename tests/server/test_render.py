@@ -1,0 +1,75 @@
+"""How values look on a page, for whatever a table can hold."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelake.server import render
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (0, "0 ns"),
+        (850, "850 ns"),
+        (1_250, "1.25 µs"),
+        (999_999, "1000 µs"),
+        (12_345_678, "12.3 ms"),
+        (59_900_000_000, "59.9 s"),
+        (125_000_000_000, "2 m 05 s"),
+        (7_500_000_000_000, "2 h 05 m"),
+        (-1_500_000, "-1.50 ms"),
+        (-125_000_000_000, "-2 m 05 s"),
+    ],
+)
+def test_duration(nanoseconds: int, text: str) -> None:
+    """A duration has two or three digits and a unit."""
+    assert render.duration(nanoseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "in the future"),
+        (0, "now"),
+        (1, "1 second ago"),
+        (7300, "2 hours ago"),
+        (86400 * 800, "2 years ago"),
+    ],
+)
+def test_ago(seconds: int, text: str) -> None:
+    """A time is told by its largest unit."""
+    now_ns = 10**18
+    assert render.ago(now_ns - seconds * 10**9, now_ns) == text
+
+
+def test_timestamp() -> None:
+    """A time is shown in UTC with microseconds."""
+    assert render.timestamp(1_661_140_374_351_773_094) == "2022-08-22 03:52:54.351773"
+
+
+@given(INT64)
+def test_every_number_can_be_shown(number: int) -> None:
+    """No value of a column makes a page fail."""
+    assert render.duration(number)
+    assert render.timestamp(number)
+    assert render.ago(number, 10**18)
+    assert render.count(number)
+
+
+@given(st.text())
+def test_highlights_are_inert(excerpt: str) -> None:
+    """Of all that an excerpt holds, only its marks become markup."""
+    shown = str(render.highlighted(excerpt))
+    assert "<" not in shown.replace("<mark>", "").replace("</mark>", "")
+    assert shown.count("<mark>") == shown.count("</mark>")
+
+
+def test_tokens() -> None:
+    """Unknown tokens are a dash, or nothing where neither number is known."""
+    assert render.tokens({"input_tokens": 1200, "output_tokens": None}) == "1,200 / –"  # noqa: RUF001
+    assert render.tokens({"input_tokens": None, "output_tokens": None}) == ""

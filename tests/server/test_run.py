@@ -1,0 +1,108 @@
+"""Real server processes: addresses, shutdown, and kill -9 under load."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import httpx
+import pytest
+
+import tracelake
+from tests.server.faults import inbox_payloads
+from tests.server.otlp_requests import export_request
+from tests.server.process import serving
+from tracelake.server.run import serve
+from tracelake.storage.files import FileObjectStore
+
+HEADERS = {"Content-Type": "application/x-protobuf"}
+
+
+@pytest.fixture
+def lake_path(tmp_path: Path) -> Path:
+    """Return the directory of a new lake."""
+    tracelake.init(tmp_path / "lake").close()
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def lake(lake_path: Path) -> Iterator[tracelake.Lake]:
+    """Return a new lake, open."""
+    with tracelake.open(lake_path) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com", ""])
+def test_only_this_machine_is_served(lake: tracelake.Lake, host: str) -> None:
+    """An address that other machines can reach is refused with the way out."""
+    with pytest.raises(tracelake.UsageError, match=r"127\.0\.0\.1"):
+        serve(lake, host=host, port=0)
+
+
+def test_a_taken_port_is_refused(lake: tracelake.Lake) -> None:
+    """A port that another process listens on gives an error that names it."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(tracelake.UsageError, match=rf"127\.0\.0\.1:{port}.*--port"):
+            serve(lake, port=port)
+
+
+def test_sigterm_ends_it_cleanly(lake_path: Path) -> None:
+    """After SIGTERM requests under way are answered, what they brought is stored, and the exit code is 0."""
+    with serving(lake_path) as server:
+        body = export_request(1).SerializeToString()
+
+        def slowly() -> Iterator[bytes]:
+            yield body[:10]
+            started.set()
+            time.sleep(0.5)
+            yield body[10:]
+
+        started = Event()
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(
+                httpx.post, f"{server.url}/v1/traces", content=slowly(), headers=HEADERS, timeout=20
+            )
+            assert started.wait(5)
+            assert server.stop() == (0, "closed\n")
+            assert answer.result(5).status_code == 200
+    assert [item.data for item in inbox_payloads(FileObjectStore(lake_path))] == [body]
+
+
+def test_o1_kill_under_load_loses_nothing_that_was_acknowledged(lake_path: Path) -> None:
+    """Killed at any moment, the inbox holds every acknowledged request once, each whole (O1)."""
+    sent = [
+        export_request(number, text="x" * (number % 7) * 5_000).SerializeToString()
+        for number in range(1, 1_500)
+    ]
+    acknowledged: list[bytes] = []
+    with (
+        serving(lake_path) as server,
+        ThreadPoolExecutor(16) as pool,
+        httpx.Client(headers=HEADERS) as client,
+    ):
+
+        def send(body: bytes) -> None:
+            try:
+                response = client.post(f"{server.url}/v1/traces", content=body)
+            except httpx.TransportError:
+                return
+            if response.status_code == 200:
+                acknowledged.append(body)
+
+        answers = [pool.submit(send, body) for body in sent]
+        while len(acknowledged) < 200:
+            time.sleep(0.001)
+        server.kill()
+        for answer in answers:
+            answer.result(20)
+    stored = Counter(item.data for item in inbox_payloads(FileObjectStore(lake_path)))
+    assert 200 <= len(acknowledged) < len(sent)
+    assert all(stored[body] == 1 for body in acknowledged)
+    assert set(stored) <= set(sent)
+    assert max(stored.values()) == 1

@@ -1,0 +1,65 @@
+"""Where the bars of a trace stand."""
+
+from __future__ import annotations
+
+import time
+
+from tests.server.fake_lake import span_row
+from tracelake.records import Row, Trace
+from tracelake.server.waterfall import Waterfall, lay_out
+
+
+def waterfall(*spans: Row) -> Waterfall:
+    """Lay these spans out."""
+    return lay_out(Trace("t", {}, spans))
+
+
+def test_bars_stand_on_one_axis() -> None:
+    """The axis runs from the first start to the last end; bars keep their proportions."""
+    laid = waterfall(
+        span_row(1, 0, end_ns=span_row(1, 10)["start_ns"]),
+        span_row(1, 5, parent=0, service="bank"),
+    )
+    assert [(bar.depth, bar.parent, bar.x, bar.width) for bar in laid.bars] == [
+        (0, True, 0, 1000),
+        (1, False, 500, 100),
+    ]
+    assert laid.ticks == ["0", "2.50 s", "5.00 s", "7.50 s", "10.0 s"]
+    assert laid.services == {"shop": 0, "bank": 1}
+
+
+def test_running_span_reaches_to_the_end() -> None:
+    """A span without an end is drawn to the end of the axis."""
+    laid = waterfall(span_row(1, 0, end_ns=0), span_row(1, 9))
+    assert (laid.bars[0].x, laid.bars[0].width) == (0, 1000)
+
+
+def test_odd_times_and_shapes_are_drawn() -> None:
+    """An end before the start, equal times, no service, orphans and cycles all get a bar on the axis."""
+    odd = [
+        span_row(1, 1, end_ns=1, service=None),
+        span_row(1, 1, parent=77, span_id="orphan"),
+        span_row(1, 2, parent=3),
+        span_row(1, 3, parent=2),
+        span_row(1, 4, start_ns=-(2**63), end_ns=2**63 - 1),
+    ]
+    for spans in (odd, odd[:1], []):
+        laid = waterfall(*spans)
+        assert len(laid.bars) == len(spans)
+        assert all(0 <= bar.x <= 1000 and 0 <= bar.width <= 1000 for bar in laid.bars)
+
+
+def test_page_of_a_span() -> None:
+    """The page that shows a span begins at a multiple of its size; an unknown span is on the first."""
+    laid = waterfall(*(span_row(1, number) for number in range(10)))
+    assert laid.first_of_page(f"{7:016x}", 3) == 6
+    assert laid.first_of_page("unknown", 3) == 0
+
+
+def test_many_spans_take_no_time() -> None:
+    """A chain of 10,000 spans, each the child of the last, is laid out well within a second or two."""
+    spans = [span_row(1, number, parent=number - 1 if number else None) for number in range(10_000)]
+    start = time.monotonic()
+    laid = waterfall(*spans)
+    assert (laid.bars[-1].depth, laid.bars[-1].indent) == (9_999, 24)
+    assert time.monotonic() - start < 5

@@ -1,0 +1,371 @@
+"""The protocols with one rule broken each: a simulator that does not find them proves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.simulation.scenarios import (
+    BUCKETS,
+    BUILD,
+    INDEX,
+    IndexScenario,
+    JournalScenario,
+    RepositoryScenario,
+    ShardScenario,
+    StoreScenario,
+    receipt_of,
+)
+from tracelake.journal.model import Record
+from tracelake.journal.model import to_bytes as to_journal_bytes
+from tracelake.journal.store import Journal, Recorded
+from tracelake.search import fields
+from tracelake.search.finalize import (
+    _published,
+    _receipts,
+    _write_marker,
+    _write_parts,
+    clean_staging,
+    finalize,
+)
+from tracelake.search.model import Manifest, manifest_path
+from tracelake.search.protocol import assemble, choose
+from tracelake.shards.model import Batch, to_bytes
+from tracelake.shards.protocol import AlreadyThere, Swap, UpperMismatch, Verdict, append, classify
+from tracelake.shards.store import Shard
+from tracelake.storage import ABSENT, Done, Entry, Indeterminate, KeyValueStore, Version
+from tracelake.testing import Faults, Process, Scenario
+from tracelake.versions.model import Branch, Commit, Metarange, Range, content_id
+from tracelake.versions.model import to_bytes as versions_to_bytes
+from tracelake.versions.store import Repository
+
+# Shards
+
+
+class BlindOverwrite(Shard):
+    """The state is written whatever stands there."""
+
+    def _swap(self, decision: Swap, version: Version | None) -> bool:
+        del version
+        self._key_value.set("shards", self.name, to_bytes(decision.state))
+        return True
+
+
+class NoReadBack(Shard):
+    """A lost reply is taken for success."""
+
+    def _swap(self, decision: Swap, version: Version | None) -> bool:
+        expected = ABSENT if version is None else version
+        outcome = self._key_value.set_if("shards", self.name, to_bytes(decision.state), expected)
+        return isinstance(outcome, Done | Indeterminate)
+
+
+class NoWriteId(Shard):
+    """What is read back is decided by `upper` alone: our own earlier success looks like another's."""
+
+    def compare_and_append(self, batch: Batch) -> UpperMismatch | None:
+        ref = self._write_record(batch)
+        while True:
+            state, version = self._read()
+            decision = append(state, batch.lower, batch.upper, ref)
+            if isinstance(decision, AlreadyThere):
+                decision = UpperMismatch(state.upper)
+            if isinstance(decision, UpperMismatch):
+                self._objects.delete(ref.path)
+                return decision
+            if self._swap(decision, version):
+                return None
+
+
+class DeletedOnUnknown(Shard):
+    """The parts are deleted when nobody knows whether they are published."""
+
+    def compare_and_append(self, batch: Batch) -> UpperMismatch | None:
+        ref = self._write_record(batch)
+        state, version = self._read()
+        decision = append(state, batch.lower, batch.upper, ref)
+        if isinstance(decision, Swap):
+            expected = ABSENT if version is None else version
+            outcome = self._key_value.set_if("shards", self.name, to_bytes(decision.state), expected)
+            if isinstance(outcome, Done):
+                return None
+        self._objects.delete(ref.path)
+        return UpperMismatch(state.upper)
+
+
+class PublishedFirst(Shard):
+    """The state names the batch before its record is written."""
+
+    def compare_and_append(self, batch: Batch) -> UpperMismatch | None:
+        held: list[tuple[str, bytes]] = []
+        objects, writes = self._objects, self._objects.put
+        with contextlib.ExitStack() as stack:
+            vars(objects)["put"] = lambda path, data: held.append((path, data))
+            stack.callback(vars(objects).pop, "put")
+            result = super().compare_and_append(batch)
+        for path, data in held if result is None else []:
+            writes(path, data)
+        return result
+
+
+class NotEqualIsNotYet(ShardScenario):
+    """Waits for `upper` to be equal to its time, and so for ever once `upper` has passed it."""
+
+    def classify(self, ts: int, upper: int, input_frontier: int) -> Verdict:
+        verdict = classify(ts, upper, input_frontier)
+        return Verdict.HOLD if ts != upper else verdict
+
+
+# Journal
+
+
+class KeepsItsOwn(Journal):
+    """The loser goes on with its own record."""
+
+    def _create(self, sequence: int, record: Record) -> tuple[Record, bool]:
+        super()._create(sequence, record)
+        return record, True
+
+
+class StepBeforeSeal(Journal):
+    """Reads the step first: a peer may record both between the two reads."""
+
+    def read(self, transaction: int) -> Recorded:
+        if self._get(2 * transaction) is None and self._get(2 * transaction + 1) is not None:
+            raise AssertionError("a seal without a step")
+        return super().read(transaction)
+
+
+class CreatedOnce(Journal):
+    """Takes it for granted that a record stands after a lost reply."""
+
+    def _create(self, sequence: int, record: Record) -> tuple[Record, bool]:
+        key = self._key(sequence)
+        outcome = self._store.set_if(self._partition, key, to_journal_bytes(record), ABSENT)
+        if isinstance(outcome, Indeterminate):
+            assert self._store.get(self._partition, key) is not None, "a record is never deleted"
+        return super()._create(sequence, record)
+
+
+class BlindRecord(Journal):
+    """Records whatever stands there."""
+
+    def _create(self, sequence: int, record: Record) -> tuple[Record, bool]:
+        self._store.set(self._partition, self._key(sequence), to_journal_bytes(record))
+        return record, True
+
+
+# Repository
+
+
+class BlindHead(Repository):
+    """The head is written whatever it is."""
+
+    def _move(self, branch: str, commit_id: str, expected: Version | None) -> bool:
+        del expected
+        self._key_value.set("branches", branch, versions_to_bytes(Branch(commit_id)))
+        return True
+
+
+class HeadTakenForMoved(Repository):
+    """A lost reply is taken for success."""
+
+    def _move(self, branch: str, commit_id: str, expected: Version | None) -> bool:
+        value = versions_to_bytes(Branch(commit_id))
+        outcome = self._key_value.set_if("branches", branch, value, ABSENT if expected is None else expected)
+        return isinstance(outcome, Done | Indeterminate)
+
+
+class HeadBeforeCommit(Repository):
+    """The head names a commit that is written afterwards."""
+
+    def _write(self, kind: str, record: Range | Metarange | Commit) -> str:
+        if isinstance(record, Commit):
+            self._held = record
+            return content_id(versions_to_bytes(record))
+        return super()._write(kind, record)
+
+    def _move(self, branch: str, commit_id: str, expected: Version | None) -> bool:
+        moved = super()._move(branch, commit_id, expected)
+        super()._write("commits", self._held)
+        return moved
+
+
+class BuildsAgain(Repository):
+    """Commits without looking whether the transaction has its commit."""
+
+    def transaction_of(self, commit_id: str) -> int:
+        return min(super().transaction_of(commit_id), self._asked - 1)
+
+    def commit_transaction(self, transaction: int, *given: object, **named: object) -> str:
+        self._asked = transaction
+        return super().commit_transaction(transaction, *given, **named)  # type: ignore[arg-type]
+
+
+# Index
+
+
+class DeletedBeforeMarker(IndexScenario):
+    """The staging is cleaned before the marker says that it is not needed."""
+
+    def finalize(self, process: Process) -> Manifest:
+        objects, path = process.objects, manifest_path(INDEX, BUILD)
+        if (there := _published(objects, path)) is not None:
+            return there
+        chosen = choose(BUILD, _receipts(objects, INDEX, BUILD), BUCKETS, fields.FINGERPRINT)
+        _write_parts(objects, INDEX, chosen)
+        clean_staging(objects, INDEX, BUILD)
+        return _write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
+
+
+class MarkerFirst(IndexScenario):
+    """The marker is written before the parts are at their places."""
+
+    def finalize(self, process: Process) -> Manifest:
+        objects, path = process.objects, manifest_path(INDEX, BUILD)
+        if (there := _published(objects, path)) is not None:
+            return there
+        chosen = choose(BUILD, _receipts(objects, INDEX, BUILD), BUCKETS, fields.FINGERPRINT)
+        manifest = _write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
+        _write_parts(objects, INDEX, chosen)
+        return manifest
+
+
+class BlindMarker(IndexScenario):
+    """The marker is put, not created: the second finalizer replaces what the first has published."""
+
+    def finalize(self, process: Process) -> Manifest:
+        objects, path = process.objects, manifest_path(INDEX, BUILD)
+        if (there := _published(objects, path)) is not None:
+            return there
+        chosen = choose(BUILD, _receipts(objects, INDEX, BUILD), BUCKETS, fields.FINGERPRINT)
+        _write_parts(objects, INDEX, chosen)
+        manifest = assemble(INDEX, BUILD, 1, chosen, None)
+        objects.put(path, manifest.to_json())
+        return manifest
+
+
+class NoSecondLook(IndexScenario):
+    """Staging that another has cleaned is an error, without a second look for the marker (F11)."""
+
+    def finalize(self, process: Process) -> Manifest:
+        objects, path = process.objects, manifest_path(INDEX, BUILD)
+        if (there := _published(objects, path)) is not None:
+            return there
+        chosen = choose(BUILD, _receipts(objects, INDEX, BUILD), BUCKETS, fields.FINGERPRINT)
+        _write_parts(objects, INDEX, chosen)
+        manifest = _write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
+        clean_staging(objects, INDEX, BUILD)
+        return manifest
+
+
+class CanonicalDeletedFirst(IndexScenario):
+    """A canonical part is deleted before it is copied again."""
+
+    def finalize(self, process: Process) -> Manifest:
+        objects = process.objects
+        if _published(objects, manifest_path(INDEX, BUILD)) is None:
+            for receipt in _receipts(objects, INDEX, BUILD):
+                objects.delete(f"search/{INDEX}/parts/{receipt.sha256}.pack")
+        return finalize(objects, INDEX, BUILD, 1, BUCKETS, None)[1]
+
+
+class ReceiptFirst(IndexScenario):
+    """A worker writes its receipt before the part that it names (F8)."""
+
+    def stage(self, process: Process) -> None:
+        receipt, path = receipt_of(1, "a")
+        process.objects.put(path, receipt.to_json())
+        super().stage(process)
+
+
+NONE = Faults()
+LOST = Faults(lost=1)
+
+
+# Stores
+
+
+class StaleReads(StoreScenario):
+    """A client reads what it read first."""
+
+    def store(self, process: Process) -> KeyValueStore:
+        seen: dict[str, Entry | None] = {}
+        store, read = process.key_value, process.key_value.get
+        vars(store)["get"] = lambda partition, key: seen.setdefault(key, read(partition, key))
+        return store
+
+
+class ForgetsExpected(StoreScenario):
+    """A conditional write is carried out whatever stands there."""
+
+    def store(self, process: Process) -> KeyValueStore:
+        store = process.key_value
+        vars(store)["set_if"] = lambda partition, key, value, _: Done(store.set(partition, key, value))
+        return store
+
+
+class ForgetsWrites(StoreScenario):
+    """A conditional write is acknowledged, and was never carried out."""
+
+    def store(self, process: Process) -> KeyValueStore:
+        store = process.key_value
+        vars(store)["set_if"] = lambda *_: Done(process.new_version())
+        return store
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A broken protocol, the faults under which it shows, and the schedules within which it is found."""
+
+    name: str
+    scenario: Callable[[], Scenario]
+    faults: Faults = NONE
+    exhaustive_max: int | None = 50
+    """None where the state space is too large to go through, or where time decides."""
+    random_max: int = 100
+
+
+def _shard(shard: type[Shard]) -> Callable[[], Scenario]:
+    return lambda: _with(ShardScenario(2, 2), "shard", shard)
+
+
+def _journal(journal: type[Journal]) -> Callable[[], Scenario]:
+    return lambda: _with(JournalScenario(2, 1), "journal", journal)
+
+
+def _repository(repository: type[Repository], replicas: int = 2) -> Callable[[], Scenario]:
+    return lambda: _with(RepositoryScenario(replicas, 2), "repository", repository)
+
+
+def _with(scenario: Scenario, name: str, implementation: type) -> Scenario:
+    setattr(scenario, name, implementation)
+    return scenario
+
+
+MUTANTS = [
+    Mutant("shard: blind overwrite", _shard(BlindOverwrite)),
+    Mutant("shard: no read-back", _shard(NoReadBack), LOST, random_max=250),
+    Mutant("shard: no write id", _shard(NoWriteId), Faults(lost=3), exhaustive_max=None, random_max=800),
+    Mutant("shard: deleted on unknown", _shard(DeletedOnUnknown), LOST, random_max=400),
+    Mutant("shard: published first", _shard(PublishedFirst)),
+    Mutant("shard: not equal is not yet", lambda: NotEqualIsNotYet(2, 1)),
+    Mutant("journal: keeps its own", _journal(KeepsItsOwn)),
+    Mutant("journal: step before seal", _journal(StepBeforeSeal)),
+    Mutant("journal: created once", _journal(CreatedOnce), LOST),
+    Mutant("journal: blind record", _journal(BlindRecord)),
+    Mutant("repository: blind head", _repository(BlindHead)),
+    Mutant("repository: head taken for moved", _repository(HeadTakenForMoved, 1), LOST, random_max=200),
+    Mutant("repository: head before commit", _repository(HeadBeforeCommit)),
+    Mutant("repository: builds again", _repository(BuildsAgain)),
+    Mutant("index: deleted before marker", DeletedBeforeMarker, Faults(kills=1)),
+    Mutant("index: marker first", MarkerFirst),
+    Mutant("index: blind marker", BlindMarker),
+    Mutant("index: no second look", NoSecondLook),
+    Mutant("index: canonical deleted first", CanonicalDeletedFirst),
+    Mutant("index: receipt first", ReceiptFirst, exhaustive_max=None, random_max=200),
+    Mutant("store: stale reads", StaleReads, exhaustive_max=None),
+    Mutant("store: forgets what is expected", ForgetsExpected, exhaustive_max=None),
+    Mutant("store: forgets writes", ForgetsWrites, exhaustive_max=None),
+]

@@ -1,0 +1,155 @@
+"""Replicas of a whole pipeline in simulation: the real loop, journal, tables, index and commits (PROTOCOLS §7).
+
+Only the tasks are stood in for, since what they do to rows is no protocol: they read and write through the
+simulated stores as the real ones do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
+
+from tests.simulation.scenarios import require
+from tracelake._errors import NotFoundError
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.inputs import INBOX, Input
+from tracelake.pipeline.loop import Pipeline
+from tracelake.pipeline.reading import Piece, ReadReceipt, ReadTask
+from tracelake.pipeline.shaping import ShapeReceipt, ShapeTask
+from tracelake.search import fields
+from tracelake.search.finalize import read_manifest
+from tracelake.search.model import Receipt, staged_path
+from tracelake.shards.model import Part
+from tracelake.shards.store import Shard
+from tracelake.testing import Actor, Process, Run, Scenario
+from tracelake.versions.model import IndexAt, TableAt
+from tracelake.versions.store import Repository
+
+TaskT = TypeVar("TaskT")
+ReceiptT = TypeVar("ReceiptT")
+BUCKETS = 1
+
+
+class SimulatedTasks(InProcess):
+    """Carries out tasks as an actor: the same calls on the stores, without Arrow, Parquet and tantivy."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        del function, on_done
+        return [
+            cast("ReceiptT", self._read(task) if isinstance(task, ReadTask) else self._shape(task))
+            for task in tasks
+            if isinstance(task, ReadTask | ShapeTask)
+        ]
+
+    def _read(self, task: ReadTask) -> ReadReceipt:
+        receipt = ReadReceipt(task.source, task.path, task.stripe)
+        try:
+            data = self._process.objects.get(task.path)
+        except NotFoundError:
+            return receipt  # a peer has committed the segment and deleted it
+        staged = f"{task.staging}{data.decode()}"
+        self._process.objects.put(staged, data)
+        receipt.size_bytes, receipt.sha256 = len(data), hashlib.sha256(data).hexdigest()
+        receipt.records = receipt.spans = receipt.checksum = 1
+        receipt.pieces.append(Piece(staged, 0, len(data), 0, 1))
+        return receipt
+
+    def _shape(self, task: ShapeTask) -> ShapeReceipt:
+        objects = self._process.objects
+        require(len(task.pieces) > 0, f"transaction {task.transaction} is shaped without its rows")
+        rows = b"".join(objects.get(piece.path) for piece in task.pieces)
+        name = self._process.new_uuid().hex
+        parts = []
+        for table in ("spans", "traces"):
+            path = f"shards/{table}/{task.transaction}-{name}.parquet"
+            objects.put(path, rows)
+            parts.append(Part(path, 0, len(task.pieces), len(rows), hashlib.sha256(rows).hexdigest()))
+        self._stage(task, name, f"{task.transaction}: ".encode() + rows)
+        return ShapeReceipt(span_parts=parts[:1], trace_parts=parts[1:], new=len(task.pieces), traces=1)
+
+    def _stage(self, task: ShapeTask, attempt: str, data: bytes) -> None:
+        pack, receipt = (
+            staged_path(task.index, task.build, lo=task.low, hi=task.high, attempt=attempt, suffix=suffix)
+            for suffix in ("pack", "receipt")
+        )
+        self._process.objects.put(pack, data)
+        told = Receipt(
+            build=task.build,
+            lo=task.low,
+            hi=task.high,
+            attempt=attempt,
+            documents=len(task.pieces),
+            fingerprint=fields.FINGERPRINT,
+            size_bytes=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+            path=pack,
+        )
+        self._process.objects.put(receipt, told.to_json())
+
+
+class PipelineScenario(Scenario):
+    """Replicas of one pipeline that empty the same inbox (J1 to J9, S7, V4, F10): each segment once, whole commits."""
+
+    name = "pipeline"
+    steps_max = 4_000
+
+    def __init__(self, replicas: int = 2, segments: int = 2) -> None:
+        self._replicas, self._segments = replicas, segments
+
+    def actors(self) -> list[Actor]:
+        return [Actor(f"replica-{index}", self._run) for index in range(self._replicas)]
+
+    def prepare(self, run: Run) -> None:
+        """Put segments into the inbox, each with a row of its own."""
+        for segment in range(self._segments):
+            run.objects.put(f"inbox/{segment}", f"{segment}".encode())
+
+    def _run(self, process: Process) -> None:
+        inputs = [Input(INBOX, info.path, info.size_bytes) for info in process.objects.list("inbox/")]
+        tasks = SimulatedTasks(process)
+        pipeline = Pipeline("main", process.key_value, process.objects, BUCKETS, tasks)
+        pipeline.run([[item] for item in inputs])
+
+    def invariant(self, run: Run) -> None:
+        """When the head moves, all that it names is there."""
+        entry = run.key_value.get("branches", "main")
+        if entry is None or run.notes.get("head") == entry.version:
+            return
+        run.notes["head"] = entry.version
+        repository = Repository(run.direct_key_value, run.direct_objects)
+        head = repository.head()
+        assert head is not None
+        for reference in repository.entries(head).values():
+            match reference:
+                case TableAt(shard, as_of):
+                    snapshot = Shard(shard, run.direct_key_value, run.direct_objects).snapshot(as_of)
+                    paths = [part.path for part in snapshot.parts]
+                case IndexAt(path):
+                    paths = [part.path for part in read_manifest(run.direct_objects, path).parts]
+            for path in paths:
+                require(path in run.objects.objects, f"the head names {path}, which is not there")
+
+    def check(self, run: Run) -> None:
+        """Each segment is in the tables once, the index covers every transaction, the inbox is empty."""
+        repository = Repository(run.direct_key_value, run.direct_objects)
+        head = repository.head()
+        require(head is not None, "nothing was committed")
+        assert head is not None
+        upper = repository.transaction_of(head) + 1
+        for table in ("spans", "traces"):
+            shard = Shard(table, run.direct_key_value, run.direct_objects)
+            require(shard.state().upper == upper, f"{table} is at {shard.state().upper}, the head at {upper}")
+            rows = Counter(
+                row for part in shard.snapshot(upper - 1).parts for row in run.objects.get(part.path).decode()
+            )
+            expected = {str(segment): 1 for segment in range(self._segments)}
+            require(rows == expected, f"{table} holds {dict(rows)}")
+        require(len(list(repository.log(head))) == upper, "a transaction has no commit of its own")
+        require(not run.objects.list("inbox/"), "a segment that is committed is still in the inbox")

@@ -1,0 +1,71 @@
+"""Simulate every protocol at random for a while, and say what was run: `make simulate SECONDS=60 SEED=7`.
+
+    python -m tests.simulation.simulate --scenario shard --seed 1234 --schedules 1      # replays one run
+
+Run n of a search with seed S has the seed S + n, which its report names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from tests.simulation.replicas import PipelineScenario
+from tests.simulation.scenarios import (
+    IndexScenario,
+    JournalScenario,
+    RepositoryScenario,
+    ShardScenario,
+    StoreScenario,
+)
+from tracelake.testing import Faults, Report, Scenario, search
+
+SCENARIOS: tuple[Scenario, ...] = (
+    ShardScenario(3, 3),
+    JournalScenario(3, 3),
+    RepositoryScenario(3, 3),
+    IndexScenario(2),
+    StoreScenario(),
+    PipelineScenario(2, 2),
+)
+FAULTS = Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1)
+"""What one run may meet of each kind; each draws fewer."""
+
+
+def simulate(
+    seed: int, seconds: float, schedules_max: int = sys.maxsize, only: str | None = None
+) -> dict[str, Report]:
+    """Search each scenario for its share of the time; return the reports by name."""
+    scenarios = [scenario for scenario in SCENARIOS if only in (None, scenario.name)]
+    share = seconds / len(scenarios)
+    return {
+        scenario.name: search(scenario, FAULTS, seed=seed, schedules_max=schedules_max, seconds=share)
+        for scenario in scenarios
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; 1 where a rule was broken."""
+    parser = argparse.ArgumentParser(description="Simulate the protocols at random.")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=None, help="by default, one from the clock")
+    parser.add_argument("--schedules", type=int, default=sys.maxsize, help="at most so many of each scenario")
+    parser.add_argument("--scenario", choices=[scenario.name for scenario in SCENARIOS])
+    given = parser.parse_args(arguments)
+    seed = time.time_ns() // 1_000_000 if given.seed is None else given.seed
+    print(f"seed {seed}", flush=True)
+    reports = simulate(seed, given.seconds, given.schedules, given.scenario)
+    total = Report()
+    for name, report in reports.items():
+        print(f"{name:<12} {report}")
+        total.add(report)
+    print(f"{'all':<12} {total}")
+    for failure in total.failures:
+        print(f"\n{failure}")
+    return 1 if total.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""The protocols under simulation: every schedule of small configurations, random ones of larger; and mutants."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.replicas import PipelineScenario
+from tests.simulation.scenarios import (
+    IndexScenario,
+    JournalScenario,
+    RepositoryScenario,
+    ShardScenario,
+)
+from tests.simulation.simulate import FAULTS, SCENARIOS, main
+from tracelake.testing import Faults, Scenario, explore, run_once, search
+
+SMALL = [ShardScenario(2, 1), JournalScenario(2, 1), RepositoryScenario(2, 1)]
+
+
+@pytest.mark.parametrize("scenario", SMALL, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize(
+    "faults", [Faults(), Faults(lost=1), Faults(kills=1)], ids=["none", "lost", "killed"]
+)
+def test_every_schedule_of_two_actors(scenario: Scenario, faults: Faults) -> None:
+    """S7 to S9, J1 to J3, V4, V7: no order of calls, lost reply or kill breaks a rule, and all is searched."""
+    report = explore(scenario, faults, schedules_max=2_000)
+    assert report.failures == []
+    assert report.is_complete
+    assert report.completed == report.schedules
+
+
+def test_f10_every_order_of_two_finalizers() -> None:
+    """F10, F11: no order of the calls of two finalizers breaks a rule, and all are searched."""
+    report = explore(IndexScenario(2, with_worker=False), Faults(), schedules_max=500)
+    assert report.failures == []
+    assert report.is_complete
+    assert report.completed == report.schedules > 50
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_slice_of_random_schedules(scenario: Scenario) -> None:
+    """With every kind of fault at once no rule is broken, and every actor of every run finishes."""
+    report = search(scenario, FAULTS, seed=1, schedules_max=200)
+    assert report.failures == []
+    assert report.completed == report.schedules == 200
+    assert report.faults > 200
+
+
+def test_rows_that_a_replica_read_for_one_transaction_are_not_taken_for_the_next() -> None:
+    """A peer commits T while we read its input, and all but the commit of T+1: T+1 needs no rows (found by seed 37)."""
+    assert run_once(PipelineScenario(2, 2), Faults(), seed=37).error is None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_is_found_by_random_search(mutant: Mutant) -> None:
+    """A protocol with one rule broken fails within the stated number of random schedules."""
+    report = search(mutant.scenario(), mutant.faults, seed=0, schedules_max=mutant.random_max)
+    assert report.violations == 1
+
+
+@pytest.mark.parametrize(
+    "mutant", [mutant for mutant in MUTANTS if mutant.exhaustive_max], ids=lambda mutant: mutant.name
+)
+def test_a_mutant_is_found_by_exhaustive_search(mutant: Mutant) -> None:
+    """So it does within the stated number of schedules of the exhaustive search."""
+    assert mutant.exhaustive_max is not None
+    report = explore(mutant.scenario(), mutant.faults, schedules_max=mutant.exhaustive_max)
+    assert report.violations == 1
+
+
+def test_the_command_reports_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
+    """`make simulate` names its seed, and counts schedules, states, faults and violations."""
+    assert main(["--seed", "7", "--schedules", "5"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "seed 7"
+    assert lines[-1].startswith("all          30 schedules (30 completed), ")
+    assert " 0 violations, " in lines[-1]

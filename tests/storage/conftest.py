@@ -1,0 +1,71 @@
+"""The stores that the contract is checked on, and the servers behind them, started once for a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.storage.servers.postgres import PostgresServer
+from tests.storage.servers.s3 import S3Server
+from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
+
+KEY_VALUE_BACKENDS = ("memory", "sqlite", "postgres", "s3", "files")
+OBJECT_BACKENDS = ("memory", "files", "s3")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server."""
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server, which the environment names."""
+    server = S3Server()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        for name, value in server.environment().items():
+            patch.setenv(name, value)
+        yield server
+    server.close()
+
+
+def key_value_url(backend: str, request: pytest.FixtureRequest, directory: Path) -> str:
+    """Return the URL of an empty key-value store."""
+    if backend == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        return server.url(server.new_schema())
+    if backend == "sqlite":
+        return "sqlite" + (directory / "records.db").as_uri().removeprefix("file")
+    return object_url(backend, request, directory)
+
+
+def object_url(backend: str, request: pytest.FixtureRequest, directory: Path) -> str:
+    """Return the URL of an empty object store."""
+    if backend == "s3":
+        server: S3Server = request.getfixturevalue("s3")
+        return server.url()
+    if backend == "files":
+        return (directory / "objects").as_uri()
+    return f"memory://{directory}"
+
+
+@pytest.fixture(params=KEY_VALUE_BACKENDS)
+def records(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValueStore]:
+    """Each key-value store in turn, empty."""
+    store = open_key_value(key_value_url(request.param, request, tmp_path))
+    yield store
+    store.close()
+
+
+@pytest.fixture(params=OBJECT_BACKENDS)
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    """Each object store in turn, empty."""
+    return open_objects(object_url(request.param, request, tmp_path))

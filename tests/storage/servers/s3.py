@@ -1,0 +1,83 @@
+"""An S3 server in a process of its own: `versitygw` where scripts/setup-s3 has built it, else `moto`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import uuid
+from pathlib import Path
+
+from tests.storage.servers.ports import free_port
+
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "tests",
+    "AWS_SECRET_ACCESS_KEY": "tests of tracelake",
+    "AWS_REGION": "us-east-1",
+}
+
+
+GATEWAY = Path(__file__).parents[3] / ".tools" / "versitygw"
+
+
+class S3Server:
+    """A server on a free port of this machine."""
+
+    def __init__(self) -> None:
+        """Start it and wait until it answers."""
+        self.port = free_port()
+        self.directory = Path(tempfile.mkdtemp(prefix="tracelake-s3-"))
+        (self.directory / "tests").mkdir()
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        if GATEWAY.exists():
+            # To this one a bucket is a directory, so that the one made here is there from the start.
+            user = [
+                "--access",
+                ENVIRONMENT["AWS_ACCESS_KEY_ID"],
+                "--secret",
+                ENVIRONMENT["AWS_SECRET_ACCESS_KEY"],
+            ]
+            command = [str(GATEWAY), *user, "--port", f"127.0.0.1:{self.port}", "posix", str(self.directory)]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONWARNINGS": "ignore"},
+        )
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                self._make_bucket()
+            except OSError:
+                assert time.monotonic() < deadline, "the S3 server does not come up"
+                time.sleep(0.1)
+            else:
+                return
+
+    def environment(self, endpoint: str | None = None) -> dict[str, str]:
+        """Return what a client needs in its environment."""
+        return ENVIRONMENT | {"AWS_ENDPOINT_URL": endpoint or self.endpoint}
+
+    def url(self) -> str:
+        """Return the URL of a place in the bucket where nothing is."""
+        return f"s3://tests/{uuid.uuid4().hex}"
+
+    def close(self) -> None:
+        """End it and remove what it wrote."""
+        self.process.kill()
+        self.process.wait(timeout=60)
+        shutil.rmtree(self.directory)
+
+    def _make_bucket(self) -> None:
+        if GATEWAY.exists():
+            socket.create_connection(("127.0.0.1", self.port), timeout=10).close()
+            return
+        request = urllib.request.Request(f"{self.endpoint}/tests", method="PUT")
+        with urllib.request.urlopen(request, timeout=10):
+            pass

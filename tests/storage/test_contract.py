@@ -1,0 +1,345 @@
+"""What every backend of the two storage ports does: one suite, run against each of them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tracelake import limits
+from tracelake._errors import LimitError, NotFoundError, UsageError
+from tracelake.storage import (
+    ABSENT,
+    Conflict,
+    Done,
+    Entry,
+    KeyValueStore,
+    ObjectStore,
+)
+
+BINARY = bytes(range(256)) * 3
+# In byte order of their UTF-8; UTF-16 would put the last before the one that precedes it.
+KEYS_IN_ORDER = ["", "\0", "\0a", "A", "a", "a\0", "a/b", "aa", "b", "é", "語", "\uffff", "😀"]
+
+
+def keys(entries: list[Entry]) -> list[str]:
+    """Return the keys of a scan."""
+    return [entry.key for entry in entries]
+
+
+def paths(store: ObjectStore, prefix: str) -> list[str]:
+    """Return the paths of a listing."""
+    return [info.path for info in store.list(prefix)]
+
+
+def test_set_then_get_returns_the_bytes_and_the_version(records: KeyValueStore) -> None:
+    """A record comes back byte for byte, with the version of its write; partitions are apart."""
+    version = records.set("p", "k", BINARY)
+    assert records.get("p", "k") == Entry("k", BINARY, version)
+    assert records.get("p", "other") is None
+    assert records.get("q", "k") is None
+    assert records.set("p", "k", b"") != version
+    assert records.get("p", "k") is not None
+
+
+def test_equal_values_have_different_versions(records: KeyValueStore) -> None:
+    """Writing the same bytes again is another write, which a stale `expected` must lose against."""
+    first = records.set("p", "k", b"same")
+    records.set("p", "k", b"same")
+    assert isinstance(records.set_if("p", "k", b"new", first), Conflict)
+
+
+def test_set_if_absent_writes_once(records: KeyValueStore) -> None:
+    """The first to create a record wins, the second is shown what is there."""
+    created = records.set_if("p", "k", b"1", ABSENT)
+    assert isinstance(created, Done)
+    assert records.set_if("p", "k", b"2", ABSENT) == Conflict(Entry("k", b"1", created.version))
+    assert records.get("p", "k") == Entry("k", b"1", created.version)
+
+
+def test_set_if_at_a_version(records: KeyValueStore) -> None:
+    """A conditional write replaces the version that it expects and no other, nor an absent record."""
+    assert records.set_if("p", "k", b"x", "no such version") == Conflict(None)
+    first = records.set("p", "k", b"1")
+    second = records.set_if("p", "k", b"2", first)
+    assert isinstance(second, Done)
+    assert records.set_if("p", "k", b"3", first) == Conflict(Entry("k", b"2", second.version))
+
+
+def test_delete_if(records: KeyValueStore) -> None:
+    """A delete happens at the expected version only, and leaves a record that can be created again."""
+    assert records.delete_if("p", "k", "no such version") == Conflict(None)
+    first = records.set("p", "k", b"1")
+    second = records.set("p", "k", b"2")
+    assert records.delete_if("p", "k", first) == Conflict(Entry("k", b"2", second))
+    deleted = records.delete_if("p", "k", second)
+    assert isinstance(deleted, Done)
+    assert deleted.version != second, "else a lost delete would look like one that happened"
+    assert records.get("p", "k") is None
+    assert isinstance(records.set_if("p", "k", b"3", ABSENT), Done)
+
+
+def test_scan_is_in_byte_order_of_utf8(records: KeyValueStore) -> None:
+    """Keys come in byte order, also beyond the Basic Multilingual Plane, with NUL, and the empty key."""
+    assert sorted(KEYS_IN_ORDER, key=str.encode) == KEYS_IN_ORDER
+    for key in reversed(KEYS_IN_ORDER):
+        records.set("p", key, key.encode())
+        records.set("other partition", key, b"")
+    assert keys(records.scan("p")) == KEYS_IN_ORDER
+    assert [entry.value for entry in records.scan("p")] == [key.encode() for key in KEYS_IN_ORDER]
+
+
+def test_scan_bounds(records: KeyValueStore) -> None:
+    """`start` is in and `stop` is out, whatever their order and whether or not they are keys."""
+    present = KEYS_IN_ORDER[::2]
+    for key in present:
+        records.set("p", key, b"v")
+    for start, stop in itertools.product(KEYS_IN_ORDER, [None, *KEYS_IN_ORDER]):
+        expected = [
+            key
+            for key in present
+            if key.encode() >= start.encode() and (stop is None or key.encode() < stop.encode())
+        ]
+        assert keys(records.scan("p", start, stop)) == expected
+        assert keys(records.scan("p", start, stop, limit=2)) == expected[:2]
+
+
+def test_scan_of_long_keys(records: KeyValueStore) -> None:
+    """Keys that differ only far behind a long common beginning are in order, whole, and cut by bounds."""
+    beginning = "x" * limits.RECORD_NAME_KEY_BYTES
+    stored = [beginning[:-1], beginning, beginning + "\0", *(f"{beginning}{n}" for n in range(5)), "y"]
+    for key in reversed(stored):
+        records.set("p", key, key.encode())
+    assert keys(records.scan("p")) == stored
+    assert keys(records.scan("p", limit=5)) == stored[:5]
+    assert keys(records.scan("p", f"{beginning}1", f"{beginning}4")) == stored[4:7]
+    assert keys(records.scan("p", beginning, "y", limit=2)) == stored[1:3]
+
+
+def test_scan_limits(records: KeyValueStore) -> None:
+    """A limit of 0 returns nothing, a large one everything, and a negative one is refused."""
+    for key in "abc":
+        records.set("p", key, b"v")
+    assert records.scan("p", limit=0) == []
+    assert keys(records.scan("p", limit=10)) == ["a", "b", "c"]
+    assert records.scan("no such partition") == []
+    with pytest.raises(UsageError, match="-1"):
+        records.scan("p", limit=-1)
+
+
+def test_largest_key_and_value(records: KeyValueStore) -> None:
+    """Keys and values up to their limits are taken; a byte more is refused, and nothing is written."""
+    key = "é" * (limits.KEY_MAX_BYTES // 2)
+    value = b"\xff" * limits.VALUE_MAX_BYTES
+    records.set("p", key, value)
+    found = records.get("p", key)
+    assert found is not None
+    assert found.value == value
+    for call in (
+        lambda: records.set("p", key + "x", b""),
+        lambda: records.set_if(key + "x", "k", b"", ABSENT),
+        lambda: records.delete_if("p", key + "x", "v"),
+        lambda: records.get("p", key + "x"),
+    ):
+        with pytest.raises(LimitError, match="KEY_MAX_BYTES"):
+            call()
+    with pytest.raises(LimitError, match="VALUE_MAX_BYTES"):
+        records.set("p", "k", value + b"x")
+    with pytest.raises(LimitError, match="VALUE_MAX_BYTES"):
+        records.set_if("p", "k", value + b"x", ABSENT)
+    assert keys(records.scan("p")) == [key]
+
+
+def test_half_a_surrogate_pair_is_refused(records: KeyValueStore) -> None:
+    """A key that has no UTF-8 is a usage error in every method."""
+    for call in (
+        lambda: records.get("p", "\ud800"),
+        lambda: records.set("\ud800", "k", b""),
+        lambda: records.scan("p", "\ud800"),
+        lambda: records.scan("p", "", "\ud800"),
+    ):
+        with pytest.raises(UsageError, match="Unicode"):
+            call()
+
+
+def test_threads_lose_no_increment(records: KeyValueStore) -> None:
+    """Threads that count up one record by conditional writes lose none of their counts."""
+
+    def count() -> None:
+        for _ in range(10):
+            increment(records)
+
+    in_threads([count] * 8)
+    found = records.get("p", "counter")
+    assert found is not None
+    assert found.value == b"80"
+
+
+def increment(store: KeyValueStore) -> None:
+    """Add 1 to the counter record, trying until a conditional write succeeds."""
+    while True:
+        entry = store.get("p", "counter")
+        count = int(entry.value) if entry else 0
+        expected = entry.version if entry else ABSENT
+        if isinstance(store.set_if("p", "counter", b"%d" % (count + 1), expected), Done):
+            return
+
+
+def in_threads(actions: list[Callable[[], None]]) -> None:
+    """Run all actions at once and wait for them."""
+    threads = [threading.Thread(target=action) for action in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_put_get_replaces(objects: ObjectStore) -> None:
+    """An object comes back byte for byte, and a put replaces it."""
+    objects.put("a/b/c.bin", BINARY)
+    assert objects.get("a/b/c.bin") == BINARY
+    objects.put("a/b/c.bin", b"")
+    assert objects.get("a/b/c.bin") == b""
+
+
+def test_create_writes_once(objects: ObjectStore) -> None:
+    """A create says True once, and later ones leave the object as it is, until it is deleted."""
+    assert objects.create("a/b", b"first") is True
+    assert objects.create("a/b", b"second") is False
+    assert objects.get("a/b") == b"first"
+    objects.delete("a/b")
+    assert objects.create("a/b", b"third") is True
+    assert objects.get("a/b") == b"third"
+
+
+def test_get_range(objects: ObjectStore) -> None:
+    """A range is cut at the end, empty beyond it, and refused where it is negative."""
+    objects.put("o", b"0123456789")
+    assert objects.get_range("o", 0, 10) == b"0123456789"
+    assert objects.get_range("o", 3, 4) == b"3456"
+    assert objects.get_range("o", 8, 100) == b"89"
+    assert objects.get_range("o", 10, 1) == b""
+    assert objects.get_range("o", 1000, 1) == b""
+    assert objects.get_range("o", 3, 0) == b""
+    for start, length in ((-1, 1), (0, -1)):
+        with pytest.raises(UsageError, match="count from 0"):
+            objects.get_range("o", start, length)
+
+
+def test_absent_objects(objects: ObjectStore) -> None:
+    """What is absent is not found, has no head, and may be deleted; so is a mere prefix of a path."""
+    objects.put("a/b", b"x")
+    for path in ("nothing", "a/nothing", "no/such/place", "a", "a/b/c"):
+        for read in (
+            objects.get,
+            lambda p: objects.get_range(p, 0, 1),
+            lambda p: objects.copy(p, "t"),
+        ):
+            with pytest.raises(NotFoundError, match=path):
+                read(path)
+        assert objects.head(path) is None
+        objects.delete(path)
+    assert paths(objects, "") == ["a/b"]
+
+
+def test_head(objects: ObjectStore) -> None:
+    """A head tells size and time of change."""
+    before = time.time()
+    objects.put("a/b", b"12345")
+    head = objects.head("a/b")
+    assert head is not None
+    assert (head.path, head.size_bytes) == ("a/b", 5)
+    assert before - 5 < head.modified_s < time.time() + 5
+    assert list(objects.list("a")) == [head]
+
+
+def test_list_in_path_order(objects: ObjectStore) -> None:
+    """A listing is in order of whole paths, where `.` and `-` stand before the slash, for any prefix."""
+    stored = ["a-b/1", "a.b", "a/1", "a/10", "a/2/x", "a/2x", "a0", "b", "é/1", "😀"]
+    assert sorted(stored) == stored
+    for path in reversed(stored):
+        objects.put(path, path.encode())
+    for prefix in [
+        "",
+        "a",
+        "a/",
+        "a/1",
+        "a/2",
+        "a/2/",
+        "a/2/x",
+        "a/2/xy",
+        "a.",
+        "b",
+        "b/",
+        "c",
+        "é",
+        "x/y/z",
+    ]:
+        assert paths(objects, prefix) == [path for path in stored if path.startswith(prefix)], prefix
+    assert [info.size_bytes for info in objects.list("")] == [len(path.encode()) for path in stored]
+
+
+def test_copy(objects: ObjectStore) -> None:
+    """A copy replaces its target, is as new as its making, and lives on when the source is deleted."""
+    objects.put("source", BINARY)
+    objects.put("x/target", b"old")
+    objects.copy("source", "x/target")
+    assert objects.get("x/target") == objects.get("source") == BINARY
+    objects.copy("source", "source")
+    objects.put("source", b"changed")
+    objects.delete("source")
+    assert objects.get("x/target") == BINARY
+    assert paths(objects, "") == ["x/target"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "/", "/etc/passwd", "..", "a/../../b", "a/..", ".", "./a", "a//b", "a/", "a\0b", ".tmp/x", ".tmp"],
+)
+def test_bad_paths_are_refused(objects: ObjectStore, path: str) -> None:
+    """Paths that are empty, absolute, climb, or lie in the reserved directory are usage errors."""
+    for call in (
+        lambda: objects.put(path, b""),
+        lambda: objects.create(path, b""),
+        lambda: objects.get(path),
+        lambda: objects.get_range(path, 0, 1),
+        lambda: objects.head(path),
+        lambda: objects.copy(path, "a"),
+        lambda: objects.delete(path),
+        lambda: objects.local_path(path),
+    ):
+        with pytest.raises(UsageError):
+            call()
+    assert paths(objects, "") == []
+
+
+@pytest.mark.parametrize("prefix", ["/", "../", "a/../b", "a//b", "a/./", "\0"])
+def test_bad_prefixes_are_refused(objects: ObjectStore, prefix: str) -> None:
+    """A prefix that no path can have is a usage error at the call."""
+    with pytest.raises(UsageError):
+        objects.list(prefix)
+
+
+def test_long_paths(objects: ObjectStore) -> None:
+    """Names and paths up to their limits are taken, longer ones are refused."""
+    name = "é" * (limits.OBJECT_PATH_SEGMENT_MAX_BYTES // 2)
+    objects.put(f"{name}/x", b"1")
+    assert paths(objects, name) == [f"{name}/x"]
+    for path in (name + "xx", "/".join(["a"] * limits.OBJECT_PATH_MAX_BYTES)):
+        with pytest.raises(LimitError, match="OBJECT_PATH"):
+            objects.put(path, b"")
+
+
+def test_threads_race_to_create(objects: ObjectStore) -> None:
+    """Of the threads that create one path, exactly one wins, and its bytes are what is there."""
+    winners: list[tuple[int, int]] = []
+
+    def race(me: int) -> None:
+        winners.extend((path, me) for path in range(20) if objects.create(f"race/{path}", b"%d" % me))
+
+    in_threads([lambda me=me: race(me) for me in range(8)])  # type: ignore[misc]
+    assert sorted(path for path, _ in winners) == list(range(20))
+    assert all(objects.get(f"race/{path}") == b"%d" % me for path, me in winners)

@@ -1,0 +1,151 @@
+"""The file store where the file system shows: what is synced, what is left over, what fails."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tracelake._errors import IndeterminateError, StorageError
+from tracelake.storage import FileObjectStore, files
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileObjectStore:
+    """An empty store, whose directory has a name that URLs must quote."""
+    return FileObjectStore(tmp_path / "a b#c%20")
+
+
+def test_local_path_holds_the_bytes(store: FileObjectStore) -> None:
+    """The local path of an object is a file with its bytes."""
+    store.put("a/b", b"bytes")
+    assert Path(store.local_path("a/b") or "").read_bytes() == b"bytes"
+
+
+def test_temporaries_are_never_listed(store: FileObjectStore) -> None:
+    """What lies in `.tmp/` is in no listing; other names that begin alike are."""
+    Path(store.local_path("x") or "").with_name(".tmp").joinpath("left over").write_bytes(b"")
+    store.put(".tmpfile", b"")
+    store.put("a/.tmp/x", b"")
+    assert [info.path for info in store.list("")] == [".tmpfile", "a/.tmp/x"]
+    assert [info.path for info in store.list(".tmp")] == [".tmpfile"]
+
+
+def test_sweep_takes_old_temporaries_only(store: FileObjectStore, tmp_path: Path) -> None:
+    """Old leftovers of killed writers are deleted, files that may be in use are not."""
+    for name, time_s in (("old", 1.0), ("new", None)):
+        path = tmp_path / "a b#c%20" / ".tmp" / name
+        path.write_bytes(b"")
+        if time_s is not None:
+            os.utime(path, (time_s, time_s))
+    assert store.sweep_temporaries() == 1
+    assert [path.name for path in (tmp_path / "a b#c%20" / ".tmp").iterdir()] == ["new"]
+
+
+def test_everything_is_synced_before_it_returns(
+    store: FileObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The object is synced before it has its name, and each directory above it up to the root after."""
+    root = Path(store.local_path("x") or "").parent
+    events: list[str] = []
+    real_fsync, real_link, real_replace = os.fsync, os.link, Path.replace
+
+    def fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        events.append("data" if path.parent.name == ".tmp" else f"directory {path.relative_to(root)}")
+        real_fsync(descriptor)
+
+    def link(source: Path, target: Path) -> None:
+        events.append("name")
+        real_link(source, target)
+
+    def replace(source: Path, target: Path) -> Path:
+        events.append("name")
+        return real_replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(Path, "replace", replace)
+    store.create("a/b/c", b"x")
+    assert events == ["data", "directory a", "directory .", "name", "directory a/b"]
+    for write in (
+        lambda: store.create("a/b/d", b"x"),
+        lambda: store.put("a/b/d", b"x"),
+        lambda: store.copy("a/b/d", "a/b/e"),
+    ):
+        events.clear()
+        write()
+        assert events == ["data", "name", "directory a/b"]
+    events.clear()
+    assert not store.create("a/b/c", b"y")
+    assert events == ["directory a/b"], "the loser makes the winner's object durable before it relies on it"
+
+
+def test_create_whose_name_is_not_durable(store: FileObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the directory cannot be synced after the name was given, the outcome is indeterminate."""
+
+    def fail(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    store.create("a/first", b"")
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "sync_directory", fail)
+        with pytest.raises(IndeterminateError, match="power failure"):
+            store.create("a/b", b"x")
+    assert not store.create("a/b", b"x")
+
+
+def test_file_system_without_hard_links(store: FileObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A create that cannot link fails as a whole, with an error that names the path."""
+
+    def fail(_: Path, __: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", fail)
+    with pytest.raises(StorageError, match="a/b"):
+        store.create("a/b", b"x")
+    assert store.head("a/b") is None
+    store.put("a/b", b"x")
+
+
+def test_object_below_an_object(store: FileObjectStore) -> None:
+    """An object cannot lie below another: a clear error, and the first stays whole."""
+    store.put("a", b"x")
+    for write in (store.put, store.create):
+        with pytest.raises(StorageError, match="a/b"):
+            write("a/b", b"y")
+    assert store.get("a") == b"x"
+
+
+def test_object_over_a_directory(store: FileObjectStore) -> None:
+    """A put over a directory of objects fails, and a create says that something is there."""
+    store.put("a/b", b"x")
+    with pytest.raises(StorageError, match="a"):
+        store.put("a", b"y")
+    assert store.create("a", b"y") is False
+    store.delete("a")
+    assert store.get("a/b") == b"x"
+
+
+def test_root_that_vanished(store: FileObjectStore, tmp_path: Path) -> None:
+    """A listing fails, and is not empty, when the whole store is gone."""
+    (tmp_path / "a b#c%20").rename(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="cannot list"):
+        list(store.list(""))
+    with pytest.raises(StorageError, match="cannot list"):
+        list(store.list("a/b/c"))
+
+
+def test_listing_ignores_links(store: FileObjectStore, tmp_path: Path) -> None:
+    """A directory that is a symbolic link is not walked, so that a loop does no harm."""
+    store.put("a/b", b"x")
+    (tmp_path / "a b#c%20" / "a" / "loop").symlink_to(tmp_path, target_is_directory=True)
+    assert [info.path for info in store.list("")] == ["a/b"]
+
+
+def test_root_that_cannot_be_made(tmp_path: Path) -> None:
+    """A root below a file is a StorageError that names it."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="file/root"):
+        FileObjectStore(tmp_path / "file" / "root")

@@ -1,0 +1,65 @@
+"""Stores by URL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tracelake._errors import UsageError
+from tracelake.storage import open_key_value, open_objects
+
+
+def test_object_store_by_its_own_url(tmp_path: Path) -> None:
+    """A store opened by the URL that it tells is the same store, whatever characters its path has."""
+    store = open_objects((tmp_path / "a b#c?d%20é").as_uri())
+    store.put("x", b"1")
+    assert (tmp_path / "a b#c?d%20é" / "x").read_bytes() == b"1"
+    assert open_objects(store.url).get("x") == b"1"
+    assert open_objects(store.url).url == store.url
+
+
+def test_file_url_with_localhost(tmp_path: Path) -> None:
+    """`file://localhost/…` is the same as `file:///…`."""
+    open_objects(f"file://localhost{tmp_path}/o").put("x", b"1")
+    assert (tmp_path / "o" / "x").is_file()
+
+
+def test_key_value_by_url(tmp_path: Path) -> None:
+    """A SQLite URL names a file, which is made with its directory."""
+    store = open_key_value(f"sqlite://{tmp_path}/made%20here/records.db")
+    store.set("p", "k", b"v")
+    store.close()
+    assert (tmp_path / "made here" / "records.db").is_file()
+
+
+def test_memory_by_name() -> None:
+    """Memory stores of one name are one store, those of two names are two; closing keeps the records."""
+    assert open_objects("memory://one") is open_objects("memory://one")
+    assert open_objects("memory://one") is not open_objects("memory://two")
+    assert open_objects("memory://one").url == "memory://one"
+    store = open_key_value("memory://one")
+    store.set("p", "k", b"v")
+    store.close()
+    assert open_key_value("memory://one").get("p", "k") is not None
+    assert open_key_value("memory://two").get("p", "k") is None
+
+
+@pytest.mark.parametrize(
+    "url", ["", "lake", "/lake", "ftp://x/y", "file://x/y", "file:///", "file://", "file:/x"]
+)
+def test_other_object_urls(url: str) -> None:
+    """Any other URL is refused, naming what is supported."""
+    with pytest.raises(UsageError, match="file:///"):
+        open_objects(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "records.db", "file:///", "s3://", "sqlite://x.db", "sqlite:///", "sqlite:///a%00b"]
+)
+def test_other_key_value_urls(url: str) -> None:
+    """Any other URL is refused, naming what is supported."""
+    opener: Callable[[str], object] = open_key_value
+    with pytest.raises(UsageError, match=r"sqlite:///|absolute path|no bucket"):
+        opener(url)

@@ -1,0 +1,78 @@
+"""Conditional writes whose reply was lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracelake import limits
+from tracelake._errors import IndeterminateError, StorageError
+from tracelake.storage import Conflict, Done, Entry, Indeterminate, MemoryKeyValueStore, settle
+
+
+class Flaky(MemoryKeyValueStore):
+    """A store whose next reads fail."""
+
+    failures = 0
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        """Fail, or read."""
+        if self.failures:
+            self.failures -= 1
+            raise StorageError("the store is away")
+        return super().get(partition, key)
+
+
+LOST = Indeterminate("my version", "time-out")
+
+
+def test_known_outcomes_pass_unread() -> None:
+    """What is known is returned as it is, without asking the store."""
+    store = Flaky()
+    store.failures = 1
+    for outcome in (Done("v"), Conflict(None), Conflict(Entry("k", b"", "v"))):
+        assert settle(store, "p", "k", outcome, is_mine=lambda _: True) is outcome
+    assert store.failures == 1
+
+
+def test_record_at_my_version_is_done() -> None:
+    """The record carries the version of the write: it happened."""
+    store = Flaky()
+    version = store.set("p", "k", b"v")
+    assert settle(store, "p", "k", Indeterminate(version, ""), is_mine=lambda _: False) == Done(version)
+
+
+def test_value_that_shows_my_write_is_done_at_my_version() -> None:
+    """Another writer built on ours: it happened, and our version is told, which a next write loses with."""
+    store = Flaky()
+    store.set("p", "k", b"mine, then theirs")
+    settled = settle(store, "p", "k", LOST, is_mine=lambda entry: entry.value.startswith(b"mine"))
+    assert settled == Done("my version")
+    assert isinstance(store.set_if("p", "k", b"next", "my version"), Conflict)
+
+
+def test_absent_or_other_record_is_a_conflict() -> None:
+    """The record does not show the write, so the caller gets what is there and decides anew."""
+    store = Flaky()
+    assert settle(store, "p", "k", LOST, is_mine=lambda _: True) == Conflict(None)
+    version = store.set("p", "k", b"theirs")
+    settled = settle(store, "p", "k", LOST, is_mine=lambda _: False)
+    assert settled == Conflict(Entry("k", b"theirs", version))
+
+
+def test_reads_are_tried_again_with_growing_pauses() -> None:
+    """A store that is away for a moment is asked again, each time later."""
+    store, pauses = Flaky(), list[float]()
+    store.failures = limits.SETTLE_READ_TRIES_MAX - 1
+    assert settle(store, "p", "k", LOST, is_mine=lambda _: False, pause=pauses.append) == Conflict(None)
+    assert len(pauses) == limits.SETTLE_READ_TRIES_MAX - 1
+    assert pauses == sorted(pauses)
+    assert sum(pauses) < 10
+
+
+def test_outcome_that_cannot_be_found_out() -> None:
+    """When the store stays away, the outcome stays unknown, and the error says so."""
+    store = Flaky()
+    store.failures = limits.SETTLE_READ_TRIES_MAX
+    with pytest.raises(IndeterminateError, match=r"'p' / 'k'.*time-out.*away"):
+        settle(store, "p", "k", LOST, is_mine=lambda _: False, pause=lambda _: None)
+    assert store.failures == 0

@@ -1,0 +1,257 @@
+"""The SQLite store where locks, commits and files fail."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
+from tracelake.storage import ABSENT, Conflict, Done, Indeterminate, SqliteKeyValueStore, settle
+
+
+class Faulty(SqliteKeyValueStore):
+    """A store whose next COMMIT fails before or after it happens."""
+
+    fail: str | None = None
+    code = sqlite3.SQLITE_IOERR_FSYNC
+    commits = 0
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        fail, self.fail = self.fail, None
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = self.code
+        if fail == "before":
+            raise error
+        super()._commit(connection)
+        self.commits += 1
+        if fail == "after":
+            raise error
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Faulty]:
+    """A store on a new file that can be told to fail."""
+    opened = Faulty(tmp_path / "records.db", busy_timeout_s=0.2)
+    opened.commits = 0
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("fail", ["before", "after"])
+def test_failed_commit_is_indeterminate_and_settles(store: Faulty, fail: str) -> None:
+    """A COMMIT that fails may have happened or not; reading back tells which."""
+    store.fail = fail
+    outcome = store.set_if("p", "k", b"v", ABSENT)
+    assert isinstance(outcome, Indeterminate)
+    settled = settle(store, "p", "k", outcome, is_mine=lambda _: False)
+    assert settled == (Done(outcome.version) if fail == "after" else Conflict(None))
+
+
+@pytest.mark.parametrize("fail", ["before", "after"])
+def test_failed_commit_of_a_delete_settles(store: Faulty, fail: str) -> None:
+    """A delete whose COMMIT failed is settled by whether the record is still there."""
+    version = store.set("p", "k", b"v")
+    store.fail = fail
+    outcome = store.delete_if("p", "k", version)
+    assert isinstance(outcome, Indeterminate)
+    settled = settle(store, "p", "k", outcome, is_mine=lambda _: False)
+    assert settled == Conflict(None if fail == "after" else store.get("p", "k"))
+    assert (store.get("p", "k") is None) == (fail == "after")
+
+
+def test_doubtful_record_is_read_after_another_commit(store: Faulty) -> None:
+    """Remains of a failed COMMIT are overwritten by a commit before the record is read, once."""
+    store.fail = "before"
+    store.set_if("p", "k", b"v", ABSENT)
+    log = store._path.with_name("records.db-wal")
+    before = log.read_bytes()
+    assert store.get("p", "other") is None
+    assert log.read_bytes() == before, "other records are not in doubt"
+    assert store.get("p", "k") is None
+    assert log.read_bytes() != before
+    assert store.get("p", "k") is None
+    assert store.commits == 1
+
+
+def test_remains_of_a_failed_commit_do_not_come_back(store: Faulty, tmp_path: Path) -> None:
+    """What was read after a failed COMMIT stays true after a crash, though whole frames stood in the log."""
+    version = store.set("p", "k", b"old")
+    remains = frames_of_a_write(tmp_path, b"new")
+    store.fail = "before"
+    assert isinstance(store.set_if("p", "k", b"new", version), Indeterminate)
+    with (tmp_path / "records.db-wal").open("ab") as log:
+        log.write(remains)
+    assert value_after_crash(tmp_path) == b"new", (
+        "else the remains are no danger, and this test shows nothing"
+    )
+    found = store.get("p", "k")
+    assert found is not None
+    assert found.value == b"old"
+    assert value_after_crash(tmp_path) == b"old"
+
+
+def copy_of_files(directory: Path, name: str) -> Path:
+    """Copy the database and its log, as a crash leaves them, and return the copy of the database."""
+    copy = directory / name
+    copy.mkdir()
+    for file in ("records.db", "records.db-wal"):
+        shutil.copy(directory / file, copy / file)
+    return copy / "records.db"
+
+
+def frames_of_a_write(directory: Path, value: bytes) -> bytes:
+    """Return what one more write would append to the log, as a COMMIT that fails in its fsync leaves it."""
+    path = copy_of_files(directory, "ahead")
+    ahead = SqliteKeyValueStore(path)
+    ahead.set("p", "k", value)
+    log = path.with_name("records.db-wal").read_bytes()
+    ahead.close()
+    before = (directory / "records.db-wal").read_bytes()
+    assert log.startswith(before)
+    return log[len(before) :]
+
+
+def value_after_crash(directory: Path) -> bytes:
+    """Return the value of the record that recovery would find if all processes died now."""
+    recovered = SqliteKeyValueStore(copy_of_files(directory, "crashed"))
+    found = recovered.get("p", "k")
+    recovered.close()
+    shutil.rmtree(directory / "crashed")
+    assert found is not None
+    return found.value
+
+
+def test_doubtful_record_is_not_read_while_commits_fail(store: Faulty) -> None:
+    """As long as nothing can be committed, a record in doubt cannot be read, and others can."""
+    store.set("p", "other", b"v")
+    store.fail = "before"
+    store.set_if("p", "k", b"v", ABSENT)
+    store.fail = "before"
+    with pytest.raises(StorageError, match="settle an earlier write"):
+        store.get("p", "k")
+    assert store.get("p", "other") is not None
+    assert isinstance(store.set_if("p", "k", b"again", ABSENT), Done)
+
+
+def test_failed_commit_of_set_raises(store: Faulty) -> None:
+    """A plain write whose COMMIT failed raises IndeterminateError; it can be written again."""
+    store.fail = "before"
+    with pytest.raises(IndeterminateError, match="'p' / 'k'"):
+        store.set("p", "k", b"v")
+    store.set("p", "k", b"v")
+
+
+def test_full_disk_in_commit_is_certain(store: Faulty) -> None:
+    """A COMMIT for which there is no space did not happen, so that it is a plain StorageError."""
+    store.code, store.fail = sqlite3.SQLITE_FULL, "before"
+    with pytest.raises(StorageError) as raised:
+        store.set_if("p", "k", b"v", ABSENT)
+    assert not isinstance(raised.value, IndeterminateError)
+    assert store.get("p", "k") is None
+    store.set("p", "k", b"v")
+
+
+def test_full_database_is_a_storage_error(store: Faulty) -> None:
+    """SQLite's own 'database or disk is full' leaves the old record, and the store usable."""
+    version = store.set("p", "k", b"old")
+    store._connection().execute("PRAGMA max_page_count = 20")
+    with pytest.raises(StorageError, match="full"):
+        store.set_if("p", "k", b"x" * 1_000_000, version)
+    found = store.get("p", "k")
+    assert found is not None
+    assert found.version == version
+    assert isinstance(store.set_if("p", "k", b"new", version), Done)
+
+
+def test_lock_that_cannot_be_had(store: Faulty) -> None:
+    """While another connection holds the write lock, writes fail in time, certainly undone; reads go on."""
+    version = store.set("p", "k", b"v")
+    other = sqlite3.connect(store._path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for write in (lambda: store.set("p", "k", b"w"), lambda: store.set_if("p", "k", b"w", version)):
+        with pytest.raises(StorageError, match="locked") as raised:
+            write()
+        assert not isinstance(raised.value, IndeterminateError)
+    found = store.get("p", "k")
+    assert found is not None
+    assert found.version == version
+    other.execute("ROLLBACK")
+    other.close()
+    store.set("p", "k", b"w")
+
+
+def test_queue_that_does_not_move(store: Faulty) -> None:
+    """A thread that waits too long behind others of its process gets a StorageError."""
+    with store._queue, pytest.raises(StorageError, match="other threads"):
+        store.set("p", "k", b"v")
+    store.set("p", "k", b"v")
+
+
+def test_interrupted_write_gives_the_lock_back(store: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt in the middle of a write rolls it back and frees both locks."""
+
+    def interrupt(_: sqlite3.Connection) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_commit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            store.set("p", "k", b"v")
+    assert store.get("p", "k") is None
+    store.set("p", "k", b"v")
+
+
+def test_connections_of_ended_threads_are_closed(store: Faulty) -> None:
+    """A store that many short threads use keeps no connection for each of them."""
+    for _ in range(20):
+        thread = threading.Thread(target=store.get, args=("p", "k"))
+        thread.start()
+        thread.join()
+    assert len(store._connections) <= 2
+
+
+def test_settings_of_the_file(store: Faulty) -> None:
+    """Every connection writes ahead and syncs each commit."""
+    connection = store._connection()
+    assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+    assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+
+
+def test_closed_store_says_so(store: Faulty) -> None:
+    """A store closed twice is closed, and using it is an error that says so."""
+    store.close()
+    store.close()
+    with pytest.raises(UsageError, match="closed"):
+        store.get("p", "k")
+
+
+def test_file_that_is_no_database(tmp_path: Path) -> None:
+    """A file with other content is damage, and is left as it was."""
+    path = tmp_path / "records.db"
+    path.write_bytes(b"this is no database" * 100)
+    with pytest.raises(DamageError, match="no intact database"):
+        SqliteKeyValueStore(path)
+    assert path.read_bytes() == b"this is no database" * 100
+
+
+def test_file_of_a_newer_release(tmp_path: Path) -> None:
+    """A file with a format that this release does not know is refused."""
+    path = tmp_path / "records.db"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(UsageError, match="format 2"):
+        SqliteKeyValueStore(path)
+
+
+def test_path_that_cannot_be_made(tmp_path: Path) -> None:
+    """A directory that cannot be made, or a file that is a directory, is a StorageError."""
+    (tmp_path / "file").write_bytes(b"")
+    for path in (tmp_path / "file" / "records.db", tmp_path):
+        with pytest.raises(StorageError, match=str(tmp_path)):
+            SqliteKeyValueStore(path)

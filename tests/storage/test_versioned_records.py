@@ -1,0 +1,131 @@
+"""Records as create-only versions where it matters: sleepers, old versions, failing stores, damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tracelake import limits
+from tracelake._errors import DamageError, IndeterminateError, StorageError
+from tracelake.storage import (
+    ABSENT,
+    Conflict,
+    Done,
+    Entry,
+    Indeterminate,
+    MemoryObjectStore,
+    ObjectInfo,
+    VersionedKeyValueStore,
+)
+from tracelake.storage.record_objects import record_path
+
+DIRECTORY = record_path("p", "k")
+
+
+class Interrupted(MemoryObjectStore):
+    """An object store in which others write, or that fails, just before or after the next create."""
+
+    others_write = 0
+    create_error: StorageError | None = None
+    list_error: StorageError | None = None
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Let the others write first, then create; or fail after it."""
+        writes, self.others_write = self.others_write, 0
+        for number in range(writes):
+            VersionedKeyValueStore(self).set("p", "k", b"others %d" % number)
+        created = super().create(path, data)
+        error, self.create_error = self.create_error, None
+        if error:
+            raise error
+        return created
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Fail, or list."""
+        if self.list_error and len(self._objects) > 1:
+            error, self.list_error = self.list_error, None
+            raise error
+        return super().list(prefix)
+
+
+@pytest.fixture
+def objects() -> Interrupted:
+    """An empty object store."""
+    return Interrupted()
+
+
+@pytest.fixture
+def store(objects: Interrupted) -> VersionedKeyValueStore:
+    """A store of records on it."""
+    return VersionedKeyValueStore(objects)
+
+
+def test_loser_of_a_race_sees_the_winner(objects: Interrupted, store: VersionedKeyValueStore) -> None:
+    """A writer whose number was taken gets the record that took it."""
+    version = store.set("p", "k", b"mine")
+    objects.others_write = 1
+    outcome = store.set_if("p", "k", b"again", version)
+    assert isinstance(outcome, Conflict)
+    assert outcome.current is not None
+    assert outcome.current.value == b"others 0"
+
+
+def test_sleeper_does_not_take_a_removed_number_for_its_own(
+    objects: Interrupted, store: VersionedKeyValueStore
+) -> None:
+    """A writer that slept until its number was written and removed does not claim that it wrote."""
+    version = store.set("p", "k", b"mine")
+    objects.others_write = 2 * limits.RECORD_VERSIONS_KEPT
+    assert isinstance(store.set_if("p", "k", b"late", version), Indeterminate)
+    found = store.get("p", "k")
+    assert found is not None
+    assert found.value == b"others %d" % (2 * limits.RECORD_VERSIONS_KEPT - 1)
+
+
+def test_old_versions_are_removed(objects: Interrupted, store: VersionedKeyValueStore) -> None:
+    """However often a record is written, few versions of it stay."""
+    for number in range(3 * limits.RECORD_VERSIONS_KEPT):
+        store.set("p", "k", b"%d" % number)
+    assert len(list(objects.list(DIRECTORY))) == limits.RECORD_VERSIONS_KEPT
+
+
+def test_create_whose_outcome_is_unknown(objects: Interrupted, store: VersionedKeyValueStore) -> None:
+    """What the object store does not know stays unknown; reading back tells."""
+    objects.create_error = IndeterminateError("the reply was lost")
+    outcome = store.set_if("p", "k", b"v", ABSENT)
+    assert isinstance(outcome, Indeterminate)
+    found = store.get("p", "k")
+    assert found is not None
+    assert found.version == outcome.version
+    objects.create_error = IndeterminateError("the reply was lost")
+    version = store.set("p", "k", b"w")
+    assert store.get("p", "k") == Entry("k", b"w", version)
+
+
+def test_check_that_fails_after_the_write(objects: Interrupted, store: VersionedKeyValueStore) -> None:
+    """A write that cannot be checked is unknown and no error that says that nothing was written."""
+    version = store.set("p", "k", b"v")
+    objects.list_error = StorageError("away")
+    outcome = store.set_if("p", "k", b"w", version)
+    assert isinstance(outcome, Indeterminate)
+    assert isinstance(store.set_if("p", "k", b"x", outcome.version), Done)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}\n", b"no record", b"\xff\n"])
+def test_torn_record_is_damage(objects: Interrupted, store: VersionedKeyValueStore, body: bytes) -> None:
+    """A body that is no whole record is damage, named by its path, and never an absent record."""
+    store.set("p", "k", b"value")
+    path = f"{DIRECTORY}/{1:012}"
+    objects.put(path, body)
+    with pytest.raises(DamageError, match=path):
+        store.get("p", "k")
+
+
+def test_cut_record_is_damage(objects: Interrupted, store: VersionedKeyValueStore) -> None:
+    """A value that lost its end is damage."""
+    store.set("p", "k", b"value")
+    path = f"{DIRECTORY}/{1:012}"
+    objects.put(path, objects.get(path)[:-1])
+    with pytest.raises(DamageError, match="4 bytes of 5"):
+        store.get("p", "k")

@@ -1,0 +1,89 @@
+"""The documentation keeps up: links resolve, generated pages are in step, every column is described."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from scripts import reference
+from tracelake import limits
+from tracelake.otlp import conventions
+from tracelake.otlp.schema import EVENT, LINK, OTLP_REST, SCOPE, SPANS_TABLE
+from tracelake.pipeline.traces import TRACES
+
+ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def links(page: Path) -> Iterator[str]:
+    """Yield the targets of a page's relative links and pictures, code blocks left out."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" not in target:
+            yield target
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_resolve(page: Path) -> None:
+    """Each relative link leads to a file of the repository, and to a heading of it where it names one."""
+    broken = []
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("cli.md", reference.cli_page), ("limits.md", reference.limits_page)]
+)
+def test_generated_pages_are_in_step(name: str, make: reference.Page) -> None:
+    """`scripts/reference.py` would write what stands there; run it after a change of options or limits."""
+    assert (REFERENCE / name).read_text(encoding="utf-8") == make()
+
+
+@pytest.mark.parametrize(("heading", "schema"), [("spans", SPANS_TABLE), ("traces", TRACES)])
+def test_every_column_is_described(heading: str, schema: pa.Schema) -> None:
+    """tables.md has the columns of each table in their order, with type and null."""
+    section = (
+        (REFERENCE / "tables.md").read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    )
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", section.split("\n### ")[0], flags=re.MULTILINE)
+    assert rows == [(field.name, described(field)) for field in schema]
+
+
+def described(field: pa.Field[pa.DataType]) -> str:
+    """Return a field's type as tables.md says it."""
+    kind = re.sub(r"<.*", "", str(field.type))
+    text = {"map": "map&lt;string, string&gt;", "list": "list&lt;struct&gt;"}.get(kind, kind)
+    return text if field.nullable else f"{text}, not null"
+
+
+def test_every_source_name_and_inner_field_is_described() -> None:
+    """tables.md has each attribute name that fills a column, in order, and each field of a struct."""
+    text = (REFERENCE / "tables.md").read_text(encoding="utf-8")
+    for column, names in (conventions.TEXT_COLUMNS | conventions.TOKEN_COLUMNS).items():
+        row = re.search(rf"^\| `{column}` \| (`.*) \|$", text, flags=re.MULTILINE)
+        assert row is not None, column
+        assert [name for name in re.findall(r"`([^`]+)`", row[1]) if "." in name] == list(names)
+    for struct in (EVENT, LINK, SCOPE, OTLP_REST):
+        assert [field.name for field in struct if f"`{field.name}`" not in text] == []
+
+
+def test_every_limit_has_a_value_on_its_page() -> None:
+    """limits.md names each constant of limits.py that is a limit."""
+    page = reference.limits_page()
+    names = [name for name in vars(limits) if name.isupper() and name != "MIB"]
+    assert [name for name in names if f"`{name}`" not in page] == []

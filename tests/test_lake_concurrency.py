@@ -1,0 +1,180 @@
+"""Several at once on one lake: readers beside a writer, writers beside writers, files beside the inbox."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import tracelake
+from tests.pipeline.spans import a_line, a_span
+from tracelake import IngestReport, Lake
+from tracelake.pipeline.executors import InProcess
+from tracelake.tracking.inbox import Inbox
+
+INGEST = """
+import json, sys, tracelake
+from tracelake.pipeline.executors import InProcess
+with tracelake.open(sys.argv[1]) as lake:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    report = lake.ingest(*sys.argv[2:], executor=InProcess(), transaction_bytes=1)
+    print(json.dumps(report.to_dict()))
+"""
+SPANS = 40
+"""Spans of a file: 20 of traces that all files share, and 20 of a trace of its own."""
+TRACES = 20
+
+
+def write_files(folder: Path, first: int, last: int) -> list[Path]:
+    """Write files that share one span, so that writers meet in the same traces."""
+    paths = []
+    for number in range(first, last):
+        own = [a_span(1_000 + number, n, note=f"own{number}") for n in range(SPANS - TRACES)]
+        shared = [a_span(trace, number, start=number + 2, end=number + 3) for trace in range(TRACES)]
+        paths.append(folder / f"{number}.jsonl")
+        paths[-1].write_bytes(a_line(*own, *shared, a_span(9_999, 0)))
+    return paths
+
+
+def check_whole(lake: Lake, files: int) -> None:
+    """Check that all files are in, once each, and that the history is linear and whole."""
+    report = lake.verify()
+    assert report.findings == ()
+    assert {info.name: info.rows for info in lake.tables()} == {
+        "spans": files * SPANS + 1,
+        "traces": files + TRACES + 1,
+    }
+    commits = lake.log()
+    assert [commit.metadata["transaction"] for commit in commits] == [
+        str(t) for t in reversed(range(len(commits)))
+    ]
+    assert [commit.parents for commit in commits] == [*((c.id,) for c in commits[1:]), ()]
+    assert sum(int(commit.metadata["spans_new"]) for commit in commits) == files * SPANS + 1
+    for number in range(files):
+        assert len(lake.search(f"own{number}", limit=100)) == SPANS - TRACES
+
+
+def ingest(lake: Lake, files: Sequence[Path]) -> IngestReport:
+    """Ingest each file as a transaction, in this process."""
+    return lake.ingest(*files, executor=InProcess(), transaction_bytes=1)
+
+
+def test_a_reader_sees_whole_commits_while_another_lake_writes(tmp_path: Path) -> None:
+    """Tables, SQL and search of one `Lake` are of one commit at any time, while another takes files."""
+    files = write_files(tmp_path, 0, 8)
+    states = {(0, 0), *((n * SPANS + 1, n + TRACES + 1) for n in range(1, len(files) + 1))}
+    seen: list[tuple[int, int]] = []
+    done = threading.Event()
+
+    def read(lake: Lake) -> None:
+        while not done.is_set():
+            rows = lake.sql("select (select count(*) from spans), (select sum(span_count) from traces)")
+            spans, counted = (column[0].as_py() or 0 for column in rows.columns)
+            assert spans == counted
+            view = lake.view()
+            tables = {info.name: info.rows for info in view.tables()}
+            assert len(view.search("*", None, 1_000)) == min(1_000, tables["spans"])
+            seen.append((tables["spans"], tables["traces"]))
+
+    with tracelake.init(tmp_path / "lake") as writer, tracelake.open(tmp_path / "lake") as reader:
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(read, reader)
+            ingest(writer, files)
+            done.set()
+            reading.result()
+        check_whole(reader, len(files))
+    assert set(seen) <= states
+    assert len(set(seen)) > 2
+    assert seen == sorted(seen)
+
+
+def test_two_processes_ingest_at_once(tmp_path: Path) -> None:
+    """Two processes take different files at the same time: all are in, each commit whole, one history."""
+    files = write_files(tmp_path, 0, 8)
+    tracelake.init(tmp_path / "lake").close()
+    command = [sys.executable, "-c", INGEST, str(tmp_path / "lake")]
+    writers = [
+        subprocess.Popen(
+            [*command, *map(str, share)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for share in (files[::2], files[1::2])
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate(timeout=100)
+        assert writer.returncode == 0
+    with tracelake.open(tmp_path / "lake") as lake:
+        check_whole(lake, len(files))
+
+
+def test_threads_ingest_at_once_the_same_files_among_others(tmp_path: Path) -> None:
+    """Threads that share a `Lake`, with one file in common, put every file in once."""
+    files = write_files(tmp_path, 0, 6)
+    shares = [files[:3], files[2:5], [files[5], files[2]]]
+    with tracelake.init(tmp_path / "lake") as lake:
+        at_once([partial(ingest, lake, share) for share in shares])
+        check_whole(lake, len(files))
+        again = ingest(lake, files)
+        assert (again.files_known, again.spans_new) == (6, 0)
+
+
+def test_threads_read_different_commits_of_one_lake(tmp_path: Path) -> None:
+    """Threads that share a `Lake` each get the commit that they ask for."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        ingest(lake, write_files(tmp_path, 0, 3))
+        commits = lake.log()[::-1]
+        wrong: list[tuple[int, int]] = []
+
+        def read(n: int) -> None:
+            for _ in range(60):
+                rows = lake.table("spans", at=commits[n].id).info().rows
+                if rows != (n + 1) * SPANS + 1:
+                    wrong.append((n, rows))
+
+        at_once([partial(read, n) for n in range(len(commits))])
+        assert wrong == []
+
+
+def test_files_and_the_inbox_at_once(tmp_path: Path) -> None:
+    """While files are ingested, the pipeline takes what a server received: both are in, and the inbox is empty."""
+    files = write_files(tmp_path, 0, 3)
+    requests = [path.read_bytes() for path in write_files(tmp_path, 3, 6)]
+    with tracelake.init(tmp_path / "lake") as lake, closing(Inbox(lake.objects)) as inbox:
+        pipeline = lake.pipeline(executor=InProcess())
+
+        def serve() -> None:
+            for request in requests:
+                inbox.append("json", request)
+                pipeline.run_once()
+
+        at_once([serve, lambda: ingest(lake, files)])
+        pipeline.run_once()
+        assert inbox.segments() == []
+        check_whole(lake, len(files) + len(requests))
+        assert pipeline.run_once() is None
+        pipeline.close()
+
+
+def at_once(calls: Sequence[Callable[[], object]]) -> None:
+    """Run all calls in threads that start together; raise what one of them raises."""
+    barrier = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], object]) -> None:
+        barrier.wait()
+        call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for result in [pool.submit(run, call) for call in calls]:
+            result.result()

@@ -1,0 +1,222 @@
+"""The inbox: durable before acknowledged, whole segments, back-pressure, recovery."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from tracelake import limits
+from tracelake._errors import StorageError
+from tracelake.otlp.framing import Payload, read_payloads
+from tracelake.storage.files import FileObjectStore
+from tracelake.storage.memory import MemoryObjectStore
+from tracelake.tracking.inbox import BackPressureError, Inbox
+
+
+class FaultyStore(MemoryObjectStore):
+    """A store whose creations call a hook first: it may block, or raise."""
+
+    def __init__(self) -> None:
+        """Begin without a fault."""
+        super().__init__()
+        self.before_create: Callable[[], None] = lambda: None
+        self.lose_reply = False
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Create after the hook; with `lose_reply`, twice, as a client does whose first reply was lost."""
+        self.before_create()
+        return super().create(path, data) and not (self.lose_reply and not super().create(path, data))
+
+
+def assert_set(event: Event) -> None:
+    """Hang until the event is set."""
+    assert event.wait(10)
+
+
+def fail() -> None:
+    """Fail like a store that cannot be reached."""
+    raise StorageError("the disk is full")
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    """Return a store without a fault."""
+    return FaultyStore()
+
+
+@pytest.fixture
+def inbox(store: FaultyStore) -> Iterator[Inbox]:
+    """Return an inbox that waits a second for the store, closed at the end."""
+    with closing(Inbox(store, ack_timeout_s=1.0)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    """Return threads for appends that block."""
+    with ThreadPoolExecutor(64) as pool:
+        yield pool
+
+
+def payloads(store: FileObjectStore | FaultyStore, directory: Path) -> list[tuple[str, bytes]]:
+    """Return all requests in the inbox, in order of segments; `directory` takes copies of them."""
+    found: list[tuple[str, bytes]] = []
+    for segment in store.list("inbox/"):
+        copy = directory / "segment"
+        copy.write_bytes(store.get(segment.path))
+        for item in read_payloads(str(copy)):
+            assert isinstance(item, Payload)
+            found.append((item.format, item.data))
+    return found
+
+
+def hold_writer(inbox: Inbox, store: FaultyStore, threads: ThreadPoolExecutor) -> tuple[Event, Future[None]]:
+    """Append one request and wait until the writer hangs with it, so that later ones gather."""
+    released, entered = Event(), Event()
+
+    def wait() -> None:
+        entered.set()
+        assert_set(released)
+
+    store.before_create = wait
+    first = threads.submit(inbox.append, "json", b"first")
+    assert entered.wait(5)
+    return released, first
+
+
+def test_append_is_durable_on_return(inbox: Inbox, store: FaultyStore, tmp_path: Path) -> None:
+    """A request is in the store, as it came, when append returns."""
+    inbox.append("protobuf", b"\x00\xff")
+    assert payloads(store, tmp_path) == [("protobuf", b"\x00\xff")]
+
+
+def test_segments_are_listed_oldest_first(
+    inbox: Inbox, store: FaultyStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Segments keep the order of the appends even when the clock steps back."""
+    clock = iter([3_000, 2_000, 1_000])
+    monkeypatch.setattr(time, "time_ns", lambda: next(clock))
+    for number in range(3):
+        inbox.append("json", b"%d" % number)
+    assert [payload for _, payload in payloads(store, tmp_path)] == [b"0", b"1", b"2"]
+
+
+def test_waiting_requests_share_a_segment(
+    inbox: Inbox, store: FaultyStore, threads: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    """Requests that arrive while a segment is written become one segment, not one each."""
+    released, first = hold_writer(inbox, store, threads)
+    others = [threads.submit(inbox.append, "json", b"%d" % number) for number in range(20)]
+    released.set()
+    for waiting in [first, *others]:
+        waiting.result(5)
+    assert len(payloads(store, tmp_path)) == 21
+    assert len(inbox.segments()) <= 3
+
+
+def test_groups_keep_to_the_segment_size(
+    inbox: Inbox, store: FaultyStore, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that would make a segment too large begins the next one."""
+    monkeypatch.setattr(limits, "INBOX_SEGMENT_MAX_BYTES", 10)
+    released, first = hold_writer(inbox, store, threads)
+    others = [threads.submit(inbox.append, "json", b"6 byte") for _ in range(3)]
+    released.set()
+    for waiting in [first, *others]:
+        waiting.result(5)
+    assert len(inbox.segments()) == 4
+
+
+def test_failing_store_refuses_and_recovers(inbox: Inbox, store: FaultyStore, tmp_path: Path) -> None:
+    """While the store fails, append raises and nothing is written; when it is back, append works again."""
+    store.before_create = fail
+    for _ in range(2):
+        with pytest.raises(BackPressureError, match="disk is full"):
+            inbox.append("json", b"refused")
+    store.before_create = lambda: None
+    inbox.append("json", b"taken")
+    assert payloads(store, tmp_path) == [("json", b"taken")]
+
+
+def test_lost_reply_is_a_success(inbox: Inbox, store: FaultyStore, tmp_path: Path) -> None:
+    """A creation that finds its own object, because a first reply was lost, succeeded."""
+    store.lose_reply = True
+    inbox.append("json", b"once")
+    assert payloads(store, tmp_path) == [("json", b"once")]
+
+
+def test_hanging_store_times_out(store: FaultyStore) -> None:
+    """Append does not wait for ever: after its time-out it raises."""
+    released = Event()
+    store.before_create = lambda: assert_set(released)
+    with closing(Inbox(store, ack_timeout_s=0.05)) as inbox:
+        with pytest.raises(BackPressureError, match=r"within 0\.05 s"):
+            inbox.append("json", b"slow")
+        released.set()
+
+
+def test_queue_is_bounded_in_requests(
+    inbox: Inbox, store: FaultyStore, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When as many requests wait as may, the next is refused at once, and taken later."""
+    monkeypatch.setattr(limits, "INBOX_QUEUE_MAX_REQUESTS", 1)
+    released, first = hold_writer(inbox, store, threads)
+    with pytest.raises(BackPressureError, match="1 requests wait"):
+        inbox.append("json", b"refused")
+    released.set()
+    first.result(5)
+    inbox.append("json", b"taken")
+
+
+def test_queue_is_bounded_in_bytes(
+    inbox: Inbox, store: FaultyStore, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When as many bytes wait as may, the next request is refused."""
+    monkeypatch.setattr(limits, "INBOX_QUEUE_MAX_BYTES", 8)
+    released, first = hold_writer(inbox, store, threads)
+    with pytest.raises(BackPressureError, match="5 bytes wait"):
+        inbox.append("json", b"refused")
+    released.set()
+    first.result(5)
+
+
+def test_backlog_is_bounded(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With too many segments that nobody takes append raises, and works again once they are taken."""
+    monkeypatch.setattr(limits, "INBOX_SEGMENTS_MAX", 2)
+    inbox.append("json", b"1")
+    inbox.append("json", b"2")
+    with pytest.raises(BackPressureError, match="pipeline"):
+        inbox.append("json", b"3")
+    with pytest.raises(BackPressureError, match="pipeline"):
+        inbox.check()
+    inbox.delete([segment.path for segment in inbox.segments()])
+    inbox.append("json", b"4")
+
+
+def test_close_drains(store: FaultyStore, threads: ThreadPoolExecutor, tmp_path: Path) -> None:
+    """Close writes what waits, refuses what comes later, and may be called twice."""
+    inbox = Inbox(store)
+    released, first = hold_writer(inbox, store, threads)
+    closing_inbox = threads.submit(inbox.close)
+    released.set()
+    closing_inbox.result(5)
+    first.result(5)
+    inbox.close()
+    assert payloads(store, tmp_path) == [("json", b"first")]
+    with pytest.raises(BackPressureError, match="closing"):
+        inbox.append("json", b"late")
+
+
+def test_concurrent_appends_are_there_once_each(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    """Many threads append to a store of files: each request is there exactly once, and segments are few."""
+    store = FileObjectStore(tmp_path)
+    with closing(Inbox(store)) as inbox:
+        sent = [b"%d" % number for number in range(500)]
+        list(threads.map(lambda payload: inbox.append("json", payload), sent))
+    assert sorted(payload for _, payload in payloads(store, tmp_path)) == sorted(sent)
