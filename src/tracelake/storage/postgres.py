@@ -9,9 +9,10 @@ A write whose connection is lost can still land until the server's own time-out 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -24,6 +25,9 @@ from tracelake.storage.names import check_scan_limit, check_value, encode_key, e
 from tracelake.storage.outcomes import new_version
 from tracelake.storage.ports import ABSENT, Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
 from tracelake.storage.retries import tries
+
+# What the pool would say on standard error, where nobody has set up logging, is in the errors raised here.
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -49,6 +53,16 @@ _REPLACE = (
     " WHERE partition = %s AND key = %s AND version = %s RETURNING version"
 )
 _DELETE = "DELETE FROM tracelake_records WHERE partition = %s AND key = %s AND version = %s RETURNING version"
+
+
+# Words with which a server, or the client library, refuses for good, and what to do then.
+_REFUSALS: Final = {
+    "password": "give the right one by PGPASSWORD, by the file ~/.pgpass, or in the setting `metadata`",
+    'database "': "make the database, as by `createdb`, or correct its name in the URL",
+    'role "': "make the user, as by `createuser`, or correct the name in the URL",
+    "pg_hba": "let this machine and user in by the server's pg_hba.conf",
+}
+_NO_REPLY: Final = "check that it runs at that address and takes connections, then try again"
 
 
 class _Connection(psycopg.Connection[Row]):
@@ -84,7 +98,8 @@ class PostgresKeyValueStore:
     def __init__(self, url: str, connections_max: int = limits.POSTGRES_CONNECTIONS_MAX) -> None:
         """Open `postgresql://user:password@host:port/database?…`, making the table if it is absent.
 
-        Raises UsageError where the URL cannot be read, or another release wrote the table.
+        Raises UsageError where the URL cannot be read, or another release wrote the table, and StorageError
+        within STORE_CONNECT_TIMEOUT_S, or as soon as the server refuses, where there is no connection.
         """
         try:
             parts = conninfo_to_dict(url)
@@ -92,6 +107,7 @@ class PostgresKeyValueStore:
             raise UsageError(f"the PostgreSQL URL cannot be read ({error}); correct it") from error
         # Never the URL itself: it may hold a password.
         self._name = f"PostgreSQL database {parts.get('dbname', '')!r} on {parts.get('host', 'localhost')}"
+        self._reach(url)
         self._pool: ConnectionPool[_Connection] = ConnectionPool(
             url,
             connection_class=_Connection,
@@ -213,6 +229,22 @@ class PostgresKeyValueStore:
                 self._pool.putconn(connection)
         assert failed is not None, "there is at least one try"
         raise self._failed(doing, failed) from failed
+
+    def _reach(self, url: str) -> None:
+        """Connect once, for the pool does not say why it cannot. Raises StorageError."""
+        reason, deadline = "", time.monotonic() + limits.STORE_CONNECT_TIMEOUT_S
+        for _ in tries():
+            timeout_s = int(deadline - time.monotonic())
+            if timeout_s < 1 or any(word in reason for word in _REFUSALS):
+                break
+            try:
+                psycopg.connect(url, connect_timeout=timeout_s, application_name="tracelake").close()
+            except psycopg.OperationalError as error:
+                reason = str(error).strip().partition("\n")[0].rpartition(" failed: ")[2].removesuffix(".")
+            else:
+                return
+        way_out = next((way_out for word, way_out in _REFUSALS.items() if word in reason), _NO_REPLY)
+        raise StorageError(f"cannot connect to {self._name}: {reason}; {way_out}")
 
     def _take(self) -> _Connection:
         try:
