@@ -243,6 +243,22 @@ def test_spark_cannot_reach_a_lake_in_memory(tmp_path: Path) -> None:
         assert lake.table("spans").info().rows == 1
 
 
+def test_a_bad_copy_is_no_damage(tmp_path: Path) -> None:
+    """A copy that was altered or removed is made again; a part that is gone from the store is named."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
+        ingest(lake, tmp_path)
+        table = lake.table("spans")
+        (copy,) = map(Path, table.files())
+        for change in (lambda: copy.write_bytes(b"x"), copy.unlink):
+            change()
+            assert table.to_arrow(["name"]).num_rows == 1
+        (part,) = lake.objects.list("shards/spans/parts/")
+        lake.objects.delete(part.path)
+        copy.unlink()
+        with pytest.raises(DamageError, match=f"a part is gone: .*{part.path}"):
+            table.to_arrow()
+
+
 def ingest(lake: tracelake.Lake, folder: Path, spans: int = 1) -> None:
     """Put some spans in, without Spark."""
     file = folder / f"{spans}.jsonl"
