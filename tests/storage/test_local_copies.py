@@ -7,13 +7,15 @@ import os
 import threading
 import time
 import uuid
+from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 
 from tracelake import limits
 from tracelake._errors import NotFoundError, StorageError
-from tracelake.storage import LocalFiles, MemoryObjectStore
+from tracelake.storage import FileObjectStore, LocalFiles, MemoryObjectStore
 
 KB = 1_000
 
@@ -69,6 +71,39 @@ def test_threads_and_instances_make_one_copy(objects: Slow, tmp_path: Path) -> N
     assert found == [bytes([3]) * KB] * 8
     assert objects.gets == [name(3)]
     assert [file.suffix for file in (tmp_path / "copies").iterdir()] == [""]
+
+
+class Remote(FileObjectStore):
+    """Objects in files that nobody is told of, so that other processes can have them by copies only."""
+
+    def local_path(self, path: str) -> str | None:
+        return None
+
+
+def copy_all(root: Path, folder: Path, barrier: Barrier) -> None:
+    """Copy each object at the moment when the other processes do."""
+    files = LocalFiles(Remote(root), folder)
+    for number in range(40):
+        barrier.wait(60)
+        copy = Path(files.file(name(number)))
+        assert copy.stat().st_size == KB * KB
+
+
+def test_processes_that_copy_at_once_do_not_disturb_one_another(tmp_path: Path) -> None:
+    """Each writes under a name of its own, so that what gets the copy's name is whole."""
+    store = Remote(tmp_path / "store")
+    for number in range(40):
+        store.put(name(number), bytes(KB * KB))
+    context = get_context("spawn")
+    barrier = context.Barrier(3)
+    arguments = (tmp_path / "store", tmp_path / "copies", barrier)
+    processes = [context.Process(target=copy_all, args=arguments) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert len(list((tmp_path / "copies").iterdir())) == 40
 
 
 def test_paths_that_differ_have_copies_that_differ(objects: Slow, tmp_path: Path) -> None:

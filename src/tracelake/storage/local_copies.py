@@ -159,7 +159,6 @@ def _sweep(folder: Path, max_bytes: int) -> int:
             with suppress(OSError):
                 found = entry.stat()
                 files.append((found.st_atime, found.st_size, Path(entry.path)))
-    _count_ended()
     total = sum(size for _, size, _ in files)
     now = time.time()
     for used_at, size, file in sorted(files):
