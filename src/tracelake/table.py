@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
@@ -23,13 +23,21 @@ class Table:
     """One table of one commit. It never changes; ask the lake again for a newer one."""
 
     def __init__(
-        self, name: str, schema: pa.Schema, snapshot: Snapshot, files: LocalFiles, buckets: int
+        self,
+        name: str,
+        schema: pa.Schema,
+        snapshot: Snapshot,
+        files: LocalFiles,
+        buckets: int,
+        renew: Callable[[], None] = lambda: None,
     ) -> None:
+        """`renew` is called before parts are read: it makes the lease on them hold on, or raises ExpiredError."""
         self.name = name
         self.schema = schema
         self._snapshot = snapshot
         self._files = files
         self._buckets = buckets
+        self._renew = renew
 
     def to_arrow(
         self,
@@ -71,6 +79,7 @@ class Table:
 
     def files(self) -> list[str]:
         """Return the Parquet files of the table. With retractions, they hold more rows than the table: see `sql`."""
+        self._renew()
         return [self._files.file(part.path) for part in self._snapshot.parts]
 
     def info(self) -> TableInfo:
@@ -120,6 +129,7 @@ class Table:
         self._check(self._snapshot)
 
     def _check(self, snapshot: Snapshot) -> None:
+        self._renew()
         for part in (*snapshot.parts, *snapshot.history):
             check_part(self._files.file(part.path), part)
 

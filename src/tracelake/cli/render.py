@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracelake.cli.output import plain
-from tracelake.records import CommitInfo, Hit, IngestReport, TableInfo, VerifyReport
+from tracelake.records import CommitInfo, CompactReport, GcReport, Hit, IngestReport, TableInfo, VerifyReport
 
 COMMIT_SHOWN: Final = 12
 """Digits of a commit's id in a list; the beginning of an id is enough to name it."""
@@ -187,3 +187,27 @@ def findings(report: VerifyReport) -> Table:
     """Return what is wrong, one finding a row."""
     rows = [(f.kind, f.what, f.path, f.detail) for f in report.findings]
     return grid(("kind", "what", "path", "detail"), rows)
+
+
+def compact_reports(reports: Sequence[CompactReport]) -> Table:
+    """Return what compaction did, a row a table."""
+    headers = ("table", "batches", "parts before", "parts after", "read", "written", "readable from")
+    rows = [
+        (
+            report.table,
+            report.batches,
+            report.parts_before,
+            report.parts_after,
+            size(report.read_bytes),
+            size(report.written_bytes),
+            f"transaction {report.since}",
+        )
+        for report in reports
+    ]
+    return grid(headers, rows)
+
+
+def gc_reports(reports: Sequence[GcReport]) -> Table:
+    """Return what garbage collection deleted, a row a table."""
+    headers = ("table", "replaced", "orphans", "bytes", "held by readers")
+    return grid(headers, [(r.table, r.replaced, r.orphans, size(r.bytes), r.held) for r in reports])

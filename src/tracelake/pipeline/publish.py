@@ -7,7 +7,7 @@ stay on the last commit until the new one names everything.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -51,6 +51,21 @@ class Counts:
     repeated: int
     traces: int
 
+    def to_metadata(self) -> dict[str, str]:
+        """Return the counts as a commit carries them."""
+        return {
+            "spans_new": str(self.new),
+            "spans_replaced": str(self.replaced),
+            "spans_repeated": str(self.repeated),
+            "traces": str(self.traces),
+        }
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> Counts:
+        """Return the counts that a commit carries."""
+        names = ("spans_new", "spans_replaced", "spans_repeated", "traces")
+        return cls(*(int(metadata[name]) for name in names))
+
 
 class Outputs:
     """The tables, the index and the branch that a pipeline writes."""
@@ -62,6 +77,10 @@ class Outputs:
         self.spans = Shard("spans", key_value, objects)
         self.traces = Shard("traces", key_value, objects)
         self.repository = Repository(key_value, objects)
+
+    def shards(self) -> dict[str, Shard]:
+        """Return the shards of the tables, by name."""
+        return {shard.name: shard for shard in (self.spans, self.traces)}
 
     def upper(self) -> int:
         """Return the least transaction that has no commit: the commit is the last output of each."""
@@ -193,6 +212,11 @@ class Outputs:
 
     def _counts(self, step: Step) -> Counts:
         """Return the counts of a transaction from its batches, so that every replica tells the same."""
+        head = self.repository.head()
+        if head is not None and self.repository.transaction_of(head) >= step.transaction:
+            # A peer has committed it, and compaction may have made the batch a part of a larger one.
+            commit = self.repository.commit(self.repository.find(head, step.transaction))
+            return Counts.from_metadata(commit.metadata)
         spans = self.spans.batch_at(step.transaction)
         traces = self.traces.batch_at(step.transaction)
         if spans is None:
@@ -216,12 +240,7 @@ class Outputs:
             message=f"transaction {t}: {counts.new} new spans from {inputs} inputs",
             committer="pipeline",
             created_at=seal.sealed_at,
-            metadata={
-                "spans_new": str(counts.new),
-                "spans_replaced": str(counts.replaced),
-                "spans_repeated": str(counts.repeated),
-                "traces": str(counts.traces),
-            },
+            metadata=counts.to_metadata(),
         )
 
 

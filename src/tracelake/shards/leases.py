@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
+import weakref
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
 
-from tracelake._errors import ExpiredError, StorageError
+from tracelake._errors import ExpiredError, StorageError, TracelakeError
 from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, LEASE_S
 from tracelake.shards.model import LeaseRecord, ShardState, lease_from_bytes, to_bytes
 from tracelake.shards.store import Shard
@@ -58,11 +59,6 @@ class Lease:
         if now > self._expires_s - self.seconds / 2:
             self._extend()
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether parts may be gone."""
-        return time.time() >= self._expires_s
-
     def close(self) -> None:
         """Give the lease back."""
         with contextlib.suppress(StorageError):  # it ends by itself
@@ -100,3 +96,33 @@ def forget_ended(shard: str, key_value: KeyValueStore, now_s: float) -> int:
         if (entry := key_value.get(_PARTITION, key)) is not None:
             key_value.delete_if(_PARTITION, key, entry.version)
     return len(ended)
+
+
+class Leases:
+    """Several leases that end together: given back when the last object that uses them is gone."""
+
+    def __init__(self) -> None:
+        self._leases: list[Lease] = []
+        self._close = weakref.finalize(self, _close_all, self._leases)
+        self._close.atexit = False  # the stores may be closed by then; leases end by themselves
+
+    def take(self, shard: Shard, key_value: KeyValueStore) -> Lease:
+        """Take one more."""
+        lease = Lease(shard, key_value)
+        self._leases.append(lease)
+        return lease
+
+    def renew(self) -> None:
+        """Renew all. Raises ExpiredError where one has ended."""
+        for lease in self._leases:
+            lease.renew()
+
+    def close(self) -> None:
+        """Give all back."""
+        self._close()
+
+
+def _close_all(leases: list[Lease]) -> None:
+    for lease in leases:
+        with contextlib.suppress(TracelakeError):
+            lease.close()
