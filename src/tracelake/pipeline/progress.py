@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Stage: TypeAlias = Literal["recovering", "reading", "writing", "publishing", "verifying"]
+Stage: TypeAlias = Literal["recovering", "reading", "writing", "publishing", "verifying", "checking"]
 
 
 @dataclass(frozen=True, slots=True)
