@@ -111,8 +111,8 @@ RECORD_NAME_KEY_BYTES: Final = 80
 """Bytes of a key that are spelled out in the name of its object; a hash stands for the rest."""
 
 # Doctor
-DOCTOR_CHECK_TIMEOUT_S: Final = 30.0
-"""How long `tracelake doctor` waits for one check; longer than most tries of a store take together."""
+DOCTOR_CHECK_TIMEOUT_S: Final = 40.0
+"""How long `tracelake doctor` waits for one check: longer than SQLite waits for a lock, or PostgreSQL's reply takes."""
 DOCTOR_SPARK_TIMEOUT_S: Final = 150.0
 """The same for the check that starts Spark."""
 DOCTOR_RACES: Final = 10
