@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 import threading
@@ -193,8 +194,12 @@ def test_unreachable_s3_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "s3://bucket/lake" in found.message
 
 
-def test_unreachable_postgres_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens on the port: the finding names host and database, and not the password."""
+def test_unreachable_postgres_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody listens on the port: the finding names host and database, not the password, and is all that is said."""
+    # Where nobody has set logging up, what libraries log as a warning goes to standard error.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
     monkeypatch.setattr(limits, "STORE_CONNECT_TIMEOUT_S", 1.0)
     url = f"postgresql://somebody:secret@127.0.0.1:{free_port()}/records"
 
@@ -205,6 +210,7 @@ def test_unreachable_postgres_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.status == "failed"
     assert "'records' on 127.0.0.1" in found.message
     assert "secret" not in str(found)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_server_that_never_answers_does_not_hang_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
