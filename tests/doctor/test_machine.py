@@ -131,9 +131,9 @@ def test_workers_of_another_python_are_found(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("free_bytes", "free_files", "status", "said"),
     [
-        (limits.FREE_SPACE_LOW_BYTES, 10**6, "ok", "2.1 of 1,048.6 GB free"),
-        (limits.FREE_SPACE_LOW_BYTES - 4096, 10**6, "warning", "2.1 of 1,048.6 GB free"),
-        (limits.FREE_SPACE_MIN_BYTES - 4096, 10**6, "failed", "0.3 of 1,048.6 GB free"),
+        (limits.FREE_SPACE_LOW_BYTES, 10**6, "ok", "2.1 GB of 1,048.6 GB free"),
+        (limits.FREE_SPACE_LOW_BYTES - 4096, 10**6, "warning", "2.1 GB of 1,048.6 GB free"),
+        (limits.FREE_SPACE_MIN_BYTES - 4096, 10**6, "failed", "268.4 MB of 1,048.6 GB free"),
         (10**10, 999, "failed", "only 999 more files"),
     ],
 )

@@ -82,7 +82,7 @@ def test_no_lake(cli: RunCli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [b"{", b"", b'{"id":"x","created_at":"","buckets":8,"version":99}'])
 def test_a_damaged_configuration(cli: RunCli, tmp_path: Path, config: bytes) -> None:
-    """A lake.json that is torn, empty or of another release is a failed check."""
+    """A lake.json that is torn, empty or of another release is a failed check; a full disk may have done it."""
     cli("init", "./lake")
     (tmp_path / "lake" / "lake.json").write_bytes(config)
     done = cli("doctor", "--no-spark", "--json")
@@ -90,6 +90,7 @@ def test_a_damaged_configuration(cli: RunCli, tmp_path: Path, config: bytes) -> 
     assert (done.code, done.err) == (1, "")
     assert found["lake"]["status"] == "failed"
     assert "backup" in found["lake"]["mend"]
+    assert list(found) == ["lake", "lake space", *MACHINE]
     assert found["versions"]["status"] == "ok"
 
 

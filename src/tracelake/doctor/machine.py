@@ -90,7 +90,7 @@ def check_space(directory: Path) -> Verdict:
         )
     system = os.statvfs(directory)
     free_bytes, size_bytes = system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
-    text = f"{free_bytes / 1e9:,.1f} of {size_bytes / 1e9:,.1f} GB free at {directory}"
+    text = f"{_size(free_bytes)} of {_size(size_bytes)} free at {directory}"
     if system.f_files and system.f_favail < limits.FREE_FILES_MIN:  # some file systems have no such number
         return Verdict(
             "failed",
@@ -104,6 +104,10 @@ def check_space(directory: Path) -> Verdict:
         if free_bytes < limits.FREE_SPACE_LOW_BYTES
         else Verdict("ok", text)
     )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def spark_directories() -> list[Path]:

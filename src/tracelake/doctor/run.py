@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from tracelake import limits
 from tracelake._errors import DamageError, LakeNotFoundError, StorageError, TracelakeError
@@ -56,7 +58,7 @@ def diagnose(lake: str | None = None, *, spark: bool = True, progress: OnProgres
     results = list(_run(checks, 1, silent))
     found = opened[0] if results[0].status == "ok" else None
     try:
-        checks = [*(_of_lake(found) if found else []), *_of_machine(spark)]
+        checks = [*(_of_lake(found) if found else _of_closed_lake(lake)), *_of_machine(spark)]
         results += _run(checks, len(checks), progress or silent)
     finally:
         if found:
@@ -92,6 +94,14 @@ def _of_lake(lake: Lake) -> Iterator[_Check]:
         lambda: machine.check_space(cache_directory(lake.config.id)),
         "Let XDG_CACHE_HOME name a directory that this user may write to.",
     )
+
+
+def _of_closed_lake(place: str | None) -> Iterator[_Check]:
+    """Yield what can be checked of a lake that does not open: a full disk may be the reason."""
+    with suppress(TracelakeError):
+        directory = Path(unquote(find_lake(place).removeprefix("file://"))).expanduser()
+        if directory.is_dir():
+            yield _Check("lake space", lambda: machine.check_space(directory), _MEND_STORE)
 
 
 def _check_records(lake: Lake) -> Verdict:
