@@ -36,6 +36,21 @@ ROW_GROUP_ROWS: Final = 16_384
 CHECKED_PARTS_MAX: Final = 100_000
 """Parts that a process remembers to have compared with their checksums; beyond that it compares them again."""
 
+
+# Shards
+SHARD_STATE_INLINE_MAX_BYTES: Final = 64 * 1024
+"""A longer state of a shard puts its beginning into an object."""
+LEASE_S: Final = 3600.0
+"""How long a reader may use the parts that it has listed, unless it renews its lease."""
+CLOCK_DIFFERENCE_MAX_S: Final = 60.0
+"""How far the clocks of two machines may be apart: a lease is honoured for so long after its end."""
+EPOCH_MIN_S: Final = 3600.0
+"""The least time between two epochs of a shard: a writer has so long from its first upload to its append."""
+COMPACTION_MEMORY_BYTES: Final = 512 * MIB
+"""What one compaction task may hold before it uses the disk."""
+COMPACTED_PART_MAX_BYTES: Final = 256 * MIB
+"""Arrow bytes of one part that compaction writes; a part of half of it is left as it is, if no row of it went."""
+
 # Server
 INBOX_QUEUE_MAX_REQUESTS: Final = 1_000
 """Requests that wait for the next inbox segment; beyond that the answer is 503."""

@@ -18,7 +18,7 @@ from tracelake.search.documents import document_text
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
 from tracelake.search.query import RawHit, Searcher
-from tracelake.shards.store import Shard, Snapshot
+from tracelake.shards.store import EMPTY, Shard, Snapshot
 from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore
 from tracelake.table import Table, connection, select
 from tracelake.versions.model import IndexAt, Reference, TableAt
@@ -56,7 +56,7 @@ class View:
     def _snapshot(self, name: str, key_value: KeyValueStore) -> Snapshot:
         reference = self._entries.get(f"tables/{name}")
         if not isinstance(reference, TableAt):
-            return Snapshot(-1, (), (), 0)  # the lake is still empty
+            return EMPTY  # the lake is still empty
         return Shard(reference.shard, key_value, self._objects).snapshot(reference.as_of)
 
     def table(self, name: str) -> Table:

@@ -20,7 +20,8 @@ from tracelake.pipeline.reading import Piece
 from tracelake.pipeline.shaping import ShapeReceipt, ShapeTask, run_shape_task
 from tracelake.search.finalize import finalize, read_manifest
 from tracelake.search.model import Manifest, manifest_path
-from tracelake.shards.model import Batch, Part
+from tracelake.shards.leases import Lease
+from tracelake.shards.model import Batch, Part, ShardState
 from tracelake.shards.protocol import Verdict, classify
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
@@ -55,6 +56,7 @@ class Outputs:
     """The tables, the index and the branch that a pipeline writes."""
 
     def __init__(self, key_value: KeyValueStore, objects: ObjectStore, buckets: int) -> None:
+        self._key_value = key_value
         self._objects = objects
         self._buckets = buckets
         self.spans = Shard("spans", key_value, objects)
@@ -91,9 +93,10 @@ class Outputs:
         """
         t = step.transaction
         if pieces is not None:
-            receipts = self._shape(t, pieces, executor, progress)
+            with Lease(self.spans, self._key_value) as spans, Lease(self.traces, self._key_value) as traces:
+                receipts = self._shape(t, pieces, (spans.state, traces.state), executor, progress)
             progress(Progress("publishing", 0, 4, "steps", t))
-            self._append_all(t, receipts)
+            self._append_all(t, receipts, spans.state.epoch, traces.state.epoch)
             progress(Progress("publishing", 2, 4, "steps", t))
         path, _ = finalize(self._objects, INDEX, build_name(t), t + 1, self._buckets, self._parent(t))
         progress(Progress("publishing", 3, 4, "steps", t))
@@ -103,15 +106,23 @@ class Outputs:
         return commit, counts
 
     def _shape(
-        self, t: int, pieces: Sequence[Piece], executor: Executor, progress: OnProgress
+        self,
+        t: int,
+        pieces: Sequence[Piece],
+        states: tuple[ShardState, ShardState],
+        executor: Executor,
+        progress: OnProgress,
     ) -> list[ShapeReceipt]:
-        tasks = self._tasks(t, pieces)
+        tasks = self._tasks(t, pieces, *states)
         return executor.run(
             run_shape_task, tasks, lambda done: progress(Progress("writing", done, len(tasks), "tasks", t))
         )
 
-    def _tasks(self, t: int, pieces: Sequence[Piece]) -> list[ShapeTask]:
-        spans, traces = self.spans.snapshot(t - 1), self.traces.snapshot(t - 1)
+    def _tasks(
+        self, t: int, pieces: Sequence[Piece], spans_state: ShardState, traces_state: ShardState
+    ) -> list[ShapeTask]:
+        spans = self.spans.snapshot(t - 1, spans_state)
+        traces = self.traces.snapshot(t - 1, traces_state)
         groups = 1 if sum(piece.rows for piece in pieces) <= SMALL_TRANSACTION_SPANS else _GROUPS
         bounds = [self._buckets * group // groups for group in range(groups + 1)]
         return [
@@ -126,12 +137,16 @@ class Outputs:
                 pieces=[piece for piece in pieces if low <= piece.bucket < high],
                 spans=spans.for_buckets(set(range(low, high))),
                 traces=traces.for_buckets(set(range(low, high))),
+                spans_epoch=spans_state.epoch,
+                traces_epoch=traces_state.epoch,
             )
             for low, high in pairwise(bounds)
             if low < high
         ]
 
-    def _append_all(self, t: int, receipts: Sequence[ShapeReceipt]) -> None:
+    def _append_all(
+        self, t: int, receipts: Sequence[ShapeReceipt], spans_epoch: int, traces_epoch: int
+    ) -> None:
         counts = {
             "new": sum(receipt.new for receipt in receipts),
             "replaced": sum(receipt.replaced for receipt in receipts),
@@ -143,6 +158,7 @@ class Outputs:
             [part for receipt in receipts for part in receipt.span_parts],
             [part for receipt in receipts for part in receipt.span_retractions],
             counts,
+            spans_epoch,
         )
         self._append(
             self.traces,
@@ -150,12 +166,19 @@ class Outputs:
             [part for receipt in receipts for part in receipt.trace_parts],
             [part for receipt in receipts for part in receipt.trace_retractions],
             {"rows": sum(receipt.traces for receipt in receipts)},
+            traces_epoch,
         )
 
     def _append(
-        self, shard: Shard, t: int, parts: list[Part], retractions: list[Part], counts: dict[str, int]
+        self,
+        shard: Shard,
+        t: int,
+        parts: list[Part],
+        retractions: list[Part],
+        counts: dict[str, int],
+        epoch: int,
     ) -> None:
-        batch = Batch(t, t + 1, uuid.uuid4().hex, tuple(parts), tuple(retractions), counts)
+        batch = Batch(t, t + 1, uuid.uuid4().hex, tuple(parts), tuple(retractions), counts, epoch=epoch)
         upper = shard.state().upper
         verdict = classify(t, upper, t + 1)
         assert verdict is not Verdict.HOLD, f"{shard.name} is at {upper}, behind transaction {t} of its peers"
