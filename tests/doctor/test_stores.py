@@ -165,17 +165,19 @@ def test_record_stores_that_break_their_port_are_found(store: MemoryKeyValueStor
         (0, "ok", "within 1 s"),
         (-0.9, "ok", "within 1 s"),
         (3, "ok", "within 3 s"),
-        (90, "warning", r"this machine's clock is (89|90) s behind the store's"),
-        (-4000, "warning", r"this machine's clock is (3,999|4,000) s ahead of the store's"),
+        (20, "warning", r"this machine's clock is (19|20) s behind the store's"),
+        (-20, "warning", r"this machine's clock is (19|20) s ahead of the store's"),
+        (90, "failed", r"this machine's clock is (89|90) s behind the store's"),
+        (-4000, "failed", r"this machine's clock is (3,999|4,000) s ahead of the store's"),
     ],
 )
 def test_clocks_that_are_apart_are_found(ahead_s: float, status: str, said: str) -> None:
-    """A store that dates objects by another clock gets a warning with the difference and its direction."""
+    """A store that dates by another clock: the difference and its direction; failed beyond what leases allow for."""
     store = OtherClock(ahead_s)
     found = check_clock(store)
     assert found.status == status
     assert re.search(said, found.message)
-    assert bool(found.mend) == (status == "warning")
+    assert bool(found.mend) == (status != "ok")
     assert list(store.list("")) == []
 
 

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from tracelake import limits
 from tracelake._errors import NotFoundError, TracelakeError
-from tracelake.doctor.checks import Verdict
+from tracelake.doctor.checks import Status, Verdict
 from tracelake.storage import (
     ABSENT,
     Conflict,
@@ -41,8 +41,8 @@ _MEND_STORE: Final = (
     "The store does not do what every lake needs of it: use another one, or a newer version of it."
 )
 _MEND_CLOCK: Final = (
-    "Let both clocks be set by NTP; `timedatectl` shows whether this one is. Stores refuse requests whose time "
-    "is too far off."
+    "Let both clocks be set by NTP; `timedatectl` shows whether this one is. Leases, which keep parts that are "
+    "being read, go by the clock, and stores refuse requests whose time is too far off."
 )
 
 
@@ -199,7 +199,9 @@ def check_clock(objects: ObjectStore) -> Verdict:
     if apart_s <= limits.CLOCK_SKEW_MAX_S:
         return Verdict("ok", f"within {max(math.ceil(apart_s), 1)} s of the store's clock")
     which = "behind" if ahead_s > behind_s else "ahead of"
-    return Verdict("warning", f"this machine's clock is {apart_s:,.0f} s {which} the store's", _MEND_CLOCK)
+    # Another machine may be as far off in the other direction: together no more than leases allow for.
+    status: Status = "failed" if apart_s > limits.CLOCK_DIFFERENCE_MAX_S / 2 else "warning"
+    return Verdict(status, f"this machine's clock is {apart_s:,.0f} s {which} the store's", _MEND_CLOCK)
 
 
 def at_once(*actions: Callable[[], T]) -> list[T]:
