@@ -125,9 +125,8 @@ class Lake:
                 f"{root / _METADATA} is gone, which leads to all data. Restore it from a backup."
             )
         self._root = root
-        self._key_value: KeyValueStore = open_key_value(
-            f"sqlite{self.objects.url.removeprefix('file')}/{_METADATA}"
-        )
+        self._key_value_url = f"sqlite{self.objects.url.removeprefix('file')}/{_METADATA}"
+        self._key_value: KeyValueStore = open_key_value(self._key_value_url)
         self._repository = Repository(self._key_value, self.objects)
         self._executor: Executor | None = None
         self._view: tuple[str | None, View] | None = None
@@ -221,7 +220,7 @@ class Lake:
         view = self._view
         if view is None or view[0] != head or view[1].is_old:
             entries = {} if head is None else self._repository.entries(head)
-            cache = _cache_directory(self.config.id)
+            cache = cache_directory(self.config.id)
             view = (head, View(entries, self._key_value, self.objects, self.config.buckets, cache))
             self._view = view
         return view[1]  # not self._view, which another thread may have changed
@@ -377,7 +376,7 @@ def _read_config(objects: ObjectStore) -> LakeConfig:
     return config
 
 
-def _cache_directory(lake_id: str) -> Path:
+def cache_directory(lake_id: str) -> Path:
     """Return the directory for copies of parts: safe to delete at any time, and never part of the lake."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     directory = Path(base) / "tracelake" / lake_id

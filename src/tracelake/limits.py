@@ -124,3 +124,19 @@ RECORD_VERSIONS_KEPT: Final = 16
 """Versions of a record that a store of create-only files keeps behind the newest."""
 RECORD_NAME_KEY_BYTES: Final = 80
 """Bytes of a key that are spelled out in the name of its object; a hash stands for the rest."""
+
+# Doctor
+DOCTOR_CHECK_TIMEOUT_S: Final = 40.0
+"""How long `tracelake doctor` waits for one check: longer than SQLite waits for a lock, or PostgreSQL's reply takes."""
+DOCTOR_SPARK_TIMEOUT_S: Final = 150.0
+"""The same for the check that starts Spark."""
+DOCTOR_RACES: Final = 10
+"""Times that each pair of racing writes is tried."""
+CLOCK_SKEW_MAX_S: Final = 5.0
+"""What the clocks of this machine and of the store may be apart before `doctor` warns."""
+FREE_SPACE_LOW_BYTES: Final = 2048 * MIB
+"""Free space of a file system below which `doctor` warns."""
+FREE_SPACE_MIN_BYTES: Final = 256 * MIB
+"""Free space below which the check fails: a few transactions would fill it."""
+FREE_FILES_MIN: Final = 1_000
+"""Files that a file system can still take (its free inodes) below which the check fails."""
