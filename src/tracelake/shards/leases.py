@@ -37,6 +37,8 @@ class Lease:
     seconds: float = LEASE_S
     state: ShardState = field(init=False)
     """The shard's state, read when the lease was there already."""
+    expires_s: float = field(init=False)
+    """When it ends, in seconds since 1970."""
 
     def __post_init__(self) -> None:
         """Take the lease, then read the state."""
@@ -51,12 +53,12 @@ class Lease:
         Raises ExpiredError where it has ended: parts may be gone, so list them again under a new lease.
         """
         now = time.time()
-        if now >= self._expires_s:
+        if now >= self.expires_s:
             raise ExpiredError(
                 f"the lease on table {self.shard.name} has ended, and its parts may have been collected. "
                 "Open the table again."
             )
-        if now > self._expires_s - self.seconds / 2:
+        if now > self.expires_s - self.seconds / 2:
             self._extend()
 
     def close(self) -> None:
@@ -79,7 +81,7 @@ class Lease:
         expires_s = time.time() + self.seconds
         record = LeaseRecord(self._seq, expires_s + CLOCK_DIFFERENCE_MAX_S)
         self.key_value.set(_PARTITION, self._key, to_bytes(record))
-        self._expires_s = expires_s  # and not before: the record must hold longer than we believe
+        self.expires_s = expires_s  # and not before: the record must hold longer than we believe
 
 
 def leases(shard: str, key_value: KeyValueStore) -> dict[str, LeaseRecord]:

@@ -112,15 +112,15 @@ def visible(state: ShardState, as_of: int) -> tuple[BatchRef, ...]:
     return tuple(batch for batch in state.batches if batch.lower <= as_of)
 
 
-def due(batches: Sequence[BatchRef], until: int) -> tuple[BatchRef, ...]:
+def due(batches: Sequence[BatchRef], until: int, fan_out: int = FAN_OUT) -> tuple[BatchRef, ...]:
     """Return adjacent batches to compact now, oldest level first; none where nothing is due.
 
-    FAN_OUT batches of one level become one of the next, so n appends leave at most FAN_OUT - 1 batches on each
+    `fan_out` batches of one level become one of the next, so n appends leave at most `fan_out` - 1 batches on each
     of log(n) levels, and a row is rewritten once a level. Batches that reach beyond `until` are left alone.
     """
     settled = [batch for batch in batches if batch.upper <= until]
     runs = [tuple(run) for _, run in groupby(settled, key=lambda batch: batch.level)]
-    return next((run for run in runs if len(run) >= FAN_OUT), ())
+    return next((run[:fan_out] for run in runs if len(run) >= fan_out), ())
 
 
 def replace(state: ShardState, run: Sequence[BatchRef], batch: BatchRef, epoch: int) -> ReplaceDecision:
