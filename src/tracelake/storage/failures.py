@@ -45,6 +45,8 @@ _OBSTORE = (
 # How S3, GCS and Azure say that the bucket itself is absent: every object in it then looks absent too.
 _NO_BUCKET: Final = ("NoSuchBucket", "The specified bucket does not exist", "ContainerNotFound")
 
+_TOO_MANY: Final = "status code: 429"
+
 
 def of_obstore(error: Exception) -> Failure:
     """Classify an error of S3, GCS or Azure for a request that was sent once."""
@@ -53,7 +55,13 @@ def of_obstore(error: Exception) -> Failure:
             if failure is Failure.NOT_FOUND and any(code in str(error) for code in _NO_BUCKET):
                 return Failure.REFUSED
             return failure
-    return Failure.UNKNOWN
+    # The library has no kind of its own for this, which GCS says of a second write to an object in a second.
+    return Failure.NOT_DONE if _TOO_MANY in str(error) else Failure.UNKNOWN
+
+
+def obstore_text(error: Exception) -> str:
+    """Return what the client library says for people, on one line: not what it adds for debugging."""
+    return " ".join(str(error).partition("Debug source:")[0].split())[:400]
 
 
 def of_postgres(error: psycopg.Error, connection_lost: bool) -> Failure:
