@@ -18,15 +18,36 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 
-from tracelake._errors import DamageError, LakeExistsError, LakeNotFoundError, NotFoundError, UsageError
+from tracelake._errors import (
+    DamageError,
+    LakeExistsError,
+    LakeNotFoundError,
+    NotFoundError,
+    RefNotFoundError,
+    UsageError,
+)
 from tracelake._settings import find_lake
-from tracelake.limits import BUCKETS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
+from tracelake.limits import BUCKETS_DEFAULT, EPOCH_MIN_S, TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.executors import Executor, Spark
 from tracelake.pipeline.inputs import INBOX, Input, find_files, into_transactions
 from tracelake.pipeline.loop import Pipeline, RunResult
+from tracelake.pipeline.maintenance import ORDERS, Maintainer, collect
 from tracelake.pipeline.progress import OnProgress, silent
-from tracelake.records import BadInput, CommitInfo, Hit, IngestReport, Problem, TableInfo, Trace, VerifyReport
+from tracelake.records import (
+    BadInput,
+    CommitInfo,
+    CompactReport,
+    GcReport,
+    Hit,
+    IngestReport,
+    Problem,
+    TableInfo,
+    Trace,
+    VerifyReport,
+)
+from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
+from tracelake.storage.files import FileObjectStore
 from tracelake.table import Table
 from tracelake.tracking.inbox import Inbox
 from tracelake.verify import Verifier
@@ -104,9 +125,8 @@ class Lake:
                 f"{root / _METADATA} is gone, which leads to all data. Restore it from a backup."
             )
         self._root = root
-        self._key_value: KeyValueStore = open_key_value(
-            f"sqlite{self.objects.url.removeprefix('file')}/{_METADATA}"
-        )
+        self._key_value_url = f"sqlite{self.objects.url.removeprefix('file')}/{_METADATA}"
+        self._key_value: KeyValueStore = open_key_value(self._key_value_url)
         self._repository = Repository(self._key_value, self.objects)
         self._executor: Executor | None = None
         self._view: tuple[str | None, View] | None = None
@@ -136,6 +156,9 @@ class Lake:
         if self._executor is not None:
             self._executor.stop()
             self._executor = None
+        if self._view is not None:
+            self._view[1].close()
+            self._view = None
         self._key_value.close()
 
     # Writing
@@ -195,9 +218,9 @@ class Lake:
         """Open one commit for reading: branch, commit id, or the beginning of one. Raises RefNotFoundError."""
         head = self._commit_of(at)
         view = self._view
-        if view is None or view[0] != head:
+        if view is None or view[0] != head or view[1].is_old:
             entries = {} if head is None else self._repository.entries(head)
-            cache = _cache_directory(self.config.id)
+            cache = cache_directory(self.config.id)
             view = (head, View(entries, self._key_value, self.objects, self.config.buckets, cache))
             self._view = view
         return view[1]  # not self._view, which another thread may have changed
@@ -258,6 +281,66 @@ class Lake:
         """Read everything again and compare it: commits, journal, parts, index, and tables with one another."""
         return Verifier(self._key_value, self.objects, self.config.buckets, self.view).run(progress or silent)
 
+    # Maintenance
+
+    def compact(
+        self,
+        *,
+        forget_before: str | None = None,
+        executor: Executor | None = None,
+        progress: OnProgress | None = None,
+    ) -> list[CompactReport]:
+        """Put the rows of each table into few sorted parts. Safe beside readers and writers.
+
+        The pipeline compacts what is due by itself; this does all of it at once. History stays readable, at
+        every commit, unless it is given up.
+
+        Args:
+            forget_before: a branch or commit before which no table need be readable any more: rows that were
+                replaced by then are left out.
+            executor: run the tasks there instead of on Spark.
+            progress: is told what is going on.
+
+        Raises:
+            RefNotFoundError: no such branch or commit.
+            LimitError: other compactions were faster, again and again.
+        """
+        maintainer = Maintainer(self._key_value, self.objects, executor or self._spark(None))
+        since = None if forget_before is None else self._transaction_of(forget_before)
+        reports = [
+            maintainer.compact_all(shard, ORDERS[name], since, progress or silent)
+            for name, shard in self._shards().items()
+        ]
+        self._view = None  # the next one reads the new parts
+        return reports
+
+    def gc(self, *, dry_run: bool = False, epoch_min_s: float = EPOCH_MIN_S) -> list[GcReport]:
+        """Delete what nobody can name any more, of each table. Safe beside readers and writers.
+
+        What compaction replaced goes as soon as no reader holds a lease on it. Objects of writers that were
+        killed go at the third collection after they were written, each at least `epoch_min_s` seconds after
+        the one before: a writer that takes longer from its first upload to its append has to upload again.
+
+        Args:
+            dry_run: delete nothing, and report what would be deleted now.
+            epoch_min_s: an hour by default; with 0, every call counts.
+        """
+        if isinstance(self.objects, FileObjectStore) and not dry_run:
+            self.objects.sweep_temporaries()
+        return [
+            collect(shard, self._key_value, self.objects, epoch_min_s, dry_run=dry_run)
+            for shard in self._shards().values()
+        ]
+
+    def _shards(self) -> dict[str, Shard]:
+        return {name: Shard(name, self._key_value, self.objects) for name in ORDERS}
+
+    def _transaction_of(self, ref: str) -> int:
+        head = self._commit_of(ref)
+        if head is None:
+            raise RefNotFoundError(f"no commit {ref!r}: the lake is still empty; ingest something first.")
+        return self._repository.transaction_of(head)
+
 
 class InboxPipeline:
     """Makes transactions of what waits in the inbox of the server. One thread uses it."""
@@ -293,7 +376,7 @@ def _read_config(objects: ObjectStore) -> LakeConfig:
     return config
 
 
-def _cache_directory(lake_id: str) -> Path:
+def cache_directory(lake_id: str) -> Path:
     """Return the directory for copies of parts: safe to delete at any time, and never part of the lake."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     directory = Path(base) / "tracelake" / lake_id

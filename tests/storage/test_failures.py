@@ -113,3 +113,11 @@ def test_text_of_an_error_is_for_people() -> None:
     """One line, and nothing of what the client library adds for its own developers."""
     error = obstore.GenericError("Account must be\nspecified\n\nDebug source:\nGeneric {\n    store: 1,\n}")
     assert obstore_text(error) == "Account must be specified"
+
+
+def test_text_of_an_error_with_a_long_path_still_says_what_the_server_said() -> None:
+    """The library puts the path before it, once as such and once in the address."""
+    path = "p/" + "k" * 250
+    error = obstore.PermissionDeniedError(f"no privileges for {path}: PUT http://x/{path} - status code: 403")
+    assert obstore_text(error).endswith("status code: 403")
+    assert len(obstore_text(obstore.GenericError("<Error>" * 1_000))) == 1_000

@@ -45,6 +45,8 @@ _OBSTORE = (
 # How S3, GCS and Azure say that the bucket itself is absent: every object in it then looks absent too.
 _NO_BUCKET: Final = ("NoSuchBucket", "The specified bucket does not exist", "ContainerNotFound")
 
+# The path may be in it twice, and what the server said comes last.
+_TEXT_MAX_CHARS: Final = 1_000
 _TOO_MANY: Final = "status code: 429"
 
 
@@ -61,7 +63,7 @@ def of_obstore(error: Exception) -> Failure:
 
 def obstore_text(error: Exception) -> str:
     """Return what the client library says for people, on one line: not what it adds for debugging."""
-    return " ".join(str(error).partition("Debug source:")[0].split())[:400]
+    return " ".join(str(error).partition("Debug source:")[0].split())[:_TEXT_MAX_CHARS]
 
 
 def of_postgres(error: psycopg.Error, connection_lost: bool) -> Failure:
