@@ -28,6 +28,7 @@ STATUS = "Generic GCS error: Error performing PUT http://x/y in 1ms - Server ret
         (FileNotFoundError("404: <Code>NoSuchBucket</Code>"), Failure.REFUSED),
         (FileNotFoundError("404: <Code>ContainerNotFound</Code>"), Failure.REFUSED),
         (FileNotFoundError("404: The specified bucket does not exist"), Failure.REFUSED),
+        (FileNotFoundError("Bulk delete: The specified container does not exist."), Failure.REFUSED),
         (obstore.AlreadyExistsError("409"), Failure.LOST),
         (obstore.PreconditionError("412"), Failure.LOST),
         (obstore.NotModifiedError("304"), Failure.LOST),

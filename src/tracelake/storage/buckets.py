@@ -177,11 +177,14 @@ class BucketObjectStore:
     def head(self, path: str) -> ObjectInfo | None:
         """Return size and time, or None where it is absent."""
         check_path(path)
-        try:
-            with self._failures("read", path):
-                return _info(obstore.head(self._client, path))
-        except NotFoundError:
-            return None
+        # The answer to a HEAD has no body, so that it does not tell an absent bucket from an absent object.
+        for ask in (obstore.head, _meta):
+            try:
+                with self._failures("read", path):
+                    return _info(ask(self._client, path))
+            except NotFoundError:
+                continue
+        return None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects whose path begins with `prefix`, in order of path.
@@ -254,6 +257,10 @@ def failed(doing: str, url: str, path: str, error: Exception) -> StorageError | 
         f"cannot {doing} {path!r} in {url}: {obstore_text(error)}; check the store and its credentials, "
         "then try again"
     )
+
+
+def _meta(client: Client, path: str) -> Any:
+    return obstore.get(client, path).meta
 
 
 def _info(meta: Any) -> ObjectInfo:

@@ -43,7 +43,12 @@ _OBSTORE = (
     (obstore.UnknownConfigurationKeyError, Failure.REFUSED),
 )
 # How S3, GCS and Azure say that the bucket itself is absent: every object in it then looks absent too.
-_NO_BUCKET: Final = ("NoSuchBucket", "The specified bucket does not exist", "ContainerNotFound")
+_NO_BUCKET: Final = (
+    "NoSuchBucket",
+    "The specified bucket does not exist",
+    "ContainerNotFound",
+    "The specified container does not exist",
+)
 
 # The path may be in it twice, and what the server said comes last.
 _TEXT_MAX_CHARS: Final = 1_000
