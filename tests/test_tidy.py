@@ -25,6 +25,7 @@ LAYERS: list[set[str]] = [
     {"view"},
     {"verify"},
     {"lake"},
+    {"doctor"},
     {"__init__"},
     {"server"},
     {"cli"},

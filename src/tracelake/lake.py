@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import shutil
 import tempfile
@@ -15,16 +13,30 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from tracelake._errors import UsageError
+from tracelake._errors import RefNotFoundError, UsageError
 from tracelake._settings import find_lake, find_metadata
-from tracelake.limits import BUCKETS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
+from tracelake.limits import BUCKETS_DEFAULT, EPOCH_MIN_S, TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.executors import Executor, InProcess, Spark
 from tracelake.pipeline.inputs import INBOX, Input, find_files, into_transactions
 from tracelake.pipeline.loop import Pipeline, RunResult
+from tracelake.pipeline.maintenance import ORDERS, Maintainer, collect
 from tracelake.pipeline.progress import OnProgress, silent
-from tracelake.place import Stores, make_lake, open_lake, shown
-from tracelake.records import BadInput, CommitInfo, Hit, IngestReport, Problem, TableInfo, Trace, VerifyReport
+from tracelake.place import Stores, cache_directory, make_lake, open_lake, shown
+from tracelake.records import (
+    BadInput,
+    CommitInfo,
+    CompactReport,
+    GcReport,
+    Hit,
+    IngestReport,
+    Problem,
+    TableInfo,
+    Trace,
+    VerifyReport,
+)
+from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage.files import FileObjectStore
 from tracelake.table import Table
 from tracelake.tracking.inbox import Inbox
 from tracelake.verify import Verifier
@@ -78,6 +90,7 @@ class Lake:
     def __init__(self, stores: Stores) -> None:
         self.objects: ObjectStore = stores.objects
         self.config = stores.config
+        self._stores = stores
         self._key_value: KeyValueStore = stores.key_value
         self._repository = Repository(self._key_value, self.objects)
         self._executor: Executor | None = None
@@ -86,7 +99,7 @@ class Lake:
             self._cache = Path(tempfile.mkdtemp(prefix="tracelake-memory-"))
             weakref.finalize(self, shutil.rmtree, self._cache, ignore_errors=True)
         else:
-            self._cache = _cache_directory(self.config.id)
+            self._cache = cache_directory(self.config.id)
 
     @property
     def url(self) -> str:
@@ -118,6 +131,9 @@ class Lake:
         if self._executor is not None:
             self._executor.stop()
             self._executor = None
+        if self._view is not None:
+            self._view[1].close()
+            self._view = None
         self._key_value.close()
 
     # Writing
@@ -149,9 +165,7 @@ class Lake:
         if transaction_bytes is not None and transaction_bytes < 1:
             raise UsageError(f"transaction_bytes must be at least 1, not {transaction_bytes}.")
         inputs = find_files(os.fspath(pattern) for pattern in patterns)
-        chosen = self._executor_for(master, executor)
-        if chosen is None:
-            chosen = self._executor = self._executor or Spark(master or "local[*]", short_lived=True)
+        chosen = self._executor_for(master, executor) or self._spark(master)
         return self._run(inputs, transaction_bytes, chosen, progress or silent)
 
     def pipeline(self, *, master: str | None = None, executor: Executor | None = None) -> InboxPipeline:
@@ -170,6 +184,11 @@ class Lake:
         result = self._pipeline_of(executor).run(runs, progress)
         return _report(result, time.monotonic() - started)
 
+    def _spark(self, master: str | None) -> Executor:
+        if self._executor is None:
+            self._executor = Spark(master or "local[*]", short_lived=True)
+        return self._executor
+
     def _executor_for(self, master: str | None, executor: Executor | None) -> Executor | None:
         """Return where tasks are to run, None for Spark. Raises UsageError for Spark on a lake in memory."""
         if not self.in_memory:
@@ -187,7 +206,7 @@ class Lake:
         """Open one commit for reading: branch, commit id, or the beginning of one. Raises RefNotFoundError."""
         head = self._commit_of(at)
         view = self._view
-        if view is None or view[0] != head:
+        if view is None or view[0] != head or view[1].is_old:
             entries = {} if head is None else self._repository.entries(head)
             view = (head, View(entries, self._key_value, self.objects, self.config.buckets, self._cache))
             self._view = view
@@ -228,6 +247,23 @@ class Lake:
         head = self._commit_of(ref)
         return [] if head is None else list(self._log(head, limit))
 
+    def tag(self, name: str, ref: str = "main") -> str:
+        """Give a commit a name that never moves; return its id.
+
+        Raises UsageError for a name that is taken or no name, RefNotFoundError for a commit that is not there.
+        """
+        commit_id = self._repository.resolve(ref)
+        self._repository.tag(name, commit_id)
+        return commit_id
+
+    def tags(self) -> dict[str, str]:
+        """Return the commit id of each tag, by name."""
+        return self._repository.tags()
+
+    def delete_tag(self, name: str) -> None:
+        """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
+        self._repository.delete_tag(name)
+
     def _commit_of(self, ref: str) -> str | None:
         """Return the commit that a reference names; None for `main` of an empty lake. Raises RefNotFoundError."""
         return self._repository.head() if ref == "main" else self._repository.resolve(ref)
@@ -248,6 +284,68 @@ class Lake:
     def verify(self, progress: OnProgress | None = None) -> VerifyReport:
         """Read everything again and compare it: commits, journal, parts, index, and tables with one another."""
         return Verifier(self._key_value, self.objects, self.config.buckets, self.view).run(progress or silent)
+
+    # Maintenance
+
+    def compact(
+        self,
+        *,
+        forget_before: str | None = None,
+        executor: Executor | None = None,
+        progress: OnProgress | None = None,
+    ) -> list[CompactReport]:
+        """Put the rows of each table into few sorted parts. Safe beside readers and writers.
+
+        The pipeline compacts what is due by itself; this does all of it at once. History stays readable, at
+        every commit, unless it is given up.
+
+        Args:
+            forget_before: a branch or commit before which no table need be readable any more: rows that were
+                replaced by then are left out.
+            executor: run the tasks there instead of on Spark.
+            progress: is told what is going on.
+
+        Raises:
+            RefNotFoundError: no such branch or commit.
+            LimitError: other compactions were faster, again and again.
+        """
+        maintainer = Maintainer(
+            self._key_value, self.objects, self._executor_for(None, executor) or self._spark(None)
+        )
+        since = None if forget_before is None else self._transaction_of(forget_before)
+        reports = [
+            maintainer.compact_all(shard, ORDERS[name], since, progress or silent)
+            for name, shard in self._shards().items()
+        ]
+        self._view = None  # the next one reads the new parts
+        return reports
+
+    def gc(self, *, dry_run: bool = False, epoch_min_s: float = EPOCH_MIN_S) -> list[GcReport]:
+        """Delete what nobody can name any more, of each table. Safe beside readers and writers.
+
+        What compaction replaced goes as soon as no reader holds a lease on it. Objects of writers that were
+        killed go at the third collection after they were written, each at least `epoch_min_s` seconds after
+        the one before: a writer that takes longer from its first upload to its append has to upload again.
+
+        Args:
+            dry_run: delete nothing, and report what would be deleted now.
+            epoch_min_s: an hour by default; with 0, every call counts.
+        """
+        if isinstance(self.objects, FileObjectStore) and not dry_run:
+            self.objects.sweep_temporaries()
+        return [
+            collect(shard, self._key_value, self.objects, epoch_min_s, dry_run=dry_run)
+            for shard in self._shards().values()
+        ]
+
+    def _shards(self) -> dict[str, Shard]:
+        return {name: Shard(name, self._key_value, self.objects) for name in ORDERS}
+
+    def _transaction_of(self, ref: str) -> int:
+        head = self._commit_of(ref)
+        if head is None:
+            raise RefNotFoundError(f"no commit {ref!r}: the lake is still empty; ingest something first.")
+        return self._repository.transaction_of(head)
 
 
 class InboxPipeline:
@@ -270,19 +368,6 @@ class InboxPipeline:
         """End Spark."""
         self._executor.stop()
         self._inbox.close()
-
-
-def _cache_directory(lake_id: str) -> Path:
-    """Return the directory for copies of parts: safe to delete at any time, and never part of the lake."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    directory = Path(base) / "tracelake" / lake_id
-    with contextlib.suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
-        return directory
-    user = hashlib.sha256(str(os.getuid()).encode()).hexdigest()[:8]
-    fallback = Path(tempfile.gettempdir()) / f"tracelake-{user}" / lake_id
-    fallback.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return fallback
 
 
 def _report(result: RunResult, seconds: float) -> IngestReport:

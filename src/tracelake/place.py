@@ -8,6 +8,9 @@ another.
 
 from __future__ import annotations
 
+import hashlib
+import os
+import tempfile
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
@@ -74,6 +77,12 @@ class Stores:
     objects: ObjectStore
     key_value: KeyValueStore
     config: LakeConfig
+    records_url: str
+    """May hold a password: never to be shown."""
+
+    def open_records(self) -> KeyValueStore:
+        """Open the lake's records once more, by connections of their own."""
+        return ScopedKeyValueStore(open_key_value(self.records_url), self.config.id)
 
 
 def make_lake(place: str, metadata: str | None, buckets: int) -> None:
@@ -119,7 +128,8 @@ def open_lake(place: str, metadata: str | None) -> Stores:
             key_value.close()
             raise
         if known:
-            return Stores(objects, ScopedKeyValueStore(key_value, config.id), config)
+            scoped = ScopedKeyValueStore(key_value, config.id)
+            return Stores(objects, scoped, config, _records_url(named, url))
         key_value.close()
     where = _shown(named, url)
     if metadata is not None and _without_password(named) != config.metadata:
@@ -138,6 +148,19 @@ def shown(url: str) -> str:
     """Return the place of a lake for people: the path of a directory, another URL as it is."""
     directory = _directory(url)
     return url if directory is None else str(directory)
+
+
+def cache_directory(lake_id: str) -> Path:
+    """Return the directory for copies of parts: safe to delete at any time, and never part of the lake."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    directory = Path(base) / "tracelake" / lake_id
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+    user = hashlib.sha256(str(os.getuid()).encode()).hexdigest()[:8]
+    fallback = Path(tempfile.gettempdir()) / f"tracelake-{user}" / lake_id
+    fallback.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return fallback
 
 
 def _url_of(place: str) -> str:

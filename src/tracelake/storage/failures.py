@@ -46,7 +46,16 @@ _OBSTORE = (
 # Where the client asks for the role of the machine, having found no credentials.
 _MACHINE_ROLES: Final = ("169.254.169.254", "metadata.google.internal")
 # How S3, GCS and Azure say that the bucket itself is absent: every object in it then looks absent too.
-_NO_BUCKET: Final = ("NoSuchBucket", "The specified bucket does not exist", "ContainerNotFound")
+_NO_BUCKET: Final = (
+    "NoSuchBucket",
+    "The specified bucket does not exist",
+    "ContainerNotFound",
+    "The specified container does not exist",
+)
+
+# The path may be in it twice, and what the server said comes last.
+_TEXT_MAX_CHARS: Final = 1_000
+_TOO_MANY: Final = "status code: 429"
 
 
 def of_obstore(error: Exception) -> Failure:
@@ -56,13 +65,18 @@ def of_obstore(error: Exception) -> Failure:
             if failure is Failure.NOT_FOUND and any(code in str(error) for code in _NO_BUCKET):
                 return Failure.REFUSED
             return failure
-    return Failure.UNKNOWN
+    # The library has no kind of its own for this, which GCS says of a second write to an object in a second.
+    return Failure.NOT_DONE if _TOO_MANY in str(error) else Failure.UNKNOWN
+
+
+def obstore_text(error: Exception) -> str:
+    """Return what the client library says for people, on one line: not what it adds for debugging."""
+    return " ".join(str(error).partition("Debug source:")[0].split())[:_TEXT_MAX_CHARS]
 
 
 def explain_obstore(error: Exception) -> str:
     """Say in one line what went wrong with a request to S3, GCS or Azure, and what to do about it."""
-    # What follows is the client library's own view of itself.
-    text = " ".join(str(error).split()).partition(" Debug source:")[0]
+    text = obstore_text(error)
     if any(code in text for code in _NO_BUCKET):
         return "the bucket is not there; make it, or correct its name"
     if any(host in text for host in _MACHINE_ROLES):
@@ -76,7 +90,7 @@ def explain_obstore(error: Exception) -> str:
     if found := re.search(r"performing \w+ (\w+://[^/ ]+)\S* in .*HTTP error: (.*)", text):
         why = found[2].strip(" :")
         return f"{found[1]} does not answer ({why}); check that address and the network, then try again"
-    return f"{text[:400]}; check the store and its credentials, then try again"
+    return f"{text}; check the store and its credentials, then try again"
 
 
 def of_postgres(error: psycopg.Error, connection_lost: bool) -> Failure:

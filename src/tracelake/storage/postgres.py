@@ -26,7 +26,7 @@ from tracelake.storage.outcomes import new_version
 from tracelake.storage.ports import ABSENT, Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
 from tracelake.storage.retries import tries
 
-# What the pool would say on standard error, where nobody has set up logging, is in the errors raised here.
+# What a pool says of tries that fail would reach standard error where nobody has set logging up.
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 T = TypeVar("T")
