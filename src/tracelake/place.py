@@ -37,7 +37,7 @@ from tracelake.storage import (
     open_objects,
 )
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 1
 CONFIG: Final = "lake.json"
 SQLITE: Final = "sqlite"
 """What `lake.json` says where the metadata is the file `metadata.db` in the lake's own directory."""
