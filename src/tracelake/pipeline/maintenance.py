@@ -99,7 +99,9 @@ class Maintainer:
                 lambda done: progress(Progress("compacting", done, len(tasks), "buckets")),
             )
             merged = _merged(run, receipts, epoch)
-            won = shard.replace(run, merged)
+            before = {part.path for batch in batches for part in batch.objects()}
+            written = {part.path for part in merged.objects()} - before
+            won = shard.replace(run, merged, written)
         return CompactReport(
             table=shard.name,
             batches=len(run) if won else 0,

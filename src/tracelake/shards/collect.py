@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from tracelake._errors import DamageError
 from tracelake.limits import EPOCH_MIN_S
 from tracelake.shards.leases import Lease, forget_ended, leases
 from tracelake.shards.model import BatchRef, Part, Retired
@@ -51,11 +52,13 @@ class Collector:
             state = own.state
             # The others' leases after the state, never before (see `leases`).
             gone = collectable(state, leases(self._shard.name, self._key_value).values(), now)
+            if not gone:  # before anything is read: a long lease lets many be held
+                return Collected(held=len(state.retired))
             left = [retired for retired in state.retired if retired not in gone]
             needed = {part.path for part in (*self._live(state.batches), *self._passing(left))}
             doomed = {part.path: part.size_bytes for part in self._passing(gone) if part.path not in needed}
             records = [ref.path for retired in gone for ref in retired.batches]
-            if not dry_run and gone:
+            if not dry_run:
                 for path in (*doomed, *records):  # records last: they lead to the parts
                     self._objects.delete(path)
                 self._shard.change(partial(drop_retired, gone=gone))
@@ -101,7 +104,11 @@ class Collector:
 
     def _passing(self, retired: Iterable[Retired]) -> Iterator[Part]:
         """Yield the parts of retired batches, less those of records that are gone: their parts went before."""
-        for entry in retired:
-            for ref in entry.batches:
+        for ref in (ref for entry in retired for ref in entry.batches):
+            try:
+                batch = self._shard.batch(ref)
+            except DamageError:
                 if self._objects.head(ref.path) is not None:
-                    yield from self._live([ref])
+                    raise
+                continue  # a collection before us, or beside us
+            yield from batch.objects()

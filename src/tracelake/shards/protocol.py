@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace as changed
@@ -44,14 +44,19 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyThere:
-    """The batch with our id is in the state: an earlier try of ours succeeded."""
+    """The batch with our id is in the state, or was and is replaced: an earlier try of ours succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpperMismatch:
-    """The shard's upper is not the batch's lower; nothing was appended."""
+    """The shard's upper is not the batch's lower; nothing was appended now."""
 
     upper: int
+    maybe_ours: bool = False
+    """A reply was lost on the way: perhaps our batch was there, and was compacted and collected since.
+
+    Its parts may then be live in another batch, so they must not be deleted.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +87,18 @@ def append(
     state that was read after it. `epoch` is the one in which the batch's first object was written.
     """
     assert lower < upper, "a batch covers at least one time"
-    if batch is not None and any(known.id == batch.id for known in reversed(state.batches)):
-        return AlreadyThere()
     if state.upper != lower:
-        return UpperMismatch(state.upper)
+        return AlreadyThere() if batch is not None and _was_there(state, batch.id) else UpperMismatch(state.upper)
     if batch is None:
         return next_state(state, upper=upper)
     if not may_append(state, epoch):
         return TooLate()
     return next_state(state, upper=upper, batches=(*state.batches, batch))
+
+
+def _was_there(state: ShardState, id: str) -> bool:
+    replaced = (batch for retired in reversed(state.retired) for batch in retired.batches)
+    return any(batch.id == id for batch in chain(reversed(state.batches), replaced))
 
 
 def may_append(state: ShardState, epoch: int) -> bool:
@@ -125,7 +133,7 @@ def due(batches: Sequence[BatchRef], until: int, fan_out: int = FAN_OUT) -> tupl
 
 def replace(state: ShardState, run: Sequence[BatchRef], batch: BatchRef, epoch: int) -> ReplaceDecision:
     """Decide on putting `batch`, which holds the same rows, in the place of a run of adjacent batches."""
-    if any(known.id == batch.id for known in state.batches):
+    if _was_there(state, batch.id):
         return AlreadyThere()
     ids = [known.id for known in state.batches]
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -11,7 +11,7 @@ from typing import TypeVar
 from tracelake._errors import DamageError, ExpiredError, LimitError, NotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.shards.model import Batch, BatchRef, Part, ShardState, batch_from_bytes, to_bytes
-from tracelake.shards.protocol import Swap, TooLate, UpperMismatch, append, replace, visible
+from tracelake.shards.protocol import Lost, Swap, TooLate, UpperMismatch, append, replace, visible
 from tracelake.shards.states import States
 from tracelake.storage import KeyValueStore, ObjectStore
 
@@ -111,31 +111,37 @@ class Shard:
         """Append the batch iff the shard's upper is its lower; None means that it is there.
 
         Its parts must be in the object store already. Trying again with the same batch is safe, whatever
-        became of the first try. After a mismatch the caller may delete the parts that it wrote: no state names
-        them, nor ever will.
+        became of the first try. After a mismatch that is not `maybe_ours` the caller may delete the parts that it
+        wrote: no state names them, nor ever will.
 
         Raises ExpiredError where the parts were uploaded so long ago that they may have been collected.
         """
         ref = None if batch.is_empty else self._write_record(batch, 0)
-        decision = self._change(
+        decision, unsure = self._change(
             partial(append, lower=batch.lower, upper=batch.upper, batch=ref, epoch=batch.epoch)
         )
         if isinstance(decision, UpperMismatch):
-            if ref is not None:
+            if ref is not None and not unsure:
                 self._objects.delete(ref.path)
-            return decision
+            return UpperMismatch(decision.upper, maybe_ours=unsure)
         self._refuse_if_late(decision)
         return None
 
-    def replace(self, run: Sequence[BatchRef], merged: Batch) -> bool:
+    def replace(self, run: Sequence[BatchRef], merged: Batch, written: Iterable[str] = ()) -> bool:
         """Put a batch that holds the same rows in the place of adjacent ones; False where a peer did so first.
+
+        On False, `written`, the objects that were made for `merged` and that nothing else names, are deleted; unless
+        a reply was lost on the way: then they are left to garbage collection.
 
         Raises ExpiredError as `compare_and_append`.
         """
         ref = self._write_record(merged, max(old.level for old in run) + 1)
-        decision = self._change(partial(replace, run=run, batch=ref, epoch=merged.epoch))
+        decision, unsure = self._change(partial(replace, run=run, batch=ref, epoch=merged.epoch))
         self._refuse_if_late(decision)
-        return any(known.id == merged.id for known in self.state().batches)
+        if isinstance(decision, Lost) and not unsure:
+            for path in (ref.path, *written):
+                self._objects.delete(path)
+        return not isinstance(decision, Lost)
 
     def change(self, decide: Callable[[ShardState], Swap | None]) -> ShardState:
         """Carry out a decision on the state until it is done or not needed; return the state that was then."""
@@ -149,13 +155,19 @@ class Shard:
         self._change(note)
         return final[0]
 
-    def _change(self, decide: Callable[[ShardState], DecisionT | Swap]) -> DecisionT | Swap:
+    def _change(self, decide: Callable[[ShardState], DecisionT | Swap]) -> tuple[DecisionT | Swap, bool]:
+        """Carry out a decision until it is done; return it, and whether a reply was lost on the way."""
+        unsure = False
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             state, version = self._states.read()
             decision = decide(state)
-            # After an unknown outcome the next round reads the state again, and decides on what it finds.
-            if not isinstance(decision, Swap) or self._states.swap(decision.state, version):
-                return decision
+            if isinstance(decision, Swap):
+                # After an unknown outcome the next round reads the state again, and decides on what it finds.
+                swapped = self._states.swap(decision.state, version)
+                unsure = unsure or swapped is None
+                if not swapped:
+                    continue
+            return decision, unsure
         raise LimitError(
             f"shard {self.name}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
         )
