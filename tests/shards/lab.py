@@ -41,6 +41,7 @@ class Lab:
         self.ids: dict[str, int] = {}
         """The row id of each live key, as the writer knows it."""
         self._files = LocalFiles(self.objects, folder)
+        self._db = duckdb.connect(config={"threads": 1})
 
     def parts_of(
         self, changes: Mapping[str, int | None], time: int, epoch: int
@@ -90,8 +91,8 @@ class Lab:
     def read(self, state: ShardState, as_of: int) -> Rows:
         """Read the rows of a state as of a time."""
         snapshot = self.shard.snapshot(as_of, state)
-        with duckdb.connect(config={"threads": 1}) as db:
-            found = db.sql(rows_sql(snapshot, self._files.file, SCHEMA.names, SCHEMA)).fetchall()
+        query = rows_sql(snapshot, self._files.file, SCHEMA.names, SCHEMA)
+        found = self._db.execute(query).fetchall()
         assert len({key for key, _ in found}) == len(found), f"a key twice as of {as_of}: {found}"
         assert snapshot.rows in (None, len(found))
         return dict(found)

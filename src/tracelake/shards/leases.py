@@ -49,7 +49,7 @@ class Lease:
         self.expires_s = expires_s
         try:
             self.state = self.shard.state()
-        except BaseException:
+        except TracelakeError:
             self.close()
             raise
 
