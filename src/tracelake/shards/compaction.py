@@ -23,7 +23,8 @@ from tracelake.shards.parts import check_part, write_part
 from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id, parquet, quoted
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 
-_READ_ROWS: Final = 10_000
+_READ_ROWS: Final = 2_048
+"""Rows at a time: with prompts of a MiB in each, more would not fit into one column of Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,8 @@ class _Compaction:
             kept = [part for part in task.parts if part.path not in lost and _is_large(part)]
             rewritten = [part for part in task.parts if part not in kept]
             receipt.parts = [*kept, *self._write(rewritten, self._live_sql(rewritten))]
-            receipt.history = self._write([*rewritten, *task.history], self._history_sql(rewritten))
+            sources = [*rewritten, *task.history]
+            receipt.history = self._write(sources, self._history_sql(rewritten), gone=True)
         receipt.parts.sort(key=lambda part: part.first_key)
         written = {part.path for part in (*receipt.parts, *receipt.retractions, *receipt.history)}
         written -= {part.path for part in kept}
@@ -168,13 +170,13 @@ class _Compaction:
     def _order(self) -> str:
         return ", ".join(map(quoted, (*self._task.order, ROW_ID.name)))
 
-    def _write(self, parts: Sequence[Part], query: str) -> list[Part]:
-        """Write the rows of a query, made from these parts, as few parts of bounded size."""
+    def _write(self, parts: Sequence[Part], query: str, *, gone: bool = False) -> list[Part]:
+        """Write the rows of a query, made from these parts, as few parts of bounded size; `gone` as history."""
         if not parts:
             return []
         task = self._task
         schema = pq.read_schema(self._file(parts[0].path))
-        if GONE.name in query:
+        if gone:
             schema = pa.schema([*(f for f in schema if f.name != GONE.name), GONE])
         return [
             write_part(self._objects, task.shard, task.epoch, task.bucket, rows, task.order[0])
