@@ -108,8 +108,12 @@ STORE_CONNECT_TIMEOUT_S: Final = 10.0
 """How long a connection to PostgreSQL or an object store may take to come about, or to be free."""
 STORE_TRIES_MAX: Final = 6
 """Requests to a store across a network for one operation, before it is given up."""
+STORE_TRIES_TIMEOUT_S: Final = 120.0
+"""How long after the first of them another may begin; the last has its own time-out from then."""
+STORE_PAUSE_FIRST_S: Final = 0.05
+"""The pause that doubles between them, with jitter."""
 STORE_PAUSE_MAX_S: Final = 2.0
-"""The longest pause between them; they grow from a twentieth of a second, with jitter."""
+"""The longest pause between them."""
 POSTGRES_CONNECTIONS_MAX: Final = 8
 """Connections of one process to PostgreSQL."""
 POSTGRES_STATEMENT_TIMEOUT_S: Final = 20.0
