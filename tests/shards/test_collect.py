@@ -177,7 +177,6 @@ def test_a_damaged_record_stops_the_collection(tmp_path: Path) -> None:
 def test_a_crash_at_each_call_of_a_collection(tmp_path: Path, after: bool) -> None:
     """Killed at any call and run again: all that is live is there, and nothing else."""
 
-
     def collect(key_value: KeyValueStore, objects: ObjectStore) -> None:
         collector = Collector(Shard("s", key_value, objects), key_value, objects)
         for _ in range(3):

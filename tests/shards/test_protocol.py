@@ -193,7 +193,9 @@ def test_due_over_all_small_states() -> None:
         for until in range(7):
             found = due(refs, until, 2)
             pairs = [
-                place for place in range(4) if levels[place] == levels[place + 1] and refs[place + 1].upper <= until
+                place
+                for place in range(4)
+                if levels[place] == levels[place + 1] and refs[place + 1].upper <= until
             ]
             assert bool(found) == bool(pairs)
             if found:

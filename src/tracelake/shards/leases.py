@@ -89,7 +89,9 @@ class Lease:
     def _extend(self) -> bool:
         """Write the lease anew; False where it was forgotten meanwhile, and must never come back."""
         record, expires_s = self._record()
-        while (entry := self.key_value.get(_PARTITION, self._key)) is not None:  # another thread may renew it too
+        while (
+            entry := self.key_value.get(_PARTITION, self._key)
+        ) is not None:  # another thread may renew it too
             outcome = self.key_value.set_if(_PARTITION, self._key, to_bytes(record), entry.version)
             settled = settle(self.key_value, _PARTITION, self._key, outcome, is_mine=lambda _: False)
             if isinstance(settled, Done):

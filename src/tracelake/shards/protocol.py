@@ -88,7 +88,11 @@ def append(
     """
     assert lower < upper, "a batch covers at least one time"
     if state.upper != lower:
-        return AlreadyThere() if batch is not None and _was_there(state, batch.id) else UpperMismatch(state.upper)
+        return (
+            AlreadyThere()
+            if batch is not None and _was_there(state, batch.id)
+            else UpperMismatch(state.upper)
+        )
     if batch is None:
         return next_state(state, upper=upper)
     if not may_append(state, epoch):
