@@ -73,7 +73,7 @@ class Maintainer:
             report = self._compact(shard, order, partial(_all, shard, forgets=since is not None), progress)
             if report is None:
                 state = shard.state()
-                parts = sum(ref.parts for ref in state.batches)
+                parts = sum(len(shard.batch(ref).objects()) for ref in state.batches)
                 return CompactReport(shard.name, 0, parts, parts, 0, 0, state.since)
             if report.batches:
                 return report
