@@ -54,7 +54,7 @@ def hashes(lake: Lake) -> list[tuple[str, str]]:
     ]
 
 
-def test_history_survives_compaction_and_collection(lake: Lake, tmp_path: Path) -> None:
+def test_history_survives_compaction_and_collection(lake: Lake) -> None:
     """Every commit reads as before: by content, by totals, by search; and verify finds nothing."""
     before = hashes(lake)
     totals = [table.rows for table in lake.tables()]
@@ -162,7 +162,7 @@ def test_s10_a_reader_that_pauses_between_its_lease_and_its_read(
         table.to_arrow()
 
 
-def test_a_part_that_is_gone_under_a_good_lease_is_damage(lake: Lake, tmp_path: Path) -> None:
+def test_a_part_that_is_gone_under_a_good_lease_is_damage(lake: Lake) -> None:
     """Nobody was allowed to delete it."""
     table = lake.table("spans")
     Path(table.files()[0]).unlink()
@@ -185,7 +185,7 @@ def test_verify_beside_compaction_and_collection(lake: Lake, tmp_path: Path) -> 
 
 
 def test_counts_of_a_transaction_that_a_peer_commits_and_compacts_meanwhile(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between our look at the head and at the batch, a peer has committed it and made it part of a larger one."""
     outputs = lake._pipeline_of(InProcess())._rooms.outputs

@@ -126,10 +126,10 @@ class Worker:
     def __init__(self, role: str, lake: Path, folder: Path, seed: int) -> None:
         self.role = role
         self.log = folder / f"{role}.log"
+        arguments = ["--role", role, "--lake", lake, "--folder", folder, "--seed", seed]
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.kill_upkeep", "--role", role]
-                + ["--lake", str(lake), "--folder", str(folder), "--seed", str(seed)],
+                [sys.executable, "-m", "tests.faults.kill_upkeep", *map(str, arguments)],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=os.environ,
@@ -140,7 +140,9 @@ class Worker:
         code = self._process.poll()
         if code is None:
             return False
-        assert (self.role, code) == ("writer", 0), f"{self.role} ended with {code}:\n{self.log.read_text()[-4000:]}"
+        assert (self.role, code) == ("writer", 0), (
+            f"{self.role} ended with {code}:\n{self.log.read_text()[-4000:]}"
+        )
         return True
 
     def kill(self) -> None:

@@ -1,6 +1,6 @@
 """The peak memory of one compaction task, measured in a process of its own.
 
-    python -m tests.shards.memory --rows 2000000
+python -m tests.shards.memory --rows 2000000
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="tracelake-memory-") as name:
         task, size = make_task(Path(name), rows)
         (Path(name) / "task").write_bytes(pickle.dumps(task))
+        limits = ["--part-max-bytes", str(part_max_bytes), "--memory-bytes", str(memory_bytes)]
         done = subprocess.run(
-            [sys.executable, "-m", "tests.shards.memory", "--task", f"{name}/task"]
-            + ["--part-max-bytes", str(part_max_bytes), "--memory-bytes", str(memory_bytes)],
+            [sys.executable, "-m", "tests.shards.memory", "--task", f"{name}/task", *limits],
             capture_output=True,
             text=True,
             check=False,

@@ -1,4 +1,4 @@
-"""Compaction in bounded memory, measured in a process of its own; `python -m tests.shards.memory` takes 2 million rows."""
+"""Compaction in bounded memory. `python -m tests.shards.memory` measures it with 2 million rows."""
 
 from __future__ import annotations
 

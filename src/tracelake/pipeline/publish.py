@@ -202,10 +202,8 @@ class Outputs:
         upper = shard.state().upper
         verdict = classify(t, upper, t + 1)
         assert verdict is not Verdict.HOLD, f"{shard.name} is at {upper}, behind transaction {t} of its peers"
-        if verdict is Verdict.PROCESS:
-            mismatch = shard.compare_and_append(batch)
-            if mismatch is None or mismatch.maybe_ours:
-                return
+        if verdict is Verdict.PROCESS and shard.compare_and_append(batch) is None:
+            return
         # A peer, or we before a crash, appended the same rows: ours are named by nothing.
         for part in (*parts, *retractions):
             self._objects.delete(part.path)

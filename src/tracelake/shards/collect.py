@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tracelake._errors import DamageError
 from tracelake.limits import EPOCH_MIN_S
 from tracelake.shards.leases import Lease, forget_ended, leases
 from tracelake.shards.model import BatchRef, Part, Retired
@@ -104,11 +103,7 @@ class Collector:
 
     def _passing(self, retired: Iterable[Retired]) -> Iterator[Part]:
         """Yield the parts of retired batches, less those of records that are gone: their parts went before."""
-        for ref in (ref for entry in retired for ref in entry.batches):
-            try:
-                batch = self._shard.batch(ref)
-            except DamageError:
-                if self._objects.head(ref.path) is not None:
-                    raise
-                continue  # a collection before us, or beside us
-            yield from batch.objects()
+        for entry in retired:
+            for ref in entry.batches:
+                if (batch := self._shard.batch_if_there(ref)) is not None:
+                    yield from batch.objects()

@@ -205,12 +205,16 @@ class _Compaction:
             limits = [f"{key} >= {literal(low)}"] if low is not None else []
             limits += [f"{key} < {literal(high)}"] if high is not None else []
             where = f" where {' and '.join(limits)}" if limits else ""
-            yield from self._db.sql(f"from ({query}){where} order by {self._order()}").to_arrow_reader(_READ_ROWS)
+            yield from self._db.sql(f"from ({query}){where} order by {self._order()}").to_arrow_reader(
+                _READ_ROWS
+            )
 
     def _borders(self, parts: Sequence[Part]) -> list[str]:
         """Return keys between which there are about as many bytes as may be sorted at once."""
         footers = [pq.read_metadata(self._file(part.path)) for part in parts]
-        size = sum(footer.row_group(n).total_byte_size for footer in footers for n in range(footer.num_row_groups))
+        size = sum(
+            footer.row_group(n).total_byte_size for footer in footers for n in range(footer.num_row_groups)
+        )
         ranges = 1 + size * _SORTED_SHARE // COMPACTION_MEMORY_BYTES
         if ranges == 1:
             return []
