@@ -110,7 +110,7 @@ class Growth:
         parts = []
         for bucket, rows in by_bucket(table, "key", BUCKETS):
             numbered = with_row_ids(rows, time_, bucket, BUCKETS)
-            self.ids.update(zip(rows["key"].to_pylist(), numbered[ROW_ID.name].to_pylist(), strict=True))
+            self.ids.update((str(row["key"]), int(row[ROW_ID.name])) for row in numbered.to_pylist())
             parts.append(write_part(self.objects, "s", 0, bucket, numbered, "key"))
         went = pa.table({"row_id": gone, "time": [time_] * len(gone)}, schema=RETRACTIONS)
         retractions = [
@@ -136,8 +136,11 @@ class Growth:
             len(entry.value) + rolled,
             len(state.batches),
             len(snapshot.parts) + len(snapshot.retractions) + len(snapshot.history),
-            *(round(1000 * at(appends, share), 2) for share in (0.5, 0.99)),
-            *(round(1000 * at(maintains, share), 2) for share in (0.5, 0.99, 1.0)),
+            round(1000 * at(appends, 0.5), 2),
+            round(1000 * at(appends, 0.99), 2),
+            round(1000 * at(maintains, 0.5), 2),
+            round(1000 * at(maintains, 0.99), 2),
+            round(1000 * at(maintains, 1.0), 2),
             round(1000 * opened, 1),
             round(self.written / self.appended, 2),
         )

@@ -22,7 +22,7 @@ from tracelake.shards.rows import RETRACTIONS, ROW_ID, retractions_by_bucket, ro
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, LocalFiles, MemoryKeyValueStore, ObjectStore, open_objects
 
-SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.int64())])
+SCHEMA = pa.schema({"key": pa.string(), "value": pa.int64()})
 ORDER = ("key",)
 Rows: TypeAlias = dict[str, int]
 
@@ -53,7 +53,7 @@ class Lab:
         parts, retractions = [], []
         for bucket, rows in by_bucket(table, "key", self.buckets):
             numbered = with_row_ids(rows, time, bucket, self.buckets)
-            self.ids.update(zip(rows["key"].to_pylist(), numbered[ROW_ID.name].to_pylist(), strict=True))
+            self.ids.update((str(row["key"]), int(row[ROW_ID.name])) for row in numbered.to_pylist())
             parts.append(write_part(self.objects, "s", epoch, bucket, numbered, "key"))
         retracted = pa.table({"row_id": gone, "time": [time] * len(gone)}, schema=RETRACTIONS)
         for bucket, rows in retractions_by_bucket(retracted, self.buckets):

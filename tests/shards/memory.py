@@ -69,9 +69,9 @@ def make_task(folder: Path, rows: int) -> tuple[CompactTask, int]:
 
 def run_here(task: CompactTask, part_max_bytes: int, memory_bytes: int) -> tuple[int, float, float]:
     """Carry the task out; return the rows written, the peak in MiB, and seconds."""
-    compaction.COMPACTED_PART_MAX_BYTES = part_max_bytes  # type: ignore[misc]
-    compaction.COMPACTION_MEMORY_BYTES = memory_bytes  # type: ignore[misc]
-    compaction._is_large = lambda _: False
+    replaced = {"COMPACTED_PART_MAX_BYTES": part_max_bytes, "COMPACTION_MEMORY_BYTES": memory_bytes}
+    for name, value in (*replaced.items(), ("_is_large", lambda _: False)):
+        setattr(compaction, name, value)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
     receipt = run_compact_task(task)

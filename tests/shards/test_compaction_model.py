@@ -101,7 +101,8 @@ class CompactionMachine(RuleBasedStateMachine):
         assert sum(ref.rows for ref in state.batches) == len(lab.model[-1])
         for ref in state.batches:
             for part in lab.shard.batch(ref).parts:
-                keys = pq.read_table(str(lab.objects.local_path(part.path)))["key"].to_pylist()
+                table = pq.read_table(str(lab.objects.local_path(part.path)))
+                keys = [str(key) for key in table["key"].to_pylist()]
                 assert keys == sorted(keys)
                 assert (part.rows, part.first_key, part.last_key) == (len(keys), keys[0], keys[-1])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from tests.shards.lab import Lab
 from tracelake._errors import ExpiredError, StorageError
 from tracelake.limits import CLOCK_DIFFERENCE_MAX_S
-from tracelake.shards import leases as leases_module
 from tracelake.shards.leases import Lease, Leases, forget_ended, leases
 from tracelake.shards.store import Shard
 from tracelake.storage import Entry, MemoryKeyValueStore, MemoryObjectStore, Version
@@ -27,10 +25,10 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Set the clock of leases and of garbage collection."""
     clock = Clock()
-    monkeypatch.setattr(leases_module.time, "time", clock.time)
+    monkeypatch.setattr("time.time", clock.time)
     return clock
 
 
