@@ -22,7 +22,7 @@ from tracelake.shards.rows import RETRACTIONS, ROW_ID, retractions_by_bucket, ro
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, LocalFiles, MemoryKeyValueStore, ObjectStore, open_objects
 
-SCHEMA = pa.schema({"key": pa.string(), "value": pa.int64()})
+SCHEMA: pa.Schema = pa.schema({"key": pa.string(), "value": pa.int64()})  # type: ignore[arg-type]
 ORDER = ("key",)
 Rows: TypeAlias = dict[str, int]
 
