@@ -97,8 +97,8 @@ class Table:
 
     def files(self) -> list[str]:
         """Return the Parquet files of the table. With retractions, they hold more rows than the table: see `sql`."""
-        self._renew()
-        return [self._files.file(part.path) for part in self._snapshot.parts]
+        with self._leased():
+            return [self._files.file(part.path) for part in self._snapshot.parts]
 
     def info(self) -> TableInfo:
         """Return totals."""
@@ -115,7 +115,7 @@ class Table:
         if self._snapshot.rows is not None:
             return self._snapshot.rows
         self.check()
-        with connection() as db:
+        with self._leased(), connection() as db:
             ((count,),) = db.sql(f"select count(*) from ({self.sql()})").fetchall()
         return int(count)
 
@@ -138,7 +138,7 @@ class Table:
         reached by any transactions, give the same hash."""
         self.check()
         names = ", ".join(quoted(field.name) for field in self.schema if field.name != "transaction")
-        with connection() as db:
+        with self._leased(), connection() as db:
             ((count, total),) = db.sql(f"""
                 select count(*), coalesce(sum(md5_number_lower(to_json(row({names}))::varchar)), 0)
                 from ({self.sql()})
@@ -147,11 +147,21 @@ class Table:
 
     def check(self) -> None:
         """Read parts that were not read before, to see that they are what was written. Raises DamageError."""
-        self._check(self._snapshot)
+        with self._leased():
+            self._check(self._snapshot)
+
+    @contextmanager
+    def _leased(self) -> Iterator[None]:
+        """Hold the lease while parts are read: where it ended meanwhile, what is gone is no damage (S10)."""
+        self._renew()
+        try:
+            yield
+        except (DamageError, NotFoundError):
+            self._renew()
+            raise
 
     @_in_use
     def _check(self, snapshot: Snapshot) -> None:
-        self._renew()
         self._check_parts((*snapshot.parts, *snapshot.history))
 
     def _check_parts(self, parts: Sequence[Part]) -> None:
@@ -175,7 +185,8 @@ class Table:
 
     def sql(self) -> str:
         """Return the DuckDB query that reads the table. It does not notice flipped bits: `check` does."""
-        return self._sql(self._snapshot)
+        with self._leased():
+            return self._sql(self._snapshot)
 
     @_in_use
     def _select(
@@ -186,13 +197,13 @@ class Table:
         order_by: str | None = None,
         limit: int | None = None,
     ) -> pa.Table:
-        self._check(snapshot)
         names = ", ".join(quoted(column) for column in columns) if columns is not None else "*"
-        query = f"select {names} from ({self._sql(snapshot)})"
-        query += f" where {where}" if where else ""
-        query += f" order by {order_by}" if order_by else ""
-        query += f" limit {int(limit)}" if limit is not None else ""
-        with connection() as db:
+        rest = f" where {where}" if where else ""
+        rest += f" order by {order_by}" if order_by else ""
+        rest += f" limit {int(limit)}" if limit is not None else ""
+        with self._leased(), connection() as db:
+            self._check(snapshot)
+            query = f"select {names} from ({self._sql(snapshot)}){rest}"
             rows: pa.Table = select(db, query).to_arrow_table()
         return rows
 

@@ -23,6 +23,7 @@ from tracelake.records import Finding, VerifyReport
 from tracelake.search.finalize import read_manifest
 from tracelake.search.model import Manifest
 from tracelake.search.verify import verify_parts
+from tracelake.shards.leases import Leases
 from tracelake.shards.model import Batch, BatchRef, Part
 from tracelake.shards.rows import rows_by_time
 from tracelake.shards.store import Shard
@@ -65,7 +66,9 @@ class Verifier:
     def __init__(
         self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, view: Callable[[str], View]
     ) -> None:
+        self._key_value = key_value
         self._objects = objects
+        self._leases = Leases()  # what is listed stays until it is read
         self._buckets = buckets
         self._view = view
         self._shards = {name: Shard(name, key_value, objects) for name in _TABLES}
@@ -87,11 +90,13 @@ class Verifier:
             for part in batch.objects()
         ]
         for number, (name, batch, part) in enumerate(parts):
+            self._leases.renew()
             self._check_part(name, batch, part, tables[name])
             progress(Progress("verifying", number + 1, len(parts), "parts"))
         self._check_journal(transactions)
         self._check_counts(commits, tables["spans"])
         manifest = self._check_indexes(commits, tables["spans"])
+        self._leases.close()
         if not self._findings:  # on whole parts only: a scan over a damaged one says nothing new
             self._check_tables()
         return VerifyReport(
@@ -158,7 +163,7 @@ class Verifier:
         """Read the batch records of a shard."""
         came = _Came()
         try:
-            state = shard.state()
+            state = self._leases.take(shard, self._key_value).state
         except DamageError as error:
             self._find("damaged", "table", shard.name, str(error))
             came.unknown.update(range(transactions))

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 
-from tracelake.shards.model import BatchRef, ShardState
+from tracelake.shards.model import BatchRef, LeaseRecord, Retired, ShardState
 from tracelake.shards.protocol import (
+    FAN_OUT,
     RECENT_MAX,
     AlreadyThere,
+    Lost,
     Swap,
+    TooLate,
     UpperMismatch,
     Verdict,
     append,
     classify,
+    collectable,
+    drop_retired,
+    due,
+    forget,
+    is_orphan_epoch,
+    next_epoch,
     remembers,
+    replace,
     visible,
 )
 
 
-def a_batch(lower: int, id: str = "x", upper: int | None = None) -> BatchRef:
-    return BatchRef(lower, upper or lower + 1, id, f"{id}.json", "00", rows=1, parts=1, size_bytes=1)
+def a_batch(lower: int, id: str = "x", upper: int | None = None, level: int = 0) -> BatchRef:
+    return BatchRef(
+        lower, upper or lower + 1, id, f"{id}.json", "00", rows=1, parts=1, size_bytes=1, level=level
+    )
+
+
+def a_state(batches: int, **fields: object) -> ShardState:
+    refs = tuple(a_batch(lower, f"b{lower}") for lower in range(batches))
+    return ShardState(upper=batches, batches=refs, **fields)  # type: ignore[arg-type]
 
 
 def test_classify_is_total_and_never_waits_behind_upper() -> None:
@@ -103,3 +121,136 @@ def test_visible_batches_as_of_each_time() -> None:
     for t in (-2, 4):
         with pytest.raises(ValueError, match="outside"):
             visible(state, t)
+
+
+def test_late_uploads_are_refused_exactly_when_orphans_may_go() -> None:
+    """Over all epochs: what collection may delete can be neither appended nor put in place, and all else can."""
+    for now, uploaded in itertools.product(range(5), repeat=2):
+        state = a_state(2, epoch=now)
+        late = is_orphan_epoch(state, uploaded)
+        assert late == (now - uploaded >= 2)
+        assert isinstance(append(state, 2, 3, a_batch(2, "n"), uploaded), TooLate if late else Swap)
+        decision = replace(state, state.batches, a_batch(0, "m", 2), uploaded)
+        assert isinstance(decision, TooLate if late else Swap)
+
+
+def test_replace_takes_the_run_that_stands_there() -> None:
+    """Over every run of five batches: its place is taken, the others stay, and the old ones are retired."""
+    state = a_state(5, seq=9)
+    for start, stop in itertools.combinations(range(6), 2):
+        run = state.batches[start:stop]
+        merged = a_batch(start, "m", stop)
+        decision = replace(state, run, merged, 0)
+        assert isinstance(decision, Swap)
+        after = decision.state
+        assert after.batches == (*state.batches[:start], merged, *state.batches[stop:])
+        assert after.retired == (Retired(10, run),)
+        assert (after.seq, after.upper, after.since) == (10, 5, 0)
+        assert replace(after, run, merged, 0) == AlreadyThere()
+        assert replace(after, run, a_batch(start, "peer", stop), 0) == Lost()
+
+
+def test_replace_of_what_is_not_there_is_lost() -> None:
+    """Every list of batches that is not a run of the state, whatever it shares with one, is refused."""
+    state = a_state(4)
+    runs = {state.batches[start:stop] for start, stop in itertools.combinations(range(5), 2)}
+    for length in range(1, 5):
+        for chosen in itertools.permutations(state.batches, length):
+            decision = replace(state, chosen, a_batch(0, "m", 4), 0)
+            assert isinstance(decision, Swap if chosen in runs else Lost)
+    assert replace(state, [a_batch(0, "other")], a_batch(0, "m", 1), 0) == Lost()
+
+
+def test_a_replaced_batch_of_ours_that_was_replaced_again_is_there() -> None:
+    """S8 of a compaction: its reply is lost, and a peer goes on from it."""
+    merged = a_batch(0, "m", 2)
+    state = ShardState(upper=2, batches=(a_batch(0, "n", 2),), retired=(Retired(4, (merged,)),))
+    assert replace(state, [a_batch(0, "b0"), a_batch(1, "b1")], merged, 0) == AlreadyThere()
+
+
+def test_levels_grow_with_the_logarithm() -> None:
+    """After each of 5,000 appends, at most FAN_OUT - 1 batches on each level; each row was rewritten once a level."""
+    state, rewritten, number = ShardState(), 0, 0
+    for count in range(1, 5_001):
+        decision = append(state, count - 1, count, a_batch(count - 1, f"b{count}"))
+        assert isinstance(decision, Swap)
+        state = decision.state
+        while run := due(state.batches, count):
+            assert len(run) == FAN_OUT
+            rewritten += run[-1].upper - run[0].lower
+            number += 1
+            merged = a_batch(run[0].lower, f"m{number}", run[-1].upper, run[0].level + 1)
+            compacted = replace(state, run, merged, 0)
+            assert isinstance(compacted, Swap)
+            state = drop(compacted.state)
+        logarithm = math.log(count, FAN_OUT) + 1e-9
+        assert len(state.batches) <= 7 * logarithm + 7
+        levels = [ref.level for ref in state.batches]
+        assert levels == sorted(levels, reverse=True)
+        assert rewritten <= count * math.floor(logarithm)
+        assert [ref.lower for ref in state.batches[1:]] == [ref.upper for ref in state.batches[:-1]]
+
+
+def drop(state: ShardState) -> ShardState:
+    """Return the state without what was replaced."""
+    decision = drop_retired(state, state.retired)
+    assert decision is not None
+    return decision.state
+
+
+def test_due_over_all_small_states() -> None:
+    """Runs of levels up to length five, with a fan-out of two: the first that is long enough, before `until`."""
+    for levels in itertools.product(range(3), repeat=5):
+        refs = [a_batch(lower, f"b{lower}", level=level) for lower, level in enumerate(levels)]
+        for until in range(7):
+            found = due(refs, until, 2)
+            pairs = [
+                place
+                for place in range(4)
+                if levels[place] == levels[place + 1] and refs[place + 1].upper <= until
+            ]
+            assert bool(found) == bool(pairs)
+            if found:
+                assert found == tuple(refs[pairs[0] : pairs[0] + len(found)])
+                assert len({ref.level for ref in found}) == 1
+                assert found[-1].upper <= until
+
+
+def test_forget_only_climbs_and_never_reaches_upper() -> None:
+    """Over all small states: `since` is the greatest asked for, and the newest time stays readable."""
+    for upper, old, asked in itertools.product(range(5), range(5), range(-1, 7)):
+        if old and old >= upper:
+            continue
+        decision = forget(ShardState(since=old, upper=upper), asked)
+        expected = max(old, min(asked, upper - 1))
+        assert (old if decision is None else decision.state.since) == expected
+        assert (decision is None) == (expected == old)
+
+
+def test_collectable_over_all_small_leases() -> None:
+    """A retired batch goes iff no lease that holds was taken before it was retired; ended leases hold nothing."""
+    for seq in range(4):
+        retired = tuple(Retired(number, (a_batch(0, f"b{number}"),)) for number in range(1, seq + 1))
+        state = ShardState(seq=seq, retired=retired)
+        for claims in itertools.product(range(-1, 4), repeat=2):
+            held = [LeaseRecord(claim, 10.0) for claim in claims if claim >= 0]
+            ended = [LeaseRecord(0, 5.0)]
+            oldest = min([*(lease.seq for lease in held), seq])
+            gone = collectable(state, [*held, *ended], now_s=5.0)
+            assert gone == tuple(entry for entry in retired if entry.seq <= oldest)
+            left = drop_retired(state, gone)
+            assert (left is None) == (gone == ())
+            if left is not None:
+                assert left.state.retired == retired[len(gone) :]
+                assert drop_retired(left.state, gone) is None
+
+
+def test_an_epoch_begins_when_the_last_has_lasted() -> None:
+    """Not before; and a clock that went back only makes it last longer."""
+    state = ShardState(epoch=3, epoch_began_s=100.0)
+    assert next_epoch(state, 109.9, 10.0) is None
+    assert next_epoch(state, 50.0, 10.0) is None
+    decision = next_epoch(state, 110.0, 10.0)
+    assert decision is not None
+    assert (decision.state.epoch, decision.state.epoch_began_s, decision.state.seq) == (4, 110.0, 1)
+    assert next_epoch(state, 100.0, 0.0) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -140,7 +140,7 @@ class EpochIgnored(UpkeepScenario):
 class _Splice(Shard):
     """Puts a compaction where its batches were, whatever is there now."""
 
-    def replace(self, run: Sequence[BatchRef], merged: Batch) -> bool:
+    def replace(self, run: Sequence[BatchRef], merged: Batch, written: Iterable[str] = ()) -> bool:  # noqa: ARG002
         ref = self._write_record(merged, run[0].level + 1)
 
         def decide(state: ShardState) -> Swap | None:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from tracelake._errors import LimitError, StorageError
-from tracelake.pipeline.executors import Executor, TaskError
+from tracelake._errors import LimitError, TracelakeError
+from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.progress import OnProgress, Progress, silent
 from tracelake.records import CompactReport, GcReport
 from tracelake.shards.collect import Collector
@@ -46,15 +46,17 @@ class Maintainer:
     def maintain(self, shard: Shard, order: tuple[str, ...], until: int) -> list[CompactReport]:
         """Compact what is due of the transactions before `until`, and collect what was replaced.
 
-        A failure of the store is logged, and left to the next call: nothing but time depends on this.
+        A failure is logged, and left to the next call: nothing but time depends on this.
         """
         done: list[CompactReport] = []
         try:
+            if not due(shard.state().batches, until):  # nearly always: not worth a lease
+                return done
             while (found := self._compact(shard, order, lambda state: due(state.batches, until))) is not None:
                 done.append(found)
             if done:
                 Collector(shard, self._key_value, self._objects).retired()
-        except (StorageError, TaskError) as error:
+        except TracelakeError as error:
             logger.warning("table %s was not compacted: %s. It will be tried again.", shard.name, error)
         return done
 
@@ -65,15 +67,13 @@ class Maintainer:
 
         Raises LimitError where peers compact faster, again and again.
         """
-        before = shard.state().since
         if since is not None:
             shard.change(partial(forget, since=since))
-        forgets = shard.state().since > before
         for _ in range(_TRIES_MAX):
-            report = self._compact(shard, order, partial(_all, forgets=forgets), progress)
+            report = self._compact(shard, order, partial(_all, shard, forgets=since is not None), progress)
             if report is None:
                 state = shard.state()
-                parts = sum(ref.parts for ref in state.batches)
+                parts = sum(len(shard.batch(ref).objects()) for ref in state.batches)
                 return CompactReport(shard.name, 0, parts, parts, 0, 0, state.since)
             if report.batches:
                 return report
@@ -99,7 +99,9 @@ class Maintainer:
                 lambda done: progress(Progress("compacting", done, len(tasks), "buckets")),
             )
             merged = _merged(run, receipts, epoch)
-            won = shard.replace(run, merged)
+            before = {part.path for batch in batches for part in batch.objects()}
+            written = {part.path for part in merged.objects()} - before
+            won = shard.replace(run, merged, written)
         return CompactReport(
             table=shard.name,
             batches=len(run) if won else 0,
@@ -122,9 +124,9 @@ def collect(
     return GcReport(shard.name, replaced.objects, orphans.objects, freed, replaced.held)
 
 
-def _all(state: ShardState, *, forgets: bool) -> Sequence[BatchRef]:
-    """Choose all batches; none where one holds everything, unless there is something to forget."""
-    if len(state.batches) == 1 and not forgets:
+def _all(shard: Shard, state: ShardState, *, forgets: bool) -> Sequence[BatchRef]:
+    """Choose all batches; none where one holds everything, unless it has history, some of which is to go."""
+    if len(state.batches) == 1 and not (forgets and shard.batch(state.batches[0]).history):
         return ()
     return state.batches
 

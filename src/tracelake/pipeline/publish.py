@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from tracelake._errors import DamageError
 from tracelake.journal.model import Seal, Step
 from tracelake.limits import SMALL_TRANSACTION_SPANS
 from tracelake.pipeline.executors import Executor
@@ -212,13 +213,18 @@ class Outputs:
 
     def _counts(self, step: Step) -> Counts:
         """Return the counts of a transaction from its batches, so that every replica tells the same."""
+        failure: DamageError | None = None
+        try:  # before the look at the head: a batch of an uncommitted transaction is not compacted
+            spans, traces = self.spans.batch_at(step.transaction), self.traces.batch_at(step.transaction)
+        except DamageError as error:
+            failure = error
         head = self.repository.head()
         if head is not None and self.repository.transaction_of(head) >= step.transaction:
             # A peer has committed it, and compaction may have made the batch a part of a larger one.
             commit = self.repository.commit(self.repository.find(head, step.transaction))
             return Counts.from_metadata(commit.metadata)
-        spans = self.spans.batch_at(step.transaction)
-        traces = self.traces.batch_at(step.transaction)
+        if failure is not None:
+            raise failure
         if spans is None:
             read = sum(taken.spans for ranges in step.sources.values() for taken in ranges)
             return Counts(0, 0, read, 0)

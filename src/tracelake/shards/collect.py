@@ -51,11 +51,13 @@ class Collector:
             state = own.state
             # The others' leases after the state, never before (see `leases`).
             gone = collectable(state, leases(self._shard.name, self._key_value).values(), now)
+            if not gone:  # before anything is read: a long lease lets many be held
+                return Collected(held=len(state.retired))
             left = [retired for retired in state.retired if retired not in gone]
             needed = {part.path for part in (*self._live(state.batches), *self._passing(left))}
             doomed = {part.path: part.size_bytes for part in self._passing(gone) if part.path not in needed}
             records = [ref.path for retired in gone for ref in retired.batches]
-            if not dry_run and gone:
+            if not dry_run:
                 for path in (*doomed, *records):  # records last: they lead to the parts
                     self._objects.delete(path)
                 self._shard.change(partial(drop_retired, gone=gone))

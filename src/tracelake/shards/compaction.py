@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -17,13 +18,18 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tracelake._errors import StorageError
 from tracelake.limits import COMPACTED_PART_MAX_BYTES, COMPACTION_MEMORY_BYTES
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.parts import check_part, write_part
-from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id, parquet, quoted
+from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id, literal, parquet, quoted
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 
-_READ_ROWS: Final = 10_000
+_SORTED_SHARE: Final = 8
+"""The share of the memory that encoded rows may take which are sorted at once; decoded, they are larger."""
+_SAMPLED_ROWS: Final = 20_000
+_READ_ROWS: Final = 2_048
+"""Rows at a time: with prompts of a MiB in each, more would not fit into one column of Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +90,16 @@ def compact_tasks(
 
 
 def run_compact_task(task: CompactTask) -> CompactReceipt:
-    """Carry out one task. Raises DamageError for a part that is not what was written."""
+    """Carry out one task. Raises DamageError for a part that is not what was written, StorageError where
+    memory or disk are too small."""
     objects = open_objects(task.objects_url)
-    with tempfile.TemporaryDirectory(prefix="tracelake-compact-") as folder:
-        return _Compaction(task, objects, Path(folder)).run()
+    try:
+        with tempfile.TemporaryDirectory(prefix="tracelake-compact-") as folder:
+            return _Compaction(task, objects, Path(folder)).run()
+    except duckdb.Error as error:
+        raise StorageError(
+            f"bucket {task.bucket} of table {task.shard} was not compacted, and nothing was changed: {error}"
+        ) from error
 
 
 class _Compaction:
@@ -114,7 +126,8 @@ class _Compaction:
             kept = [part for part in task.parts if part.path not in lost and _is_large(part)]
             rewritten = [part for part in task.parts if part not in kept]
             receipt.parts = [*kept, *self._write(rewritten, self._live_sql(rewritten))]
-            receipt.history = self._write([*rewritten, *task.history], self._history_sql(rewritten))
+            sources = [*rewritten, *task.history]
+            receipt.history = self._write(sources, self._history_sql(rewritten), gone=True)
         receipt.parts.sort(key=lambda part: part.first_key)
         written = {part.path for part in (*receipt.parts, *receipt.retractions, *receipt.history)}
         written -= {part.path for part in kept}
@@ -148,7 +161,7 @@ class _Compaction:
     def _live_sql(self, parts: Sequence[Part]) -> str:
         return f"""
             select * from {parquet(parts, self._file)} anti join (select row_id as {ROW_ID.name} from gone)
-            using ({ROW_ID.name}) order by {self._order()}
+            using ({ROW_ID.name})
         """
 
     def _history_sql(self, parts: Sequence[Part]) -> str:
@@ -163,23 +176,54 @@ class _Compaction:
             branches.append(
                 f"select * from {parquet(self._task.history, self._file)} where {GONE.name} > {self._task.since}"
             )
-        return f"from ({' union all by name '.join(branches)}) order by {self._order()}"
+        return " union all by name ".join(branches)
 
     def _order(self) -> str:
         return ", ".join(map(quoted, (*self._task.order, ROW_ID.name)))
 
-    def _write(self, parts: Sequence[Part], query: str) -> list[Part]:
-        """Write the rows of a query, made from these parts, as few parts of bounded size."""
+    def _write(self, parts: Sequence[Part], query: str, *, gone: bool = False) -> list[Part]:
+        """Write the rows of a query, made from these parts, as few parts of bounded size; `gone` as history."""
         if not parts:
             return []
         task = self._task
         schema = pq.read_schema(self._file(parts[0].path))
-        if GONE.name in query:
+        if gone:
             schema = pa.schema([*(f for f in schema if f.name != GONE.name), GONE])
         return [
             write_part(self._objects, task.shard, task.epoch, task.bucket, rows, task.order[0])
-            for rows in _tables(self._db.sql(query).to_arrow_reader(_READ_ROWS), schema)
+            for rows in _tables(self._sorted(parts, query), schema)
         ]
+
+    def _sorted(self, parts: Sequence[Part], query: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query in order, one range of keys after the other.
+
+        DuckDB cannot sort wide rows in less memory than they take. The parts are sorted, so of each a range lies in
+        a few row groups, and no row is read twice but at the borders.
+        """
+        key = quoted(self._task.order[0])
+        for low, high in pairwise([None, *self._borders(parts), None]):
+            limits = [f"{key} >= {literal(low)}"] if low is not None else []
+            limits += [f"{key} < {literal(high)}"] if high is not None else []
+            where = f" where {' and '.join(limits)}" if limits else ""
+            yield from self._db.sql(f"from ({query}){where} order by {self._order()}").to_arrow_reader(
+                _READ_ROWS
+            )
+
+    def _borders(self, parts: Sequence[Part]) -> list[str]:
+        """Return keys between which there are about as many bytes as may be sorted at once."""
+        footers = [pq.read_metadata(self._file(part.path)) for part in parts]
+        size = sum(
+            footer.row_group(n).total_byte_size for footer in footers for n in range(footer.num_row_groups)
+        )
+        ranges = 1 + size * _SORTED_SHARE // COMPACTION_MEMORY_BYTES
+        if ranges == 1:
+            return []
+        sample = self._db.sql(f"""
+            select {quoted(self._task.order[0])} from {parquet(parts, self._file)}
+            using sample reservoir({_SAMPLED_ROWS} rows) repeatable (1)
+        """).to_arrow_table()
+        keys = sorted(sample.column(0).to_pylist())
+        return sorted({keys[len(keys) * number // ranges] for number in range(1, ranges)})
 
 
 def _is_large(part: Part) -> bool:
@@ -187,7 +231,7 @@ def _is_large(part: Part) -> bool:
     return part.size_bytes * 8 >= COMPACTED_PART_MAX_BYTES
 
 
-def _tables(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Table]:
+def _tables(reader: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield tables of bounded size in the schema of the stored parts, whose finer types DuckDB does not have."""
     batches: list[pa.RecordBatch] = []
     size = 0

@@ -20,7 +20,7 @@ from tracelake._errors import ExpiredError, StorageError, TracelakeError
 from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, LEASE_S
 from tracelake.shards.model import LeaseRecord, ShardState, lease_from_bytes, to_bytes
 from tracelake.shards.store import Shard
-from tracelake.storage import KeyValueStore
+from tracelake.storage import Done, Entry, KeyValueStore, settle
 
 _PARTITION: Final = "leases"
 
@@ -44,8 +44,14 @@ class Lease:
         """Take the lease, then read the state."""
         self._key = f"{self.shard.name}/{uuid.uuid4().hex}"
         self._seq = self.shard.state().seq
-        self._extend()
-        self.state = self.shard.state()
+        record, expires_s = self._record()
+        self.key_value.set(_PARTITION, self._key, to_bytes(record))
+        self.expires_s = expires_s
+        try:
+            self.state = self.shard.state()
+        except TracelakeError:
+            self.close()
+            raise
 
     def renew(self) -> None:
         """Make it hold on, once half of its time is over.
@@ -53,13 +59,11 @@ class Lease:
         Raises ExpiredError where it has ended: parts may be gone, so list them again under a new lease.
         """
         now = time.time()
-        if now >= self.expires_s:
+        if now > self.expires_s - self.seconds / 2 and not (now < self.expires_s and self._extend()):
             raise ExpiredError(
                 f"the lease on table {self.shard.name} has ended, and its parts may have been collected. "
                 "Open the table again."
             )
-        if now > self.expires_s - self.seconds / 2:
-            self._extend()
 
     def close(self) -> None:
         """Give the lease back."""
@@ -77,27 +81,41 @@ class Lease:
         """Close the lease."""
         self.close()
 
-    def _extend(self) -> None:
+    def _record(self) -> tuple[LeaseRecord, float]:
+        """Return a record that holds longer than its reader may believe, and what the reader may believe."""
         expires_s = time.time() + self.seconds
-        record = LeaseRecord(self._seq, expires_s + CLOCK_DIFFERENCE_MAX_S)
-        self.key_value.set(_PARTITION, self._key, to_bytes(record))
-        self.expires_s = expires_s  # and not before: the record must hold longer than we believe
+        return LeaseRecord(self._seq, expires_s + CLOCK_DIFFERENCE_MAX_S), expires_s
+
+    def _extend(self) -> bool:
+        """Write the lease anew; False where it was forgotten meanwhile, and must never come back."""
+        record, expires_s = self._record()
+        while (
+            entry := self.key_value.get(_PARTITION, self._key)
+        ) is not None:  # another thread may renew it too
+            outcome = self.key_value.set_if(_PARTITION, self._key, to_bytes(record), entry.version)
+            settled = settle(self.key_value, _PARTITION, self._key, outcome, is_mine=lambda _: False)
+            if isinstance(settled, Done):
+                self.expires_s = expires_s  # and not before
+                return True
+        return False
 
 
 def leases(shard: str, key_value: KeyValueStore) -> dict[str, LeaseRecord]:
     """Return all leases on a shard, ended ones too, by their keys."""
-    entries = key_value.scan(_PARTITION, f"{shard}/", f"{shard}0")  # "0" follows "/"
-    return {entry.key: lease_from_bytes(entry.value, shard) for entry in entries}
+    return {entry.key: lease_from_bytes(entry.value, shard) for entry in _entries(shard, key_value)}
 
 
 def forget_ended(shard: str, key_value: KeyValueStore, now_s: float) -> int:
     """Remove leases that have ended and nobody gave back; return how many."""
-    ended = [key for key, lease in leases(shard, key_value).items() if lease.expires_s <= now_s]
-    for key in ended:
-        # Only its reader could have extended it, who by now believes that it has ended.
-        if (entry := key_value.get(_PARTITION, key)) is not None:
-            key_value.delete_if(_PARTITION, key, entry.version)
+    entries = _entries(shard, key_value)
+    ended = [entry for entry in entries if lease_from_bytes(entry.value, shard).expires_s <= now_s]
+    for entry in ended:
+        key_value.delete_if(_PARTITION, entry.key, entry.version)  # unless its reader has just extended it
     return len(ended)
+
+
+def _entries(shard: str, key_value: KeyValueStore) -> list[Entry]:
+    return key_value.scan(_PARTITION, f"{shard}/", f"{shard}0")  # "0" follows "/"
 
 
 class Leases:

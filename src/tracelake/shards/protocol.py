@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace as changed
@@ -48,7 +48,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyThere:
-    """The batch with our id is in the state: an earlier try of ours succeeded."""
+    """The batch with our id is in the state, or was and is replaced: an earlier try of ours succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,11 @@ def remembers(state: ShardState, lower: int) -> bool:
     return len(state.recent) < RECENT_MAX or state.recent[0][0] <= lower
 
 
+def _was_there(state: ShardState, id: str) -> bool:
+    replaced = (batch for retired in reversed(state.retired) for batch in retired.batches)
+    return any(batch.id == id for batch in chain(reversed(state.batches), replaced))
+
+
 def may_append(state: ShardState, epoch: int) -> bool:
     """Whether objects written in `epoch` are safe from collection, which begins where this ends."""
     return state.epoch - epoch <= EPOCHS_TO_APPEND
@@ -136,7 +141,7 @@ def due(batches: Sequence[BatchRef], until: int, fan_out: int = FAN_OUT) -> tupl
 
 def replace(state: ShardState, run: Sequence[BatchRef], batch: BatchRef, epoch: int) -> ReplaceDecision:
     """Decide on putting `batch`, which holds the same rows, in the place of a run of adjacent batches."""
-    if any(known.id == batch.id for known in state.batches):
+    if _was_there(state, batch.id):
         return AlreadyThere()
     ids = [known.id for known in state.batches]
     try:

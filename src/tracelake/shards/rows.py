@@ -98,7 +98,8 @@ def rows_sql(snapshot: Snapshot, file: FileOf, columns: Sequence[str], schema: p
 
 def parquet(parts: Sequence[Part], file: FileOf) -> str:
     """Return the DuckDB table function that reads these parts."""
-    return "read_parquet([" + ", ".join(literal(file(part.path)) for part in parts) + "])"
+    files = ", ".join(literal(file(part.path)) for part in parts)
+    return f"read_parquet([{files}], hive_partitioning = false)"  # a folder `a=b` above the lake is no column
 
 
 def quoted(name: str) -> str:

@@ -18,7 +18,7 @@ from tracelake.shards.model import (
     state_from_bytes,
     to_bytes,
 )
-from tracelake.storage import ABSENT, Done, KeyValueStore, ObjectStore, Version, settle
+from tracelake.storage import ABSENT, Done, Indeterminate, KeyValueStore, ObjectStore, Version, settle
 
 PARTITION: Final = "shards"
 _INLINE_BATCHES: Final = 8
@@ -32,7 +32,7 @@ class States:
         self._shard = shard
         self._key_value = key_value
         self._objects = objects
-        self._known: tuple[Rolled, Beginning] | None = None
+        self._known: tuple[Rolled, Beginning] | None = None  # read or written last; replaced as a whole
 
     def read(self) -> tuple[ShardState, Version | None]:
         """Return the whole state and its version; a shard that nobody has written to is empty."""
@@ -43,7 +43,6 @@ class States:
                 return ShardState(), None
             state = state_from_bytes(entry.value, self._shard)
             if state.rolled is None:
-                self._known = None  # what no state names may be collected: never name it again
                 return state, entry.version
             try:
                 beginning = self._beginning(state.rolled)
@@ -56,29 +55,34 @@ class States:
             f"shard {self._shard}: {missing}, which its state names, is gone. Restore it from a backup."
         )
 
-    def swap(self, state: ShardState, version: Version | None) -> bool:
+    def swap(self, state: ShardState, version: Version | None) -> bool | None:
         """Publish a state in the place of the one read at `version`.
 
-        False means: read again and decide anew; after a lost reply the state may be there nevertheless.
+        False means that it is not there: read again and decide anew. None means the same after a lost reply:
+        it may have been there, and have been followed by another.
         """
         expected = ABSENT if version is None else version
         value = to_bytes(self._shortened(state))
         outcome = self._key_value.set_if(PARTITION, self._shard, value, expected)
         settled = settle(self._key_value, PARTITION, self._shard, outcome, is_mine=lambda _: False)
-        return isinstance(settled, Done)
+        if isinstance(settled, Done):
+            return True
+        return None if isinstance(outcome, Indeterminate) else False
 
     def _beginning(self, rolled: Rolled) -> Beginning:
-        if self._known is None or self._known[0] != rolled:
+        known = self._known
+        if known is None or known[0] != rolled:
             data = self._objects.get(rolled.path)
             if hashlib.sha256(data).hexdigest() != rolled.sha256:
                 raise DamageError(f"shard {self._shard}: {rolled.path} is not what was written.")
-            self._known = rolled, beginning_from_bytes(data, rolled.path)
-        return self._known[1]
+            self._known = known = rolled, beginning_from_bytes(data, rolled.path)
+        return known[1]
 
     def _shortened(self, state: ShardState) -> ShardState:
         """Return the state with its beginning in an object, where it is long; the last one serves again."""
-        if self._known is not None:
-            rolled, beginning = self._known
+        known = self._known
+        if known is not None and known[0] == state.rolled:  # no other: garbage collection may have it by now
+            rolled, beginning = known
             batches, retired = len(beginning.batches), len(beginning.retired)
             if (state.batches[:batches], state.retired[:retired]) == (beginning.batches, beginning.retired):
                 short = replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -13,6 +13,7 @@ from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.shards.model import Batch, BatchRef, Part, ShardState, batch_from_bytes, to_bytes
 from tracelake.shards.protocol import (
     AppendDecision,
+    Lost,
     Swap,
     TooLate,
     UpperMismatch,
@@ -149,7 +150,7 @@ class Shard:
             attempted = attempted or isinstance(decision, Swap)
             return decision
 
-        decision = self._change(decide)
+        decision, _ = self._change(decide)
         if isinstance(decision, UpperMismatch):
             if ref is not None:
                 self._objects.delete(ref.path)
@@ -157,15 +158,21 @@ class Shard:
         self._refuse_if_late(decision)
         return None
 
-    def replace(self, run: Sequence[BatchRef], merged: Batch) -> bool:
+    def replace(self, run: Sequence[BatchRef], merged: Batch, written: Iterable[str] = ()) -> bool:
         """Put a batch that holds the same rows in the place of adjacent ones; False where a peer did so first.
+
+        On False, `written`, the objects that were made for `merged` and that nothing else names, are deleted; unless
+        a reply was lost on the way: then they are left to garbage collection.
 
         Raises ExpiredError as `compare_and_append`.
         """
         ref = self._write_record(merged, max(old.level for old in run) + 1)
-        decision = self._change(partial(replace, run=run, batch=ref, epoch=merged.epoch))
+        decision, unsure = self._change(partial(replace, run=run, batch=ref, epoch=merged.epoch))
         self._refuse_if_late(decision)
-        return any(known.id == merged.id for known in self.state().batches)
+        if isinstance(decision, Lost) and not unsure:
+            for path in (ref.path, *written):
+                self._objects.delete(path)
+        return not isinstance(decision, Lost)
 
     def change(self, decide: Callable[[ShardState], Swap | None]) -> ShardState:
         """Carry out a decision on the state until it is done or not needed; return the state that was then."""
@@ -179,13 +186,19 @@ class Shard:
         self._change(note)
         return final[0]
 
-    def _change(self, decide: Callable[[ShardState], DecisionT | Swap]) -> DecisionT | Swap:
+    def _change(self, decide: Callable[[ShardState], DecisionT | Swap]) -> tuple[DecisionT | Swap, bool]:
+        """Carry out a decision until it is done; return it, and whether a reply was lost on the way."""
+        unsure = False
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             state, version = self._states.read()
             decision = decide(state)
-            # After an unknown outcome the next round reads the state again, and decides on what it finds.
-            if not isinstance(decision, Swap) or self._states.swap(decision.state, version):
-                return decision
+            if isinstance(decision, Swap):
+                # After an unknown outcome the next round reads the state again, and decides on what it finds.
+                swapped = self._states.swap(decision.state, version)
+                unsure = unsure or swapped is None
+                if not swapped:
+                    continue
+            return decision, unsure
         raise LimitError(
             f"shard {self.name}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
         )

@@ -1,0 +1,135 @@
+"""compact and gc on a real lake: what they print, as text and as JSON, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.cli.conftest import RunCli
+from tests.pipeline.spans import a_line, a_span
+from tracelake.pipeline.executors import InProcess
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a lake with three transactions, to copy."""
+    folder = tmp_path_factory.mktemp("three")
+    with tracelake.init(folder / "lake", buckets=2) as lake:
+        for number in range(3):
+            path = folder / f"{number}.jsonl"
+            path.write_bytes(a_line(a_span(0, 0, end=10 + number), a_span(number + 1, number + 1)))
+            lake.ingest(path, executor=InProcess())
+    return folder / "lake"
+
+
+@pytest.fixture
+def lake(three: Path, tmp_path: Path) -> Path:
+    """Return a lake with three transactions."""
+    return Path(shutil.copytree(three, tmp_path / "lake"))
+
+
+def test_compact_tells_what_it_did_and_what_is_next(cli: RunCli, lake: Path) -> None:
+    """A row a table; then the way to free the space. A second one has nothing to do."""
+    done = cli("compact", "--lake", lake)
+    assert done.code == 0
+    for heading in ("table", "batches", "parts before", "parts after", "read", "written", "readable from"):
+        assert heading in done.out
+    assert "transaction 0" in done.out
+    assert "go with `tracelake gc`" in done.out
+    again = cli("compact", "--lake", lake)
+    assert again.code == 0
+    assert "tracelake gc" not in again.out
+    assert cli("verify", "--lake", lake).code == 0
+
+
+def test_compact_as_json(cli: RunCli, lake: Path) -> None:
+    """One object a table, with numbers."""
+    reports = {r["table"]: r for r in json.loads(cli("compact", "--lake", lake, "--json").out)}
+    assert set(reports) == {"spans", "traces"}
+    spans = reports["spans"]
+    assert (spans["batches"], spans["since"]) == (3, 0)
+    assert spans["parts_before"] > spans["parts_after"]
+    assert 0 < spans["written_bytes"] < spans["read_bytes"]
+
+
+def test_compact_forget_before(cli: RunCli, lake: Path) -> None:
+    """Older commits are given up, by an error that says so; the newest reads on. A wrong name changes nothing."""
+    commits = [commit["id"] for commit in json.loads(cli("log", "--lake", lake, "--json").out)]
+    wrong = cli("compact", "--forget-before", "nothing", "--lake", lake)
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "nothing" in wrong.err
+    assert cli("tables", "--at", commits[-1], "--lake", lake).code == 0
+    reports = json.loads(cli("compact", "--forget-before", "main", "--lake", lake, "--json").out)
+    assert [report["since"] for report in reports] == [2, 2]
+    old = cli("tables", "--at", commits[-1], "--lake", lake)
+    assert (old.code, old.out) == (1, "")
+    assert "is forgotten" in old.err
+    assert "Traceback" not in old.err
+    assert cli("tables", "--lake", lake).code == 0
+
+
+def test_compact_of_an_empty_lake(cli: RunCli) -> None:
+    """Nothing to do; and there is no commit to forget anything before."""
+    cli("init", "./lake")
+    assert cli("compact").code == 0
+    refused = cli("compact", "--forget-before", "main")
+    assert refused.code == 2
+    assert "still empty" in refused.err
+    assert cli("gc").code == 0
+
+
+def test_gc_deletes_what_compaction_replaced(cli: RunCli, lake: Path) -> None:
+    """A dry run says how much and deletes nothing; then it goes, once."""
+    cli("compact", "--lake", lake)
+    files = set(lake.rglob("*.parquet"))
+    dry = cli("gc", "--dry-run", "--lake", lake)
+    assert dry.code == 0
+    assert dry.out.endswith("Nothing was deleted.\n")
+    assert set(lake.rglob("*.parquet")) == files
+    told = json.loads(cli("gc", "--dry-run", "--lake", lake, "--json").out)
+    assert json.loads(cli("gc", "--lake", lake, "--json").out) == told
+    assert told[0]["replaced"] > 0
+    assert len(set(lake.rglob("*.parquet"))) < len(files)
+    nothing = cli("gc", "--lake", lake)
+    for heading in ("table", "replaced", "orphans", "bytes", "held by readers"):
+        assert heading in nothing.out
+    assert cli("verify", "--lake", lake).code == 0
+
+
+def test_gc_leaves_what_a_reader_holds(cli: RunCli, lake: Path) -> None:
+    """It is counted, and goes when the reader is done."""
+    with tracelake.open(lake) as reader:
+        table = reader.table("spans")
+        before = table.content_hash()
+        cli("compact", "--lake", lake)
+        spans, traces = json.loads(cli("gc", "--lake", lake, "--json").out)
+        assert (spans["replaced"], spans["held"], traces["held"]) == (0, 1, 1)
+        assert table.content_hash() == before
+        del table
+    assert json.loads(cli("gc", "--lake", lake, "--json").out)[0]["held"] == 0
+
+
+def test_gc_of_orphans(cli: RunCli, lake: Path) -> None:
+    """With epochs of no length, an orphan goes with the third collection; with the usual ones it stays."""
+    orphan = lake / "shards" / "spans" / "parts" / "000000" / "0000-left.parquet"
+    orphan.write_bytes(b"left")
+    for _ in range(4):
+        cli("gc", "--lake", lake)
+    assert orphan.exists()
+    orphans = [
+        json.loads(cli("gc", "--epoch-minutes", "0", "--lake", lake, "--json").out)[0]["orphans"]
+        for _ in range(3)
+    ]
+    assert sum(orphans) == 1
+    assert not orphan.exists()
+    assert cli("gc", "--epoch-minutes", "-1", "--lake", lake).code == 2
+
+
+def test_help_has_examples(cli: RunCli) -> None:
+    """Each command shows how it is used."""
+    assert "tracelake compact --forget-before" in cli("compact", "--help").out
+    assert "tracelake gc --dry-run" in cli("gc", "--help").out

@@ -1,0 +1,258 @@
+"""Writer, compactors, collector and reader on one lake, all killed with -9 at random: the table is that of one writer.
+
+    python -m tests.faults.kill_upkeep --seconds 60 --seed 7
+
+The seed decides the moments and who is killed. What runs at a moment also depends on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tracelake
+from tests.pipeline.spans import a_line, a_span
+from tracelake import Lake
+from tracelake._errors import ExpiredError, TracelakeError
+from tracelake.pipeline.executors import InProcess
+
+ROLES = ("writer", "compactor", "compactor-2", "collector", "reader")
+END_MAX_S = 240.0
+TRACES = 7
+
+Tell = Callable[[str], None]
+Hashes = dict[str, tuple[str, str]]
+"""Content of both tables by the message of a commit, which names its transaction."""
+
+
+def write_inputs(folder: Path, count: int, chance: random.Random) -> list[Path]:
+    """Write small files: each changes some spans, adds one, and repeats one."""
+    paths = []
+    for number in range(count):
+        spans = [a_span(number % TRACES, number + 10)]
+        spans += [
+            a_span(trace, 0, end=chance.randrange(10, 1000), note=f"{number}-{trace}")
+            for trace in chance.sample(range(TRACES), 3)
+        ]
+        paths.append(folder / f"in-{number:04d}.jsonl")
+        paths[-1].write_bytes(a_line(*spans))
+    return paths
+
+
+def ingest_one_by_one(lake: Lake, paths: Sequence[Path]) -> None:
+    """Make each file a transaction."""
+    lake.ingest(*paths, transaction_bytes=1, executor=InProcess())
+
+
+def content(lake: Lake, commit_id: str) -> tuple[str, str]:
+    view = lake.view(commit_id)
+    return view.table("spans").content_hash(), view.table("traces").content_hash()
+
+
+# What the processes do
+
+
+def write(lake: Lake, folder: Path, _: int) -> None:
+    """Ingest all files; begin again where a collector was faster than we."""
+    while True:
+        try:
+            ingest_one_by_one(lake, sorted(folder.glob("in-*.jsonl")))
+        except ExpiredError as error:
+            print(f"expired: {error}", flush=True)
+        else:
+            return
+
+
+def compact(lake: Lake, _folder: Path, seed: int) -> None:
+    """Compact everything, again and again."""
+    chance = random.Random(seed)
+    while True:
+        try:
+            lake.compact(executor=InProcess())
+        except (ExpiredError, tracelake.LimitError) as error:
+            print(f"wasted: {error}", flush=True)
+        time.sleep(chance.uniform(0, 0.3))
+
+
+def collect(lake: Lake, _folder: Path, seed: int) -> None:
+    """Collect with epochs as short as can be, a little longer than an upload takes."""
+    chance = random.Random(seed)
+    while True:
+        lake.gc(epoch_min_s=0)
+        time.sleep(chance.uniform(0.3, 1.0))
+
+
+def read(lake: Lake, folder: Path, seed: int) -> None:
+    """Read random commits, and compare each with the lake that nobody disturbed."""
+    chance = random.Random(seed)
+    expected: Hashes = {
+        message: (spans, traces)
+        for message, (spans, traces) in json.loads((folder / "expected.json").read_text()).items()
+    }
+    while True:
+        log = lake.log()
+        if not log:
+            continue
+        commit = chance.choice(log)
+        try:
+            found = content(lake, commit.id)
+        except ExpiredError:
+            continue
+        assert found == expected[commit.message], f"{commit.message}: other rows than without compaction"
+        print("read", flush=True)
+
+
+ACTS: dict[str, Callable[[Lake, Path, int], None]] = {
+    "writer": write,
+    "compactor": compact,
+    "compactor-2": compact,
+    "collector": collect,
+    "reader": read,
+}
+
+
+class Worker:
+    """One role as a process."""
+
+    def __init__(self, role: str, lake: Path, folder: Path, seed: int) -> None:
+        self.role = role
+        self.log = folder / f"{role}.log"
+        arguments = ["--role", role, "--lake", lake, "--folder", folder, "--seed", seed]
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.kill_upkeep", *map(str, arguments)],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=os.environ,
+            )
+
+    def has_ended(self) -> bool:
+        """Whether it is over. Only a writer may end by itself, and nobody with an error."""
+        code = self._process.poll()
+        if code is None:
+            return False
+        assert (self.role, code) == ("writer", 0), (
+            f"{self.role} ended with {code}:\n{self.log.read_text()[-4000:]}"
+        )
+        return True
+
+    def kill(self) -> None:
+        """Kill -9."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+
+class Campaign:
+    """A lake that is written once, while it is compacted, collected, read, and everybody is killed."""
+
+    def __init__(self, folder: Path, transactions: int, seed: int, tell: Tell) -> None:
+        self._folder, self._tell = folder, tell
+        self._chance = random.Random(seed)
+        self._paths = write_inputs(folder, transactions, self._chance)
+        with tracelake.init(folder / "alone", buckets=2) as lake:
+            ingest_one_by_one(lake, self._paths)
+            self.expected: Hashes = {commit.message: content(lake, commit.id) for commit in lake.log()}
+        (folder / "expected.json").write_text(json.dumps(self.expected))
+        self.lake = folder / "lake"
+        tracelake.init(self.lake, buckets=2).close()
+        tell(f"the lake of one writer: {len(self.expected)} transactions")
+
+    def run(self, seconds: float) -> int:
+        """Let them work for so long, killing one or all of them now and then; then let the writer end."""
+        workers = {role: self._start(role) for role in ROLES}
+        kills, done, stop = 0, False, time.monotonic() + seconds
+        try:
+            while time.monotonic() < stop:
+                time.sleep(self._chance.uniform(0.2, 2.5))
+                chosen = ROLES if self._chance.random() < 0.2 else (self._chance.choice(ROLES),)
+                for role, worker in workers.items():
+                    ended = worker.has_ended()
+                    done = done or ended
+                    if role in chosen and not ended:
+                        worker.kill()
+                        kills += 1
+                        workers[role] = self._start(role)
+            self._tell(f"{kills} kills; now the writer may end")
+            limit = time.monotonic() + END_MAX_S
+            while not workers["writer"].has_ended():
+                assert time.monotonic() < limit, "the writer does not get on beside compactors and collector"
+                time.sleep(0.1)
+            for worker in workers.values():
+                worker.has_ended()  # with an error, perhaps
+        finally:
+            for worker in workers.values():
+                worker.kill()
+        return kills
+
+    def check(self) -> None:
+        """Every commit holds what that of the lake of one writer holds, and the lake is whole and clean."""
+        with tracelake.open(self.lake) as lake:
+            found = {commit.message: content(lake, commit.id) for commit in lake.log()}
+            assert found == self.expected
+            assert lake.verify().findings == ()
+            lake.compact(executor=InProcess())
+            for entry in lake._key_value.scan("leases"):  # of those that were killed
+                lake._key_value.delete_if("leases", entry.key, entry.version)
+        with tracelake.open(self.lake) as lake:
+            for _ in range(3):
+                reports = lake.gc(epoch_min_s=0)
+            assert [report.held for report in reports] == [0, 0]
+            for name, shard in lake._shards().items():
+                batches = [shard.batch(ref) for ref in shard.state().batches]
+                named = {part.path for batch in batches for part in batch.objects()}
+                assert {info.path for info in lake.objects.list(f"shards/{name}/parts/")} == named
+            assert {commit.message: content(lake, commit.id) for commit in lake.log()} == self.expected
+            assert lake.verify().findings == ()
+
+    def reads(self) -> int:
+        """How many commits the readers compared."""
+        return (self._folder / "reader.log").read_text().count("read\n")
+
+    def _start(self, role: str) -> Worker:
+        return Worker(role, self.lake, self._folder, self._chance.randrange(1 << 32))
+
+
+def act(role: str, lake: Path, folder: Path, seed: int) -> None:
+    """Be one of the processes."""
+    with tracelake.open(lake) as opened:
+        try:
+            ACTS[role](opened, folder, seed)
+        except TracelakeError as error:
+            raise SystemExit(f"{role}: {type(error).__name__}: {error}") from error
+
+
+def main() -> None:
+    """Run a campaign, or be one of its processes."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--transactions", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=None)
+    for internal in ("--role", "--lake", "--folder"):
+        parser.add_argument(internal, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    seed = random.randrange(1 << 32) if arguments.seed is None else arguments.seed
+    if arguments.role:
+        act(arguments.role, Path(arguments.lake), Path(arguments.folder), seed)
+        return
+    print(f"seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="tracelake-faults-") as name:
+        os.environ["XDG_CACHE_HOME"] = str(Path(name) / "cache")
+        campaign = Campaign(Path(name), arguments.transactions, seed, lambda line: print(line, flush=True))
+        campaign.run(arguments.seconds)
+        campaign.check()
+        print(f"as one writer alone, and whole; {campaign.reads()} commits were read meanwhile")
+
+
+if __name__ == "__main__":
+    main()

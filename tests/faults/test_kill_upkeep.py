@@ -1,0 +1,17 @@
+"""S7 to S10 on real processes: compaction and collection beside a writer and a reader, all killed at random."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.faults.kill_upkeep import Campaign
+
+SEED = 3
+"""`make faults-compact` draws others, and takes longer."""
+
+
+def test_everybody_is_killed_at_random(tmp_path: Path) -> None:
+    """Every read and, in the end, every commit is as in a lake of one writer alone; nothing is left behind."""
+    campaign = Campaign(tmp_path, 4, SEED, print)
+    assert campaign.run(5) > 0
+    campaign.check()

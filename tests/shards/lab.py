@@ -1,0 +1,116 @@
+"""A small shard of real parts, with a model of its rows beside it: what it must hold as of every time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import duckdb
+import pyarrow as pa
+
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.maintenance import Maintainer
+from tracelake.records import CompactReport
+from tracelake.shards.buckets import by_bucket
+from tracelake.shards.collect import FOLDERS, Collector
+from tracelake.shards.leases import Lease
+from tracelake.shards.model import Batch, BatchRef, Part, ShardState
+from tracelake.shards.parts import write_part
+from tracelake.shards.protocol import UpperMismatch
+from tracelake.shards.rows import RETRACTIONS, ROW_ID, retractions_by_bucket, rows_sql, with_row_ids
+from tracelake.shards.store import Shard
+from tracelake.storage import KeyValueStore, LocalFiles, MemoryKeyValueStore, ObjectStore, open_objects
+
+SCHEMA: pa.Schema = pa.schema({"key": pa.string(), "value": pa.int64()})  # type: ignore[arg-type]
+ORDER = ("key",)
+Rows: TypeAlias = dict[str, int]
+
+
+class Lab:
+    """A shard named `s` with one writer, and `model[t]`: its rows as of time t."""
+
+    def __init__(
+        self, folder: Path, buckets: int = 2, key_value: KeyValueStore | None = None, name: str = "objects"
+    ) -> None:
+        self.objects: ObjectStore = open_objects((folder / name).as_uri())
+        self.key_value = key_value or MemoryKeyValueStore()
+        self.shard = Shard("s", self.key_value, self.objects)
+        self.buckets = buckets
+        self.model: list[Rows] = []
+        self.ids: dict[str, int] = {}
+        """The row id of each live key, as the writer knows it."""
+        self._files = LocalFiles(self.objects, folder)
+        self._db = duckdb.connect(config={"threads": 1})
+
+    def parts_of(
+        self, changes: Mapping[str, int | None], time: int, epoch: int
+    ) -> tuple[list[Part], list[Part]]:
+        """Upload the parts and retractions of a transaction, and note the ids of its rows."""
+        put = sorted((key, value) for key, value in changes.items() if value is not None)
+        table = pa.Table.from_pylist([{"key": k, "value": v} for k, v in put], schema=SCHEMA)
+        gone = sorted(self.ids.pop(key) for key in changes if key in self.ids)
+        parts, retractions = [], []
+        for bucket, rows in by_bucket(table, "key", self.buckets):
+            numbered = with_row_ids(rows, time, bucket, self.buckets)
+            self.ids.update((str(row["key"]), int(row[ROW_ID.name])) for row in numbered.to_pylist())
+            parts.append(write_part(self.objects, "s", epoch, bucket, numbered, "key"))
+        retracted = pa.table({"row_id": gone, "time": [time] * len(gone)}, schema=RETRACTIONS)
+        for bucket, rows in retractions_by_bucket(retracted, self.buckets):
+            retractions.append(write_part(self.objects, "s", epoch, bucket, rows, None))
+        return parts, retractions
+
+    def upsert(self, changes: Mapping[str, int | None]) -> UpperMismatch | None:
+        """Append one transaction: a value for each key, None to delete it."""
+        time = len(self.model)
+        epoch = self.shard.state().epoch
+        parts, retractions = self.parts_of(changes, time, epoch)
+        before = self.model[-1] if self.model else {}
+        after = {key: value for key, value in {**before, **changes}.items() if value is not None}
+        self.model.append(after)
+        batch = Batch(time, time + 1, f"b{time}", tuple(parts), tuple(retractions), {}, epoch=epoch)
+        return self.shard.compare_and_append(batch)
+
+    def compact(self, start: int, stop: int) -> CompactReport | None:
+        """Compact a run of adjacent batches, by their places in the state."""
+
+        def choose(state: ShardState) -> Sequence[BatchRef]:
+            return state.batches[start:stop]
+
+        return Maintainer(self.key_value, self.objects, InProcess())._compact(self.shard, ORDER, choose)
+
+    def collector(self) -> Collector:
+        """Return a collector with a view of its own."""
+        return Collector(Shard("s", self.key_value, self.objects), self.key_value, self.objects)
+
+    def rows(self, as_of: int) -> Rows:
+        """Read the rows as of a time, as a reader does: under a lease. No key may be there twice."""
+        with Lease(self.shard, self.key_value) as lease:
+            return self.read(lease.state, as_of)
+
+    def read(self, state: ShardState, as_of: int) -> Rows:
+        """Read the rows of a state as of a time."""
+        snapshot = self.shard.snapshot(as_of, state)
+        query = rows_sql(snapshot, self._files.file, SCHEMA.names, SCHEMA)
+        found = self._db.execute(query).fetchall()
+        assert len({key for key, _ in found}) == len(found), f"a key twice as of {as_of}: {found}"
+        assert snapshot.rows in (None, len(found))
+        return dict(found)
+
+    def check(self) -> None:
+        """Compare the rows as of every time that can be read with the model."""
+        since = self.shard.state().since
+        for time in range(since, len(self.model)):
+            assert self.rows(time) == self.model[time], f"as of {time}"
+
+    def live(self) -> set[str]:
+        """Return the paths of all that the state leads to."""
+        state = self.shard.state()
+        refs = [*state.batches, *(ref for retired in state.retired for ref in retired.batches)]
+        parts = {part.path for ref in state.batches for part in self.shard.batch(ref).objects()}
+        parts |= {ref.path for ref in refs}
+        return parts if state.rolled is None else parts | {state.rolled.path}
+
+    def stored(self) -> set[str]:
+        """Return the paths of all objects of the shard."""
+        return {info.path for folder in FOLDERS for info in self.objects.list(f"shards/s/{folder}/")}

@@ -1,0 +1,197 @@
+"""Leases: the order of writing and reading, renewal, the end, and what is left of readers that were killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.shards.lab import Lab
+from tracelake._errors import ExpiredError, StorageError
+from tracelake.limits import CLOCK_DIFFERENCE_MAX_S
+from tracelake.shards.leases import Lease, Leases, forget_ended, leases
+from tracelake.shards.store import Shard
+from tracelake.storage import Entry, MemoryKeyValueStore, MemoryObjectStore, Version
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Set the clock of leases and of garbage collection."""
+    clock = Clock()
+    monkeypatch.setattr("time.time", clock.time)
+    return clock
+
+
+class Recorded(MemoryKeyValueStore):
+    """Notes what is read and written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, str]] = []
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        self.calls.append(("get", partition))
+        return super().get(partition, key)
+
+    def set(self, partition: str, key: str, value: bytes) -> Version:
+        self.calls.append(("set", partition))
+        return super().set(partition, key, value)
+
+
+def a_shard(key_value: MemoryKeyValueStore) -> Shard:
+    return Shard("s", key_value, MemoryObjectStore())
+
+
+def test_the_lease_is_there_before_the_state_is_read() -> None:
+    """The state that a reader uses is read when its lease stands in the store."""
+    store = Recorded()
+    Lease(a_shard(store), store)
+    assert store.calls[-2:] == [("set", "leases"), ("get", "shards")]
+
+
+def test_a_lease_names_a_state_that_is_not_newer_than_what_is_read(tmp_path: Path) -> None:
+    """A state that is swapped in between is held too: the lease claims the older number."""
+    lab = Lab(tmp_path)
+    lab.upsert({"a": 1})
+    with Lease(lab.shard, lab.key_value) as lease:
+        (record,) = leases("s", lab.key_value).values()
+        assert record.seq <= lease.state.seq
+    assert leases("s", lab.key_value) == {}
+
+
+def test_renewal_once_half_of_the_time_is_over(clock: Clock) -> None:
+    """Before that nothing is written; after it the lease holds for its whole time again."""
+    store = MemoryKeyValueStore()
+    lease = Lease(a_shard(store), store, seconds=100)
+    (first,) = leases("s", store).values()
+    assert first.expires_s == clock.now + 100 + CLOCK_DIFFERENCE_MAX_S
+    clock.now += 50
+    lease.renew()
+    assert list(leases("s", store).values()) == [first]
+    clock.now += 1
+    lease.renew()
+    (second,) = leases("s", store).values()
+    assert second.expires_s == clock.now + 100 + CLOCK_DIFFERENCE_MAX_S
+    assert second.seq == first.seq
+
+
+def test_an_ended_lease_cannot_be_renewed(clock: Clock) -> None:
+    """It ends for its reader before it ends for others, by what clocks may differ."""
+    store = MemoryKeyValueStore()
+    lease = Lease(a_shard(store), store, seconds=100)
+    clock.now += 100
+    with pytest.raises(ExpiredError, match="table s has ended"):
+        lease.renew()
+    assert forget_ended("s", store, clock.now) == 0
+    assert forget_ended("s", store, clock.now + CLOCK_DIFFERENCE_MAX_S) == 1
+
+
+def test_a_lease_that_was_forgotten_is_not_taken_back(clock: Clock) -> None:
+    """A reader that paused between its look at the clock and its write must not believe that it holds parts."""
+    store = MemoryKeyValueStore()
+    lease = Lease(a_shard(store), store, seconds=100)
+    assert forget_ended("s", store, clock.now + 1_000) == 1
+    clock.now += 60
+    with pytest.raises(ExpiredError):
+        lease.renew()
+    assert leases("s", store) == {}
+
+
+def test_a_lease_that_is_renewed_meanwhile_is_not_forgotten(clock: Clock) -> None:
+    """Between the collector's look and its delete the reader renews: the lease stays."""
+    store = RenewedMeanwhile()
+    lease = Lease(a_shard(store), store, seconds=100)
+    clock.now += 60
+    store.meanwhile = lease
+    forget_ended("s", store, clock.now + 1_000)
+    assert len(leases("s", store)) == 1
+
+
+class RenewedMeanwhile(MemoryKeyValueStore):
+    """Lets a lease be renewed just after a scan."""
+
+    meanwhile: Lease | None = None
+
+    def scan(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        found = super().scan(partition, start, stop, limit)
+        if self.meanwhile is not None:
+            lease, self.meanwhile = self.meanwhile, None
+            lease.renew()
+        return found
+
+
+def test_only_the_leases_of_the_shard_count() -> None:
+    """Names that begin alike are others."""
+    store = MemoryKeyValueStore()
+    objects = MemoryObjectStore()
+    kept = [Lease(Shard(name, store, objects), store) for name in ("s", "s2", "s-old")]
+    assert len(leases("s", store)) == 1
+    assert len(kept) == 3
+
+
+def test_closing_twice_and_together() -> None:
+    """Leases that end together are given back once, and by the end of what holds them."""
+    store = MemoryKeyValueStore()
+    shard, together = a_shard(store), Leases()
+    together.take(shard, store)
+    together.take(shard, store)
+    together.renew()
+    assert len(leases("s", store)) == 2
+    together.close()
+    together.close()
+    assert leases("s", store) == {}
+    together = Leases()
+    together.take(shard, store).close()
+    together.take(shard, store)
+    del together
+    assert leases("s", store) == {}
+
+
+class LosesState(MemoryKeyValueStore):
+    """Cannot read the state a second time."""
+
+    reads = 0
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        self.reads += partition == "shards"
+        if partition == "shards" and self.reads > 1:
+            raise StorageError("gone away")
+        return super().get(partition, key)
+
+
+def test_a_lease_that_is_of_no_use_is_given_back() -> None:
+    """Where the state cannot be read, nobody is left who would close the lease."""
+    store = LosesState()
+    with pytest.raises(StorageError, match="gone away"):
+        Lease(a_shard(store), store)
+    assert leases("s", store) == {}
+
+
+def test_held_until_the_reader_is_done_or_its_lease_has_ended(tmp_path: Path, clock: Clock) -> None:
+    """What compaction replaced stays for the reader; with the lease's end, and no sooner, it goes (S10)."""
+    lab = Lab(tmp_path)
+    for number in range(3):
+        lab.upsert({"a": number})
+    lease = Lease(lab.shard, lab.key_value, seconds=100)
+    lab.compact(0, 3)
+    clock.now += 100 + CLOCK_DIFFERENCE_MAX_S - 1
+    assert lab.collector().retired().held == 1
+    assert lab.read(lease.state, 1) == {"a": 1}
+    clock.now += 1
+    assert lab.collector().retired().held == 0
+    assert lab.stored() == lab.live()
+    with pytest.raises(ExpiredError):
+        lease.renew()
+    lab.check()

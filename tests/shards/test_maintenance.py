@@ -1,0 +1,149 @@
+"""The maintainer: what is due, what fails beside it, and compaction of everything."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.shards.lab import ORDER, Lab
+from tracelake._errors import DamageError
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.maintenance import Maintainer
+from tracelake.shards.leases import leases
+from tracelake.shards.model import Part
+from tracelake.shards.protocol import forget
+from tracelake.storage import Entry, MemoryKeyValueStore, Version
+
+
+def a_maintainer(lab: Lab) -> Maintainer:
+    return Maintainer(lab.key_value, lab.objects, InProcess())
+
+
+class CountsLeases(MemoryKeyValueStore):
+    """Counts the leases that are taken."""
+
+    leases = 0
+
+    def set(self, partition: str, key: str, value: bytes) -> Version:
+        self.leases += partition == "leases"
+        return super().set(partition, key, value)
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        return super().get(partition, key)
+
+
+def test_maintenance_when_it_is_due_and_only_then(tmp_path: Path) -> None:
+    """Seven batches cost one look at the state; the eighth makes one of them, and what it replaced goes."""
+    store = CountsLeases()
+    lab = Lab(tmp_path, key_value=store)
+    maintainer = a_maintainer(lab)
+    for number in range(8):
+        assert maintainer.maintain(lab.shard, ORDER, len(lab.model)) == []
+        assert store.leases == 0
+        lab.upsert({"a": number, f"k{number}": number})
+    (report,) = maintainer.maintain(lab.shard, ORDER, len(lab.model))
+    assert report.batches == 8
+    assert [ref.level for ref in lab.shard.state().batches] == [1]
+    assert lab.stored() == lab.live()
+    assert leases("s", store) == {}
+    lab.check()
+
+
+def test_what_reaches_beyond_the_last_commit_waits(tmp_path: Path) -> None:
+    """Pipelines compact what is committed: a batch that is not stays one of its transaction."""
+    lab = Lab(tmp_path)
+    for number in range(9):
+        lab.upsert({"a": number})
+    assert a_maintainer(lab).maintain(lab.shard, ORDER, 7) == []
+    (report,) = a_maintainer(lab).maintain(lab.shard, ORDER, 8)
+    assert report.batches == 8
+    assert [(ref.lower, ref.upper) for ref in lab.shard.state().batches] == [(0, 8), (8, 9)]
+
+
+def test_a_failed_compaction_is_told_and_left_to_the_next(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A damaged part, or a collector that went on too fast, never takes a committed transaction down with it."""
+    lab = Lab(tmp_path)
+    for number in range(8):
+        lab.upsert({"a": number})
+    part = lab.shard.batch(lab.shard.state().batches[3]).parts[0]
+    data = lab.objects.get(part.path)
+    lab.objects.put(part.path, data[:-9] + b"!" + data[-8:])
+    assert a_maintainer(lab).maintain(lab.shard, ORDER, 8) == []
+    assert "table s was not compacted" in caplog.text
+    assert part.path in caplog.text
+    lab.objects.put(part.path, data)
+    assert len(a_maintainer(lab).maintain(lab.shard, ORDER, 8)) == 1
+    lab.check()
+
+
+def test_a_compaction_that_lost_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A peer compacts the same batches first: what the loser wrote is deleted, and what it shares is not."""
+    lab = Lab(tmp_path)
+    for number in range(4):
+        lab.upsert({f"k{number}": number})
+
+    class Beaten(InProcess):
+        """Lets a peer compact when our tasks are done."""
+
+        def run(self, function, tasks, on_done):  # type: ignore[no-untyped-def]
+            receipts = super().run(function, tasks, on_done)
+            lab.compact(0, 3)
+            return receipts
+
+    maintainer = Maintainer(lab.key_value, lab.objects, Beaten())
+    report = maintainer._compact(lab.shard, ORDER, lambda state: state.batches[:3])
+    assert report is not None
+    assert report.batches == 0
+    lab.collector().retired()
+    assert lab.stored() == lab.live()
+    lab.check()
+
+
+def test_compaction_of_all_is_done_once(tmp_path: Path) -> None:
+    """One batch stays as it is; to forget, it is made anew, even where a killed run had begun to forget."""
+    lab = Lab(tmp_path)
+    for number in range(5):
+        lab.upsert({"a": number})
+    maintainer = a_maintainer(lab)
+    assert maintainer.compact_all(lab.shard, ORDER).batches == 5
+    assert maintainer.compact_all(lab.shard, ORDER).batches == 0
+    assert history(lab) != ()
+    lab.check()
+    lab.shard.change(partial(forget, since=4))  # and killed here
+    report = maintainer.compact_all(lab.shard, ORDER, since=4)
+    assert (report.batches, report.since) == (1, 4)
+    assert history(lab) == ()
+    lab.check()
+    assert maintainer.compact_all(lab.shard, ORDER, since=4).batches == 0
+
+
+def history(lab: Lab) -> tuple[Part, ...]:
+    """Return the parts of what came and went within the one batch."""
+    (ref,) = lab.shard.state().batches
+    return lab.shard.batch(ref).history
+
+
+@pytest.mark.parametrize("name", ["_gone", "k=v", "it's [1]"])
+def test_any_name_of_a_folder(tmp_path: Path, name: str) -> None:
+    """Neither our columns' names, nor globs, nor partitions by folder, are seen in the path of a lake."""
+    lab = Lab(tmp_path, name=name)
+    for number in range(3):
+        lab.upsert({"a": number, "b": None if number % 2 else number})
+    lab.compact(0, 2)
+    lab.compact(0, 2)
+    lab.check()
+
+
+def test_a_lost_part_is_named(tmp_path: Path) -> None:
+    """Compaction of everything is asked for by a person, who is told."""
+    lab = Lab(tmp_path)
+    for number in range(2):
+        lab.upsert({"a": number})
+    part = lab.shard.batch(lab.shard.state().batches[1]).parts[0]
+    lab.objects.delete(part.path)
+    with pytest.raises(DamageError, match="is gone"):
+        a_maintainer(lab).compact_all(lab.shard, ORDER)

@@ -1,0 +1,210 @@
+"""A lake that is read, verified and written while it is compacted and collected."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tracelake
+from tests.pipeline.spans import AGENTS, a_line, a_span
+from tracelake import Lake
+from tracelake._errors import DamageError, ExpiredError
+from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, LEASE_S
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.maintenance import ORDERS, Maintainer
+from tracelake.shards.store import Shard
+
+
+def ingest(lake: Lake, folder: Path, number: int) -> None:
+    """Ingest one transaction: a new trace, and one that every transaction changes."""
+    path = folder / f"{number}.jsonl"
+    spans = a_span(0, 0, end=10 + number, note=f"n{number}"), a_span(number + 1, number + 1)
+    path.write_bytes(a_line(*spans))
+    lake.ingest(path, executor=InProcess())
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a lake with five transactions, to copy."""
+    folder = tmp_path_factory.mktemp("five")
+    with tracelake.init(folder / "lake", buckets=2) as lake:
+        for number in range(5):
+            ingest(lake, folder, number)
+    return folder / "lake"
+
+
+@pytest.fixture
+def lake(five: Path, tmp_path: Path) -> Iterator[Lake]:
+    """Return a lake with five transactions."""
+    shutil.copytree(five, tmp_path / "lake")
+    with tracelake.open(tmp_path / "lake") as lake:
+        yield lake
+
+
+def hashes(lake: Lake) -> list[tuple[str, str]]:
+    """Return the content of both tables at every commit, oldest first."""
+    return [
+        (lake.table("spans", at=c.id).content_hash(), lake.table("traces", at=c.id).content_hash())
+        for c in reversed(lake.log())
+    ]
+
+
+def test_history_survives_compaction_and_collection(lake: Lake) -> None:
+    """Every commit reads as before: by content, by totals, by search; and verify finds nothing."""
+    before = hashes(lake)
+    totals = [table.rows for table in lake.tables()]
+    hits = [(hit.span_id, hit.score) for hit in lake.search("work", limit=50)]
+    for report in lake.compact(executor=InProcess()):
+        assert report.batches == 5
+    assert all(collected.replaced > 0 for collected in lake.gc())
+    assert hashes(lake) == before
+    assert [table.rows for table in lake.tables()] == totals
+    assert [(hit.span_id, hit.score) for hit in lake.search("work", limit=50)] == hits
+    assert lake.verify().findings == ()
+    assert all(table.parts <= 2 for table in lake.tables())
+
+
+def test_pipelines_compact_as_they_go(lake: Lake, tmp_path: Path) -> None:
+    """After eight transactions there is one batch, and nothing that it replaced is left on the disk."""
+    for number in range(5, 8):
+        ingest(lake, tmp_path, number)
+    for shard in lake._shards().values():
+        assert [ref.level for ref in shard.state().batches] == [1]
+        assert shard.state().retired == ()
+    assert lake.verify().findings == ()
+    assert [report.replaced for report in lake.gc()] == [0, 0]
+
+
+def test_all_columns_of_real_spans_survive(tmp_path: Path) -> None:
+    """Maps, lists, bytes, nulls and numbers of real agent traces: the rows are equal, with types and order of keys."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.ingest(AGENTS, executor=InProcess(), transaction_bytes=1)
+        ingest(lake, tmp_path, 1)
+
+        def rows(name: str) -> pa.Table:
+            return lake.table(name).to_arrow(order_by="all")
+
+        def schemas(name: str) -> set[str]:
+            return {str(pa.parquet.read_schema(file)) for file in lake.table(name).files()}
+
+        before = {name: (rows(name), schemas(name)) for name in ORDERS}
+        lake.compact(executor=InProcess())
+        for name, (table, schema) in before.items():
+            assert rows(name).equals(table)
+            assert schemas(name) == schema
+
+
+def test_forgetting_keeps_what_is_newer(lake: Lake, tmp_path: Path) -> None:
+    """Commits before the named one cannot be read any more, with an error that says so; all others can."""
+    before, commits = hashes(lake), list(reversed(lake.log()))
+    lake.compact(forget_before=commits[3].id[:12], executor=InProcess())
+    for commit in commits[:3]:
+        with pytest.raises(ExpiredError, match="is forgotten: it can be read from 3 on"):
+            lake.view(commit.id)
+    assert [lake.table("spans", at=c.id).content_hash() for c in commits[3:]] == [h[0] for h in before[3:]]
+    ingest(lake, tmp_path, 9)
+    assert lake.verify().findings == ()
+
+
+def expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all leases end, here and for collectors."""
+    now = time.time
+    monkeypatch.setattr("time.time", lambda: now() + LEASE_S + CLOCK_DIFFERENCE_MAX_S + 1)
+
+
+READS: list[Callable[[tracelake.Table], object]] = [
+    lambda table: table.to_arrow(["trace_id"]),
+    lambda table: table.lookup(["0" * 31 + "1"]),
+    lambda table: table.content_hash(),
+    lambda table: table.check(),
+    lambda table: table.sql(),
+    lambda table: table.files(),
+]
+
+
+@pytest.mark.parametrize("read", range(len(READS)))
+def test_s10_a_reader_whose_lease_has_ended(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int
+) -> None:
+    """S10: its parts were collected: an error that says what to do, not one of damage, and never other rows."""
+    table = lake.table("spans")
+    with tracelake.open(tmp_path / "lake") as peer:
+        peer.compact(executor=InProcess())
+        expire(monkeypatch)
+        assert sum(report.replaced for report in peer.gc()) > 0
+    with pytest.raises(ExpiredError, match="Open the table again"):
+        READS[read](table)
+    assert lake.table("spans", at=lake.log()[0].id) is not None
+
+
+def test_s10_a_reader_that_pauses_between_its_lease_and_its_read(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S10: the lease holds when it is looked at, and ends before the parts are read: the same error."""
+    table = lake.table("spans")
+    renew, table._renew = table._renew, lambda: None
+
+    def pause_then_find_out() -> None:
+        table._renew = renew
+        with tracelake.open(tmp_path / "lake") as peer:
+            peer.compact(executor=InProcess())
+            expire(monkeypatch)
+            peer.gc()
+
+    table._renew = pause_then_find_out
+    with pytest.raises(ExpiredError, match="Open the table again"):
+        table.to_arrow()
+
+
+def test_a_part_that_is_gone_under_a_good_lease_is_damage(lake: Lake) -> None:
+    """Nobody was allowed to delete it."""
+    table = lake.table("spans")
+    Path(table.files()[0]).unlink()
+    with pytest.raises(DamageError, match="is gone"):
+        table.to_arrow()
+
+
+def test_verify_beside_compaction_and_collection(lake: Lake, tmp_path: Path) -> None:
+    """What verify has listed stays until it has read it."""
+    with tracelake.open(tmp_path / "lake") as peer:
+        meddled: list[object] = []
+
+        def meddle(_: object) -> None:
+            if not meddled:
+                meddled.append(peer.compact(executor=InProcess()))
+                peer.gc(epoch_min_s=0)
+
+        assert lake.verify(meddle).findings == ()
+        assert meddled
+
+
+def test_counts_of_a_transaction_that_a_peer_commits_and_compacts_meanwhile(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between our look at the head and at the batch, a peer has committed it and made it part of a larger one."""
+    outputs = lake._pipeline_of(InProcess())._rooms.outputs
+    journal = lake._pipeline_of(InProcess())._rooms.journal
+    step = journal.read(1).step
+    assert step is not None
+    expected = outputs._counts(step)
+    head = outputs.repository.head
+    looks = []
+
+    def peer_was_faster() -> str | None:
+        looks.append(1)
+        if len(looks) > 1:
+            return head()
+        found = outputs.repository.commit(str(head())).parents[0]
+        maintainer = Maintainer(lake._key_value, lake.objects, InProcess())
+        for name in ORDERS:
+            maintainer.compact_all(Shard(name, lake._key_value, lake.objects), ORDERS[name])
+        lake.gc()
+        return found
+
+    monkeypatch.setattr(outputs.repository, "head", peer_was_faster)
+    assert outputs._counts(step) == expected
