@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -21,14 +21,28 @@ import pyarrow as pa
 from tracelake._errors import DamageError, LakeExistsError, LakeNotFoundError, NotFoundError, UsageError
 from tracelake._settings import find_lake
 from tracelake.limits import BUCKETS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
+from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.executors import Executor, Spark
-from tracelake.pipeline.inputs import INBOX, Input, find_files, into_transactions
-from tracelake.pipeline.loop import Pipeline, RunResult
+from tracelake.pipeline.inputs import Input, find_files, into_transactions
+from tracelake.pipeline.loop import Pipeline
 from tracelake.pipeline.progress import OnProgress, silent
-from tracelake.records import BadInput, CommitInfo, Hit, IngestReport, Problem, TableInfo, Trace, VerifyReport
+from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.report import report_of
+from tracelake.records import (
+    CommitInfo,
+    Hit,
+    InboxInfo,
+    IngestReport,
+    ReplicaInfo,
+    TableInfo,
+    Trace,
+    VerifyReport,
+)
+from tracelake.replicas.heartbeat import replicas
+from tracelake.replicas.info import describe
 from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
 from tracelake.table import Table
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.inbox import PREFIX as INBOX_PREFIX
 from tracelake.verify import Verifier
 from tracelake.versions.store import COMMITS, Repository
 from tracelake.view import View
@@ -169,9 +183,47 @@ class Lake:
         inputs = find_files(os.fspath(pattern) for pattern in patterns)
         return self._run(inputs, transaction_bytes, executor or self._spark(master), progress or silent)
 
-    def pipeline(self, *, master: str | None = None, executor: Executor | None = None) -> InboxPipeline:
-        """Return the pipeline that takes what the server received; call its `run_once` again and again."""
-        return InboxPipeline(self, executor or Spark(master or "local[*]", short_lived=False))
+    def pipeline(
+        self,
+        *,
+        replica: str | None = None,
+        watch: Sequence[str] = (),
+        master: str | None = None,
+        executor: Executor | None = None,
+        on_namesake: Callable[[str], None] = lambda _: None,
+    ) -> InboxPipeline:
+        """Return the pipeline that takes what the server received; call its `run_once` again and again.
+
+        Any number of them may work on one lake at once, in this process or others.
+
+        Args:
+            replica: its name, which no other should have; host and process id by default.
+            watch: glob patterns; OTLP files that appear there are taken too.
+            master: Spark master; `local[*]` by default.
+            executor: run the tasks there instead of on Spark.
+            on_namesake: is told, once, of another live process that uses the same name.
+        """
+        return InboxPipeline(
+            self._key_value,
+            self.objects,
+            self.config.buckets,
+            executor or Spark(master or "local[*]", short_lived=False),
+            replica=replica,
+            watch=watch,
+            on_namesake=on_namesake,
+        )
+
+    def replicas(self) -> list[ReplicaInfo]:
+        """Return the replicas of the pipeline that work on the lake, or did until they were cut off; by name."""
+        upper = Outputs(self._key_value, self.objects, self.config.buckets).table_upper()
+        return [describe(replica, upper, time.time()) for replica in replicas(self._key_value)]
+
+    def inbox(self) -> InboxInfo:
+        """Return what waits in the inbox of servers."""
+        segments = list(self.objects.list(INBOX_PREFIX))
+        oldest_s = max((time.time() - segment.modified_s for segment in segments), default=None)
+        size_bytes = sum(segment.size_bytes for segment in segments)
+        return InboxInfo(len(segments), size_bytes, None if oldest_s is None else max(0.0, oldest_s))
 
     def _pipeline_of(self, executor: Executor) -> Pipeline:
         return Pipeline("main", self._key_value, self.objects, self.config.buckets, executor)
@@ -182,7 +234,7 @@ class Lake:
         started = time.monotonic()
         runs = into_transactions(inputs, transaction_bytes or TRANSACTION_INPUT_MAX_BYTES)
         result = self._pipeline_of(executor).run(runs, progress)
-        return _report(result, time.monotonic() - started)
+        return report_of(result, time.monotonic() - started)
 
     def _spark(self, master: str | None) -> Executor:
         if self._executor is None:
@@ -259,28 +311,6 @@ class Lake:
         return Verifier(self._key_value, self.objects, self.config.buckets, self.view).run(progress or silent)
 
 
-class InboxPipeline:
-    """Makes transactions of what waits in the inbox of the server. One thread uses it."""
-
-    def __init__(self, lake: Lake, executor: Executor) -> None:
-        self._lake = lake
-        self._executor = executor
-        self._inbox = Inbox(lake.objects)
-
-    def run_once(self, progress: OnProgress | None = None) -> IngestReport | None:
-        """Take all segments that wait, and finish what an earlier run left; None where there was neither."""
-        inputs = [Input(INBOX, segment.path, segment.size_bytes) for segment in self._inbox.segments()]
-        pipeline = self._lake._pipeline_of(self._executor)
-        if not inputs and not pipeline.unfinished():
-            return None
-        return self._lake._run(inputs, None, self._executor, progress or silent)
-
-    def close(self) -> None:
-        """End Spark."""
-        self._executor.stop()
-        self._inbox.close()
-
-
 def _read_config(objects: ObjectStore) -> LakeConfig:
     try:
         config = msgspec.json.decode(objects.get(_CONFIG), type=LakeConfig)
@@ -304,32 +334,3 @@ def _cache_directory(lake_id: str) -> Path:
     fallback = Path(tempfile.gettempdir()) / f"tracelake-{user}" / lake_id
     fallback.mkdir(parents=True, exist_ok=True, mode=0o700)
     return fallback
-
-
-def _report(result: RunResult, seconds: float) -> IngestReport:
-    inputs = [*result.ranges, *result.known]
-    bad = tuple(
-        BadInput(
-            taken.path,
-            tuple(Problem(reason, line, offset) for line, offset, reason in taken.problems),
-            taken.problems_total,
-        )
-        for taken in inputs
-        if taken.problems_total
-    )
-    return IngestReport(
-        files=len(inputs),
-        files_known=len(result.known),
-        spans_read=sum(taken.spans for taken in inputs),
-        spans_new=sum(counts.new for counts in result.counts),
-        spans_replaced=sum(counts.replaced for counts in result.counts),
-        spans_repeated=sum(counts.repeated for counts in result.counts)
-        + sum(taken.spans for taken in result.known),
-        traces_touched=sum(counts.traces for counts in result.counts),
-        input_bytes=sum(taken.size_bytes for taken in inputs),
-        transactions=tuple(result.transactions),
-        recovered=tuple(result.recovered),
-        commit=result.commit,
-        bad=bad,
-        seconds=seconds,
-    )

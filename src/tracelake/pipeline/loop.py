@@ -6,7 +6,7 @@ import contextlib
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -44,6 +44,7 @@ from tracelake.pipeline.inputs import INBOX, Input, read_tasks, to_sources
 from tracelake.pipeline.progress import OnProgress, Progress, Stage, silent
 from tracelake.pipeline.publish import TRANSFORM, Counts, Outputs
 from tracelake.pipeline.reading import Piece, fingerprint, run_read_task
+from tracelake.replicas.account import Tally
 from tracelake.storage import KeyValueStore, ObjectStore
 
 STAGING: Final = "staging/pipeline/"
@@ -80,31 +81,47 @@ class Pipeline:
     """Reads inputs, and turns each run of them into one transaction."""
 
     def __init__(
-        self, name: str, key_value: KeyValueStore, objects: ObjectStore, buckets: int, executor: Executor
+        self,
+        name: str,
+        key_value: KeyValueStore,
+        objects: ObjectStore,
+        buckets: int,
+        executor: Executor,
+        tally: Tally | None = None,
     ) -> None:
         self._rooms = _Rooms(
             Journal(key_value, name),
             KnownInputs(key_value, name),
-            Outputs(key_value, objects, buckets),
+            Outputs(key_value, objects, buckets, tally),
             objects,
             buckets,
             executor,
         )
 
-    def run(self, runs: Sequence[Sequence[Input]], progress: OnProgress = silent) -> RunResult:
+    def run(
+        self,
+        runs: Sequence[Sequence[Input]],
+        progress: OnProgress = silent,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> RunResult:
         """Finish what an earlier run left, then make each run of inputs a transaction.
 
-        Files whose bytes a transaction holds already are not read a second time.
+        Files whose bytes a transaction holds already are not read a second time. Once `stopping` answers
+        True, no other transaction is begun.
 
         Raises:
             SourceChangedError: the unfinished transaction cannot be replayed as it was recorded.
             DamageError: the journal contradicts the tables.
         """
-        return _Run(self._rooms, progress).go(runs)
+        return _Run(self._rooms, progress, stopping).go(runs)
+
+    def upper(self) -> int:
+        """Return the least transaction that has no commit."""
+        return self._rooms.outputs.upper()
 
     def unfinished(self) -> bool:
-        """Whether an earlier run left a transaction that has no commit yet."""
-        return self._rooms.journal.read(self._rooms.outputs.upper()).step is not None
+        """Whether an earlier run, or a peer, has begun a transaction that has no commit yet."""
+        return self._rooms.journal.read(self.upper()).step is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +139,10 @@ class _Rooms:
 class _Run:
     """One run of the loop, with its state."""
 
-    def __init__(self, rooms: _Rooms, progress: OnProgress) -> None:
+    def __init__(self, rooms: _Rooms, progress: OnProgress, stopping: Callable[[], bool]) -> None:
         self._rooms = rooms
         self._progress = progress
+        self._stopping = stopping
         self._waiting: deque[list[Input]] = deque()
         self._read: Staged | None = None  # new input that is not recorded yet
         self._fed: Staged | None = None  # the staged rows of the transaction under way
@@ -183,7 +201,7 @@ class _Run:
 
     def _open_inputs(self) -> Read | NoInput:
         while self._read is None:
-            if not self._waiting:
+            if not self._waiting or self._stopping():
                 return NoInput()
             inputs = self._without_taken(self._waiting.popleft())
             if not inputs:
@@ -241,6 +259,7 @@ class _Run:
         fed = self._stage(inputs, step.transaction)
         differs = compare(step.sources, fed.sources) is not None
         if differs and self._rooms.outputs.upper() > step.transaction:
+            self._rooms.outputs.tally.rows_dropped += sum(piece.rows for piece in fed.pieces)
             self._discard(fed)
             return Published()  # a peer was faster, and has deleted what it took from the inbox
         self._fed = fed  # and not before: these rows must not be taken for those of the next transaction
