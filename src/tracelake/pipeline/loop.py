@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tracelake._errors import DamageError, NotFoundError, SourceChangedError, TracelakeError
+from tracelake._errors import DamageError, NotFoundError, SourceChangedError, StorageError, TracelakeError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import ReadRange, Seal, Sources, Step
 from tracelake.journal.protocol import (
@@ -209,7 +209,10 @@ class _Run:
             staged = self._stage(inputs)
             # What gave no span is reported and not recorded, so that a later run may read it, mended.
             self._result.ranges += [
-                taken for ranges in staged.sources.values() for taken in ranges if not taken.spans
+                taken
+                for source, ranges in staged.sources.items()
+                for taken in ranges
+                if not taken.spans and not (source == INBOX and self._is_gone(taken))
             ]
             kept = {
                 source: tuple(taken for taken in ranges if taken.spans)
@@ -236,6 +239,19 @@ class _Run:
             elif (item.path, before.sha256) not in taken_now:
                 self._result.known.append(replace(before, path=item.path))
         return left
+
+    def _is_gone(self, segment: ReadRange) -> bool:
+        """Whether a peer has taken a segment of which nothing was read.
+
+        Raises StorageError where it is there and could not be opened: it was acknowledged, and must not be lost.
+        """
+        if self._rooms.objects.head(segment.path) is None:
+            return True
+        if not segment.sha256:
+            raise StorageError(
+                f"{segment.path} cannot be read: check the store. It will be read by the next run."
+            )
+        return False
 
     def _stage(self, inputs: Sequence[Input], transaction: int | None = None) -> Staged:
         tasks = read_tasks(
