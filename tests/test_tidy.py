@@ -26,6 +26,7 @@ LAYERS: list[set[str]] = [
     {"view"},
     {"verify"},
     {"lake"},
+    {"doctor"},
     {"__init__"},
     {"server"},
     {"cli"},

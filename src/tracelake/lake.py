@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -18,18 +18,28 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 
-from tracelake._errors import DamageError, LakeExistsError, LakeNotFoundError, NotFoundError, UsageError
+from tracelake._errors import (
+    DamageError,
+    LakeExistsError,
+    LakeNotFoundError,
+    NotFoundError,
+    RefNotFoundError,
+    UsageError,
+)
 from tracelake._settings import find_lake
-from tracelake.limits import BUCKETS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
+from tracelake.limits import BUCKETS_DEFAULT, EPOCH_MIN_S, TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.executors import Executor, Spark
 from tracelake.pipeline.inputs import Input, find_files, into_transactions
 from tracelake.pipeline.loop import Pipeline
+from tracelake.pipeline.maintenance import ORDERS, Maintainer, collect
 from tracelake.pipeline.progress import OnProgress, silent
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.report import report_of
 from tracelake.records import (
     CommitInfo,
+    CompactReport,
+    GcReport,
     Hit,
     InboxInfo,
     IngestReport,
@@ -38,11 +48,12 @@ from tracelake.records import (
     Trace,
     VerifyReport,
 )
-from tracelake.replicas.heartbeat import replicas
-from tracelake.replicas.info import describe
+from tracelake.replicas.info import describe_all
+from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
+from tracelake.storage.files import FileObjectStore
 from tracelake.table import Table
-from tracelake.tracking.inbox import PREFIX as INBOX_PREFIX
+from tracelake.tracking.inbox import inbox_info
 from tracelake.verify import Verifier
 from tracelake.versions.store import COMMITS, Repository
 from tracelake.view import View
@@ -118,9 +129,8 @@ class Lake:
                 f"{root / _METADATA} is gone, which leads to all data. Restore it from a backup."
             )
         self._root = root
-        self._key_value: KeyValueStore = open_key_value(
-            f"sqlite{self.objects.url.removeprefix('file')}/{_METADATA}"
-        )
+        self._key_value_url = f"sqlite{self.objects.url.removeprefix('file')}/{_METADATA}"
+        self._key_value: KeyValueStore = open_key_value(self._key_value_url)
         self._repository = Repository(self._key_value, self.objects)
         self._executor: Executor | None = None
         self._view: tuple[str | None, View] | None = None
@@ -150,6 +160,9 @@ class Lake:
         if self._executor is not None:
             self._executor.stop()
             self._executor = None
+        if self._view is not None:
+            self._view[1].close()
+            self._view = None
         self._key_value.close()
 
     # Writing
@@ -190,7 +203,6 @@ class Lake:
         watch: Sequence[str] = (),
         master: str | None = None,
         executor: Executor | None = None,
-        on_namesake: Callable[[str], None] = lambda _: None,
     ) -> InboxPipeline:
         """Return the pipeline that takes what the server received; call its `run_once` again and again.
 
@@ -201,29 +213,20 @@ class Lake:
             watch: glob patterns; OTLP files that appear there are taken too.
             master: Spark master; `local[*]` by default.
             executor: run the tasks there instead of on Spark.
-            on_namesake: is told, once, of another live process that uses the same name.
         """
+        executor = executor or Spark(master or "local[*]", short_lived=False)
         return InboxPipeline(
-            self._key_value,
-            self.objects,
-            self.config.buckets,
-            executor or Spark(master or "local[*]", short_lived=False),
-            replica=replica,
-            watch=watch,
-            on_namesake=on_namesake,
+            self._key_value, self.objects, self.config.buckets, executor, replica=replica, watch=watch
         )
 
     def replicas(self) -> list[ReplicaInfo]:
         """Return the replicas of the pipeline that work on the lake, or did until they were cut off; by name."""
         upper = Outputs(self._key_value, self.objects, self.config.buckets).table_upper()
-        return [describe(replica, upper, time.time()) for replica in replicas(self._key_value)]
+        return describe_all(self._key_value, upper)
 
     def inbox(self) -> InboxInfo:
         """Return what waits in the inbox of servers."""
-        segments = list(self.objects.list(INBOX_PREFIX))
-        oldest_s = max((time.time() - segment.modified_s for segment in segments), default=None)
-        size_bytes = sum(segment.size_bytes for segment in segments)
-        return InboxInfo(len(segments), size_bytes, None if oldest_s is None else max(0.0, oldest_s))
+        return inbox_info(self.objects)
 
     def _pipeline_of(self, executor: Executor) -> Pipeline:
         return Pipeline("main", self._key_value, self.objects, self.config.buckets, executor)
@@ -247,9 +250,9 @@ class Lake:
         """Open one commit for reading: branch, commit id, or the beginning of one. Raises RefNotFoundError."""
         head = self._commit_of(at)
         view = self._view
-        if view is None or view[0] != head:
+        if view is None or view[0] != head or view[1].is_old:
             entries = {} if head is None else self._repository.entries(head)
-            cache = _cache_directory(self.config.id)
+            cache = cache_directory(self.config.id)
             view = (head, View(entries, self._key_value, self.objects, self.config.buckets, cache))
             self._view = view
         return view[1]  # not self._view, which another thread may have changed
@@ -310,6 +313,66 @@ class Lake:
         """Read everything again and compare it: commits, journal, parts, index, and tables with one another."""
         return Verifier(self._key_value, self.objects, self.config.buckets, self.view).run(progress or silent)
 
+    # Maintenance
+
+    def compact(
+        self,
+        *,
+        forget_before: str | None = None,
+        executor: Executor | None = None,
+        progress: OnProgress | None = None,
+    ) -> list[CompactReport]:
+        """Put the rows of each table into few sorted parts. Safe beside readers and writers.
+
+        The pipeline compacts what is due by itself; this does all of it at once. History stays readable, at
+        every commit, unless it is given up.
+
+        Args:
+            forget_before: a branch or commit before which no table need be readable any more: rows that were
+                replaced by then are left out.
+            executor: run the tasks there instead of on Spark.
+            progress: is told what is going on.
+
+        Raises:
+            RefNotFoundError: no such branch or commit.
+            LimitError: other compactions were faster, again and again.
+        """
+        maintainer = Maintainer(self._key_value, self.objects, executor or self._spark(None))
+        since = None if forget_before is None else self._transaction_of(forget_before)
+        reports = [
+            maintainer.compact_all(shard, ORDERS[name], since, progress or silent)
+            for name, shard in self._shards().items()
+        ]
+        self._view = None  # the next one reads the new parts
+        return reports
+
+    def gc(self, *, dry_run: bool = False, epoch_min_s: float = EPOCH_MIN_S) -> list[GcReport]:
+        """Delete what nobody can name any more, of each table. Safe beside readers and writers.
+
+        What compaction replaced goes as soon as no reader holds a lease on it. Objects of writers that were
+        killed go at the third collection after they were written, each at least `epoch_min_s` seconds after
+        the one before: a writer that takes longer from its first upload to its append has to upload again.
+
+        Args:
+            dry_run: delete nothing, and report what would be deleted now.
+            epoch_min_s: an hour by default; with 0, every call counts.
+        """
+        if isinstance(self.objects, FileObjectStore) and not dry_run:
+            self.objects.sweep_temporaries()
+        return [
+            collect(shard, self._key_value, self.objects, epoch_min_s, dry_run=dry_run)
+            for shard in self._shards().values()
+        ]
+
+    def _shards(self) -> dict[str, Shard]:
+        return {name: Shard(name, self._key_value, self.objects) for name in ORDERS}
+
+    def _transaction_of(self, ref: str) -> int:
+        head = self._commit_of(ref)
+        if head is None:
+            raise RefNotFoundError(f"no commit {ref!r}: the lake is still empty; ingest something first.")
+        return self._repository.transaction_of(head)
+
 
 def _read_config(objects: ObjectStore) -> LakeConfig:
     try:
@@ -323,7 +386,7 @@ def _read_config(objects: ObjectStore) -> LakeConfig:
     return config
 
 
-def _cache_directory(lake_id: str) -> Path:
+def cache_directory(lake_id: str) -> Path:
     """Return the directory for copies of parts: safe to delete at any time, and never part of the lake."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     directory = Path(base) / "tracelake" / lake_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
@@ -13,8 +13,8 @@ import pyarrow as pa
 from tracelake._errors import DamageError, QueryError
 from tracelake.records import TableInfo
 from tracelake.shards.buckets import bucket_of
-from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
+from tracelake.shards.rows import literal, quoted, rows_sql
 from tracelake.shards.store import Snapshot
 from tracelake.storage import LocalFiles
 
@@ -23,13 +23,21 @@ class Table:
     """One table of one commit. It never changes; ask the lake again for a newer one."""
 
     def __init__(
-        self, name: str, schema: pa.Schema, snapshot: Snapshot, files: LocalFiles, buckets: int
+        self,
+        name: str,
+        schema: pa.Schema,
+        snapshot: Snapshot,
+        files: LocalFiles,
+        buckets: int,
+        renew: Callable[[], None] = lambda: None,
     ) -> None:
+        """`renew` is called before parts are read: it makes the lease on them hold on, or raises ExpiredError."""
         self.name = name
         self.schema = schema
         self._snapshot = snapshot
         self._files = files
         self._buckets = buckets
+        self._renew = renew
 
     def to_arrow(
         self,
@@ -71,32 +79,44 @@ class Table:
 
     def files(self) -> list[str]:
         """Return the Parquet files of the table. With retractions, they hold more rows than the table: see `sql`."""
+        self._renew()
         return [self._files.file(part.path) for part in self._snapshot.parts]
 
     def info(self) -> TableInfo:
         """Return totals."""
         return TableInfo(
             name=self.name,
-            rows=self._snapshot.rows,
+            rows=self._rows(),
             parts=len(self._snapshot.parts),
             bytes=sum(part.size_bytes for part in self._snapshot.parts),
             upper=self._snapshot.as_of + 1,
         )
 
+    def _rows(self) -> int:
+        if self._snapshot.rows is not None:
+            return self._snapshot.rows
+        with connection() as db:
+            ((count,),) = db.sql(f"select count(*) from ({self.sql()})").fetchall()
+        return int(count)
+
     def lookup(self, trace_ids: Sequence[str], columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of some traces, reading only parts that may hold them."""
-        part_of = self._snapshot.for_buckets({bucket_of(key, self._buckets) for key in trace_ids})
+        buckets = {bucket_of(key, self._buckets) for key in trace_ids}
         low, high = min(trace_ids, default=""), max(trace_ids, default="")
-        parts = tuple(part for part in part_of.parts if part.first_key <= high and part.last_key >= low)
-        narrow = Snapshot(part_of.as_of, parts, part_of.retractions, rows=-1)
-        wanted = ", ".join(_literal(key) for key in trace_ids)
+        narrow = self._snapshot.narrow(
+            lambda part: (
+                part.bucket in buckets
+                and (not part.first_key or (part.first_key <= high and part.last_key >= low))
+            )
+        )
+        wanted = ", ".join(literal(key) for key in trace_ids)
         return self._select(narrow, columns, f"trace_id in ({wanted})" if wanted else "false")
 
     def content_hash(self) -> str:
         """Return a hash of all rows, without their transaction numbers: the same rows in any order and layout,
         reached by any transactions, give the same hash."""
         self.check()
-        names = ", ".join(_name(field.name) for field in self.schema if field.name != "transaction")
+        names = ", ".join(quoted(field.name) for field in self.schema if field.name != "transaction")
         with connection() as db:
             ((count, total),) = db.sql(f"""
                 select count(*), coalesce(sum(md5_number_lower(to_json(row({names}))::varchar)), 0)
@@ -109,7 +129,8 @@ class Table:
         self._check(self._snapshot)
 
     def _check(self, snapshot: Snapshot) -> None:
-        for part in snapshot.parts:
+        self._renew()
+        for part in (*snapshot.parts, *snapshot.history):
             check_part(self._files.file(part.path), part)
 
     def sql(self) -> str:
@@ -125,7 +146,7 @@ class Table:
         limit: int | None = None,
     ) -> pa.Table:
         self._check(snapshot)
-        names = ", ".join(_name(column) for column in columns) if columns is not None else "*"
+        names = ", ".join(quoted(column) for column in columns) if columns is not None else "*"
         query = f"select {names} from ({self._sql(snapshot)})"
         query += f" where {where}" if where else ""
         query += f" order by {order_by}" if order_by else ""
@@ -135,50 +156,9 @@ class Table:
         return rows
 
     def _sql(self, snapshot: Snapshot) -> str:
-        retracted = self._retracted_parts(snapshot)
-        clean = [part for part in snapshot.parts if part.path not in retracted]
-        dirty = [part for part in snapshot.parts if part.path in retracted]
-        names = ", ".join(_name(name) for name in self.schema.names)
-        branches = []
-        if clean:
-            branches.append(f"select {names} from read_parquet({self._list(clean)})")
-        if dirty:
-            files = ", ".join(
-                f"({_literal(part.path)}, {_literal(self._files.file(part.path))})" for part in dirty
-            )
-            branches.append(f"""
-                select {names}
-                from read_parquet({self._list(dirty)}, filename = true, file_row_number = true)
-                anti join (
-                    select file as filename, "row" as file_row_number
-                    from read_parquet({self._list(snapshot.retractions)})
-                    join (values {files}) as dirty(part, file) using (part)
-                ) using (filename, file_row_number)
-            """)
-        return " union all ".join(branches) or self._empty_sql()
-
-    def _retracted_parts(self, snapshot: Snapshot) -> set[str]:
-        """Return the parts that lost rows."""
-        if not snapshot.retractions:
-            return set()
         for part in snapshot.retractions:
             check_part(self._files.file(part.path), part)
-        with connection() as db:
-            paths = db.sql(
-                f"select distinct part from read_parquet({self._list(snapshot.retractions)})"
-            ).fetchall()
-        return {path for (path,) in paths}
-
-    def _empty_sql(self) -> str:
-        with connection() as db:
-            empty = self.schema.empty_table()
-            db.register("empty_table", empty)
-            types = db.sql("describe select * from empty_table").fetchall()
-        columns = ", ".join(f"null::{kind} as {_name(name)}" for name, kind, *_ in types)
-        return f"select {columns} where false"
-
-    def _list(self, parts: Sequence[Part]) -> str:
-        return "[" + ", ".join(_literal(self._files.file(part.path)) for part in parts) + "]"
+        return rows_sql(snapshot, self._files.file, self.schema.names, self.schema)
 
 
 @contextmanager
@@ -218,11 +198,3 @@ def select(db: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyRelation
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
     return duckdb.connect()
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _name(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"'

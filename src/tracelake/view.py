@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
-from tracelake.limits import SEARCH_HITS_MAX
+from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.publish import INDEX_ENTRY
 from tracelake.pipeline.traces import TRACES
@@ -18,7 +19,8 @@ from tracelake.search.documents import document_text
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
 from tracelake.search.query import RawHit, Searcher
-from tracelake.shards.store import Shard, Snapshot
+from tracelake.shards.leases import Leases
+from tracelake.shards.store import EMPTY, Shard, Snapshot
 from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore
 from tracelake.table import Table, connection, select
 from tracelake.versions.model import IndexAt, Reference, TableAt
@@ -47,8 +49,10 @@ class View:
         parts = cache / "parts"
         parts.mkdir(exist_ok=True)
         files = LocalFiles(objects, parts)
+        self._leases = Leases()
+        self._opened_s = time.monotonic()
         self._tables = {
-            name: Table(name, schema, self._snapshot(name, key_value), files, buckets)
+            name: Table(name, schema, self._snapshot(name, key_value), files, buckets, self._leases.renew)
             for name, schema in SCHEMAS.items()
         }
         self._searcher: Searcher | None = None
@@ -56,8 +60,19 @@ class View:
     def _snapshot(self, name: str, key_value: KeyValueStore) -> Snapshot:
         reference = self._entries.get(f"tables/{name}")
         if not isinstance(reference, TableAt):
-            return Snapshot(-1, (), (), 0)  # the lake is still empty
-        return Shard(reference.shard, key_value, self._objects).snapshot(reference.as_of)
+            return EMPTY  # the lake is still empty
+        shard = Shard(reference.shard, key_value, self._objects)
+        lease = self._leases.take(shard, key_value)
+        return shard.snapshot(reference.as_of, lease.state)
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the view's lease is old: open another, so that garbage collection can go on."""
+        return time.monotonic() > self._opened_s + LEASE_S / 4
+
+    def close(self) -> None:
+        """Let go of the parts, so that garbage collection may have them."""
+        self._leases.close()
 
     def table(self, name: str) -> Table:
         """Return a table. Raises TableNotFoundError."""

@@ -87,8 +87,8 @@ def test_a_store_that_fails_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(heartbeats, "REPLICA_HEARTBEAT_S", 0.01)
     store, own, met = FailingStore(), account(), list[str]()
     store.failing = True
-    beating = Heartbeat(store, own, met.append)
-    beating.start()
+    beating = Heartbeat(store, own)
+    beating.start(met.append)
     time.sleep(0.05)
     store.failing, store.losing = False, True
     until(lambda: replicas(store))
@@ -100,12 +100,13 @@ def test_a_store_that_fails_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     assert met == []
 
 
-def test_two_of_one_name_notice_each_other() -> None:
-    """Both say so, in their records too; the successor of one that was killed does not."""
+def test_two_of_one_name_notice_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both say so once, in their records too; the successor of one that was killed does not."""
     store, met = MemoryKeyValueStore(), list[str]()
-    killed = Heartbeat(store, account(), met.append)
+    killed, successor = Heartbeat(store, account()), Heartbeat(store, account())
+    for one in (killed, successor):
+        monkeypatch.setattr(one, "_on_namesake", met.append)
     killed.beat()
-    successor = Heartbeat(store, account(), met.append)
     for _ in range(3):
         successor.beat()
     assert met == []
@@ -118,7 +119,7 @@ def test_two_of_one_name_notice_each_other() -> None:
     for _ in range(3):
         killed.beat()
         successor.beat()
-    assert len(met) == 2, "said once"
+    assert len(met) == 2
 
 
 def test_records_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import sys
 import typer
 
 from tracelake._errors import TracelakeError, UsageError
-from tracelake.cli import data, lakes, pipelines, queries, servers
+from tracelake.cli import data, lakes, maintenance, pipelines, queries, servers
 from tracelake.cli.output import print_error
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.add_typer(data.app)
 app.add_typer(pipelines.app)
 app.add_typer(queries.app)
 app.add_typer(servers.app)
+app.add_typer(maintenance.app)
 
 
 def main() -> None:

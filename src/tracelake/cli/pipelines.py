@@ -67,9 +67,7 @@ def pipeline_run(
     Any number of replicas may run on one lake: give each a name, and see `tracelake pipeline status`.
     Progress is written to standard error. A failure is tried again until it is mended."""
     with opened(lake) as open_lake:
-        pipeline = open_lake.pipeline(
-            replica=replica, watch=watch or (), master=master, on_namesake=_say_namesake
-        )
+        pipeline = open_lake.pipeline(replica=replica, watch=watch or (), master=master)
         with closing(pipeline):
             if once:
                 pipeline.start()
@@ -78,7 +76,7 @@ def pipeline_run(
                 if report is not None and report.bad:
                     raise typer.Exit(1)
                 return
-            pipeline.start(warm=True)
+            pipeline.start(warm=True, on_namesake=_say_namesake)
             totals = _run_on(pipeline, interval)
             info = pipeline.replica()
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, get_args
+from typing import Final
 
 from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.executors import Executor
@@ -22,8 +22,14 @@ from tracelake.replicas.info import describe
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tracking.inbox import PREFIX
 
-_STAGES: Final[dict[Stage, int]] = {stage: max(0, number - 1) for number, stage in enumerate(get_args(Stage))}
-"""Reading new input and reading recorded input again are the same stage; the others follow in their order."""
+_STAGES: Final[dict[Stage, int]] = {
+    "reading": 0,
+    "recovering": 0,
+    "writing": 1,
+    "publishing": 2,
+    "compacting": 3,
+}
+"""Stages of a transaction in their order; new input and recorded input are read in the same one."""
 
 
 class InboxPipeline:
@@ -42,7 +48,6 @@ class InboxPipeline:
         *,
         replica: str | None = None,
         watch: Sequence[str] = (),
-        on_namesake: Callable[[str], None] = lambda _: None,
     ) -> None:
         tally = Tally()
         self._objects = objects
@@ -50,13 +55,18 @@ class InboxPipeline:
         self._watch = Watch(watch)
         self._pipeline = Pipeline("main", key_value, objects, buckets, executor, tally)
         self._account = Account(replica or default_name(), tally, TABLES)
-        self._heartbeat = Heartbeat(key_value, self._account, on_namesake)
+        self._heartbeat = Heartbeat(key_value, self._account)
 
-    def start(self, *, warm: bool = False) -> None:
-        """Tell others of this replica from now on; `warm` starts Spark now and not with the first input."""
+    def start(self, *, warm: bool = False, on_namesake: Callable[[str], None] = lambda _: None) -> None:
+        """Tell others of this replica from now on, until it is closed.
+
+        Args:
+            warm: start Spark now and not with the first input.
+            on_namesake: is told, once, of another live process that uses the same name.
+        """
         if warm:
             self._executor.start()
-        self._heartbeat.start()
+        self._heartbeat.start(on_namesake)
 
     def replica(self) -> ReplicaInfo:
         """Return what this replica tells of itself."""
@@ -117,10 +127,16 @@ class InboxPipeline:
     def _follow(self, progress: OnProgress) -> OnProgress:
         """Return what notes progress in the account, and passes it on."""
 
+        compacted = 0  # after a transaction, before the next
+
         def note(step: Progress) -> None:
+            nonlocal compacted
+            at, done = step.transaction, step.done
+            if step.stage == "compacting":
+                at, done = self._account.frontier - 1, (compacted := compacted + (step.done != 0))
             which = "new input" if step.transaction is None else f"transaction {step.transaction}"
             doing = f"{step.stage} {which}, {step.done} of {step.total} {step.unit} done"
-            self._account.reach(step.transaction, _STAGES[step.stage], step.done, doing)
+            self._account.reach(at, _STAGES[step.stage], done, doing)
             if step.stage == "publishing" and step.done == step.total and step.transaction is not None:
                 self._account.committed(step.transaction)
                 self._heartbeat.soon()

@@ -41,6 +41,7 @@ from tracelake.journal.protocol import (
 from tracelake.journal.store import Journal
 from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.inputs import INBOX, Input, read_tasks, to_sources
+from tracelake.pipeline.maintenance import ORDERS, Maintainer
 from tracelake.pipeline.progress import OnProgress, Progress, Stage, silent
 from tracelake.pipeline.publish import TRANSFORM, Counts, Outputs
 from tracelake.pipeline.reading import Piece, fingerprint, run_read_task
@@ -96,6 +97,7 @@ class Pipeline:
             objects,
             buckets,
             executor,
+            Maintainer(key_value, objects, executor),
         )
 
     def run(
@@ -134,6 +136,7 @@ class _Rooms:
     objects: ObjectStore
     buckets: int
     executor: Executor
+    maintainer: Maintainer
 
 
 class _Run:
@@ -315,6 +318,8 @@ class _Run:
         result.ranges += [taken for ranges in recorded.step.sources.values() for taken in ranges]
         result.counts.append(counts)
         result.commit = commit
+        for name, shard in self._rooms.outputs.shards().items():
+            self._rooms.maintainer.maintain(shard, ORDERS[name], t + 1, self._progress)
 
     def _settle_inputs(self, t: int) -> None:
         """Remember the files of a committed transaction, and delete its segments; again after a crash."""

@@ -65,6 +65,11 @@ class Account:
         self.name = name
         self.instance: Final = uuid.uuid4().hex
 
+    @property
+    def frontier(self) -> int:
+        """The transaction that the replica works on, or waits to begin."""
+        return self._frontier
+
     def begin(self, doing: str) -> None:
         """Note what begins; that alone is no progress."""
         with self._lock:

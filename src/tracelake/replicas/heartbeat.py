@@ -41,13 +41,10 @@ def _decode(entry: Entry | None) -> Replica | None:
 class Heartbeat:
     """Keeps the record of one replica up to date while it lives."""
 
-    def __init__(
-        self, store: KeyValueStore, account: Account, on_namesake: Callable[[str], None] = lambda _: None
-    ) -> None:
-        """Take the account; `on_namesake` is told once of another live process with the same name."""
+    def __init__(self, store: KeyValueStore, account: Account) -> None:
         self._store = store
         self._account = account
-        self._on_namesake = on_namesake
+        self._on_namesake: Callable[[str], None] = lambda _: None
         self._version: str | None = None
         self._began = False
         self._met: set[str] = set()
@@ -55,9 +52,13 @@ class Heartbeat:
         self._ending = Event()
         self._thread: Thread | None = None
 
-    def start(self) -> None:
-        """Begin; calling it twice is allowed."""
+    def start(self, on_namesake: Callable[[str], None] = lambda _: None) -> None:
+        """Begin; calling it twice is allowed.
+
+        `on_namesake` is told, once, of another live process with the same name.
+        """
         if self._thread is None:
+            self._on_namesake = on_namesake
             self._thread = Thread(target=self._run, name="tracelake-heartbeat", daemon=True)
             self._thread.start()
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 from tracelake.records import ReplicaInfo
+from tracelake.replicas.heartbeat import replicas
 from tracelake.replicas.model import Replica
 from tracelake.replicas.protocol import oldest_age_s, status, transactions_behind
+from tracelake.storage import KeyValueStore
+
+
+def describe_all(store: KeyValueStore, upper: int) -> list[ReplicaInfo]:
+    """Return all replicas as they are now, by name, the tables being at `upper`."""
+    return [describe(replica, upper, time.time()) for replica in replicas(store)]
 
 
 def describe(replica: Replica, upper: int, now_s: float) -> ReplicaInfo:

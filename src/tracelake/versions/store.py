@@ -100,7 +100,7 @@ class Repository:
             decision = decide(transaction, self.transaction_of(head) if head else None)
             if decision is CommitDecision.THERE:
                 assert head is not None
-                return self._find(head, transaction)
+                return self.find(head, transaction)
             assert decision is CommitDecision.BUILD, f"transaction {transaction} is ahead of branch {branch}"
             commit = Commit(
                 parents=(head,) if head else (),
@@ -121,7 +121,8 @@ class Repository:
         """Return the transaction that a commit stands for."""
         return int(self.commit(commit_id).metadata[TRANSACTION])
 
-    def _find(self, head: str, transaction: int) -> str:
+    def find(self, head: str, transaction: int) -> str:
+        """Return the commit of a transaction in the history of a commit. Raises DamageError where there is none."""
         for commit_id, commit in self.log(head):
             if int(commit.metadata[TRANSACTION]) == transaction:
                 return commit_id
