@@ -1,7 +1,7 @@
 # Everything runs from .venv, which `make setup` creates from requirements.lock.
 PY := .venv/bin/python
 
-.PHONY: setup browser demo test lint types lock bench picture faults simulate clean
+.PHONY: setup browser demo test lint types lock bench picture faults faults-replicas simulate clean
 
 setup: .venv/.ready
 
@@ -30,6 +30,9 @@ lock: setup
 KILLS ?= 10
 faults: setup
 	$(PY) -m tests.faults.kill_ingest --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+faults-replicas: setup
+	$(PY) -m tests.faults.kill_replicas --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(SPARK),--spark)
 
 SECONDS ?= 60
 simulate: setup

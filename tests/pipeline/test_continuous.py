@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import tracelake
 from tests.pipeline.spans import a_line, a_span
-from tracelake import Lake
+from tests.storage.servers.postgres import PostgresServer
+from tracelake import InboxPipeline, Lake, limits
 from tracelake._errors import StorageError
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline import watching
 from tracelake.pipeline.background import PipelineLoop
 from tracelake.pipeline.executors import InProcess
+from tracelake.replicas.heartbeat import replicas
+from tracelake.storage import open_key_value, open_objects
 
 
 @pytest.fixture
@@ -164,3 +168,30 @@ def test_stop_ends_after_the_transaction_under_way(lake: Lake, monkeypatch: pyte
     assert report.transactions == (0,)
     assert lake.inbox().segments == 2
     assert [info.transactions for info in [pipeline.run_once()] if info] == [(1, 2)]
+
+
+def test_a_postgresql_that_stops_and_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the server is away the replica says that it is stuck and why; then it goes on without a restart."""
+    monkeypatch.setattr(limits, "STORE_CONNECT_TIMEOUT_S", 1.0)
+    server = PostgresServer()
+    try:
+        with closing(open_key_value(server.url(server.new_schema()))) as records:
+            objects = open_objects(tmp_path.as_uri())
+            pipeline = InboxPipeline(records, objects, 2, InProcess(), replica="a")
+            pipeline.start()
+            loop = PipelineLoop(pipeline.run_once, 0.05, lambda *_: None)
+            loop.start()
+            until(lambda: [replica.name for replica in replicas(records)] == ["a"])
+            server.kill()
+            objects.put("inbox/1.segment", write_segment([("json", a_line(a_span(0, 0)))]))
+            until(lambda: pipeline.replica().status == "stuck", 60)
+            assert "127.0.0.1" in pipeline.replica().reason
+            server.start()
+            until(lambda: pipeline.replica().frontier == 1, 60)
+            until(lambda: [replica.frontier for replica in replicas(records)] == [1])
+            until(lambda: pipeline.replica().status == "idle")
+            loop.stop()
+            pipeline.close()
+            assert replicas(records) == []
+    finally:
+        server.close()

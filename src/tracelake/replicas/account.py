@@ -93,9 +93,11 @@ class Account:
             self._note(moved)
 
     def committed(self, transaction: int) -> None:
-        """Note that a transaction is committed, by whomever."""
+        """Note that we have published a transaction: more may be left to do, and nothing hinders us."""
         with self._lock:
             self._pass_to(transaction + 1)
+            self._moves, _ = protocol.on_success(self._moves)
+            self._note(moved=True)
 
     def failed(self, error: BaseException) -> None:
         """Note that a run failed."""
