@@ -292,6 +292,23 @@ class Lake:
         head = self._commit_of(ref)
         return [] if head is None else list(self._log(head, limit))
 
+    def tag(self, name: str, ref: str = "main") -> str:
+        """Give a commit a name that never moves; return its id.
+
+        Raises UsageError for a name that is taken or no name, RefNotFoundError for a commit that is not there.
+        """
+        commit_id = self._repository.resolve(ref)
+        self._repository.tag(name, commit_id)
+        return commit_id
+
+    def tags(self) -> dict[str, str]:
+        """Return the commit id of each tag, by name."""
+        return self._repository.tags()
+
+    def delete_tag(self, name: str) -> None:
+        """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
+        self._repository.delete_tag(name)
+
     def _commit_of(self, ref: str) -> str | None:
         """Return the commit that a reference names; None for `main` of an empty lake. Raises RefNotFoundError."""
         return self._repository.head() if ref == "main" else self._repository.resolve(ref)

@@ -105,9 +105,7 @@ class InboxPipeline:
             self._account.failed(error)
             self._heartbeat.soon()
             raise
-        failed_before = self._account.record().failing
-        self._account.went_well()
-        if failed_before:
+        if self._account.went_well():
             self._heartbeat.soon()
 
     def _look(self) -> tuple[list[Input], list[Input]]:

@@ -108,13 +108,17 @@ class Account:
             self._last_error, self._last_error_s = text[:ERROR_MAX_CHARS], time.time()
             self._doing = None
 
-    def went_well(self) -> None:
-        """Note that a run came to its end, and that what waited at the last look is taken."""
+    def went_well(self) -> bool:
+        """Note that a run came to its end, and that what waited at the last look is taken.
+
+        Return whether others should know soon: it took something, or failed before.
+        """
         with self._lock:
-            self._waiting = ()
+            news, self._waiting = bool(self._waiting) or self._moves.failing, ()
             self._moves, moved = protocol.on_success(self._moves)
             self._doing = None
             self._note(moved)
+            return news
 
     def met(self, namesake: str) -> None:
         """Note that another live process uses the same name."""
