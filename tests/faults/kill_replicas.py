@@ -45,6 +45,8 @@ REST_MAX_S = 120.0
 GAP_MAX_S = 30.0
 """The stated time: the longest pause, as a paused process may hold SQLite's write lock, and a transaction."""
 EVENTS_APART_MAX_S = 12.0
+LONG_PAUSE_FROM = 20
+"""Kills from which on a campaign ends with a pause of PAUSE_MAX_S."""
 PAUSE_MAX_S = REPLICA_GONE_S + 2 * REPLICA_HEARTBEAT_S
 
 Tell = Callable[[str], None]
@@ -209,6 +211,8 @@ class Campaign:
                 for number in range(kills):
                     self._one_event(number + 1, kills)
                     self._wait(min(self._chance.expovariate(1 / apart_s), EVENTS_APART_MAX_S))
+                if kills >= LONG_PAUSE_FROM:
+                    self._long_pause()
                 self._come_to_rest()
             finally:
                 self._feeder.stop()
@@ -216,6 +220,14 @@ class Campaign:
                     if replica.alive() or replica.paused_since is not None:
                         replica.kill()
             self._check()
+
+    def _long_pause(self) -> None:
+        """Pause one for so long that the others see it as gone, while the other one works."""
+        if self._replicas[0].paused_since is None:
+            self._replicas[0].pause()
+        self._resume_at[self._replicas[0].name] = time.monotonic() + PAUSE_MAX_S
+        self._wait(PAUSE_MAX_S)
+        assert self._events["seen as gone"], "a paused replica was never seen as gone"
 
     def _seconds_to_a_commit(self) -> float:
         """Return what a cold start and a transaction take here: kills at that distance let some of them succeed."""
@@ -277,7 +289,7 @@ class Campaign:
     def _must_show_as_gone(self, replica: Replica) -> None:
         told = {info.name: info.status for info in self._lake.replicas()}
         assert told.get(replica.name, "gone") == "gone", f"{replica.name} is paused, and shows as {told}"
-        self._events["seen as gone"] += 1
+        self._events["seen as gone"] = 1
 
     def _come_to_rest(self) -> None:
         """Stop the input, resume everybody, and wait until nothing waits and both are at the end."""
