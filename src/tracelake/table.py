@@ -4,19 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 import duckdb
 import polars as pl
 import pyarrow as pa
 
-from tracelake._errors import DamageError, QueryError
+from tracelake._errors import DamageError, NotFoundError, QueryError
 from tracelake.records import TableInfo
 from tracelake.shards.buckets import bucket_of
+from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
 from tracelake.shards.rows import literal, quoted, rows_sql
 from tracelake.shards.store import Snapshot
 from tracelake.storage import LocalFiles
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _in_use(
+    method: Callable[Concatenate[Table, Parameters], Result],
+) -> Callable[Concatenate[Table, Parameters], Result]:
+    """Keep copies of parts until the method returns, and no longer, for it hands none of them out."""
+
+    @wraps(method)
+    def run(table: Table, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        with table._files.in_use():
+            return method(table, *args, **options)
+
+    return run
 
 
 class Table:
@@ -92,9 +110,11 @@ class Table:
             upper=self._snapshot.as_of + 1,
         )
 
+    @_in_use
     def _rows(self) -> int:
         if self._snapshot.rows is not None:
             return self._snapshot.rows
+        self.check()
         with connection() as db:
             ((count,),) = db.sql(f"select count(*) from ({self.sql()})").fetchall()
         return int(count)
@@ -112,6 +132,7 @@ class Table:
         wanted = ", ".join(literal(key) for key in trace_ids)
         return self._select(narrow, columns, f"trace_id in ({wanted})" if wanted else "false")
 
+    @_in_use
     def content_hash(self) -> str:
         """Return a hash of all rows, without their transaction numbers: the same rows in any order and layout,
         reached by any transactions, give the same hash."""
@@ -128,15 +149,35 @@ class Table:
         """Read parts that were not read before, to see that they are what was written. Raises DamageError."""
         self._check(self._snapshot)
 
+    @_in_use
     def _check(self, snapshot: Snapshot) -> None:
         self._renew()
-        for part in (*snapshot.parts, *snapshot.history):
+        self._check_parts((*snapshot.parts, *snapshot.history))
+
+    def _check_parts(self, parts: Sequence[Part]) -> None:
+        try:
+            self._files.fetch([part.path for part in parts])
+            for part in parts:
+                self._check_part(part)
+        except NotFoundError as error:
+            raise DamageError(
+                f"a part is gone: {error}. `tracelake verify` names all that is wrong."
+            ) from error
+
+    def _check_part(self, part: Part) -> None:
+        try:
+            check_part(self._files.file(part.path), part)
+        except DamageError:
+            if not self._files.forget(part.path):
+                raise
+            # Only the copy was bad, perhaps: a disk that failed, or a file that somebody removed.
             check_part(self._files.file(part.path), part)
 
     def sql(self) -> str:
         """Return the DuckDB query that reads the table. It does not notice flipped bits: `check` does."""
         return self._sql(self._snapshot)
 
+    @_in_use
     def _select(
         self,
         snapshot: Snapshot,
@@ -156,8 +197,7 @@ class Table:
         return rows
 
     def _sql(self, snapshot: Snapshot) -> str:
-        for part in snapshot.retractions:
-            check_part(self._files.file(part.path), part)
+        self._check_parts(snapshot.retractions)
         return rows_sql(snapshot, self._files.file, self.schema.names, self.schema)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
-from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
+from tracelake.limits import LEASE_S, PART_COPIES_MAX_BYTES, SEARCH_HITS_MAX
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.publish import INDEX_ENTRY
 from tracelake.pipeline.traces import TRACES
@@ -48,11 +48,13 @@ class View:
         cache.mkdir(parents=True, exist_ok=True)
         parts = cache / "parts"
         parts.mkdir(exist_ok=True)
-        files = LocalFiles(objects, parts)
+        self._files = LocalFiles(objects, parts, PART_COPIES_MAX_BYTES)
         self._leases = Leases()
         self._opened_s = time.monotonic()
         self._tables = {
-            name: Table(name, schema, self._snapshot(name, key_value), files, buckets, self._leases.renew)
+            name: Table(
+                name, schema, self._snapshot(name, key_value), self._files, buckets, self._leases.renew
+            )
             for name, schema in SCHEMAS.items()
         }
         self._searcher: Searcher | None = None
@@ -86,11 +88,12 @@ class View:
 
     def sql(self, query: str) -> pa.Table:
         """Run a DuckDB query, one SELECT, over the tables. Raises QueryError."""
-        with connection() as db:
+        with connection() as db, self._files.in_use():
             for table in self._tables.values():
+                # One that is not named need not be there: its parts may be far away.
                 if table.name in query.lower():
                     table.check()
-                db.execute(f'create temp view "{table.name}" as {table.sql()}')
+                    db.execute(f'create temp view "{table.name}" as {table.sql()}')
             result: pa.Table = select(db, query).to_arrow_table()
             return result
 

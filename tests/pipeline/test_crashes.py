@@ -20,7 +20,7 @@ from tracelake.pipeline.loop import Pipeline, RunResult
 from tracelake.pipeline.traces import TRACES
 from tracelake.search.finalize import read_manifest
 from tracelake.shards.store import Shard
-from tracelake.storage import KeyValueStore, LocalFiles, MemoryKeyValueStore, ObjectStore, open_objects
+from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore, open_key_value, open_objects
 from tracelake.table import Table
 from tracelake.testing import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 from tracelake.versions.model import IndexAt
@@ -46,9 +46,10 @@ class CrashingExecutor(InProcess):
 class World:
     """Stores that outlive the pipelines that are killed over them, and two files and a segment to read."""
 
-    def __init__(self, folder: Path) -> None:
-        self.objects: ObjectStore = open_objects(f"memory://{uuid.uuid4().hex}")
-        self.key_value: KeyValueStore = MemoryKeyValueStore()
+    def __init__(self, folder: Path, url: str | None = None) -> None:
+        url = url or f"memory://{uuid.uuid4().hex}"
+        self.objects: ObjectStore = open_objects(url)
+        self.key_value: KeyValueStore = open_key_value(f"{url}/metadata")
         self.files = LocalFiles(self.objects, folder / "cache")
         (folder / "cache").mkdir(exist_ok=True)
         lines = [
