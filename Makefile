@@ -1,7 +1,7 @@
 # Everything runs from .venv, which `make setup` creates from requirements.lock.
 PY := .venv/bin/python
 
-.PHONY: setup browser demo test lint types lock bench picture faults faults-compact simulate clean
+.PHONY: setup browser demo test lint types lock bench picture faults faults-compact faults-replicas simulate clean
 
 setup: .venv/.ready
 
@@ -33,6 +33,9 @@ faults: setup
 
 faults-compact: setup
 	$(PY) -m tests.faults.kill_upkeep --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+faults-replicas: setup
+	$(PY) -m tests.faults.kill_replicas --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(SPARK),--spark)
 
 SECONDS ?= 60
 simulate: setup

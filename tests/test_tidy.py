@@ -20,6 +20,7 @@ LAYERS: list[set[str]] = [
     {"limits", "records"},
     {"storage", "otlp", "_settings"},
     {"tracking", "shards", "journal", "versions", "search", "testing", "place"},
+    {"replicas"},
     {"pipeline"},
     {"table"},
     {"view"},
@@ -103,7 +104,9 @@ def test_protocols_are_pure(name: str) -> None:
 
 def test_every_protocol_room_has_its_protocol() -> None:
     """The rooms whose decisions PROTOCOLS describes keep them in a file of that name."""
-    assert set(PROTOCOLS) >= {f"{room}/protocol.py" for room in ("shards", "journal", "versions", "search")}
+    assert set(PROTOCOLS) >= {
+        f"{room}/protocol.py" for room in ("shards", "journal", "versions", "search", "replicas")
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -34,15 +34,18 @@ from tracelake.records import (
     CommitInfo,
     Finding,
     Hit,
+    InboxInfo,
     IngestReport,
     Problem,
+    ReplicaInfo,
     TableInfo,
     Trace,
     VerifyReport,
 )
 
 if _TYPE_CHECKING:
-    from tracelake.lake import InboxPipeline, Lake, init, open
+    from tracelake.lake import Lake, init, open
+    from tracelake.pipeline.continuous import InboxPipeline
     from tracelake.table import Table
 
 __version__ = _version("tracelake")
@@ -54,6 +57,7 @@ __all__ = [
     "DecodeError",
     "Finding",
     "Hit",
+    "InboxInfo",
     "InboxPipeline",
     "IndeterminateError",
     "IngestReport",
@@ -67,6 +71,7 @@ __all__ = [
     "Progress",
     "QueryError",
     "RefNotFoundError",
+    "ReplicaInfo",
     "SourceChangedError",
     "StorageError",
     "Table",
@@ -80,7 +85,13 @@ __all__ = [
     "open",
 ]
 
-_LAZY = {"InboxPipeline": "lake", "Lake": "lake", "Table": "table", "init": "lake", "open": "lake"}
+_LAZY = {
+    "InboxPipeline": "pipeline.continuous",
+    "Lake": "lake",
+    "Table": "table",
+    "init": "lake",
+    "open": "lake",
+}
 
 
 def __getattr__(name: str) -> object:

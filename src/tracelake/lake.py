@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -16,29 +16,33 @@ import pyarrow as pa
 from tracelake._errors import RefNotFoundError, UsageError
 from tracelake._settings import find_lake, find_metadata
 from tracelake.limits import BUCKETS_DEFAULT, EPOCH_MIN_S, TRANSACTION_INPUT_MAX_BYTES
+from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.executors import Executor, InProcess, Spark
-from tracelake.pipeline.inputs import INBOX, Input, find_files, into_transactions
-from tracelake.pipeline.loop import Pipeline, RunResult
+from tracelake.pipeline.inputs import Input, find_files, into_transactions
+from tracelake.pipeline.loop import Pipeline
 from tracelake.pipeline.maintenance import ORDERS, Maintainer, collect
 from tracelake.pipeline.progress import OnProgress, silent
+from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.report import report_of
 from tracelake.place import Stores, cache_directory, make_lake, open_lake, shown
 from tracelake.records import (
-    BadInput,
     CommitInfo,
     CompactReport,
     GcReport,
     Hit,
+    InboxInfo,
     IngestReport,
-    Problem,
+    ReplicaInfo,
     TableInfo,
     Trace,
     VerifyReport,
 )
+from tracelake.replicas.info import describe_all
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.files import FileObjectStore
 from tracelake.table import Table
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.inbox import inbox_info
 from tracelake.verify import Verifier
 from tracelake.versions.store import Repository
 from tracelake.view import View
@@ -168,10 +172,37 @@ class Lake:
         chosen = self._executor_for(master, executor) or self._spark(master)
         return self._run(inputs, transaction_bytes, chosen, progress or silent)
 
-    def pipeline(self, *, master: str | None = None, executor: Executor | None = None) -> InboxPipeline:
-        """Return the pipeline that takes what the server received; call its `run_once` again and again."""
+    def pipeline(
+        self,
+        *,
+        replica: str | None = None,
+        watch: Sequence[str] = (),
+        master: str | None = None,
+        executor: Executor | None = None,
+    ) -> InboxPipeline:
+        """Return the pipeline that takes what the server received; call its `run_once` again and again.
+
+        Any number of them may work on one lake at once, in this process or others.
+
+        Args:
+            replica: its name, which no other should have; host and process id by default.
+            watch: glob patterns; OTLP files that appear there are taken too.
+            master: Spark master; `local[*]` by default.
+            executor: run the tasks there instead of on Spark.
+        """
         chosen = self._executor_for(master, executor) or Spark(master or "local[*]", short_lived=False)
-        return InboxPipeline(self, chosen)
+        return InboxPipeline(
+            self._key_value, self.objects, self.config.buckets, chosen, replica=replica, watch=watch
+        )
+
+    def replicas(self) -> list[ReplicaInfo]:
+        """Return the replicas of the pipeline that work on the lake, or did until they were cut off; by name."""
+        upper = Outputs(self._key_value, self.objects, self.config.buckets).table_upper()
+        return describe_all(self._key_value, upper)
+
+    def inbox(self) -> InboxInfo:
+        """Return what waits in the inbox of servers."""
+        return inbox_info(self.objects)
 
     def _pipeline_of(self, executor: Executor) -> Pipeline:
         return Pipeline("main", self._key_value, self.objects, self.config.buckets, executor)
@@ -182,7 +213,7 @@ class Lake:
         started = time.monotonic()
         runs = into_transactions(inputs, transaction_bytes or TRANSACTION_INPUT_MAX_BYTES)
         result = self._pipeline_of(executor).run(runs, progress)
-        return _report(result, time.monotonic() - started)
+        return report_of(result, time.monotonic() - started)
 
     def _spark(self, master: str | None) -> Executor:
         if self._executor is None:
@@ -346,54 +377,3 @@ class Lake:
         if head is None:
             raise RefNotFoundError(f"no commit {ref!r}: the lake is still empty; ingest something first.")
         return self._repository.transaction_of(head)
-
-
-class InboxPipeline:
-    """Makes transactions of what waits in the inbox of the server. One thread uses it."""
-
-    def __init__(self, lake: Lake, executor: Executor) -> None:
-        self._lake = lake
-        self._executor = executor
-        self._inbox = Inbox(lake.objects)
-
-    def run_once(self, progress: OnProgress | None = None) -> IngestReport | None:
-        """Take all segments that wait, and finish what an earlier run left; None where there was neither."""
-        inputs = [Input(INBOX, segment.path, segment.size_bytes) for segment in self._inbox.segments()]
-        pipeline = self._lake._pipeline_of(self._executor)
-        if not inputs and not pipeline.unfinished():
-            return None
-        return self._lake._run(inputs, None, self._executor, progress or silent)
-
-    def close(self) -> None:
-        """End Spark."""
-        self._executor.stop()
-        self._inbox.close()
-
-
-def _report(result: RunResult, seconds: float) -> IngestReport:
-    inputs = [*result.ranges, *result.known]
-    bad = tuple(
-        BadInput(
-            taken.path,
-            tuple(Problem(reason, line, offset) for line, offset, reason in taken.problems),
-            taken.problems_total,
-        )
-        for taken in inputs
-        if taken.problems_total
-    )
-    return IngestReport(
-        files=len(inputs),
-        files_known=len(result.known),
-        spans_read=sum(taken.spans for taken in inputs),
-        spans_new=sum(counts.new for counts in result.counts),
-        spans_replaced=sum(counts.replaced for counts in result.counts),
-        spans_repeated=sum(counts.repeated for counts in result.counts)
-        + sum(taken.spans for taken in result.known),
-        traces_touched=sum(counts.traces for counts in result.counts),
-        input_bytes=sum(taken.size_bytes for taken in inputs),
-        transactions=tuple(result.transactions),
-        recovered=tuple(result.recovered),
-        commit=result.commit,
-        bad=bad,
-        seconds=seconds,
-    )

@@ -35,6 +35,18 @@ ROW_GROUP_ROWS: Final = 16_384
 """Rows of one Parquet row group: small enough for point reads, large enough to compress."""
 CHECKED_PARTS_MAX: Final = 100_000
 """Parts that a process remembers to have compared with their checksums; beyond that it compares them again."""
+PIPELINE_PAUSE_MAX_S: Final = 15.0
+"""The longest pause of a pipeline between two tries, after runs that failed."""
+WATCHED_FILE_QUIET_S: Final = 2.0
+"""A watched file is taken when nobody has changed it for so long."""
+REPLICA_HEARTBEAT_S: Final = 3.0
+"""How often a replica writes what it does, beside once after each transaction."""
+REPLICA_GONE_S: Final = 12.0
+"""A replica that has written nothing for longer shows as gone."""
+REPLICA_STUCK_S: Final = 120.0
+"""A replica whose work has not moved for longer shows as stuck; one that fails, at once."""
+REPLICA_FORGOTTEN_S: Final = 24 * 3600.0
+"""The record of a replica that is gone is deleted after so long."""
 
 
 # Shards
@@ -68,8 +80,6 @@ TRACE_PAGE_SPANS_MAX: Final = 2_000
 """Spans on one page of a trace in the web UI."""
 PAGE_ROWS_MAX: Final = 1_000
 """Rows of one page of a listing."""
-PIPELINE_PAUSE_MAX_S: Final = 60.0
-"""The longest pause of the pipeline beside the server, after runs that failed."""
 SHUTDOWN_MAX_S: Final = 30
 """What requests under way have to finish when the server stops: longer than an acknowledgement takes."""
 LISTEN_BACKLOG: Final = 512

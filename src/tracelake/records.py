@@ -105,6 +105,56 @@ class TableInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class InboxInfo:
+    """What servers received and no transaction holds yet."""
+
+    segments: int
+    bytes: int
+    oldest_s: float | None
+    """How long the oldest segment has been waiting, in seconds; None where none waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """One replica of the pipeline, by what it last told of itself. Times are ISO 8601, UTC."""
+
+    name: str
+    status: str
+    """running | idle | stuck | gone"""
+    reason: str
+    """Why it is stuck or gone; empty for the others."""
+    frontier: int
+    """The transaction that it works on, or waits to begin."""
+    transactions_behind: int
+    """Transactions that the tables hold and it has not passed."""
+    waiting_inputs: int
+    """Segments of the inbox, and watched files, that no transaction holds yet."""
+    waiting_bytes: int
+    oldest_waiting_s: float | None
+    """How long the oldest of them has been waiting, in seconds; None where none waits."""
+    batches_won: int
+    """Batches of tables that this process appended."""
+    batches_of_peers: int
+    """Batches of the transactions it passed that somebody else had written."""
+    rows_dropped: int
+    """Rows that it had read or shaped when their transaction turned out to be below the upper."""
+    doing: str | None
+    moved_at: str
+    """When its work last moved on."""
+    failures: int
+    last_error: str | None
+    last_error_at: str | None
+    instance: str
+    """Random for each process."""
+    host: str
+    pid: int
+    started_at: str
+    heartbeat_at: str
+    namesake: str | None
+    """Another live process that uses the same name: give each a name of its own."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
     """One span that a search found. `highlight` is an excerpt with the matches between [[ and ]]."""
 

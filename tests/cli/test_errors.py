@@ -17,6 +17,7 @@ COMMANDS = {
     "version": ["version"],
     "ingest": ["ingest"],
     "pipeline run": ["pipeline", "run"],
+    "pipeline status": ["pipeline", "status"],
     "sql": ["sql"],
     "search": ["search"],
     "trace show": ["trace", "show"],

@@ -114,16 +114,26 @@ def test_serve_says_where_and_ends_on_ctrl_c(tmp_path: Path, environment: dict[s
         process.communicate()
 
 
-def test_pipeline_run_ends_on_ctrl_c(tmp_path: Path, environment: dict[str, str]) -> None:
-    """A pipeline that waits for work ends quietly with 130."""
+def test_pipeline_run_ends_in_order(tmp_path: Path, environment: dict[str, str]) -> None:
+    """A pipeline shows among the replicas while it runs, takes files that appear, and Ctrl-C ends it with totals."""
     assert run("init", "./lake", cwd=tmp_path, env=environment).returncode == 0
-    command = [*COMMAND, "pipeline", "run", "--interval", "0.1"]
+    command = [sys.executable, "-m", "tests.faults.replica_process", "pipeline", "run", "--interval", "0.1"]
+    command += ["--replica", "a", "--watch", str(AGENTS), "--json"]
+    env = environment | {"PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(3)
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        assert "replica a looks for input" in next(lines)
+        assert "transaction 0: 4,931 spans read, 4,931 new" in next(lines)
+        shown = run("tables", cwd=tmp_path, env=environment).stdout
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert err == ""
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert shown.split("upper")[1].count("4931") == 1
+    assert "replica" in shown
+    assert "idle" in shown or "running" in shown
+    said = json.loads(out)
+    assert (said["transactions"], said["spans_new"], said["replica"]["name"]) == (1, 4931, "a")
+    assert (said["replica"]["batches_won"], said["replica"]["batches_of_peers"]) == (2, 0)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tracelake._errors import NotFoundError, QueryError
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.traces import TRACES
-from tracelake.records import Hit, Row, Trace
+from tracelake.records import Hit, InboxInfo, ReplicaInfo, Row, TableInfo, Trace
 
 OTLP_NUMBERS = (
     "flags",
@@ -108,6 +108,19 @@ class FakeLake:
         if trace_id not in self._traces:
             raise NotFoundError(f"no trace {trace_id}")
         return self._traces[trace_id]
+
+    def tables(self) -> list[TableInfo]:
+        """Return totals of both tables."""
+        spans = sum(len(trace.spans) for trace in self._traces.values())
+        return [TableInfo("spans", spans, 1, 100, 7), TableInfo("traces", len(self._traces), 1, 10, 7)]
+
+    def inbox(self) -> InboxInfo:
+        """Return an inbox with one segment."""
+        return InboxInfo(segments=1, bytes=1_000, oldest_s=2.5)
+
+    def replicas(self) -> list[ReplicaInfo]:
+        """Return no replicas."""
+        return []
 
     def table(self, name: str) -> FakeSpans:
         """Return table `spans`."""

@@ -14,7 +14,7 @@ import sys
 import typer
 
 from tracelake._errors import TracelakeError, UsageError
-from tracelake.cli import data, lakes, maintenance, queries, servers, tags
+from tracelake.cli import data, lakes, maintenance, pipelines, queries, servers, tags
 from tracelake.cli.output import print_error
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 app.add_typer(lakes.app)
 app.add_typer(data.app)
+app.add_typer(pipelines.app)
 app.add_typer(queries.app)
 app.add_typer(servers.app)
 app.add_typer(maintenance.app)

@@ -1,13 +1,11 @@
-"""Commands that bring data in: ingest, pipeline run."""
+"""The command that brings files in: ingest."""
 
 from __future__ import annotations
 
-import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tracelake._errors import UsageError
 from tracelake.cli import render
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, print_json
@@ -15,8 +13,6 @@ from tracelake.cli.progress import progress_bar
 from tracelake.records import IngestReport
 
 app = typer.Typer()
-pipeline_app = typer.Typer(help="Run the pipeline.")
-app.add_typer(pipeline_app, name="pipeline")
 
 
 @app.command(
@@ -50,12 +46,13 @@ def ingest(
             master=master,
             progress=show,
         )
-    _print_report(report, as_json=as_json)
+    print_report(report, as_json=as_json)
     if report.bad:
         raise typer.Exit(1)
 
 
-def _print_report(report: IngestReport | None, *, as_json: bool) -> None:
+def print_report(report: IngestReport | None, *, as_json: bool) -> None:
+    """Print what an ingest, or one run of the pipeline, did; None: there was nothing to do."""
     if as_json:
         print_json(None if report is None else report.to_dict())
         return
@@ -65,32 +62,3 @@ def _print_report(report: IngestReport | None, *, as_json: bool) -> None:
     console().print(render.ingest_report(report))
     if report.bad:
         console().print(render.bad_inputs(report))
-
-
-@pipeline_app.command(
-    "run", epilog=examples("tracelake pipeline run", "tracelake pipeline run --once --json")
-)
-def pipeline_run(
-    lake: LakeOption = None,
-    once: Annotated[bool, typer.Option("--once", help="Take what is in the inbox, then end.")] = False,
-    interval: Annotated[float, typer.Option(min=0.01, help="Seconds between looks at the inbox.")] = 1.0,
-    as_json: JsonOption = False,
-) -> None:
-    """Turn what servers received into tables, until Ctrl-C or with --once one time."""
-    if as_json and not once:
-        raise UsageError("--json prints one document, so it needs an end: add --once.")
-    with opened(lake) as open_lake:
-        pipeline: Any = open_lake.pipeline()
-        try:
-            report = pipeline.run_once()
-            if once or report is not None:
-                _print_report(report, as_json=as_json)
-            while not once:
-                time.sleep(interval)
-                report = pipeline.run_once()
-                if report is not None:
-                    _print_report(report, as_json=False)
-        finally:
-            pipeline.close()
-    if report is not None and report.bad:
-        raise typer.Exit(1)

@@ -17,6 +17,7 @@ from tracelake._errors import UsageError
 from tracelake.cli import render
 from tracelake.cli.options import AtOption, JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, print_json
+from tracelake.cli.pipelines import print_replicas
 from tracelake.cli.progress import progress_bar
 
 app = typer.Typer()
@@ -83,15 +84,20 @@ def init(
 
 @app.command(epilog=examples("tracelake tables", "tracelake tables --at 4f2a91 --json"))
 def tables(lake: LakeOption = None, at: AtOption = "main", as_json: JsonOption = False) -> None:
-    """List the tables.
+    """List the tables, and the replicas of the pipeline.
 
-    With rows, parts, size, and `upper`: the number of the next transaction."""
+    With rows, parts, size, and `upper`: the number of the next transaction. --json has the tables only;
+    `tracelake pipeline status --json` has the replicas."""
     with opened(lake) as open_lake:
         infos = open_lake.tables(at=at)
+        replicas = [] if as_json else open_lake.replicas()
     if as_json:
         print_json([asdict(info) for info in infos])
         return
     console().print(render.tables(infos))
+    if replicas:
+        console().print()
+        print_replicas(replicas)
 
 
 @app.command(epilog=examples("tracelake log", "tracelake log --limit 5", "tracelake log --at 4f2a91 --json"))

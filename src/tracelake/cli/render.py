@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from tracelake.cli.output import plain
-from tracelake.records import CommitInfo, CompactReport, GcReport, Hit, IngestReport, TableInfo, VerifyReport
+from tracelake.records import (
+    CommitInfo,
+    CompactReport,
+    GcReport,
+    Hit,
+    InboxInfo,
+    IngestReport,
+    ReplicaInfo,
+    TableInfo,
+    VerifyReport,
+)
 
 if TYPE_CHECKING:
     from tracelake.doctor import Checked, Diagnosis
@@ -92,6 +102,76 @@ def tables(infos: Iterable[TableInfo]) -> Table:
     return grid(
         ("table", "rows", "parts", "size", "upper"),
         [(info.name, info.rows, info.parts, size(info.bytes), info.upper) for info in infos],
+    )
+
+
+def replicas(infos: Iterable[ReplicaInfo]) -> Table:
+    """Return the replicas of the pipeline, one a row."""
+    return grid(
+        (
+            "replica",
+            "status",
+            "frontier",
+            "behind",
+            "waiting",
+            "oldest",
+            "won",
+            "of peers",
+            "dropped",
+            "moved",
+        ),
+        [
+            (
+                info.name,
+                info.status,
+                info.frontier,
+                info.transactions_behind,
+                f"{info.waiting_inputs:,} ({size(info.waiting_bytes)})" if info.waiting_inputs else "0",
+                None if info.oldest_waiting_s is None else f"{info.oldest_waiting_s:.1f} s",
+                info.batches_won,
+                info.batches_of_peers,
+                info.rows_dropped,
+                info.moved_at[:19].replace("T", " "),
+            )
+            for info in infos
+        ],
+        ids=("status", "moved"),
+    )
+
+
+def replica_notes(infos: Iterable[ReplicaInfo]) -> Iterable[str]:
+    """Yield a line for each thing that is wrong with a replica."""
+    for info in infos:
+        if info.reason:
+            yield plain(f"{info.name} is {info.status}: {info.reason}")
+        if info.namesake:
+            yield plain(f"{info.name} is the name of two: {info.namesake} uses it too; see --replica")
+
+
+def replica_run(info: ReplicaInfo, totals: Mapping[str, int]) -> Table:
+    """Return what a replica did until it was told to end."""
+    spans = f"{totals['spans_read']:,} read, {totals['spans_new']:,} new"
+    spans += f", {totals['spans_replaced']:,} replaced, {totals['spans_repeated']:,} repeated"
+    return fields(
+        [
+            ("replica", info.name),
+            ("transactions", f"{totals['transactions']:,}, {totals['recovered']:,} of them begun by others"),
+            ("spans", spans),
+            ("batches", f"{info.batches_won:,} won, {info.batches_of_peers:,} of peers"),
+            ("rows dropped", f"{info.rows_dropped:,} below the upper"),
+            ("bad inputs", totals["bad_inputs"] or None),
+            ("failures", info.failures or None),
+        ]
+    )
+
+
+def inbox(info: InboxInfo) -> Text:
+    """Return what waits in the inbox, in a line."""
+    if info.oldest_s is None:
+        return Text("The inbox is empty.")
+    many = "segment waits" if info.segments == 1 else "segments wait"
+    return Text(
+        f"{info.segments:,} {many} in the inbox ({size(info.bytes)}), the oldest for {info.oldest_s:.1f} s."
     )
 
 

@@ -6,7 +6,7 @@ import contextlib
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tracelake._errors import DamageError, NotFoundError, SourceChangedError, TracelakeError
+from tracelake._errors import DamageError, NotFoundError, SourceChangedError, StorageError, TracelakeError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import ReadRange, Seal, Sources, Step
 from tracelake.journal.protocol import (
@@ -45,6 +45,7 @@ from tracelake.pipeline.maintenance import ORDERS, Maintainer
 from tracelake.pipeline.progress import OnProgress, Progress, Stage, silent
 from tracelake.pipeline.publish import TRANSFORM, Counts, Outputs
 from tracelake.pipeline.reading import Piece, fingerprint, run_read_task
+from tracelake.replicas.account import Tally
 from tracelake.storage import KeyValueStore, ObjectStore
 
 STAGING: Final = "staging/pipeline/"
@@ -81,32 +82,48 @@ class Pipeline:
     """Reads inputs, and turns each run of them into one transaction."""
 
     def __init__(
-        self, name: str, key_value: KeyValueStore, objects: ObjectStore, buckets: int, executor: Executor
+        self,
+        name: str,
+        key_value: KeyValueStore,
+        objects: ObjectStore,
+        buckets: int,
+        executor: Executor,
+        tally: Tally | None = None,
     ) -> None:
         self._rooms = _Rooms(
             Journal(key_value, name),
             KnownInputs(key_value, name),
-            Outputs(key_value, objects, buckets),
+            Outputs(key_value, objects, buckets, tally),
             objects,
             buckets,
             executor,
             Maintainer(key_value, objects, executor),
         )
 
-    def run(self, runs: Sequence[Sequence[Input]], progress: OnProgress = silent) -> RunResult:
+    def run(
+        self,
+        runs: Sequence[Sequence[Input]],
+        progress: OnProgress = silent,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> RunResult:
         """Finish what an earlier run left, then make each run of inputs a transaction.
 
-        Files whose bytes a transaction holds already are not read a second time.
+        Files whose bytes a transaction holds already are not read a second time. Once `stopping` answers
+        True, no other transaction is begun.
 
         Raises:
             SourceChangedError: the unfinished transaction cannot be replayed as it was recorded.
             DamageError: the journal contradicts the tables.
         """
-        return _Run(self._rooms, progress).go(runs)
+        return _Run(self._rooms, progress, stopping).go(runs)
+
+    def upper(self) -> int:
+        """Return the least transaction that has no commit."""
+        return self._rooms.outputs.upper()
 
     def unfinished(self) -> bool:
-        """Whether an earlier run left a transaction that has no commit yet."""
-        return self._rooms.journal.read(self._rooms.outputs.upper()).step is not None
+        """Whether an earlier run, or a peer, has begun a transaction that has no commit yet."""
+        return self._rooms.journal.read(self.upper()).step is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +142,10 @@ class _Rooms:
 class _Run:
     """One run of the loop, with its state."""
 
-    def __init__(self, rooms: _Rooms, progress: OnProgress) -> None:
+    def __init__(self, rooms: _Rooms, progress: OnProgress, stopping: Callable[[], bool]) -> None:
         self._rooms = rooms
         self._progress = progress
+        self._stopping = stopping
         self._waiting: deque[list[Input]] = deque()
         self._read: Staged | None = None  # new input that is not recorded yet
         self._fed: Staged | None = None  # the staged rows of the transaction under way
@@ -186,7 +204,7 @@ class _Run:
 
     def _open_inputs(self) -> Read | NoInput:
         while self._read is None:
-            if not self._waiting:
+            if not self._waiting or self._stopping():
                 return NoInput()
             inputs = self._without_taken(self._waiting.popleft())
             if not inputs:
@@ -194,7 +212,10 @@ class _Run:
             staged = self._stage(inputs)
             # What gave no span is reported and not recorded, so that a later run may read it, mended.
             self._result.ranges += [
-                taken for ranges in staged.sources.values() for taken in ranges if not taken.spans
+                taken
+                for source, ranges in staged.sources.items()
+                for taken in ranges
+                if not taken.spans and not (source == INBOX and self._is_gone(taken))
             ]
             kept = {
                 source: tuple(taken for taken in ranges if taken.spans)
@@ -222,6 +243,19 @@ class _Run:
                 self._result.known.append(replace(before, path=item.path))
         return left
 
+    def _is_gone(self, segment: ReadRange) -> bool:
+        """Whether a peer has taken a segment of which nothing was read.
+
+        Raises StorageError where it is there and could not be opened: it was acknowledged, and must not be lost.
+        """
+        if self._rooms.objects.head(segment.path) is None:
+            return True
+        if not segment.sha256:
+            raise StorageError(
+                f"{segment.path} cannot be read: check the store. It will be read by the next run."
+            )
+        return False
+
     def _stage(self, inputs: Sequence[Input], transaction: int | None = None) -> Staged:
         tasks = read_tasks(
             inputs, self._rooms.objects.url, self._rooms.buckets, f"{STAGING}{uuid.uuid4().hex}/"
@@ -244,6 +278,7 @@ class _Run:
         fed = self._stage(inputs, step.transaction)
         differs = compare(step.sources, fed.sources) is not None
         if differs and self._rooms.outputs.upper() > step.transaction:
+            self._rooms.outputs.tally.rows_dropped += sum(piece.rows for piece in fed.pieces)
             self._discard(fed)
             return Published()  # a peer was faster, and has deleted what it took from the inbox
         self._fed = fed  # and not before: these rows must not be taken for those of the next transaction
@@ -284,7 +319,7 @@ class _Run:
         result.counts.append(counts)
         result.commit = commit
         for name, shard in self._rooms.outputs.shards().items():
-            self._rooms.maintainer.maintain(shard, ORDERS[name], until=t + 1)
+            self._rooms.maintainer.maintain(shard, ORDERS[name], t + 1, self._progress)
 
     def _settle_inputs(self, t: int) -> None:
         """Remember the files of a committed transaction, and delete its segments; again after a crash."""

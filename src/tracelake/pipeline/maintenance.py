@@ -43,7 +43,9 @@ class Maintainer:
         self._objects = objects
         self._executor = executor
 
-    def maintain(self, shard: Shard, order: tuple[str, ...], until: int) -> list[CompactReport]:
+    def maintain(
+        self, shard: Shard, order: tuple[str, ...], until: int, progress: OnProgress = silent
+    ) -> list[CompactReport]:
         """Compact what is due of the transactions before `until`, and collect what was replaced.
 
         A failure is logged, and left to the next call: nothing but time depends on this.
@@ -52,7 +54,7 @@ class Maintainer:
         try:
             if not due(shard.state().batches, until):  # nearly always: not worth a lease
                 return done
-            while (found := self._compact(shard, order, lambda state: due(state.batches, until))) is not None:
+            while found := self._compact(shard, order, lambda state: due(state.batches, until), progress):
                 done.append(found)
             if done:
                 Collector(shard, self._key_value, self._objects).retired()

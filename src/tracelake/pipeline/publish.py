@@ -19,6 +19,7 @@ from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.progress import OnProgress, Progress
 from tracelake.pipeline.reading import Piece
 from tracelake.pipeline.shaping import ShapeReceipt, ShapeTask, run_shape_task
+from tracelake.replicas.account import Tally
 from tracelake.search.finalize import finalize, read_manifest
 from tracelake.search.model import Manifest, manifest_path
 from tracelake.shards.leases import Lease
@@ -33,6 +34,8 @@ INDEX: Final = "spans"
 SPANS_ENTRY: Final = "tables/spans"
 TRACES_ENTRY: Final = "tables/traces"
 INDEX_ENTRY: Final = "indexes/spans"
+TABLES: Final = 2
+"""Tables that each transaction appends one batch to."""
 
 _GROUPS: Final = 4
 """Tasks of a large transaction. Not the number of cores: a replay must cut the index in the same ranges."""
@@ -71,9 +74,12 @@ class Counts:
 class Outputs:
     """The tables, the index and the branch that a pipeline writes."""
 
-    def __init__(self, key_value: KeyValueStore, objects: ObjectStore, buckets: int) -> None:
+    def __init__(
+        self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, tally: Tally | None = None
+    ) -> None:
         self._key_value = key_value
         self._objects = objects
+        self.tally = tally or Tally()
         self._buckets = buckets
         self.spans = Shard("spans", key_value, objects)
         self.traces = Shard("traces", key_value, objects)
@@ -203,7 +209,9 @@ class Outputs:
         verdict = classify(t, upper, t + 1)
         assert verdict is not Verdict.HOLD, f"{shard.name} is at {upper}, behind transaction {t} of its peers"
         if verdict is Verdict.PROCESS and shard.compare_and_append(batch) is None:
+            self.tally.won += 1
             return
+        self.tally.rows_dropped += sum(part.rows for part in parts)
         # A peer, or we before a crash, appended the same rows: ours are named by nothing.
         for part in (*parts, *retractions):
             self._objects.delete(part.path)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import xxhash
 
-from tracelake._errors import DecodeError
+from tracelake._errors import DecodeError, NotFoundError
 from tracelake.limits import PROBLEMS_MAX, STAGED_PIECE_MAX_BYTES
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
@@ -85,7 +85,10 @@ def run_read_task(task: ReadTask) -> ReadReceipt:
     objects = open_objects(task.objects_url)
     receipt = ReadReceipt(task.source, task.path, task.stripe)
     with tempfile.TemporaryDirectory(prefix="tracelake-read-") as folder:
-        path = LocalFiles(objects, Path(folder)).file(task.path) if task.in_lake else task.path
+        try:
+            path = LocalFiles(objects, Path(folder)).file(task.path) if task.in_lake else task.path
+        except NotFoundError:
+            return receipt  # a peer has committed the segment and deleted it
         if task.stripe == 0:
             receipt.size_bytes, receipt.sha256 = fingerprint(path)
         columns = SpanColumns()

@@ -24,6 +24,7 @@ from tracelake._errors import (
     UsageError,
 )
 from tracelake.server.api import api_routes, json_response
+from tracelake.server.metrics import OwnReplica, add_metrics
 from tracelake.server.otlp import RETRY_AFTER_S, otlp_routes
 from tracelake.server.pages import STATIC, page_routes, page_templates
 from tracelake.server.reads import LakeReader
@@ -50,11 +51,15 @@ HEADERS = {
 
 
 def create_app(
-    lake: LakeReader, inbox: Inbox, pipeline_problem: Callable[[], str | None] = lambda: None
+    lake: LakeReader,
+    inbox: Inbox,
+    pipeline_problem: Callable[[], str | None] = lambda: None,
+    own_replica: OwnReplica | None = None,
 ) -> FastAPI:
     """Return the application.
 
-    `pipeline_problem` says what hinders the pipeline that runs beside the server, None where nothing does.
+    `pipeline_problem` says what hinders the pipeline that runs beside the server, None where nothing does;
+    `own_replica` what that pipeline tells of itself.
     """
     # Pages that load scripts from elsewhere are off, and so is tracing: a server that traces itself into
     # itself never rests.
@@ -66,11 +71,17 @@ def create_app(
     app.include_router(page_routes(lake, templates))
     app.mount("/static", StaticFiles(directory=STATIC))
     _add_health(app, inbox, pipeline_problem)
+    requests = add_metrics(app, lake, own_replica)
     _add_errors(app, templates)
 
     @app.middleware("http")
     async def add_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        response = await call_next(request)
+        try:
+            response = await call_next(request)
+        except Exception:
+            requests.count(request, 500)
+            raise
+        requests.count(request, response.status_code)
         response.headers.update(HEADERS)
         return response
 

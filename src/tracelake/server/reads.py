@@ -11,7 +11,7 @@ import pyarrow as pa
 from tracelake import limits
 from tracelake._errors import NotFoundError, UsageError
 from tracelake.otlp.encode import encode, to_json
-from tracelake.records import Hit, Row, Trace
+from tracelake.records import Hit, InboxInfo, ReplicaInfo, Row, TableInfo, Trace
 
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -53,6 +53,15 @@ class LakeReader(Protocol):
 
     def table(self, name: str) -> SpansOf:
         """Return a table of the newest commit."""
+
+    def tables(self) -> list[TableInfo]:
+        """Return totals of all tables of the newest commit."""
+
+    def inbox(self) -> InboxInfo:
+        """Return what waits for the pipeline."""
+
+    def replicas(self) -> list[ReplicaInfo]:
+        """Return the replicas of the pipeline."""
 
 
 @dataclass(frozen=True, slots=True)

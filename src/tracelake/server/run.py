@@ -14,8 +14,9 @@ import uvicorn
 from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.lake import Lake
+from tracelake.pipeline.background import PipelineLoop
+from tracelake.records import ReplicaInfo
 from tracelake.server.app import create_app
-from tracelake.server.background import PipelineLoop
 from tracelake.tracking.inbox import Inbox
 
 logger = logging.getLogger("tracelake.server")
@@ -40,15 +41,18 @@ def serve(
     with ExitStack() as stack:
         stack.callback(listener.close)
         problem: Callable[[], str | None] = lambda: None  # noqa: E731
+        own: Callable[[], ReplicaInfo] | None = None
         if pipeline:
-            loop = PipelineLoop(stack.enter_context(closing(lake.pipeline())).run_once, interval_s)
+            running = stack.enter_context(closing(lake.pipeline()))
+            loop = PipelineLoop(lambda: running.run_once(stopping=loop.stopping), interval_s)
             stack.callback(loop.stop)
+            running.start()
             loop.start()
-            problem = loop.problem
+            problem, own = loop.problem, running.replica
         # Entered last, so drained first: a run of the pipeline may take its time to finish.
         inbox = stack.enter_context(closing(Inbox(lake.objects)))
         config = uvicorn.Config(
-            create_app(lake, inbox, problem),
+            create_app(lake, inbox, problem, own),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=limits.SHUTDOWN_MAX_S,

@@ -20,6 +20,7 @@ from typing import Final, Literal, TypeAlias
 from tracelake import limits
 from tracelake._errors import StorageError
 from tracelake.otlp.framing import write_segment
+from tracelake.records import InboxInfo
 from tracelake.storage.ports import ObjectInfo, ObjectStore
 
 PREFIX: Final = "inbox/"
@@ -30,6 +31,14 @@ Format: TypeAlias = Literal["json", "protobuf"]
 
 class BackPressureError(StorageError):
     """The inbox cannot take a request now: it is full, or the store fails. Send it again later."""
+
+
+def inbox_info(objects: ObjectStore) -> InboxInfo:
+    """Return what waits in the inbox of a store."""
+    segments = list(objects.list(PREFIX))
+    oldest_s = max((time.time() - segment.modified_s for segment in segments), default=None)
+    size_bytes = sum(segment.size_bytes for segment in segments)
+    return InboxInfo(len(segments), size_bytes, None if oldest_s is None else max(0.0, oldest_s))
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from tracelake import limits
 from tracelake._errors import StorageError
-from tracelake.server.background import PipelineLoop
+from tracelake.pipeline.background import PipelineLoop
 
 
 class Runs:

@@ -1,0 +1,197 @@
+"""Commands about the pipeline: run it as one of several replicas, and see how they are."""
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tracelake.cli import render
+from tracelake.cli.data import print_report
+from tracelake.cli.options import JsonOption, LakeOption, examples, opened
+from tracelake.cli.output import console, plain, print_json
+
+if TYPE_CHECKING:
+    from tracelake.pipeline.background import PipelineLoop
+    from tracelake.pipeline.continuous import InboxPipeline
+    from tracelake.records import IngestReport, ReplicaInfo
+
+app = typer.Typer()
+pipeline_app = typer.Typer(help="Run the pipeline.")
+app.add_typer(pipeline_app, name="pipeline")
+_COUNTED: Final = ("spans_read", "spans_new", "spans_replaced", "spans_repeated", "input_bytes")
+_POLL_S: Final = 0.2
+
+
+@pipeline_app.command(
+    "run",
+    epilog=examples(
+        "tracelake pipeline run --replica a",
+        "tracelake pipeline run --replica b --watch '/data/otlp/*.jsonl.gz'",
+        "tracelake pipeline run --once --json",
+    ),
+)
+def pipeline_run(
+    lake: LakeOption = None,
+    replica: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Name of this replica; else host and process id.", show_default=False
+        ),
+    ] = None,
+    watch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB", help="Take OTLP files that appear there too; may be repeated.", show_default=False
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Take what waits, then end.")] = False,
+    interval: Annotated[float, typer.Option(min=0.01, help="Seconds between looks for input.")] = 1.0,
+    master: Annotated[
+        str | None, typer.Option(help="Spark master, such as local[2].", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn what servers received, and files that appear, into tables.
+
+    Goes on until Ctrl-C or SIGTERM, which let the transaction under way finish, or with --once one time.
+    Any number of replicas may run on one lake: give each a name, and see `tracelake pipeline status`.
+    Progress is written to standard error. A failure is tried again until it is mended."""
+    with opened(lake) as open_lake:
+        pipeline = open_lake.pipeline(replica=replica, watch=watch or (), master=master)
+        with closing(pipeline):
+            if once:
+                pipeline.start()
+                report = pipeline.run_once()
+                print_report(report, as_json=as_json)
+                if report is not None and report.bad:
+                    raise typer.Exit(1)
+                return
+            pipeline.start(warm=True, on_namesake=_say_namesake)
+            totals = _run_on(pipeline, interval)
+            info = pipeline.replica()
+    if as_json:
+        print_json({"replica": asdict(info), **totals})
+    else:
+        console().print(render.replica_run(info, totals))
+
+
+@pipeline_app.command(
+    "status", epilog=examples("tracelake pipeline status", "tracelake pipeline status --json")
+)
+def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Show the replicas, and what waits in the inbox.
+
+    Exits with 1 if a replica is stuck or gone."""
+    with opened(lake) as open_lake:
+        infos, inbox = open_lake.replicas(), open_lake.inbox()
+    if as_json:
+        print_json({"replicas": [asdict(info) for info in infos], "inbox": asdict(inbox)})
+    else:
+        out = console()
+        out.print(render.inbox(inbox))
+        print_replicas(infos)
+        if not infos:
+            out.print("No replica runs. Start one with `tracelake pipeline run` or `tracelake serve`.")
+    if any(info.status in {"stuck", "gone"} for info in infos):
+        raise typer.Exit(1)
+
+
+def print_replicas(infos: list[ReplicaInfo]) -> None:
+    """Print replicas, one a row, and below what is wrong with any; nothing where there is none."""
+    if not infos:
+        return
+    out = console()
+    out.print(render.replicas(infos))
+    for line in render.replica_notes(infos):
+        out.print(line, soft_wrap=True)
+
+
+def _run_on(pipeline: InboxPipeline, interval_s: float) -> dict[str, Any]:
+    """Run the pipeline until a signal, and return what it did in all."""
+    from tracelake.pipeline.background import PipelineLoop
+
+    totals: Counter[str] = Counter(dict.fromkeys(("transactions", "recovered", "bad_inputs", *_COUNTED), 0))
+    failing: list[str] = []
+
+    def take() -> IngestReport | None:
+        report = pipeline.run_once(stopping=loop.stopping)
+        if failing:
+            failing.clear()
+            _say("goes on: the last run went well")
+        if report is not None:
+            _count(totals, report)
+            _say(_line(report))
+        return report
+
+    def failed(error: Exception, pause_s: float) -> None:
+        text = f"{type(error).__name__}: {error}"
+        if failing != [text]:
+            failing[:] = [text]
+            _say(f"stuck: {text} It will be tried again, now in {pause_s:g} s.")
+
+    loop = PipelineLoop(take, interval_s, failed)
+    _say(f"replica {pipeline.replica().name} looks for input every {interval_s:g} s; Ctrl-C ends it")
+    with _until_signal(loop):
+        loop.start()
+    return dict(totals)
+
+
+@contextmanager
+def _until_signal(loop: PipelineLoop) -> Iterator[None]:
+    """Wait for SIGINT or SIGTERM after the block, then stop the loop; a second signal ends the process at once."""
+    told: list[int] = []
+    before = {
+        number: signal.signal(number, lambda got, _frame: told.append(got))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+        while not told:
+            time.sleep(_POLL_S)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    _say("ends after the transaction under way; a second signal ends it now")
+    loop.stop()
+
+
+def _count(totals: Counter[str], report: IngestReport) -> None:
+    totals["transactions"] += len(report.transactions)
+    totals["recovered"] += len(report.recovered)
+    totals["bad_inputs"] += len(report.bad)
+    for name in _COUNTED:
+        totals[name] += getattr(report, name)
+
+
+def _line(report: IngestReport) -> str:
+    """Say what one run did."""
+    if not report.transactions:
+        return "nothing left to do: a peer took what waited"
+    first, last = report.transactions[0], report.transactions[-1]
+    which = f"transaction {first}" if first == last else f"transactions {first}..{last}"
+    spans = f"{report.spans_read:,} spans read, {report.spans_new:,} new"
+    bad = f", {len(report.bad)} inputs with problems" if report.bad else ""
+    return f"{which}: {spans}{bad}, in {report.seconds:.1f} s"
+
+
+def _say_namesake(namesake: str) -> None:
+    _say(
+        f"warning: {namesake} runs under the same name; both work, and their records overwrite each other. "
+        "Give each a name of its own with --replica."
+    )
+
+
+def _say(text: str) -> None:
+    """Write a line with the time to standard error."""
+    now = datetime.now(UTC).strftime("%H:%M:%S")
+    console(stderr=True).print(f"{now} {plain(text)}", soft_wrap=True)

@@ -1,0 +1,143 @@
+"""The pipeline that goes on: it takes what servers received and files that appear, as one of several replicas."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
+from tracelake.pipeline.executors import Executor
+from tracelake.pipeline.inputs import FILES, INBOX, Input, into_transactions
+from tracelake.pipeline.loop import Pipeline
+from tracelake.pipeline.progress import OnProgress, Progress, Stage, silent
+from tracelake.pipeline.publish import TABLES
+from tracelake.pipeline.report import report_of
+from tracelake.pipeline.watching import Watch
+from tracelake.records import IngestReport, ReplicaInfo
+from tracelake.replicas.account import Account, Tally, Waiting, default_name
+from tracelake.replicas.heartbeat import Heartbeat
+from tracelake.replicas.info import describe
+from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tracking.inbox import PREFIX
+
+_STAGES: Final[dict[Stage, int]] = {
+    "reading": 0,
+    "recovering": 0,
+    "writing": 1,
+    "publishing": 2,
+    "compacting": 3,
+}
+"""Stages of a transaction in their order; new input and recorded input are read in the same one."""
+
+
+class InboxPipeline:
+    """Makes transactions of what waits in the inbox and in watched files. One thread uses it.
+
+    Any number of them may work on one lake, in any processes: whichever is first writes a transaction, and
+    the others go on behind it.
+    """
+
+    def __init__(
+        self,
+        key_value: KeyValueStore,
+        objects: ObjectStore,
+        buckets: int,
+        executor: Executor,
+        *,
+        replica: str | None = None,
+        watch: Sequence[str] = (),
+    ) -> None:
+        tally = Tally()
+        self._objects = objects
+        self._executor = executor
+        self._watch = Watch(watch)
+        self._pipeline = Pipeline("main", key_value, objects, buckets, executor, tally)
+        self._account = Account(replica or default_name(), tally, TABLES)
+        self._heartbeat = Heartbeat(key_value, self._account)
+
+    def start(self, *, warm: bool = False, on_namesake: Callable[[str], None] = lambda _: None) -> None:
+        """Tell others of this replica from now on, until it is closed.
+
+        Args:
+            warm: start Spark now and not with the first input.
+            on_namesake: is told, once, of another live process that uses the same name.
+        """
+        if warm:
+            self._executor.start()
+        self._heartbeat.start(on_namesake)
+
+    def replica(self) -> ReplicaInfo:
+        """Return what this replica tells of itself."""
+        record = self._account.record()
+        return describe(record, upper=record.frontier, now_s=time.time())
+
+    def run_once(
+        self, progress: OnProgress | None = None, stopping: Callable[[], bool] = lambda: False
+    ) -> IngestReport | None:
+        """Take all that waits, and finish what an earlier run left; None where there was neither.
+
+        Once `stopping` answers True, the transaction under way is finished and no other is begun.
+        """
+        with self._accounted():
+            started = time.monotonic()
+            segments, files = self._look()
+            if not segments and not files and not self._pipeline.unfinished():
+                return None
+            self._account.begin("preparing")
+            runs = into_transactions(segments + files, TRANSACTION_INPUT_MAX_BYTES)
+            result = self._pipeline.run(runs, self._follow(progress or silent), stopping)
+            if not stopping():  # else some of the files may have been left
+                self._watch.took(item.path for item in files)
+            return report_of(result, time.monotonic() - started)
+
+    def close(self) -> None:
+        """End Spark, and say no more of this replica."""
+        self._heartbeat.stop()
+        self._executor.stop()
+
+    @contextmanager
+    def _accounted(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._account.failed(error)
+            self._heartbeat.soon()
+            raise
+        if self._account.went_well():
+            self._heartbeat.soon()
+
+    def _look(self) -> tuple[list[Input], list[Input]]:
+        """Return the segments and files that wait, and note them."""
+        self._account.begin("looking for input")
+        segments = [
+            Waiting(info.path, info.size_bytes, info.modified_s) for info in self._objects.list(PREFIX)
+        ]
+        files = self._watch.look()
+        waiting = sorted(segments + files, key=lambda item: item.since_s)
+        self._account.look(self._pipeline.upper(), waiting)
+        return (
+            [Input(INBOX, item.path, item.size_bytes) for item in segments],
+            [Input(FILES, item.path, item.size_bytes) for item in files],
+        )
+
+    def _follow(self, progress: OnProgress) -> OnProgress:
+        """Return what notes progress in the account, and passes it on."""
+
+        compacted = 0  # after a transaction, before the next
+
+        def note(step: Progress) -> None:
+            nonlocal compacted
+            at, done = step.transaction, step.done
+            if step.stage == "compacting":
+                at, done = self._account.frontier - 1, (compacted := compacted + (step.done != 0))
+            which = "new input" if step.transaction is None else f"transaction {step.transaction}"
+            doing = f"{step.stage} {which}, {step.done} of {step.total} {step.unit} done"
+            self._account.reach(at, _STAGES[step.stage], done, doing)
+            if step.stage == "publishing" and step.done == step.total and step.transaction is not None:
+                self._account.committed(step.transaction)
+                self._heartbeat.soon()
+            progress(step)
+
+        return note

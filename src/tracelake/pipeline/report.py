@@ -1,0 +1,36 @@
+"""What a run of the loop did, as the public API says it."""
+
+from __future__ import annotations
+
+from tracelake.pipeline.loop import RunResult
+from tracelake.records import BadInput, IngestReport, Problem
+
+
+def report_of(result: RunResult, seconds: float) -> IngestReport:
+    """Return what a run did that took so long."""
+    inputs = [*result.ranges, *result.known]
+    bad = tuple(
+        BadInput(
+            taken.path,
+            tuple(Problem(reason, line, offset) for line, offset, reason in taken.problems),
+            taken.problems_total,
+        )
+        for taken in inputs
+        if taken.problems_total
+    )
+    return IngestReport(
+        files=len(inputs),
+        files_known=len(result.known),
+        spans_read=sum(taken.spans for taken in inputs),
+        spans_new=sum(counts.new for counts in result.counts),
+        spans_replaced=sum(counts.replaced for counts in result.counts),
+        spans_repeated=sum(counts.repeated for counts in result.counts)
+        + sum(taken.spans for taken in result.known),
+        traces_touched=sum(counts.traces for counts in result.counts),
+        input_bytes=sum(taken.size_bytes for taken in inputs),
+        transactions=tuple(result.transactions),
+        recovered=tuple(result.recovered),
+        commit=result.commit,
+        bad=bad,
+        seconds=seconds,
+    )

@@ -1,0 +1,1 @@
+"""Replicas of a pipeline: what each one tells of itself, and what that says about it."""

@@ -1,0 +1,47 @@
+"""The record that a replica keeps of itself. Times are seconds since 1970 UTC, by the replica's clock."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+FORMAT_VERSION: Final = 1
+
+
+class Replica(msgspec.Struct, frozen=True, kw_only=True):
+    """What one replica of the pipeline tells of itself. Nothing but display rests on it."""
+
+    name: str
+    instance: str
+    """Random for each process: two of the same name differ in it."""
+    host: str
+    pid: int
+    started_s: float
+    heartbeat_s: float
+    """When the record was written."""
+    frontier: int = 0
+    """The transaction that the replica works on, or waits to begin."""
+    waiting_inputs: int = 0
+    """Segments of the inbox and watched files that no transaction holds, as it last saw them."""
+    waiting_bytes: int = 0
+    oldest_waiting_s: float | None = None
+    """When the oldest of them came."""
+    batches_won: int = 0
+    """Batches of tables that this instance appended."""
+    batches_of_peers: int = 0
+    """Batches of the transactions that it passed which were not its own."""
+    rows_dropped: int = 0
+    """Rows that it had read or shaped when their transaction turned out to be written."""
+    moved_s: float
+    """When its work last moved on; the main loop sets it and the heartbeat only copies it."""
+    doing: str | None = None
+    """What is under way, None between two looks."""
+    failing: bool = False
+    """Whether nothing went well since the last error."""
+    failures: int = 0
+    last_error: str | None = None
+    last_error_s: float | None = None
+    namesake: str | None = None
+    """Another live process that uses the same name."""
+    version: int = FORMAT_VERSION

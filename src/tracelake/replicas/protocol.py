@@ -1,0 +1,98 @@
+"""Every decision about replicas: what counts as progress, and which word a record deserves. Pure.
+
+The rule is: *a replica that gets nothing done never counts as running.* So neither trying again nor looking
+again is progress. Progress is a transaction that goes further than it ever did, an input that is no longer
+there, or a look that finds nothing to do. After an error even that is not enough: until a run goes well, only
+a stage that was not reached before counts, else a writer that fails at the last stage for ever would seem to
+move each time it gets there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+from tracelake.limits import REPLICA_GONE_S, REPLICA_STUCK_S
+from tracelake.replicas.model import Replica
+
+Word: TypeAlias = Literal["running", "idle", "stuck", "gone"]
+NOT_BEGUN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """How far a replica has come, to tell progress from repetition."""
+
+    furthest: tuple[int, int, int] = (0, NOT_BEGUN, 0)
+    """(transaction, stage, tasks done)."""
+    oldest: str | None = None
+    """The input that waited longest at the last look."""
+    failing: bool = False
+    stage: int = NOT_BEGUN
+    """The latest stage reached since a run went well."""
+
+
+def on_look(moves: Moves, frontier: int, oldest: str | None) -> tuple[Moves, bool]:
+    """Note a look at the inputs, of which `oldest` waits longest; return whether that is progress."""
+    moved = oldest is None or oldest != moves.oldest or frontier > moves.furthest[0]
+    furthest = max(moves.furthest, (frontier, NOT_BEGUN, 0))
+    return replace(moves, oldest=oldest, furthest=furthest), moved and not moves.failing
+
+
+def on_stage(moves: Moves, transaction: int, stage: int, done: int) -> tuple[Moves, bool]:
+    """Note that a transaction has come to a stage (0 is the first); return whether that is progress."""
+    at = (transaction, stage, done)
+    moved = stage > moves.stage if moves.failing else at > moves.furthest
+    return replace(moves, furthest=max(moves.furthest, at), stage=max(moves.stage, stage)), moved
+
+
+def on_failure(moves: Moves) -> Moves:
+    """Note that a run failed."""
+    return replace(moves, failing=True)
+
+
+def on_success(moves: Moves) -> tuple[Moves, bool]:
+    """Note that a run went well; after a failure that is progress."""
+    return replace(moves, failing=False, stage=NOT_BEGUN), moves.failing
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a replica is, and why: the reason is empty where the word says it all."""
+
+    word: Word
+    reason: str = ""
+
+
+def status(replica: Replica, now_s: float) -> Status:
+    """Return what a replica is at a time, from what it last told.
+
+    running: something waits or is under way, and it moves. idle: nothing waits. stuck: it fails, or nothing
+    has moved for longer than REPLICA_STUCK_S. gone: it told nothing for longer than REPLICA_GONE_S.
+    """
+    silent_s = now_s - replica.heartbeat_s
+    if silent_s > REPLICA_GONE_S:
+        return Status("gone", f"no sign of life for {silent_s:.0f} s: it was killed, paused or cut off")
+    if replica.failing:
+        return Status("stuck", replica.last_error or "it fails")
+    still_s = now_s - replica.moved_s
+    if still_s > REPLICA_STUCK_S:
+        return Status(
+            "stuck", f"nothing has moved for {still_s:.0f} s: {replica.doing or 'between two looks'}"
+        )
+    return Status("running" if replica.doing or replica.waiting_inputs else "idle")
+
+
+def transactions_behind(replica: Replica, upper: int) -> int:
+    """Return how many transactions the tables hold that the replica has not passed."""
+    return max(0, upper - replica.frontier)
+
+
+def oldest_age_s(replica: Replica, now_s: float) -> float | None:
+    """Return how long the oldest input has been waiting, None where none waits."""
+    return None if replica.oldest_waiting_s is None else max(0.0, now_s - replica.oldest_waiting_s)
+
+
+def batches_of_peers(first: int, frontier: int, won: int, tables: int) -> int:
+    """Return how many batches of the transactions [first, frontier) a replica did not append itself."""
+    return max(0, (frontier - first) * tables - won)

@@ -1,0 +1,163 @@
+"""`GET /metrics`: tables, inbox, replicas and requests in the text format of Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, get_args
+
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
+
+from tracelake._errors import TracelakeError
+from tracelake.records import InboxInfo, ReplicaInfo, TableInfo
+from tracelake.replicas.protocol import Word
+from tracelake.server.reads import LakeReader
+
+OwnReplica = Callable[[], ReplicaInfo]
+OTHER: Final = "other"
+"""The endpoint of requests that no route takes; their paths would make a series each."""
+
+_TABLES: Final = {
+    "rows": "Rows of a table.",
+    "parts": "Parts of a table.",
+    "bytes": "Bytes of a table's parts.",
+    "upper": "The transaction number that the next batch of a table will have.",
+}
+_GAUGES: Final = {
+    "frontier": "The transaction that a replica works on, or waits to begin.",
+    "transactions_behind": "Transactions that the tables hold and a replica has not passed.",
+    "waiting_inputs": "Inputs that no transaction holds yet, as a replica last saw them.",
+    "waiting_bytes": "Bytes of these inputs.",
+    "oldest_waiting_s": "How long the oldest of these inputs has been waiting; 0 where none waits.",
+}
+_COUNTERS: Final = {
+    "batches_won": "Batches of tables that a replica appended.",
+    "batches_of_peers": "Batches of the transactions a replica passed that somebody else had written.",
+    "rows_dropped": "Rows a replica had read or shaped when their transaction was below the upper.",
+    "failures": "Runs of a replica that failed.",
+}
+_TIMES: Final = {
+    "moved_at": ("last_progress", "When the work of a replica last moved on, in seconds since 1970."),
+    "heartbeat_at": ("heartbeat", "When a replica last told of itself, in seconds since 1970."),
+}
+
+
+class Requests:
+    """Counts requests by endpoint and status."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._counter = Counter(
+            "tracelake_http_requests",
+            "Requests by endpoint and status.",
+            ["endpoint", "status"],
+            registry=registry,
+        )
+
+    def count(self, request: Request, status: int) -> None:
+        """Count one request that was answered."""
+        endpoint = getattr(request.scope.get("route"), "path", OTHER)
+        self._counter.labels(endpoint, str(status)).inc()
+
+
+def add_metrics(app: FastAPI, lake: LakeReader, own: OwnReplica | None) -> Requests:
+    """Add the route. `own` tells of the replica in this process, even while its record cannot be written."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_LakeCollector(lake, own))
+
+    @app.get("/metrics", summary="Tables, inbox, replicas and requests, for Prometheus")
+    def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    return Requests(registry)
+
+
+class _LakeCollector(Collector):
+    """Reads the lake at each scrape. A lake that cannot be reached leaves out what only it knows."""
+
+    def __init__(self, lake: LakeReader, own: OwnReplica | None) -> None:
+        self._lake = lake
+        self._own = own
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing is described ahead: that would read the lake when the server starts."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what stands now."""
+        infos: list[ReplicaInfo] = []
+        up = 1
+        try:
+            tables, inbox, infos = self._lake.tables(), self._lake.inbox(), self._lake.replicas()
+        except (TracelakeError, OSError):
+            up = 0
+        yield GaugeMetricFamily("tracelake_lake_up", "Whether the lake could be read just now.", value=up)
+        if up:
+            yield from _of_tables(tables)
+            yield from _of_inbox(inbox)
+        yield from _of_replicas(self._with_own(infos))
+
+    def _with_own(self, infos: list[ReplicaInfo]) -> list[ReplicaInfo]:
+        """Replace the record of this process by what it knows itself."""
+        if self._own is None:
+            return infos
+        own = self._own()
+        for info in infos:
+            if info.instance == own.instance:
+                own = replace(own, transactions_behind=info.transactions_behind)
+        return [*(info for info in infos if info.name != own.name), own]
+
+
+def _of_tables(tables: list[TableInfo]) -> Iterator[Metric]:
+    for name, text in _TABLES.items():
+        family = GaugeMetricFamily(f"tracelake_table_{name}", text, labels=["table"])
+        for table in tables:
+            family.add_metric([table.name], getattr(table, name))
+        yield family
+
+
+def _of_inbox(inbox: InboxInfo) -> Iterator[Metric]:
+    for name, text, value in (
+        ("segments", "Segments that no transaction holds yet.", inbox.segments),
+        ("bytes", "Their bytes.", inbox.bytes),
+        (
+            "oldest_seconds",
+            "How long the oldest has been waiting; 0 where none waits.",
+            inbox.oldest_s or 0.0,
+        ),
+    ):
+        yield GaugeMetricFamily(f"tracelake_inbox_{name}", text, value=value)
+
+
+def _of_replicas(infos: list[ReplicaInfo]) -> Iterator[Metric]:
+    words = GaugeMetricFamily(
+        "tracelake_replica_status", "1 for what a replica is, else 0.", labels=["replica", "status"]
+    )
+    for info in infos:
+        for word in get_args(Word):
+            words.add_metric([info.name, word], int(info.status == word))
+    yield words
+    for name, text in _GAUGES.items():
+        unit = name.removesuffix("_s") + "_seconds" if name.endswith("_s") else name
+        yield _family(GaugeMetricFamily, unit, text, infos, lambda info, name=name: getattr(info, name) or 0)
+    for name, (unit, text) in _TIMES.items():
+        yield _family(
+            GaugeMetricFamily,
+            f"{unit}_timestamp_seconds",
+            text,
+            infos,
+            lambda info, name=name: datetime.fromisoformat(getattr(info, name)).timestamp(),
+        )
+    for name, text in _COUNTERS.items():
+        yield _family(CounterMetricFamily, name, text, infos, lambda info, name=name: getattr(info, name))
+
+
+def _family(kind: Any, name: str, text: str, infos: list[ReplicaInfo], value: Callable[..., float]) -> Metric:
+    family: Metric = kind(f"tracelake_replica_{name}", text, labels=["replica"])
+    for info in infos:
+        family.add_metric([info.name], value(info))  # type: ignore[attr-defined]
+    return family

@@ -1,0 +1,394 @@
+"""Two real replicas on one lake while input comes in: killed, paused and started again at random moments.
+
+    python -m tests.faults.kill_replicas --kills 200 --seed 7
+    python -m tests.faults.kill_replicas --kills 20 --seed 7 --spark
+
+Half of the events are kills (SIGKILL, then a cold start), half are pauses (SIGSTOP, later SIGCONT). At the
+end the tables must equal those of a single writer, each request must be in one transaction, `verify` must
+find nothing, and no gap may have been longer than stated: the longest pause, since a paused process may hold
+SQLite's write lock, and twice what a cold start and a transaction take on this machine. A gap is a time in
+which input waited, one and the same replica was up without a break (past its cold start, neither killed nor
+paused), and nobody committed. The seed decides events and moments; what runs at a moment also depends on the
+machine, so a failure names both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+import tracelake
+from tests.pipeline.spans import a_line, a_span
+from tracelake import Lake
+from tracelake.journal.store import Journal
+from tracelake.limits import REPLICA_GONE_S, REPLICA_HEARTBEAT_S
+from tracelake.otlp.framing import write_segment
+from tracelake.pipeline.executors import InProcess
+from tracelake.storage import FileObjectStore, ObjectStore
+
+NAMES = ("a", "b")
+POLL_S = 0.05
+REST_MAX_S = 120.0
+EVENTS_APART_MAX_S = 30.0
+LONG_PAUSE_FROM = 20
+"""Kills from which on a campaign ends with a pause of PAUSE_MAX_S."""
+PAUSE_MAX_S = REPLICA_GONE_S + 2 * REPLICA_HEARTBEAT_S
+
+Tell = Callable[[str], None]
+
+
+class Feeder:
+    """Puts segments into the inbox, one after the other, from a thread of its own; keeps a copy of each."""
+
+    def __init__(self, objects: ObjectStore, interval_s: float, seed: int) -> None:
+        self._objects = objects
+        self._interval_s = interval_s
+        self._chance = random.Random(seed)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.fed: dict[str, bytes] = {}
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Put no more."""
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._ending.wait(self._chance.uniform(0, 2 * self._interval_s)):
+            number += 1
+            path = f"inbox/{number:08}.segment"
+            self.fed[path] = self._segment(number)
+            self._objects.create(path, self.fed[path])
+
+    def _segment(self, number: int) -> bytes:
+        """Return a segment with new spans, and some that repeat or replace earlier ones."""
+        spans = [a_span(number, part, end=10, note=f"new {number}") for part in range(3)]
+        earlier = self._chance.randrange(number)
+        spans.append(a_span(earlier, 0, end=10 + number, note=f"later claim {number}"))
+        spans.append(a_span(earlier, 1, end=10, note=f"new {earlier}"))
+        return write_segment([("json", a_line(*spans, service=f"shop-{number % 3}"))])
+
+
+class Replica:
+    """`tracelake pipeline run` as a process, again after each kill."""
+
+    def __init__(self, lake: Path, name: str, *, spark: bool) -> None:
+        program = "tracelake.cli" if spark else "tests.faults.replica_process"
+        self.name = name
+        self._command = [sys.executable, "-m", program, "pipeline", "run", "--lake", str(lake)]
+        self._command += ["--replica", name, "--interval", "0.2", "--json"]
+        self._log = lake.with_name(f"{lake.name}-{name}.log")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.paused_since: float | None = None
+        self._working_since: float | None = None
+        self._log_at = 0
+
+    def start(self) -> None:
+        """Start cold."""
+        self._working_since = None
+        with self._log.open("ab") as log:
+            self._log_at = log.tell()
+            self._process = subprocess.Popen(
+                self._command, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+
+    def alive(self) -> bool:
+        """Whether it is neither dead nor paused."""
+        return self._process is not None and self._process.poll() is None and self.paused_since is None
+
+    def working_since(self) -> float | None:
+        """Return since when it has been up without a break; None while it is dead, paused or starting."""
+        if not self.alive():
+            self._working_since = None
+        elif self._working_since is None and b"looks for input" in self._log.read_bytes()[self._log_at :]:
+            self._working_since = time.monotonic()
+        return self._working_since
+
+    def kill(self) -> None:
+        """End it at once, as kill -9 does; what it had started is left to find out by itself."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.communicate()
+        self.paused_since = None
+
+    def pause(self) -> None:
+        """Stop its time: the process and all that it has started."""
+        self.paused_since, self._working_since = time.monotonic(), None
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+        self.paused_since = None
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        with_children = psutil.Process(self._process.pid)
+        for process in [with_children, *with_children.children(recursive=True)]:
+            try:
+                process.send_signal(number)
+            except psutil.NoSuchProcess:
+                continue  # a worker that has ended meanwhile
+
+    def end(self) -> dict[str, object]:
+        """Let it finish, and return what it says it did."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        said, _ = self._process.communicate(timeout=REST_MAX_S)
+        assert self._process.returncode == 0, self.log()
+        told: dict[str, object] = json.loads(said)
+        return told
+
+    def log(self) -> str:
+        """Return what it wrote to standard error, over all its lives."""
+        return self._log.read_text("utf-8", errors="replace")
+
+
+@dataclass
+class Gaps:
+    """Measures how long output stood still while input waited and one replica was up without a break."""
+
+    longest_s: float = 0.0
+    commits: int = 0
+    _head: str | None = None
+    _moved: float = field(default_factory=time.monotonic)
+
+    def look(self, head: str | None, *, waiting: bool, working_since: Sequence[float | None]) -> None:
+        """Note what stands now."""
+        now = time.monotonic()
+        self.commits += head != self._head
+        if head != self._head or not waiting:
+            self._head, self._moved = head, now
+        for since in working_since:
+            if since is not None:
+                self.longest_s = max(self.longest_s, now - max(since, self._moved))
+
+
+class Campaign:
+    """Two replicas, a feeder, and what happens to them."""
+
+    def __init__(self, folder: Path, seed: int, tell: Tell, *, spark: bool = False) -> None:
+        self._chance = random.Random(seed)
+        self._seed = seed
+        self._tell = tell
+        self._path = folder / "lake"
+        self._lake = tracelake.init(self._path)
+        self._replicas = [Replica(self._path, name, spark=spark) for name in NAMES]
+        self._objects = FileObjectStore(self._path)
+        self._feeder = Feeder(self._objects, 0.5 if spark else 0.15, seed)
+        self._resume_at: dict[str, float] = {}
+        self._events: Counter[str] = Counter()
+        self._gap_max_s = PAUSE_MAX_S
+        self.gaps = Gaps()
+
+    def run(self, kills: int) -> None:
+        """Do so many kills and pauses, let the replicas come to rest, and check everything."""
+        with closing(self._lake):
+            try:
+                for replica in self._replicas:
+                    replica.start()
+                self._feeder.start()
+                apart_s = self._seconds_to_a_commit()
+                for number in range(kills):
+                    self._one_event(number + 1, kills)
+                    self._wait(min(self._chance.expovariate(1 / apart_s), EVENTS_APART_MAX_S))
+                if kills >= LONG_PAUSE_FROM:
+                    self._long_pause()
+                self._come_to_rest()
+            finally:
+                self._feeder.stop()
+                for replica in self._replicas:
+                    if replica.alive() or replica.paused_since is not None:
+                        replica.kill()
+            self._check()
+
+    def _long_pause(self) -> None:
+        """Pause one for so long that the others see it as gone, while the other one works."""
+        if self._replicas[0].paused_since is None:
+            self._replicas[0].pause()
+        self._resume_at[self._replicas[0].name] = time.monotonic() + PAUSE_MAX_S
+        self._wait(PAUSE_MAX_S)
+        assert self._events["seen as gone"], "a paused replica was never seen as gone"
+
+    def _seconds_to_a_commit(self) -> float:
+        """Return what a cold start and a transaction take here: kills at that distance let some of them succeed."""
+        started = time.monotonic()
+        while not self.gaps.commits or not self._lake.log(limit=1):
+            self._wait(POLL_S)
+            assert time.monotonic() - started < REST_MAX_S, "no replica comes up"
+        took_s = time.monotonic() - started
+        self._tell(f"a cold start and a transaction: {took_s:.1f} s")
+        self._gap_max_s = PAUSE_MAX_S + 2 * took_s
+        return min(took_s, EVENTS_APART_MAX_S) / 2  # each event meets one of the two
+
+    def _one_event(self, number: int, kills: int) -> None:
+        replica = self._chance.choice(self._replicas)
+        kill = self._chance.random() < 0.5 or replica.paused_since is not None
+        if kill:
+            what = "killed while paused" if replica.paused_since is not None else "killed"
+            replica.kill()
+            self._resume_at.pop(replica.name, None)
+            replica.start()
+        else:
+            what = "paused"
+            pause_s = min(self._chance.expovariate(1 / 2.0), PAUSE_MAX_S)
+            if self._chance.random() < 0.05:
+                pause_s = PAUSE_MAX_S
+            replica.pause()
+            self._resume_at[replica.name] = time.monotonic() + pause_s
+        self._events[what] += 1
+        if number % 10 == 0 or number == kills:
+            self._tell(
+                f"event {number} of {kills}: {replica.name} {what}; {self.gaps.commits} commits, "
+                f"longest gap {self.gaps.longest_s:.1f} s"
+            )
+
+    def _wait(self, seconds: float) -> None:
+        """Watch for so long, resuming whoever has been paused long enough."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self._watch()
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(POLL_S)
+
+    def _watch(self) -> None:
+        for replica in self._replicas:
+            paused_s = time.monotonic() - (replica.paused_since or time.monotonic())
+            if paused_s > REPLICA_GONE_S + 1:
+                self._must_show_as_gone(replica)
+            if replica.paused_since is not None and time.monotonic() >= self._resume_at[replica.name]:
+                replica.resume()
+            died = replica.paused_since is None and not replica.alive()
+            assert not died, f"{replica.name} ended by itself: {replica.log()[-2000:]}"
+        commits = self._lake.log(limit=1)
+        self.gaps.look(
+            commits[0].id if commits else None,
+            waiting=any(True for _ in self._objects.list("inbox/")),
+            working_since=[replica.working_since() for replica in self._replicas],
+        )
+
+    def _must_show_as_gone(self, replica: Replica) -> None:
+        told = {info.name: info.status for info in self._lake.replicas()}
+        assert told.get(replica.name, "gone") == "gone", f"{replica.name} is paused, and shows as {told}"
+        self._events["seen as gone"] = 1
+
+    def _come_to_rest(self) -> None:
+        """Stop the input, resume everybody, and wait until nothing waits and both are at the end."""
+        self._feeder.stop()
+        for replica in self._replicas:
+            if replica.paused_since is not None:
+                replica.resume()
+        deadline = time.monotonic() + REST_MAX_S
+        while True:
+            self._watch()
+            infos = self._lake.replicas()
+            upper = self._lake.table("spans").info().upper
+            if (
+                self._lake.inbox().segments == 0
+                and {info.name: info.frontier for info in infos} == dict.fromkeys(NAMES, upper)
+                and {info.status for info in infos} == {"idle"}
+            ):
+                break
+            assert time.monotonic() < deadline, f"not at rest at upper {upper}: {infos}"
+            time.sleep(POLL_S)
+        for replica in self._replicas:
+            told = replica.end()
+            info = told["replica"]
+            assert isinstance(info, dict)
+            self._tell(
+                f"{replica.name}, in its last life: {told['transactions']} transactions, "
+                f"{info['batches_won']} batches won, {info['batches_of_peers']} of peers, "
+                f"{info['rows_dropped']} rows dropped, {info['failures']} failures"
+            )
+
+    def _check(self) -> None:
+        """Compare with a single writer that takes the same transactions, in a lake of its own."""
+        fed = self._feeder.fed
+        journal = Journal(self._lake._key_value, "main")
+        upper = self._lake.table("spans").info().upper
+        taken = [
+            [item.path for ranges in step.sources.values() for item in ranges]
+            for step in (journal.read(number).step for number in range(upper))
+            if step is not None
+        ]
+        flat = [path for paths in taken for path in paths]
+        lost, twice = sorted(set(fed) - set(flat)), [path for path, n in Counter(flat).items() if n > 1]
+        assert not lost, f"in no transaction: {lost}; quarantine: {self._in('quarantine/')}"
+        assert not twice, f"in more than one transaction: {twice} of {taken}"
+        assert len(self._lake.log()) == upper == len(taken)
+        expected = self._single_writer(fed, taken)
+        found = contents(self._lake)
+        assert found == expected, f"the tables are not those of a single writer: {found}, {expected}"
+        report = self._lake.verify()
+        assert report.findings == (), report.findings
+        events = ", ".join(f"{count} {what}" for what, count in sorted(self._events.items()))
+        self._tell(
+            f"{events}; {len(fed)} segments in {upper} transactions, {report.rows} rows: "
+            "the tables are those of a single writer, verify finds nothing"
+        )
+        self._tell(f"longest gap: {self.gaps.longest_s:.2f} s (stated: {self._gap_max_s:.0f} s)")
+        assert self.gaps.longest_s <= self._gap_max_s
+
+    def _in(self, prefix: str) -> list[str]:
+        return [info.path for info in self._objects.list(prefix)]
+
+    def _single_writer(self, fed: dict[str, bytes], taken: Sequence[Sequence[str]]) -> list[str]:
+        with (
+            tracelake.init(self._path.with_name("reference")) as reference,
+            closing(reference.pipeline(executor=InProcess())) as pipeline,
+        ):
+            for paths in taken:
+                for path in paths:
+                    reference.objects.put(path, fed[path])
+                assert pipeline.run_once() is not None
+            return contents(reference)
+
+
+def contents(lake: Lake) -> list[str]:
+    """Return a hash of each table."""
+    return [lake.table(name).content_hash() for name in ("spans", "traces")]
+
+
+def main() -> None:
+    """Run a campaign."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=50, help="kills and pauses")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--spark", action="store_true", help="replicas run Spark")
+    arguments = parser.parse_args()
+    seed = random.randrange(1 << 32) if arguments.seed is None else arguments.seed
+    print(f"seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="tracelake-faults-") as name:
+        os.environ["XDG_CACHE_HOME"] = str(Path(name) / "cache")
+        started = time.monotonic()
+        Campaign(Path(name), seed, lambda line: print(line, flush=True), spark=arguments.spark).run(
+            arguments.kills
+        )
+        print(f"{time.monotonic() - started:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""S7 on real processes: two replicas, killed and paused at random, write what a single one would have written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.faults.kill_replicas import Campaign
+
+KILLS = 4
+SEED = 5
+"""`make faults-replicas` does more of it, and with Spark."""
+
+
+def test_two_replicas_killed_and_paused(tmp_path: Path) -> None:
+    """The tables are those of a single writer, each request is in one transaction, and output never stopped."""
+    campaign = Campaign(tmp_path, SEED, print)
+    campaign.run(KILLS)
+    assert campaign.gaps.commits > 0

@@ -1,0 +1,197 @@
+"""The pipeline as one of several replicas: its account, failures that pass, files that appear, an orderly end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.pipeline.spans import a_line, a_span
+from tests.storage.servers.postgres import PostgresServer
+from tracelake import InboxPipeline, Lake, limits
+from tracelake._errors import StorageError
+from tracelake.otlp.framing import write_segment
+from tracelake.pipeline import watching
+from tracelake.pipeline.background import PipelineLoop
+from tracelake.pipeline.executors import InProcess
+from tracelake.replicas.heartbeat import replicas
+from tracelake.storage import open_key_value, open_objects
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """Return a new lake."""
+    with tracelake.init(tmp_path / "lake") as opened:
+        yield opened
+
+
+def arrive(lake: Lake, number: int) -> None:
+    """Put a segment into the inbox."""
+    lake.objects.put(f"inbox/{number:03}.segment", write_segment([("json", a_line(a_span(number, number)))]))
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def test_two_replicas_account_for_every_batch(lake: Lake) -> None:
+    """Batches won and batches of peers add up to all batches, and the one that comes late drops what it read."""
+    a = lake.pipeline(replica="a", executor=InProcess())
+    b = lake.pipeline(replica="b", executor=InProcess())
+    assert b.run_once() is None
+    for number in range(3):
+        arrive(lake, number)
+        assert a.run_once() is not None
+        assert b.run_once() is None
+    assert (a.replica().frontier, b.replica().frontier) == (3, 3)
+    assert (a.replica().batches_won, a.replica().batches_of_peers) == (6, 0)
+    assert (b.replica().batches_won, b.replica().batches_of_peers) == (0, 6)
+    arrive(lake, 3)
+    overtaken: list[object] = []
+
+    def overtake(step: tracelake.Progress) -> None:
+        if step.stage == "writing" and not overtaken:
+            overtaken.append(a.run_once())
+
+    b.run_once(overtake)
+    assert overtaken
+    assert lake.table("spans").info().rows == 4
+    assert (b.replica().batches_won, b.replica().batches_of_peers) == (0, 8)
+    assert b.replica().rows_dropped == 2, "a span and a trace"
+    assert {b.replica().status, a.replica().status} == {"idle"}
+    assert lake.verify().ok
+
+
+def test_a_store_that_is_away_is_survived(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others see the replica as stuck with the reason, and it goes on once the store is back, by itself."""
+    put, away = lake.objects.put, [True]
+
+    def failing_put(path: str, data: bytes) -> None:
+        if away and path.startswith("shards/"):
+            raise StorageError("no space left on device")
+        put(path, data)
+
+    monkeypatch.setattr(lake.objects, "put", failing_put)
+    pipeline = lake.pipeline(replica="a", executor=InProcess())
+    pipeline.start()
+    said: list[str] = []
+    loop = PipelineLoop(pipeline.run_once, 0.05, lambda error, _pause_s: said.append(str(error)))
+    arrive(lake, 0)
+    loop.start()
+    until(lambda: [info.status for info in lake.replicas()] == ["stuck"])
+    until(lambda: len(said) >= 2)
+    (info,) = lake.replicas()
+    assert info.reason == "no space left on device"
+    assert info.waiting_inputs == 1
+    assert info.failures >= 1
+    away.clear()
+    until(lambda: lake.table("spans").info().rows == 1)
+    until(lambda: [info.status for info in lake.replicas()] == ["idle"])
+    assert lake.replicas()[0].last_error == "no space left on device"
+    loop.stop()
+    pipeline.close()
+    assert lake.replicas() == []
+
+
+def test_a_changed_source_stays_stuck_until_it_is_put_back(lake: Lake, tmp_path: Path) -> None:
+    """The error stays in sight, nothing is published, and the pipeline goes on when the file is as it was."""
+    path = tmp_path / "watched.jsonl"
+    path.write_bytes(a_line(a_span(0, 0)))
+    os.utime(path, (1, 1))
+    pipeline = lake.pipeline(replica="a", watch=[str(tmp_path / "*.jsonl")], executor=InProcess())
+
+    def fail_after_the_step(step: tracelake.Progress) -> None:
+        if step.stage == "writing":
+            raise StorageError("no store")
+
+    with pytest.raises(StorageError):
+        pipeline.run_once(fail_after_the_step)
+    path.write_bytes(a_line(a_span(0, 1)))
+    for _ in range(2):
+        with pytest.raises(tracelake.SourceChangedError):
+            pipeline.run_once()
+        assert (pipeline.replica().status, lake.log()) == ("stuck", [])
+        assert "Put it back" in pipeline.replica().reason
+    path.write_bytes(a_line(a_span(0, 0)))
+    assert pipeline.run_once() is not None
+    assert (pipeline.replica().status, lake.table("spans").info().rows) == ("idle", 1)
+
+
+def test_files_that_appear_are_taken_once(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is taken when it has been quiet, once for its content, also by the next process and by peers."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    pattern = str(folder / "**/*.jsonl")
+    a = lake.pipeline(replica="a", watch=[pattern], executor=InProcess())
+    b = lake.pipeline(replica="b", watch=[pattern], executor=InProcess())
+    assert a.run_once() is None
+    path = folder / "one.jsonl"
+    path.write_bytes(a_line(a_span(0, 0)))
+    assert a.run_once() is None, "somebody may still be writing it"
+    monkeypatch.setattr(watching, "WATCHED_FILE_QUIET_S", -1.0)
+    report = a.run_once()
+    assert report is not None
+    assert (report.spans_new, report.transactions) == (1, (0,))
+    assert a.run_once() is None
+    (folder / "copy.jsonl").write_bytes(path.read_bytes())
+    (folder / "bad.jsonl").write_bytes(b"nothing")
+    found = b.run_once()
+    assert found is not None
+    assert (found.files_known, found.transactions, len(found.bad)) == (2, (), 1)
+    assert b.run_once() is None, "neither known nor bad files are read again and again"
+    path.write_bytes(a_line(a_span(0, 0), a_span(0, 1)))
+    again = b.run_once()
+    assert again is not None
+    assert (again.spans_new, again.spans_repeated) == (1, 1)
+
+
+def test_stop_ends_after_the_transaction_under_way(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more waiting, the one that is begun is finished and no other is begun."""
+    monkeypatch.setattr("tracelake.pipeline.continuous.TRANSACTION_INPUT_MAX_BYTES", 1)
+    for number in range(3):
+        arrive(lake, number)
+    pipeline = lake.pipeline(executor=InProcess())
+    stopping: list[str] = []
+    report = pipeline.run_once(lambda step: stopping.append(step.stage), lambda: "writing" in stopping)
+    assert report is not None
+    assert report.transactions == (0,)
+    assert lake.inbox().segments == 2
+    assert [info.transactions for info in [pipeline.run_once()] if info] == [(1, 2)]
+
+
+def test_a_postgresql_that_stops_and_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the server is away the replica says that it is stuck and why; then it goes on without a restart."""
+    monkeypatch.setattr(limits, "STORE_CONNECT_TIMEOUT_S", 4.0)
+    server = PostgresServer()
+    try:
+        with closing(open_key_value(server.url(server.new_schema()))) as records:
+            objects = open_objects(tmp_path.as_uri())
+            pipeline = InboxPipeline(records, objects, 2, InProcess(), replica="a")
+            pipeline.start()
+            loop = PipelineLoop(pipeline.run_once, 0.05, lambda *_: None)
+            loop.start()
+            until(lambda: [replica.name for replica in replicas(records)] == ["a"])
+            server.kill()
+            objects.put("inbox/1.segment", write_segment([("json", a_line(a_span(0, 0)))]))
+            until(lambda: pipeline.replica().status == "stuck", 60)
+            assert "127.0.0.1" in pipeline.replica().reason
+            server.start()
+            until(lambda: pipeline.replica().frontier == 1, 60)
+            until(lambda: [replica.frontier for replica in replicas(records)] == [1])
+            until(lambda: pipeline.replica().status == "idle")
+            loop.stop()
+            pipeline.close()
+            assert replicas(records) == []
+    finally:
+        server.close()

@@ -1,0 +1,135 @@
+"""The record of a replica: written beside the work, never in its way, and honest about others of its name."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tracelake import limits
+from tracelake._errors import StorageError
+from tracelake.replicas import heartbeat as heartbeats
+from tracelake.replicas.account import Account, Tally, Waiting
+from tracelake.replicas.heartbeat import PARTITION, Heartbeat, replicas
+from tracelake.replicas.protocol import status
+from tracelake.storage import MemoryKeyValueStore
+from tracelake.storage.ports import Expected, Indeterminate, Outcome
+
+
+class FailingStore(MemoryKeyValueStore):
+    """Records whose writes fail, or whose replies are lost, while told so."""
+
+    failing = False
+    losing = False
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        """Write, fail, or write and not know it."""
+        if self.failing:
+            raise StorageError("no store")
+        outcome = super().set_if(partition, key, value, expected)
+        return Indeterminate("lost", "no reply") if self.losing else outcome
+
+
+def account(name: str = "a") -> Account:
+    """Return a new account."""
+    return Account(name, Tally(), tables=2)
+
+
+def until(condition: object, seconds: float = 5.0) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + seconds
+    while not (callable(condition) and condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+def test_the_record_says_what_the_account_says() -> None:
+    """Frontier, what waits, what was won and dropped, and the last error."""
+    store, tally = MemoryKeyValueStore(), Tally()
+    own = Account("a", tally, tables=2)
+    own.look(3, [Waiting("inbox/1", 10, 5.0), Waiting("inbox/2", 20, 6.0)])
+    own.reach(None, 0, 1, "reading new input")
+    tally.won, tally.rows_dropped = 1, 7
+    own.committed(4)
+    own.failed(OSError("no space left"))
+    Heartbeat(store, own).beat()
+    (record,) = replicas(store)
+    assert (record.name, record.instance, record.frontier) == ("a", own.instance, 5)
+    assert (record.waiting_inputs, record.waiting_bytes, record.oldest_waiting_s) == (2, 30, 5.0)
+    assert (record.batches_won, record.batches_of_peers, record.rows_dropped) == (1, 3, 7)
+    assert (record.failing, record.failures, record.last_error) == (True, 1, "no space left")
+    own.went_well()
+    assert own.record().failing is False
+    assert own.record().last_error == "no space left", "kept, to be looked at later"
+
+
+def test_the_heartbeat_reports_no_progress_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the main loop hangs, beats go on and the time of its last move stays."""
+    monkeypatch.setattr(heartbeats, "REPLICA_HEARTBEAT_S", 0.01)
+    store, own = MemoryKeyValueStore(), account()
+    own.begin("reading new input")
+    moved_s = own.record().moved_s
+    beating = Heartbeat(store, own)
+    beating.start()
+    until(lambda: replicas(store) and replicas(store)[0].heartbeat_s > moved_s + 0.1)
+    (record,) = replicas(store)
+    assert record.moved_s == moved_s
+    assert status(record, record.heartbeat_s).word == "running"
+    hung = record.heartbeat_s + limits.REPLICA_STUCK_S
+    assert status(record, record.heartbeat_s + 0.01).word == "running"
+    assert own.record().moved_s + limits.REPLICA_STUCK_S < hung
+    beating.stop()
+    assert replicas(store) == [], "one that ended in order is not missed"
+
+
+def test_a_store_that_fails_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beats that fail, and beats whose reply is lost, are followed by others, and nobody is met by mistake."""
+    monkeypatch.setattr(heartbeats, "REPLICA_HEARTBEAT_S", 0.01)
+    store, own, met = FailingStore(), account(), list[str]()
+    store.failing = True
+    beating = Heartbeat(store, own)
+    beating.start(met.append)
+    time.sleep(0.05)
+    store.failing, store.losing = False, True
+    until(lambda: replicas(store))
+    time.sleep(0.05)
+    store.losing = False
+    seen = replicas(store)[0].heartbeat_s
+    until(lambda: replicas(store)[0].heartbeat_s > seen)
+    beating.stop()
+    assert met == []
+
+
+def test_two_of_one_name_notice_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both say so once, in their records too; the successor of one that was killed does not."""
+    store, met = MemoryKeyValueStore(), list[str]()
+    killed, successor = Heartbeat(store, account()), Heartbeat(store, account())
+    for one in (killed, successor):
+        monkeypatch.setattr(one, "_on_namesake", met.append)
+    killed.beat()
+    for _ in range(3):
+        successor.beat()
+    assert met == []
+    assert replicas(store)[0].namesake is None
+    killed.beat()  # it was only paused
+    assert len(met) == 1
+    successor.beat()
+    assert len(met) == 2
+    assert "process" in str(replicas(store)[0].namesake)
+    for _ in range(3):
+        killed.beat()
+        successor.beat()
+    assert len(met) == 2
+
+
+def test_records_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that starts removes what is left of those that are gone for long; unknown formats are left out."""
+    store = MemoryKeyValueStore()
+    Heartbeat(store, account("old")).beat()
+    store.set(PARTITION, "strange", b'{"version": 99}')
+    monkeypatch.setattr(heartbeats, "REPLICA_FORGOTTEN_S", -1.0)
+    beating = Heartbeat(store, account("new"))
+    beating.start()
+    until(lambda: [record.name for record in replicas(store)] == ["new"])
+    beating.stop()
+    assert store.get(PARTITION, "strange") is not None

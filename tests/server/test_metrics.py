@@ -1,0 +1,102 @@
+"""`GET /metrics`: tables, inbox, replicas and requests."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+import tracelake
+from tests.server.client import Client
+from tests.server.fake_lake import FakeLake, span_row
+from tests.server.faults import FaultyStore
+from tracelake import InboxInfo
+from tracelake._errors import StorageError
+from tracelake.pipeline.executors import InProcess
+from tracelake.server.app import create_app
+from tracelake.tracking.inbox import Inbox
+
+Samples = dict[tuple[str, str], float]
+
+
+def scrape(client: Client) -> Samples:
+    """Return the samples, by name and values of labels."""
+    response = client.get("/metrics")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return {
+        (sample.name, " ".join(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+def test_a_lake_with_a_replica(tmp_path: Path) -> None:
+    """Each figure of a real lake with one transaction and one segment that waits."""
+    with tracelake.init(tmp_path / "lake") as lake, closing(Inbox(lake.objects)) as inbox:
+        line = b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"%s","spanId":"%s"}]}]}]}'
+        inbox.append("json", line % (b"1" * 32, b"1" * 16))
+        pipeline = lake.pipeline(replica="a", executor=InProcess())
+        pipeline.run_once()
+        pipeline.start()
+        inbox.append("json", line % (b"2" * 32, b"1" * 16))
+        samples = scrape(Client(create_app(lake, inbox, own_replica=pipeline.replica)))
+        pipeline.close()
+        size = lake.table("spans").info().bytes
+    assert samples["tracelake_lake_up", ""] == 1
+    assert samples["tracelake_table_rows", "spans"] == samples["tracelake_table_parts", "traces"] == 1
+    assert samples["tracelake_table_bytes", "spans"] == size
+    assert samples["tracelake_table_upper", "traces"] == samples["tracelake_replica_frontier", "a"] == 1
+    assert samples["tracelake_inbox_segments", ""] == 1
+    assert samples["tracelake_inbox_bytes", ""] > len(line)
+    assert 0 <= samples["tracelake_inbox_oldest_seconds", ""] < 60
+    assert samples["tracelake_replica_batches_won_total", "a"] == 2
+    assert samples["tracelake_replica_batches_of_peers_total", "a"] == 0
+    assert samples["tracelake_replica_rows_dropped_total", "a"] == 0
+    assert samples["tracelake_replica_failures_total", "a"] == 0
+    assert samples["tracelake_replica_transactions_behind", "a"] == 0
+    words = {key[1]: value for key, value in samples.items() if key[0] == "tracelake_replica_status"}
+    assert words.pop("a running") + words.pop("a idle") == 1
+    assert words == {"a stuck": 0, "a gone": 0}
+    assert {
+        "tracelake_replica_last_progress_timestamp_seconds",
+        "tracelake_replica_oldest_waiting_seconds",
+    } <= {name for name, _ in samples}
+
+
+def test_requests_are_counted_by_endpoint_and_status(client: Client) -> None:
+    """Endpoints are the routes, not the paths, so that no client can make series without end."""
+    client.get(f"/api/v1/traces/{'0' * 32}")
+    client.get(f"/api/v1/traces/{'1' * 32}")
+    client.get("/nowhere/1")
+    client.get("/nowhere/2")
+    client.post("/v1/traces", content=b"{", headers={"Content-Type": "application/json"})
+    samples = scrape(client)
+    name = "tracelake_http_requests_total"
+    counted = {labels: value for (sample, labels), value in samples.items() if sample == name}
+    assert counted == {"/api/v1/traces/{trace_id} 404": 2, "other 404": 2, "/v1/traces 400": 1}
+    assert scrape(client)[name, "/metrics 200"] == 1
+
+
+class AwayLake(FakeLake):
+    """A lake whose store cannot be reached."""
+
+    def inbox(self) -> InboxInfo:
+        """Fail."""
+        raise StorageError("no store")
+
+
+def test_a_lake_that_is_away(tmp_path: Path) -> None:
+    """The scrape is answered, with what this process knows: that the lake is away, and its own replica."""
+    with (
+        tracelake.init(tmp_path / "lake") as lake,
+        closing(Inbox(FaultyStore())) as inbox,
+        closing(lake.pipeline(replica="own", executor=InProcess())) as pipeline,
+    ):
+        app = create_app(AwayLake([span_row()]), inbox, own_replica=pipeline.replica)
+        samples = scrape(Client(app))
+    assert samples["tracelake_lake_up", ""] == 0
+    assert ("tracelake_table_rows", "spans") not in samples
+    assert samples["tracelake_replica_status", "own idle"] == 1
