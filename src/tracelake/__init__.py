@@ -42,6 +42,7 @@ from tracelake.records import (
 )
 
 if _TYPE_CHECKING:
+    from tracelake.changes import Changes
     from tracelake.lake import InboxPipeline, Lake, init, open
     from tracelake.table import Table
 
@@ -49,6 +50,7 @@ __version__ = _version("tracelake")
 
 __all__ = [
     "BadInput",
+    "Changes",
     "CommitInfo",
     "DamageError",
     "DecodeError",
@@ -80,11 +82,20 @@ __all__ = [
     "open",
 ]
 
-_LAZY = {"InboxPipeline": "lake", "Lake": "lake", "Table": "table", "init": "lake", "open": "lake"}
+_LAZY = {
+    "Changes": "changes",
+    "InboxPipeline": "lake",
+    "Lake": "lake",
+    "Table": "table",
+    "init": "lake",
+    "open": "lake",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Import what brings DuckDB, Polars and tantivy along only when it is used: `tracelake --help` is quick."""
+    """Import what brings DuckDB, Polars, tantivy or Spark along only when it is used, so that commands are quick."""
+    if name == "spark":
+        return _import_module("tracelake.spark")
     if name in _LAZY:
         return getattr(_import_module(f"tracelake.{_LAZY[name]}"), name)
     raise AttributeError(f"module 'tracelake' has no attribute {name!r}")

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from tracelake._errors import DamageError, LakeExistsError, LakeNotFoundError, NotFoundError, UsageError
 from tracelake._settings import find_lake
+from tracelake.lake_tables import LakeTables
 from tracelake.limits import BUCKETS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.executors import Executor, Spark
 from tracelake.pipeline.inputs import INBOX, Input, find_files, into_transactions
@@ -27,8 +28,9 @@ from tracelake.pipeline.loop import Pipeline, RunResult
 from tracelake.pipeline.progress import OnProgress, silent
 from tracelake.records import BadInput, CommitInfo, Hit, IngestReport, Problem, TableInfo, Trace, VerifyReport
 from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
-from tracelake.table import Table
+from tracelake.table import Origin, Table
 from tracelake.tracking.inbox import Inbox
+from tracelake.user_tables.write import Stores
 from tracelake.verify import Verifier
 from tracelake.versions.store import COMMITS, Repository
 from tracelake.view import View
@@ -89,7 +91,7 @@ def _directory(path: str) -> Path:
     return Path(path).expanduser().resolve()
 
 
-class Lake:
+class Lake(LakeTables):
     """One lake. Threads may share it; `close` it, or use it in a `with` block."""
 
     def __init__(self, root: Path) -> None:
@@ -198,7 +200,9 @@ class Lake:
         if view is None or view[0] != head:
             entries = {} if head is None else self._repository.entries(head)
             cache = _cache_directory(self.config.id)
-            view = (head, View(entries, self._key_value, self.objects, self.config.buckets, cache))
+            origin = None if head is None else Origin(self.objects.url, head)
+            buckets = self.config.buckets
+            view = (head, View(entries, self._key_value, self.objects, buckets, cache, origin))
             self._view = view
         return view[1]  # not self._view, which another thread may have changed
 
@@ -231,6 +235,16 @@ class Lake:
     def trace(self, trace_id: str, at: str = "main") -> Trace:
         """Return all spans of a trace, by its id or the unique beginning of it. Raises NotFoundError."""
         return self.view(at).trace(trace_id)
+
+    @property
+    def default_buckets(self) -> int:
+        """Hash buckets of the lake's tables."""
+        return self.config.buckets
+
+    @property
+    def stores(self) -> Stores:
+        """Where the lake is, for writers."""
+        return Stores(self._key_value, self.objects, str(_cache_directory(self.config.id) / "parts"))
 
     def log(self, ref: str = "main", limit: int | None = None) -> list[CommitInfo]:
         """Return commits, newest first."""

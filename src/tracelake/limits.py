@@ -33,6 +33,20 @@ BUCKETS_DEFAULT: Final = 8
 """Hash buckets of a new lake."""
 ROW_GROUP_ROWS: Final = 16_384
 """Rows of one Parquet row group: small enough for point reads, large enough to compress."""
+STATISTICS_TEXT_MAX_CHARS: Final = 40
+"""A part keeps the least and greatest text of a column only where neither is longer."""
+SPLIT_MIN_BYTES: Final = 32 * MIB
+"""Parts are read by one task together until they have so many bytes, as stored."""
+SPLIT_BATCH_ROWS: Final = 8_192
+"""Rows of one Arrow batch that a task yields."""
+STAGED_ROWS_MAX_BYTES: Final = 64 * MIB
+"""Arrow bytes that a task that writes to a table of the user holds before it writes parts."""
+SMALL_PARTS_MAX_BYTES: Final = 8 * MIB
+"""Parts of one bucket that one write to such a table brings are made one, where they are not larger together."""
+UPPER_MISMATCHES_MAX: Final = 100
+"""Other writers that may be faster, one after the other, before such a write is given up."""
+LISTEN_POLL_S: Final = 0.5
+"""How often a listener looks for new commits."""
 CHECKED_PARTS_MAX: Final = 100_000
 """Parts that a process remembers to have compared with their checksums; beyond that it compares them again."""
 

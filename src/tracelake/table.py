@@ -1,35 +1,40 @@
-"""A table as of one commit, read through DuckDB: parts less retracted rows."""
+"""A table as of one commit, for Arrow, Polars, DuckDB and Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import duckdb
 import polars as pl
 import pyarrow as pa
 
-from tracelake._errors import DamageError, QueryError
+from tracelake._errors import UsageError
 from tracelake.records import TableInfo
-from tracelake.shards.buckets import bucket_of
-from tracelake.shards.model import Part
-from tracelake.shards.parts import check_part
-from tracelake.shards.store import Snapshot
-from tracelake.storage import LocalFiles
+from tracelake.scan import Scan, connection, literal, quoted_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where another process finds the same table: the lake, and the commit."""
+
+    lake: str
+    at: str
 
 
 class Table:
     """One table of one commit. It never changes; ask the lake again for a newer one."""
 
-    def __init__(
-        self, name: str, schema: pa.Schema, snapshot: Snapshot, files: LocalFiles, buckets: int
-    ) -> None:
+    def __init__(self, name: str, scan: Scan, origin: Origin | None = None) -> None:
         self.name = name
-        self.schema = schema
-        self._snapshot = snapshot
-        self._files = files
-        self._buckets = buckets
+        self.schema = scan.layout.schema
+        self.scan = scan
+        self._origin = origin
 
     def to_arrow(
         self,
@@ -50,7 +55,7 @@ class Table:
             QueryError: a column, condition or order that DuckDB refuses.
             DamageError: a part is missing or damaged.
         """
-        return self._select(self._snapshot, columns, where, order_by, limit)
+        return self.scan.select(columns, where, order_by, limit)
 
     def to_polars(
         self,
@@ -69,34 +74,66 @@ class Table:
         self.check()
         return (connection or duckdb.connect()).sql(self.sql())
 
+    def to_spark(
+        self, spark: SparkSession, columns: Sequence[str] | None = None, where: str | None = None
+    ) -> DataFrame:
+        """Return a Spark frame, read by tasks of its own, a part each; small parts together.
+
+        Args:
+            spark: a session; format `tracelake` is registered with it, if it is not.
+            columns: names of columns; all by default. Spark does not tell sources which ones a query needs, so
+                name them here where rows are wide.
+            where: a DuckDB condition. Spark's own filters are handed down too.
+
+        Raises:
+            UsageError: the lake is still empty, or not reachable from other processes.
+        """
+        from pyspark_tracelake import DefaultSource  # noqa: PLC0415  slow to import
+
+        if self._origin is None:
+            raise UsageError(f"table {self.name} has no commit yet; write to the lake first.")
+        spark.dataSource.register(DefaultSource)
+        reader = (
+            spark.read.format("tracelake").option("lake", self._origin.lake).option("at", self._origin.at)
+        )
+        if columns is not None:
+            reader = reader.option("columns", json.dumps(list(columns)))
+        if where is not None:
+            reader = reader.option("where", where)
+        return reader.load(self.name)
+
     def files(self) -> list[str]:
         """Return the Parquet files of the table. With retractions, they hold more rows than the table: see `sql`."""
-        return [self._files.file(part.path) for part in self._snapshot.parts]
+        return self.scan.files()
 
     def info(self) -> TableInfo:
         """Return totals."""
+        snapshot = self.scan.snapshot
         return TableInfo(
             name=self.name,
-            rows=self._snapshot.rows,
-            parts=len(self._snapshot.parts),
-            bytes=sum(part.size_bytes for part in self._snapshot.parts),
-            upper=self._snapshot.as_of + 1,
+            rows=snapshot.rows,
+            parts=len(snapshot.parts),
+            bytes=sum(part.size_bytes for part in snapshot.parts),
+            upper=snapshot.as_of + 1,
         )
+
+    def splits(self, where: str | None = None) -> list[Scan]:
+        """Return the table cut into tasks of any engine, leaving out parts without rows of a DuckDB condition.
+
+        Each can be pickled, and `batches(columns, where)` yields its rows; the condition is applied there.
+        """
+        return self.scan.where(where).splits()
 
     def lookup(self, trace_ids: Sequence[str], columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of some traces, reading only parts that may hold them."""
-        part_of = self._snapshot.for_buckets({bucket_of(key, self._buckets) for key in trace_ids})
-        low, high = min(trace_ids, default=""), max(trace_ids, default="")
-        parts = tuple(part for part in part_of.parts if part.first_key <= high and part.last_key >= low)
-        narrow = Snapshot(part_of.as_of, parts, part_of.retractions, rows=-1)
-        wanted = ", ".join(_literal(key) for key in trace_ids)
-        return self._select(narrow, columns, f"trace_id in ({wanted})" if wanted else "false")
+        wanted = ", ".join(map(literal, trace_ids))
+        return self.to_arrow(columns, f"trace_id in ({wanted})" if wanted else "false")
 
     def content_hash(self) -> str:
         """Return a hash of all rows, without their transaction numbers: the same rows in any order and layout,
         reached by any transactions, give the same hash."""
         self.check()
-        names = ", ".join(_name(field.name) for field in self.schema if field.name != "transaction")
+        names = ", ".join(quoted_name(field.name) for field in self.schema if field.name != "transaction")
         with connection() as db:
             ((count, total),) = db.sql(f"""
                 select count(*), coalesce(sum(md5_number_lower(to_json(row({names}))::varchar)), 0)
@@ -106,123 +143,8 @@ class Table:
 
     def check(self) -> None:
         """Read parts that were not read before, to see that they are what was written. Raises DamageError."""
-        self._check(self._snapshot)
-
-    def _check(self, snapshot: Snapshot) -> None:
-        for part in snapshot.parts:
-            check_part(self._files.file(part.path), part)
+        self.scan.check()
 
     def sql(self) -> str:
         """Return the DuckDB query that reads the table. It does not notice flipped bits: `check` does."""
-        return self._sql(self._snapshot)
-
-    def _select(
-        self,
-        snapshot: Snapshot,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        order_by: str | None = None,
-        limit: int | None = None,
-    ) -> pa.Table:
-        self._check(snapshot)
-        names = ", ".join(_name(column) for column in columns) if columns is not None else "*"
-        query = f"select {names} from ({self._sql(snapshot)})"
-        query += f" where {where}" if where else ""
-        query += f" order by {order_by}" if order_by else ""
-        query += f" limit {int(limit)}" if limit is not None else ""
-        with connection() as db:
-            rows: pa.Table = select(db, query).to_arrow_table()
-        return rows
-
-    def _sql(self, snapshot: Snapshot) -> str:
-        retracted = self._retracted_parts(snapshot)
-        clean = [part for part in snapshot.parts if part.path not in retracted]
-        dirty = [part for part in snapshot.parts if part.path in retracted]
-        names = ", ".join(_name(name) for name in self.schema.names)
-        branches = []
-        if clean:
-            branches.append(f"select {names} from read_parquet({self._list(clean)})")
-        if dirty:
-            files = ", ".join(
-                f"({_literal(part.path)}, {_literal(self._files.file(part.path))})" for part in dirty
-            )
-            branches.append(f"""
-                select {names}
-                from read_parquet({self._list(dirty)}, filename = true, file_row_number = true)
-                anti join (
-                    select file as filename, "row" as file_row_number
-                    from read_parquet({self._list(snapshot.retractions)})
-                    join (values {files}) as dirty(part, file) using (part)
-                ) using (filename, file_row_number)
-            """)
-        return " union all ".join(branches) or self._empty_sql()
-
-    def _retracted_parts(self, snapshot: Snapshot) -> set[str]:
-        """Return the parts that lost rows."""
-        if not snapshot.retractions:
-            return set()
-        for part in snapshot.retractions:
-            check_part(self._files.file(part.path), part)
-        with connection() as db:
-            paths = db.sql(
-                f"select distinct part from read_parquet({self._list(snapshot.retractions)})"
-            ).fetchall()
-        return {path for (path,) in paths}
-
-    def _empty_sql(self) -> str:
-        with connection() as db:
-            empty = self.schema.empty_table()
-            db.register("empty_table", empty)
-            types = db.sql("describe select * from empty_table").fetchall()
-        columns = ", ".join(f"null::{kind} as {_name(name)}" for name, kind, *_ in types)
-        return f"select {columns} where false"
-
-    def _list(self, parts: Sequence[Part]) -> str:
-        return "[" + ", ".join(_literal(self._files.file(part.path)) for part in parts) + "]"
-
-
-@contextmanager
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a DuckDB connection, and turn its errors into ours.
-
-    Connections share one in-memory database, which is quicker than one each; make temporary tables and
-    views only, which nobody else sees.
-    """
-    db = _database().cursor()
-    try:
-        yield db
-    except duckdb.IOException as error:
-        raise DamageError(
-            f"a part cannot be read: {error}. Run `tracelake verify` to see all that is wrong."
-        ) from error
-    except duckdb.InvalidInputException as error:
-        if "parquet" in str(error).lower():
-            raise DamageError(f"a part cannot be read: {error}. Run `tracelake verify`.") from error
-        raise QueryError(f"DuckDB refuses the query: {error}") from error
-    except duckdb.Error as error:
-        raise QueryError(f"DuckDB refuses the query: {error}") from error
-    finally:
-        db.close()
-
-
-def select(db: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyRelation:
-    """Run one SELECT. Anything else is refused: statements that write, and settings, would outlive the query."""
-    statements = db.extract_statements(query)
-    if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
-        raise QueryError(
-            "a lake is read by one SELECT statement here, and changed by `tracelake ingest` only."
-        )
-    return db.sql(query)
-
-
-@cache
-def _database() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect()
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _name(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"'
+        return self.scan.sql()

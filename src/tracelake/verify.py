@@ -19,13 +19,13 @@ from tracelake.pipeline.progress import OnProgress, Progress
 from tracelake.pipeline.publish import INDEX_ENTRY
 from tracelake.pipeline.traces import TRACES, aggregate_sql
 from tracelake.records import Finding, VerifyReport
+from tracelake.scan import connection
 from tracelake.search.finalize import read_manifest
 from tracelake.search.model import Manifest
 from tracelake.search.verify import verify_parts
 from tracelake.shards.model import Batch, BatchRef, Part
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.table import connection
 from tracelake.versions.model import Commit, IndexAt, Reference
 from tracelake.versions.store import COMMITS, TRANSACTION, Repository
 from tracelake.view import View

@@ -18,9 +18,11 @@ from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.inputs import INBOX, Input, find_files
 from tracelake.pipeline.loop import Pipeline, RunResult
 from tracelake.pipeline.traces import TRACES
+from tracelake.predicates import Layout
+from tracelake.scan import Scan
 from tracelake.search.finalize import read_manifest
 from tracelake.shards.store import Shard
-from tracelake.storage import KeyValueStore, LocalFiles, MemoryKeyValueStore, ObjectStore, open_objects
+from tracelake.storage import KeyValueStore, MemoryKeyValueStore, ObjectStore, open_objects
 from tracelake.table import Table
 from tracelake.testing import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 from tracelake.versions.model import IndexAt
@@ -49,8 +51,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.objects: ObjectStore = open_objects(f"memory://{uuid.uuid4().hex}")
         self.key_value: KeyValueStore = MemoryKeyValueStore()
-        self.files = LocalFiles(self.objects, folder / "cache")
-        (folder / "cache").mkdir(exist_ok=True)
+        self.copies = str(folder / "cache")
         lines = [
             a_line(a_span(0, 0), a_span(0, 1, note="first")),
             a_line(a_span(1, 0), a_span(0, 1, end=20, note="second"), a_span(1, 0)),
@@ -83,7 +84,10 @@ class World:
             t = repository.transaction_of(commit_id)
             for name, schema in (("spans", SPANS_TABLE), ("traces", TRACES)):
                 snapshot = Shard(name, self.key_value, self.objects).snapshot(t)
-                hashes.append(Table(name, schema, snapshot, self.files, BUCKETS).content_hash())
+                layout = Layout(schema, ("trace_id",), BUCKETS)
+                hashes.append(
+                    Table(name, Scan(self.objects.url, self.copies, layout, snapshot)).content_hash()
+                )
             reference = repository.entries(commit_id)["indexes/spans"]
             assert isinstance(reference, IndexAt)
             hashes.append(f"documents {read_manifest(self.objects, reference.manifest).documents}")

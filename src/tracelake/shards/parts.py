@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from tracelake._errors import DamageError
 from tracelake.limits import CHECKED_PARTS_MAX, ROW_GROUP_ROWS
 from tracelake.shards.model import Part
+from tracelake.shards.statistics import ranges_of
 from tracelake.storage import ObjectStore
 
 
@@ -40,6 +41,7 @@ def write_part(objects: ObjectStore, shard: str, bucket: int, rows: pa.Table, ke
         sha256=hashlib.sha256(data).hexdigest(),
         first_key=keys[0].as_py() if keys is not None else "",
         last_key=keys[-1].as_py() if keys is not None else "",
+        ranges=ranges_of(rows),
     )
 
 
