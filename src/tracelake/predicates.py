@@ -105,26 +105,36 @@ def key_text(values: Sequence[Bound]) -> str:
 
 
 def _overlaps(bounds: tuple[Bound, Bound], comparison: Comparison) -> bool:
-    """Whether a range can hold a value that fulfils the comparison; `<` counts as `<=`, to be sure."""
+    """Whether a range can hold a value that fulfils the comparison."""
     low, high = bounds
+    first = comparison.values[0]
     match comparison.operator:
-        case "<" | "<=":
-            return not _less(comparison.values[0], low)
-        case ">" | ">=":
-            return not _less(high, comparison.values[0])
+        case "<":
+            return not _less(first, low) and not _equal(first, low)
+        case "<=":
+            return not _less(first, low)
+        case ">":
+            return not _less(high, first) and not _equal(high, first)
+        case ">=":
+            return not _less(high, first)
         case _:
             return any(not _less(value, low) and not _less(high, value) for value in comparison.values)
 
 
 def _less(left: Bound, right: Bound) -> bool:
-    """Whether `left` is surely less."""
+    """Whether `left` is surely less: with a float, as floats, which is how DuckDB compares them."""
     if isinstance(left, str) or isinstance(right, str):
         assert isinstance(left, str), "a text is compared with a text"
         assert isinstance(right, str), "a text is compared with a text"
         return left < right
     if isinstance(left, float) or isinstance(right, float):
-        return float(left) < float(right)  # as DuckDB compares them
+        return float(left) < float(right)
     return left < right
+
+
+def _equal(left: Bound, right: Bound) -> bool:
+    """Whether both are surely equal: floats may have been rounded."""
+    return left == right and not isinstance(left, float) and not isinstance(right, float)
 
 
 def _parse(where: str) -> Any:

@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from tracelake._errors import UsageError
+from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.records import TableInfo
 from tracelake.scan import Scan, connection, literal, quoted_name
 
@@ -133,7 +134,7 @@ class Table:
         """Return a hash of all rows, without their transaction numbers: the same rows in any order and layout,
         reached by any transactions, give the same hash."""
         self.check()
-        names = ", ".join(quoted_name(field.name) for field in self.schema if field.name != "transaction")
+        names = ", ".join(quoted_name(field.name) for field in self.schema if field != TRANSACTION_FIELD)
         with connection() as db:
             ((count, total),) = db.sql(f"""
                 select count(*), coalesce(sum(md5_number_lower(to_json(row({names}))::varchar)), 0)

@@ -35,20 +35,18 @@ def condition_of(filters: Iterable[Filter]) -> str | None:
 
 
 def _sql(given: Filter) -> str | None:
-    attribute = getattr(given, "attribute", ())
+    attribute: tuple[str, ...] = getattr(given, "attribute", ())
     if len(attribute) != 1:
         return None  # a field of a struct, or a negation
     column = quoted_name(attribute[0])
-    match given:
-        case IsNull():
-            return f"{column} is null"
-        case IsNotNull():
-            return f"{column} is not null"
-        case StringStartsWith(value=prefix):
-            return f"starts_with({column}, {literal(prefix)})"
-        case In(value=values):
-            options = [_constant(value) for value in values]
-            return None if None in options or not options else f"{column} in ({', '.join(map(str, options))})"
+    if isinstance(given, IsNull | IsNotNull):
+        return f"{column} is {'null' if isinstance(given, IsNull) else 'not null'}"
+    if isinstance(given, StringStartsWith):
+        prefix = _constant(given.value)
+        return prefix and f"starts_with({column}, {prefix})"
+    if isinstance(given, In):
+        options = [_constant(value) for value in given.value]
+        return f"{column} in ({', '.join(map(str, options))})" if options and None not in options else None
     operator, value = _OPERATORS.get(type(given)), _constant(getattr(given, "value", None))
     return None if operator is None or value is None else f"{column} {operator} {value}"
 

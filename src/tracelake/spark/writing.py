@@ -14,9 +14,9 @@ from tracelake.lake import Lake, open
 from tracelake.spark.options import Options, number
 from tracelake.spark.types import to_arrow
 from tracelake.storage import open_objects
-from tracelake.user_tables.spec import TableSpec, check_name, make_spec, read_spec
+from tracelake.user_tables.spec import TableSpec, check_name, create_spec, make_spec, read_spec
 from tracelake.user_tables.staging import Staged, stage
-from tracelake.user_tables.write import create_table, publish
+from tracelake.user_tables.write import publish
 
 
 @dataclass
@@ -46,8 +46,8 @@ class Writer(DataSourceArrowWriter):
         """Append and commit what all tasks wrote, on the driver."""
         staged = [message.staged for message in messages if isinstance(message, StagedMessage)]
         with open(self._lake) as lake:
-            create_table(lake.stores, self._spec)
-            publish(lake.stores, self._spec, staged, self._write_id)
+            spec = create_spec(lake.objects, self._spec)
+            publish(lake.stores, spec, staged, self._write_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete what tasks wrote that ended; what the others left is named by nothing."""
@@ -86,7 +86,8 @@ def _spec(
     try:
         spec = read_spec(lake.objects, table)
     except TableNotFoundError:
-        fields = [field for field in columns if field.name != tombstone]
+        # A column of constants is not null to Spark; the next write may bring nulls all the same.
+        fields = [pa.field(field.name, field.type) for field in columns if field.name != tombstone]
         return make_spec(table, pa.schema(fields), key, buckets)
     if key and key != spec.key:
         raise UsageError(
