@@ -13,6 +13,7 @@ import pytest
 import tracelake
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
+from tracelake.changes import Retractions
 from tracelake.pipeline.executors import InProcess
 from tracelake.scan import connection
 from tracelake.shards.model import Part
@@ -121,6 +122,10 @@ def test_listen_yields_each_transaction_once(tmp_path: Path) -> None:
         assert [changes.transaction for changes in lake.listen("spans", 0, timeout_s=0)] == [2]
         plain = list(lake.listen("spans", 0, timeout_s=0, insertions_only=True))
         assert [len(changes.rows) for changes in plain] == [2]
+        with pytest.raises(
+            tracelake.UsageError, match="transaction 2 of table spans replaces or deletes rows"
+        ):
+            list(lake.change_log("spans").scans(0, 2, Retractions.REFUSE))
         traces = list(lake.listen("traces", -1, timeout_s=0))
         assert [changes.rows["_change"].to_pylist().count(-1) for changes in traces] == [0, 1]
         with pytest.raises(tracelake.TableNotFoundError):

@@ -17,8 +17,7 @@ import tracelake
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake.pipeline.executors import InProcess, Spark
-
-pytestmark = pytest.mark.filterwarnings("ignore:.*distutils.*:DeprecationWarning")
+from tracelake.spark import register
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,7 @@ def spark() -> Iterator[SparkSession]:
     """Return a session; PySpark finds the format by itself."""
     executor = Spark("local[2]")
     executor.start()
-    session = SparkSession(executor._context)  # type: ignore[arg-type]
+    session = SparkSession.builder.getOrCreate()
     session.conf.set("spark.sql.shuffle.partitions", "2")
     session.conf.set("spark.sql.session.timeZone", "UTC")
     yield session
@@ -58,9 +57,10 @@ QUERIES = {
     "null": "select count(*) as n, count(model) as models from spans where parent_span_id is null",
     "in": "select kind, status, count(*) as n from spans where service in ('own', 'crewai', 'nobody') group by 1, 2",
     "prefix": "select name, count(*) as n from spans where name like 'Agent%' group by name",
-    "tokens": "select model, sum(input_tokens) as i, sum(output_tokens) as o from spans where model is not null group by 1",
-    "join": "select t.service, count(*) as n, max(s.duration_ns) as longest from spans s join traces t using (trace_id) "
-    "where t.span_count > 20 group by t.service",
+    "tokens": "select model, sum(input_tokens) as i, sum(output_tokens) as o from spans "
+    "where model is not null group by model",
+    "join": "select t.service, count(*) as n, max(s.duration_ns) as longest "
+    "from spans s join traces t using (trace_id) where t.span_count > 20 group by t.service",
     "distinct": "select count(distinct trace_id) as traces, count(distinct session_id) as sessions from spans "
     "where not (service = 'airline-agent')",
 }
@@ -101,7 +101,9 @@ def test_rows_are_whole_at_any_commit(spark: SparkSession, lake: Lake) -> None:
     older = lake.log()[1].id
     (was,) = read(spark, lake, "spans", at=older, where="service = 'own'").select("end_ns").collect()
     assert (was.end_ns, expected["end_ns"]) == (20, 30)
-    chosen = spark.read.schema("end_ns long, span_id string").format("tracelake").option("lake", str(lake.path))
+    chosen = (
+        spark.read.schema("end_ns long, span_id string").format("tracelake").option("lake", str(lake.path))
+    )
     assert chosen.load("spans").where("end_ns = 30").collect() == [(30, expected["span_id"])]
 
 
@@ -112,47 +114,110 @@ def test_filters_are_handed_down(spark: SparkSession, tmp_path: Path) -> None:
             lines = [a_line(a_span(n, number, start=1000 + number), service=f"s{number}") for n in range(20)]
             (tmp_path / f"{number}.jsonl").write_bytes(b"\n".join(lines))
             lake.ingest(tmp_path / f"{number}.jsonl", executor=InProcess())
-        tracelake.spark.register(spark)
+        register(spark)
         wanted = {part.path for part in lake.table("spans").scan.where("start_ns > 1000").snapshot.parts}
         assert len(wanted) == 4
         for part in lake.table("spans").scan.snapshot.parts:
             if part.path not in wanted:
                 lake.objects.delete(part.path)
-        for condition in ("start_ns > 1000", "service = 's1'", "start_ns in (1001)", "service like 's1%' and service > 's0'"):
-            assert read(spark, lake, "spans", columns="start_ns,service").where(condition).count() == 20, condition
+        for condition in (
+            "start_ns > 1000",
+            "service = 's1'",
+            "start_ns in (1001)",
+            "service like 's1%' and service > 's0'",
+        ):
+            assert read(spark, lake, "spans", columns="start_ns,service").where(condition).count() == 20, (
+                condition
+            )
         with pytest.raises(PySparkException, match="is gone"):
             read(spark, lake, "spans").count()
 
 
 def test_a_stream_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
-    """Stopped in the middle, failed after a write, restarted: each change arrives once (by checkpoint and write id)."""
+    """Failed between its write and its checkpoint, restarted, and restarted again: each change arrives once."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
-        for end in (10, 20, 30, 40):
-            (tmp_path / f"{end}.jsonl").write_bytes(a_line(a_span(0, 0, end=end), a_span(end, 0)))
-            lake.ingest(tmp_path / f"{end}.jsonl", executor=InProcess())
+
+        def ingest(*ends: int) -> None:
+            for end in ends:
+                (tmp_path / f"{end}.jsonl").write_bytes(a_line(a_span(0, 0, end=end), a_span(end, 0)))
+                lake.ingest(tmp_path / f"{end}.jsonl", executor=InProcess())
+
+        ingest(20, 30)
         fails_at = [1]
 
         def copy(frame: DataFrame, batch: int) -> None:
+            rows = frame.selectExpr("end_ns", "_change as change", "_transaction as at")
             options = {"lake": str(lake.path), "writeId": f"copy-{batch}"}
-            frame.write.format("tracelake").mode("append").options(**options).save("copied")
+            rows.write.format("tracelake").mode("append").options(**options).save("copied")
             if batch in fails_at:
-                raise RuntimeError("killed after the write, before the checkpoint")
+                raise RuntimeError("killed after the write")
 
-        def run() -> None:
-            stream = spark.readStream.format("tracelake").option("lake", str(lake.path)).option("changes", "all")
-            stream = stream.option("columns", "span_id,end_ns,_change,_transaction").option("transactionsPerBatch", "1")
-            writer = stream.load("spans").writeStream.foreachBatch(copy)
-            query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-            query.awaitTermination()
+        def run(**options: str) -> None:
+            stream = (
+                spark.readStream.format("tracelake").options(lake=str(lake.path), **options).load("spans")
+            )
+            writer = stream.writeStream.foreachBatch(copy).trigger(availableNow=True)
+            writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
 
         with pytest.raises(PySparkException, match="killed after the write"):
-            run()
-        assert lake.table("copied").info().upper == 2
+            run(changes="all", transactionsPerBatch="1")
+        assert lake.table("copied").info().upper == 2, "batch 1 is written, and not in the checkpoint"
         fails_at.clear()
-        run()
-        (tmp_path / "50.jsonl").write_bytes(a_line(a_span(0, 0, end=50)))
-        lake.ingest(tmp_path / "50.jsonl", executor=InProcess())
-        run()
-        copied = lake.table("copied").to_arrow(order_by='_transaction, end_ns, "_change"') if False else lake.table("copied")
-        found = [row["end_ns"] * row["change"] for row in copied.to_arrow().to_pylist()]
-        assert found
+        ingest(40)
+        run(changes="all")
+        found = lake.table("copied").to_arrow().to_pylist()
+        told = sorted((row["at"], row["change"], row["end_ns"]) for row in found)
+        came = [(at, 1, end) for at, end in enumerate((20, 30, 40))]
+        went = [(at, -1, end) for at, end in enumerate((20, 30), 1)]
+        own = [(at, 1, 10) for at in range(3)]
+        assert told == sorted([*came, *went, *own])
+
+
+def test_frames_are_written_by_key(spark: SparkSession, lake: Lake) -> None:
+    """The first write makes the table; later ones replace and delete by key; a failed job shows nothing."""
+
+    def write(frame: DataFrame, **options: str) -> None:
+        frame.write.format("tracelake").mode("append").options(lake=str(lake.path), **options).save("mine")
+
+    def mine() -> dict[int, str]:
+        return {row.id: row.text for row in read(spark, lake, "mine").collect()}
+
+    numbers = spark.range(100, numPartitions=3)
+    write(numbers.withColumn("text", f.lit("first")), key="id")
+    assert lake.table("mine").schema.names == ["id", "text"]
+    write(spark.range(90, 110).withColumn("text", f.lit("second")))
+    assert mine() == {n: "first" if n < 90 else "second" for n in range(110)}
+    gone = spark.range(5, 200).withColumn("text", f.lit(None).cast("string")).withColumn("gone", f.lit(True))
+    write(gone, tombstone="gone")
+    assert mine() == dict.fromkeys(range(5), "first")
+    head = lake.log()[0].id
+    with pytest.raises(PySparkException, match="boom"):
+        write(numbers.selectExpr("id", "if(id = 99, raise_error('boom'), 'third') as text"))
+    with pytest.raises(PySparkException, match="'id' is part of its key, and must not be null"):
+        write(numbers.selectExpr("if(id = 99, null, id) as id", "'third' as text"))
+    assert lake.log()[0].id == head
+    assert lake.verify().ok
+
+
+def test_writers_at_once_and_what_is_refused(spark: SparkSession, lake: Lake) -> None:
+    """Two jobs at once are both there; tables of the pipeline, overwriting and another key are refused."""
+
+    def write(number: int) -> None:
+        SparkSession.builder.getOrCreate()  # else Spark knows no Python source in a thread that is not its own
+        frame = spark.range(number * 10, number * 10 + 20).selectExpr("id", f"{number} as writer")
+        frame.write.format("tracelake").mode("append").options(lake=str(lake.path), key="id").save("both")
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(write, (0, 1)))
+    rows = lake.table("both").to_arrow(order_by="id").to_pylist()
+    assert [row["id"] for row in rows] == list(range(30))
+    assert len({row["writer"] for row in rows[10:20]}) == 1
+    frame = spark.range(3)
+    for table, mode, options, match in (
+        ("spans", "append", {}, "spans is made of what is ingested"),
+        ("both", "overwrite", {}, "cannot be overwritten"),
+        ("both", "append", {"key": "writer"}, "the key of table both is id"),
+        ("both", "append", {"tombstone": "gone"}, "no column 'gone'"),
+    ):
+        with pytest.raises(PySparkException, match=match):
+            frame.write.format("tracelake").mode(mode).options(lake=str(lake.path), **options).save(table)
