@@ -203,8 +203,8 @@ def test_writers_at_once_and_what_is_refused(spark: SparkSession, lake: Lake) ->
     """Two jobs at once are both there; tables of the pipeline, overwriting and another key are refused."""
 
     def write(number: int) -> None:
-        SparkSession.builder.getOrCreate()  # else Spark knows no Python source in a thread that is not its own
-        frame = spark.range(number * 10, number * 10 + 20).selectExpr("id", f"{number} as writer")
+        rows = [(n, number) for n in range(number * 10, number * 10 + 20)]
+        frame = spark.createDataFrame(rows, "id long, writer int")  # which tells Spark this thread's session
         frame.write.format("tracelake").mode("append").options(lake=str(lake.path), key="id").save("both")
 
     with ThreadPoolExecutor(2) as threads:
