@@ -36,8 +36,8 @@ Every command takes `--json`: standard output then carries exactly one JSON docu
 of objects), and an error writes `{{"error": {{"kind": …, "message": …}}}}` to standard error. Long work shows
 its progress on standard error where that is a terminal.
 
-Exit codes: 0 done, 1 failed (also: some of the input could not be taken, or `verify` found something), 2 usage,
-130 interrupted.
+Exit codes: 0 done, 1 failed (also: some of the input could not be taken, `verify` found something, or a check of
+`doctor` failed), 2 usage, 130 interrupted.
 
 Not there yet: lakes behind a URL such as `s3://…` (a lake is a local directory), and tags and branches other than
 `main`: `--at` takes `main`, a commit id, or its first 6 digits or more.

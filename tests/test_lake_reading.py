@@ -222,7 +222,7 @@ def test_names_that_are_not_there(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match="there are spans, traces"):
         lake.table("nosuch")
     for ref in ("nosuch", "", "00000000", "../x", "0" * 64):
-        with pytest.raises(RefNotFoundError, match="no branch or commit"):
+        with pytest.raises(RefNotFoundError, match=r"names? no commit|no branch, tag or commit"):
             lake.table("spans", at=ref)
     with pytest.raises(RefNotFoundError):
         lake.log("nosuch")

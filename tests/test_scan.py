@@ -13,6 +13,7 @@ import pytest
 import tracelake
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
+from tracelake._errors import ExpiredError
 from tracelake.changes import Retractions
 from tracelake.pipeline.executors import InProcess
 from tracelake.scan import connection
@@ -123,13 +124,25 @@ def test_listen_yields_each_transaction_once(tmp_path: Path) -> None:
         plain = list(lake.listen("spans", 0, timeout_s=0, insertions_only=True))
         assert [len(changes.rows) for changes in plain] == [2]
         with pytest.raises(
-            tracelake.UsageError, match="transaction 2 of table spans replaces or deletes rows"
+            tracelake.UsageError, match="table spans: rows were replaced or deleted later than"
         ):
             list(lake.change_log("spans").scans(0, 2, Retractions.REFUSE))
         traces = list(lake.listen("traces", -1, timeout_s=0))
         assert [changes.rows["_change"].to_pylist().count(-1) for changes in traces] == [0, 1]
         with pytest.raises(tracelake.TableNotFoundError):
             lake.listen("nothing")
+
+        def changes() -> list[tuple[int, list[tuple[str, int, int]]]]:
+            return [(each.transaction, told(each.rows)) for each in lake.listen("spans", -1, timeout_s=0)]
+
+        before = changes()
+        lake.compact(executor=InProcess())
+        assert len(lake.table("spans").scan.snapshot.parts) < 3
+        assert changes() == before, "compaction forgets no change"
+        lake.compact(forget_before="main~1", executor=InProcess())
+        with pytest.raises(ExpiredError, match="single changes up to transaction 1 are forgotten"):
+            changes()
+        assert [each.transaction for each in lake.listen("spans", 1, timeout_s=0)] == [2]
 
 
 def test_a_listener_stops_when_told(lake: Lake) -> None:

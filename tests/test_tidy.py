@@ -30,6 +30,7 @@ LAYERS: list[set[str]] = [
     {"lake_tables"},
     {"verify"},
     {"lake"},
+    {"doctor"},
     {"__init__"},
     {"spark"},
     {"server"},

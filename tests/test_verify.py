@@ -101,10 +101,10 @@ def findings(root: Path) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(
     ("pattern", "what"),
     [
-        ("shards/spans/parts/*.parquet", "part"),
-        ("shards/traces/parts/*.parquet", "part"),
-        ("shards/spans/batches/*.json", "batch"),
-        ("shards/traces/batches/*.json", "batch"),
+        ("shards/spans/parts/*/*.parquet", "part"),
+        ("shards/traces/parts/*/*.parquet", "part"),
+        ("shards/spans/batches/*/*.json", "batch"),
+        ("shards/traces/batches/*/*.json", "batch"),
         ("search/spans/parts/*.pack", "index part"),
         ("search/spans/manifests/*-0000000002.json", "manifest"),
         ("search/spans/manifests/*-0000000000.json", "manifest"),
@@ -205,8 +205,8 @@ def test_lost_metadata_is_noticed(root: Path, tmp_path: Path) -> None:
 
 def test_several_findings_in_one_run(root: Path) -> None:
     """`verify` goes on after what it finds, and names all of it."""
-    part, pack = first(root, "shards/traces/parts/*.parquet"), first(root, "search/spans/parts/*.pack")
-    batch, commit = first(root, "shards/spans/batches/*.json"), first(root, "versions/metaranges/*.json")
+    part, pack = first(root, "shards/traces/parts/*/*.parquet"), first(root, "search/spans/parts/*.pack")
+    batch, commit = first(root, "shards/spans/batches/*/*.json"), first(root, "versions/metaranges/*.json")
     flip(root / part)
     (root / pack).unlink()
     flip(root / batch)
@@ -229,7 +229,7 @@ def test_the_command_line_names_it_and_exits_with_one(root: Path, monkeypatch: p
     command = [str(PROGRAM), "verify", "--lake", str(root)]
     fine = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (fine.returncode, "The lake is whole." in fine.stdout) == (0, True)
-    part = first(root, "shards/spans/parts/*.parquet")
+    part = first(root, "shards/spans/parts/*/*.parquet")
     flip(root / part)
     plain = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert plain.returncode == 1
@@ -262,7 +262,7 @@ def readers(root: Path) -> Iterator[Callable[[], object]]:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["shards/spans/parts/*.parquet", "shards/spans/batches/*.json", "versions/ranges/*.json"]
+    "pattern", ["shards/spans/parts/*/*.parquet", "shards/spans/batches/*/*.json", "versions/ranges/*.json"]
 )
 @pytest.mark.parametrize("remove", [False, True])
 def test_reading_what_is_damaged_is_an_error(root: Path, pattern: str, remove: bool) -> None:

@@ -13,7 +13,8 @@ TracelakeError
 ├── NotFoundError              a trace or object that is not there
 ├── LimitError                 a limit of `tracelake.limits` was reached
 ├── StorageError               a store failed or could not be reached; try again later
-│   └── IndeterminateError     a write whose outcome could not be found out
+│   ├── IndeterminateError     a write whose outcome could not be found out
+│   └── ExpiredError           a lease, an upload or a time to read at that has ended; begin again
 └── DamageError                stored data is missing, torn or altered; `tracelake verify` names all of it
 
 Each message says what happened, to what, and what to do next.
@@ -74,6 +75,10 @@ class StorageError(TracelakeError):
 
 class IndeterminateError(StorageError):
     """A write whose outcome could not be found out."""
+
+
+class ExpiredError(StorageError):
+    """A lease, an upload or a time to read at that has ended; begin again."""
 
 
 class DamageError(TracelakeError):

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
 
 import pyarrow as pa
 
-from tracelake._errors import UsageError
+from tracelake._errors import ExpiredError, UsageError
 from tracelake.limits import LISTEN_POLL_S
-from tracelake.scan import Scan
-from tracelake.shards.model import Batch, BatchRef
+from tracelake.scan import Changed, Scan
+from tracelake.shards.model import BatchRef
+from tracelake.shards.rows import first_row_id, lost_rows, retracted
 from tracelake.shards.store import Shard, Snapshot
 from tracelake.view import View
-
-CHANGE: Final = pa.field("_change", pa.int8(), nullable=False)
-"""+1 for a row that came, -1 for a row that went."""
-CHANGED_AT: Final = pa.field("_transaction", pa.int64(), nullable=False)
-"""The transaction that changed it; for a table of the user, the number of the write."""
 
 
 class Retractions(Enum):
@@ -52,20 +47,52 @@ class ChangeLog:
         """Return the last transaction that is committed, -1 where there is none."""
         return self._view().time_of(self._name)
 
-    def scans(self, after: int, until: int, retractions: Retractions) -> Iterator[tuple[int, list[Scan]]]:
-        """Yield (transaction, scans of its changes) for those later than `after`, up to `until`.
+    def scans(self, after: int, until: int, retractions: Retractions) -> list[Scan]:
+        """Return scans of the changes later than `after`, up to `until`; what came first, then what went.
 
-        Transactions without a change are left out. Raises UsageError where the changes are
-        forgotten, or a row went that is refused.
+        Raises UsageError where a row went that is refused, ExpiredError where single changes are forgotten.
         """
         state = self._shard.state()
-        for ref in state.batches:
-            if after < ref.upper - 1 <= until:
-                self._check_alone(ref, after)
-                batch = self._shard.batch(ref)
-                scans = list(self._scans_of(batch, retractions))
-                if scans:
-                    yield batch.lower, scans
+        if after < state.since and (after >= 0 or state.since):
+            raise ExpiredError(
+                f"table {self._name}: the single changes up to transaction {state.since} are forgotten. Read the "
+                f"table as of then, and listen from there instead of {after}."
+            )
+        scan = self._view().table(self._name).scan
+        refs = [ref for ref in state.batches if ref.lower <= until]
+        new = [self._shard.batch(ref) for ref in refs if ref.upper > after + 1]
+        history = tuple(part for batch in new for part in batch.history)
+        gone = tuple(part for batch in new for part in batch.retractions)
+        first, last = first_row_id(after + 1), first_row_id(until + 1) - 1
+        came = tuple(
+            part
+            for batch in new
+            for part in (*batch.parts, *batch.history)
+            if part.first_row_id <= last and part.last_row_id >= first
+        )
+        told = retractions is Retractions.TELL
+        found = []
+        if came:
+            old = {part.path for part in history}
+            parts = tuple(part for part in came if part.path not in old)
+            snapshot = Snapshot(until, parts, (), tuple(part for part in came if part.path in old))
+            found.append(replace(scan, snapshot=snapshot, changed=Changed(after, until, True, told)))
+        if gone or history:
+            went = self._that_lost_rows(scan, refs, Snapshot(until, (), gone, history))
+            found.append(replace(scan, snapshot=went, changed=Changed(after, until, False, told)))
+            if retractions is Retractions.REFUSE and len(found[-1].select(scan.layout.schema.names[:1])):
+                raise UsageError(
+                    f"table {self._name}: rows were replaced or deleted later than transaction {after} and up to "
+                    f"{until}, and rows alone do not tell it. Choose: option changes=all adds the column _change, "
+                    "+1 or -1; changes=insertions leaves out rows that went."
+                )
+        return found if told else found[: 1 if came else 0]
+
+    def _that_lost_rows(self, scan: Scan, refs: Sequence[BatchRef], gone: Snapshot) -> Snapshot:
+        """Add the parts of which rows are gone."""
+        ids = retracted(gone, scan.file)
+        batches = [self._shard.batch(ref) for ref in refs] if ids else []
+        return replace(gone, parts=tuple(p for batch in batches for p in batch.parts if lost_rows(p, ids)))
 
     def listen(
         self, since: int, timeout_s: float | None, stop: threading.Event | None, retractions: Retractions
@@ -75,50 +102,17 @@ class ChangeLog:
         quiet_since = time.monotonic()
         while True:
             newest = self.newest()
-            for transaction, scans in self.scans(since, newest, retractions):
-                yield Changes(transaction, pa.concat_tables([scan.select() for scan in scans]))
+            for transaction in range(since + 1, newest + 1):
                 if stop.is_set():
                     return
-                quiet_since = time.monotonic()
+                scans = self.scans(transaction - 1, transaction, retractions)
+                found = [scan.select() for scan in scans]
+                if any(map(len, found)):
+                    yield Changes(transaction, pa.concat_tables(found))
+                    quiet_since = time.monotonic()
             since = max(since, newest)
             left = LISTEN_POLL_S
             if timeout_s is not None:
                 left = min(left, quiet_since + timeout_s - time.monotonic())
             if left <= 0 or stop.wait(left):
                 return
-
-    def _check_alone(self, ref: BatchRef, after: int) -> None:
-        if ref.upper - ref.lower > 1:
-            raise UsageError(
-                f"table {self._name}: the single changes of transactions {ref.lower} to {ref.upper - 1} are "
-                f"forgotten. Read the table as of {ref.upper - 1}, and listen from there instead of {after}."
-            )
-
-    def _scans_of(self, batch: Batch, retractions: Retractions) -> Iterator[Scan]:
-        tell = retractions is Retractions.TELL
-        if batch.retractions and retractions is Retractions.REFUSE:
-            raise UsageError(
-                f"transaction {batch.lower} of table {self._name} replaces or deletes rows, and rows alone do not "
-                "tell it. Choose: option changes=all adds the column _change, +1 or -1; changes=insertions leaves "
-                "out rows that went."
-            )
-        scan = self._view().table(self._name).scan
-        if batch.parts:
-            came = Snapshot(batch.lower, batch.parts, (), rows=-1)
-            yield _marked(replace(scan, snapshot=came), 1 if tell else 0, batch.lower)
-        if batch.retractions and tell:
-            before = self._shard.snapshot(batch.lower - 1)
-            buckets = {part.bucket for part in batch.retractions}
-            went = replace(scan, snapshot=before, gone=batch.retractions)
-            yield _marked(
-                went.of_parts(part for part in before.parts if part.bucket in buckets), -1, batch.lower
-            )
-
-
-def _marked(scan: Scan, change: int, transaction: int) -> Scan:
-    """Add the columns that tell of a change; `change` 0 leaves rows as they are."""
-    if not change:
-        return scan
-    return replace(
-        scan, constants=((CHANGE.name, CHANGE.type, change), (CHANGED_AT.name, CHANGED_AT.type, transaction))
-    )

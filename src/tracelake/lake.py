@@ -18,16 +18,37 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 
-from tracelake._errors import DamageError, LakeExistsError, LakeNotFoundError, NotFoundError, UsageError
+from tracelake._errors import (
+    DamageError,
+    LakeExistsError,
+    LakeNotFoundError,
+    NotFoundError,
+    RefNotFoundError,
+    UsageError,
+)
 from tracelake._settings import find_lake
 from tracelake.lake_tables import LakeTables
-from tracelake.limits import BUCKETS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
+from tracelake.limits import BUCKETS_DEFAULT, EPOCH_MIN_S, TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.executors import Executor, Spark
 from tracelake.pipeline.inputs import INBOX, Input, find_files, into_transactions
 from tracelake.pipeline.loop import Pipeline, RunResult
+from tracelake.pipeline.maintenance import ORDERS, Maintainer, collect
 from tracelake.pipeline.progress import OnProgress, silent
-from tracelake.records import BadInput, CommitInfo, Hit, IngestReport, Problem, TableInfo, Trace, VerifyReport
+from tracelake.records import (
+    BadInput,
+    CommitInfo,
+    CompactReport,
+    GcReport,
+    Hit,
+    IngestReport,
+    Problem,
+    TableInfo,
+    Trace,
+    VerifyReport,
+)
+from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
+from tracelake.storage.files import FileObjectStore
 from tracelake.table import Origin, Table
 from tracelake.tracking.inbox import Inbox
 from tracelake.user_tables.write import Stores
@@ -106,9 +127,8 @@ class Lake(LakeTables):
                 f"{root / _METADATA} is gone, which leads to all data. Restore it from a backup."
             )
         self._root = root
-        self._key_value: KeyValueStore = open_key_value(
-            f"sqlite{self.objects.url.removeprefix('file')}/{_METADATA}"
-        )
+        self._key_value_url = f"sqlite{self.objects.url.removeprefix('file')}/{_METADATA}"
+        self._key_value: KeyValueStore = open_key_value(self._key_value_url)
         self._repository = Repository(self._key_value, self.objects)
         self._executor: Executor | None = None
         self._view: tuple[str | None, View] | None = None
@@ -138,6 +158,9 @@ class Lake(LakeTables):
         if self._executor is not None:
             self._executor.stop()
             self._executor = None
+        if self._view is not None:
+            self._view[1].close()
+            self._view = None
         self._key_value.close()
 
     # Writing
@@ -197,9 +220,9 @@ class Lake(LakeTables):
         """Open one commit for reading: branch, commit id, or the beginning of one. Raises RefNotFoundError."""
         head = self._commit_of(at)
         view = self._view
-        if view is None or view[0] != head:
+        if view is None or view[0] != head or view[1].is_old:
             entries = {} if head is None else self._repository.entries(head)
-            cache = _cache_directory(self.config.id)
+            cache = cache_directory(self.config.id)
             origin = None if head is None else Origin(self.objects.url, head)
             buckets = self.config.buckets
             view = (head, View(entries, self._key_value, self.objects, buckets, cache, origin))
@@ -244,12 +267,29 @@ class Lake(LakeTables):
     @property
     def stores(self) -> Stores:
         """Where the lake is, for writers."""
-        return Stores(self._key_value, self.objects, str(_cache_directory(self.config.id) / "parts"))
+        return Stores(self._key_value, self.objects, str(cache_directory(self.config.id) / "parts"))
 
     def log(self, ref: str = "main", limit: int | None = None) -> list[CommitInfo]:
         """Return commits, newest first."""
         head = self._commit_of(ref)
         return [] if head is None else list(self._log(head, limit))
+
+    def tag(self, name: str, ref: str = "main") -> str:
+        """Give a commit a name that never moves; return its id.
+
+        Raises UsageError for a name that is taken or no name, RefNotFoundError for a commit that is not there.
+        """
+        commit_id = self._repository.resolve(ref)
+        self._repository.tag(name, commit_id)
+        return commit_id
+
+    def tags(self) -> dict[str, str]:
+        """Return the commit id of each tag, by name."""
+        return self._repository.tags()
+
+    def delete_tag(self, name: str) -> None:
+        """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
+        self._repository.delete_tag(name)
 
     def _commit_of(self, ref: str) -> str | None:
         """Return the commit that a reference names; None for `main` of an empty lake. Raises RefNotFoundError."""
@@ -271,6 +311,66 @@ class Lake(LakeTables):
     def verify(self, progress: OnProgress | None = None) -> VerifyReport:
         """Read everything again and compare it: commits, journal, parts, index, and tables with one another."""
         return Verifier(self._key_value, self.objects, self.config.buckets, self.view).run(progress or silent)
+
+    # Maintenance
+
+    def compact(
+        self,
+        *,
+        forget_before: str | None = None,
+        executor: Executor | None = None,
+        progress: OnProgress | None = None,
+    ) -> list[CompactReport]:
+        """Put the rows of each table into few sorted parts. Safe beside readers and writers.
+
+        The pipeline compacts what is due by itself; this does all of it at once. History stays readable, at
+        every commit, unless it is given up.
+
+        Args:
+            forget_before: a branch or commit before which no table need be readable any more: rows that were
+                replaced by then are left out.
+            executor: run the tasks there instead of on Spark.
+            progress: is told what is going on.
+
+        Raises:
+            RefNotFoundError: no such branch or commit.
+            LimitError: other compactions were faster, again and again.
+        """
+        maintainer = Maintainer(self._key_value, self.objects, executor or self._spark(None))
+        since = None if forget_before is None else self._transaction_of(forget_before)
+        reports = [
+            maintainer.compact_all(shard, ORDERS[name], since, progress or silent)
+            for name, shard in self._shards().items()
+        ]
+        self._view = None  # the next one reads the new parts
+        return reports
+
+    def gc(self, *, dry_run: bool = False, epoch_min_s: float = EPOCH_MIN_S) -> list[GcReport]:
+        """Delete what nobody can name any more, of each table. Safe beside readers and writers.
+
+        What compaction replaced goes as soon as no reader holds a lease on it. Objects of writers that were
+        killed go at the third collection after they were written, each at least `epoch_min_s` seconds after
+        the one before: a writer that takes longer from its first upload to its append has to upload again.
+
+        Args:
+            dry_run: delete nothing, and report what would be deleted now.
+            epoch_min_s: an hour by default; with 0, every call counts.
+        """
+        if isinstance(self.objects, FileObjectStore) and not dry_run:
+            self.objects.sweep_temporaries()
+        return [
+            collect(shard, self._key_value, self.objects, epoch_min_s, dry_run=dry_run)
+            for shard in self._shards().values()
+        ]
+
+    def _shards(self) -> dict[str, Shard]:
+        return {name: Shard(name, self._key_value, self.objects) for name in ORDERS}
+
+    def _transaction_of(self, ref: str) -> int:
+        head = self._commit_of(ref)
+        if head is None:
+            raise RefNotFoundError(f"no commit {ref!r}: the lake is still empty; ingest something first.")
+        return self._repository.transaction_of(head)
 
 
 class InboxPipeline:
@@ -307,7 +407,7 @@ def _read_config(objects: ObjectStore) -> LakeConfig:
     return config
 
 
-def _cache_directory(lake_id: str) -> Path:
+def cache_directory(lake_id: str) -> Path:
     """Return the directory for copies of parts: safe to delete at any time, and never part of the lake."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     directory = Path(base) / "tracelake" / lake_id

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from tracelake.changes import ChangeLog, Changes, Retractions
+from tracelake.shards.leases import Lease
 from tracelake.shards.store import Shard
 from tracelake.table import Table
 from tracelake.user_tables.spec import check_name, make_spec, read_spec
@@ -68,6 +69,13 @@ class LakeTables(ABC):
         """Return the changes of a table. Raises TableNotFoundError."""
         self.view().table(name)
         return ChangeLog(name, self.view, Shard(name, self.stores.key_value, self.stores.objects))
+
+    def hold(self, name: str) -> None:
+        """Keep the parts of a table for tasks of other processes, which list them from now on, for an hour.
+
+        Nobody gives the lease back, for nobody here knows when the tasks have ended.
+        """
+        Lease(Shard(name, self.stores.key_value, self.stores.objects), self.stores.key_value)
 
     # Tables of the user
 

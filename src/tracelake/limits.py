@@ -40,15 +40,32 @@ SPLIT_MIN_BYTES: Final = 32 * MIB
 SPLIT_BATCH_ROWS: Final = 8_192
 """Rows of one Arrow batch that a task yields."""
 STAGED_ROWS_MAX_BYTES: Final = 64 * MIB
-"""Arrow bytes that a task that writes to a table of the user holds before it writes parts."""
+"""Arrow bytes that a task that writes to a table of the user holds before it writes pieces."""
+STAGED_ROWS_AGE_MAX_S: Final = 24 * 3600.0
+"""Pieces that are older were left behind by a killed writer: no write takes so long."""
 SMALL_PARTS_MAX_BYTES: Final = 8 * MIB
-"""Parts of one bucket that one write to such a table brings are made one, where they are not larger together."""
+"""Pieces of one bucket become one part where they are not larger together, else a part each."""
 UPPER_MISMATCHES_MAX: Final = 100
 """Other writers that may be faster, one after the other, before such a write is given up."""
 LISTEN_POLL_S: Final = 0.5
 """How often a listener looks for new commits."""
 CHECKED_PARTS_MAX: Final = 100_000
 """Parts that a process remembers to have compared with their checksums; beyond that it compares them again."""
+
+
+# Shards
+SHARD_STATE_INLINE_MAX_BYTES: Final = 64 * 1024
+"""A longer state of a shard puts its beginning into an object."""
+LEASE_S: Final = 3600.0
+"""How long a reader may use the parts that it has listed, unless it renews its lease."""
+CLOCK_DIFFERENCE_MAX_S: Final = 60.0
+"""How far the clocks of two machines may be apart: a lease is honoured for so long after its end."""
+EPOCH_MIN_S: Final = 3600.0
+"""The least time between two epochs of a shard: a writer has so long from its first upload to its append."""
+COMPACTION_MEMORY_BYTES: Final = 512 * MIB
+"""What one compaction task may hold before it uses the disk."""
+COMPACTED_PART_MAX_BYTES: Final = 256 * MIB
+"""Arrow bytes of one part that compaction writes; a part of half of it is left as it is, if no row of it went."""
 
 # Server
 INBOX_QUEUE_MAX_REQUESTS: Final = 1_000
@@ -107,8 +124,12 @@ STORE_CONNECT_TIMEOUT_S: Final = 10.0
 """How long a connection to PostgreSQL or an object store may take to come about, or to be free."""
 STORE_TRIES_MAX: Final = 6
 """Requests to a store across a network for one operation, before it is given up."""
+STORE_TRIES_TIMEOUT_S: Final = 120.0
+"""How long after the first of them another may begin; the last has its own time-out from then."""
+STORE_PAUSE_FIRST_S: Final = 0.05
+"""The pause that doubles between them, with jitter."""
 STORE_PAUSE_MAX_S: Final = 2.0
-"""The longest pause between them; they grow from a twentieth of a second, with jitter."""
+"""The longest pause between them."""
 POSTGRES_CONNECTIONS_MAX: Final = 8
 """Connections of one process to PostgreSQL."""
 POSTGRES_STATEMENT_TIMEOUT_S: Final = 20.0
@@ -123,3 +144,19 @@ RECORD_VERSIONS_KEPT: Final = 16
 """Versions of a record that a store of create-only files keeps behind the newest."""
 RECORD_NAME_KEY_BYTES: Final = 80
 """Bytes of a key that are spelled out in the name of its object; a hash stands for the rest."""
+
+# Doctor
+DOCTOR_CHECK_TIMEOUT_S: Final = 40.0
+"""How long `tracelake doctor` waits for one check: longer than SQLite waits for a lock, or PostgreSQL's reply takes."""
+DOCTOR_SPARK_TIMEOUT_S: Final = 150.0
+"""The same for the check that starts Spark."""
+DOCTOR_RACES: Final = 10
+"""Times that each pair of racing writes is tried."""
+CLOCK_SKEW_MAX_S: Final = 5.0
+"""What the clocks of this machine and of the store may be apart before `doctor` warns."""
+FREE_SPACE_LOW_BYTES: Final = 2048 * MIB
+"""Free space of a file system below which `doctor` warns."""
+FREE_SPACE_MIN_BYTES: Final = 256 * MIB
+"""Free space below which the check fails: a few transactions would fill it."""
+FREE_FILES_MIN: Final = 1_000
+"""Files that a file system can still take (its free inodes) below which the check fails."""

@@ -40,6 +40,35 @@ class BadInput:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactReport:
+    """What a compaction did to one table."""
+
+    table: str
+    batches: int
+    """Batches that became one; 0 where there was nothing to gain."""
+    parts_before: int
+    parts_after: int
+    read_bytes: int
+    written_bytes: int
+    since: int
+    """The earliest transaction at which the table can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class GcReport:
+    """What garbage collection deleted of one table, or would delete."""
+
+    table: str
+    replaced: int
+    """Objects that compaction replaced."""
+    orphans: int
+    """Objects of writers that died before they published them."""
+    bytes: int
+    held: int
+    """Compactions whose replaced parts stay, because a reader holds a lease on them."""
+
+
+@dataclass(frozen=True, slots=True)
 class IngestReport:
     """What an ingest did."""
 

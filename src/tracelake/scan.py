@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,13 +18,25 @@ from tracelake.limits import SPLIT_BATCH_ROWS, SPLIT_MIN_BYTES
 from tracelake.predicates import Layout
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
-from tracelake.shards.store import Snapshot
+from tracelake.shards.rows import GONE, ROW_ID, FileOf, first_row_id, parquet, quoted, rows_sql, time_sql
+from tracelake.shards.store import EMPTY, Snapshot
 from tracelake.storage import LocalFiles, open_objects
 
-PLACE: Final = ("_part", "_row")
-"""Where a stored row is: the part, and the number in it from 0."""
+CHANGE: Final = pa.field("_change", pa.int8(), nullable=False)
+"""+1 for a row that came, -1 for a row that went."""
+CHANGED_AT: Final = pa.field("_transaction", pa.int64(), nullable=False)
+"""The transaction that changed it; for a table of the user, the number of the write."""
 
-_INTEGERS: Final[dict[pa.DataType, str]] = {pa.int8(): "tinyint", pa.int64(): "bigint"}
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Rows that came, or that went, later than one transaction and up to another."""
+
+    after: int
+    until: int
+    came: bool
+    told: bool
+    """Whether columns `_change` and `_transaction` tell of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +48,40 @@ class Scan:
     """Where copies of remote parts are kept."""
     layout: Layout
     snapshot: Snapshot
-    gone: tuple[Part, ...] = ()
-    """Retractions: where there are any, the rows that they name are read instead of those that are there."""
-    constants: tuple[tuple[str, pa.DataType, int], ...] = ()
-    """Further columns (name, an integer type, value), with the same value in every row."""
+    changed: Changed | None = None
+    """Where it is set, these rows are read instead of those that are there."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+        told = self.changed is not None and self.changed.told
+        return pa.schema([*self.layout.schema, *((CHANGE, CHANGED_AT) if told else ())])
 
     def where(self, condition: str | None) -> Scan:
         """Return the scan of those parts that may hold rows of a condition."""
-        kept = self.layout.matching(self.snapshot.parts, condition)
-        return self if len(kept) == len(self.snapshot.parts) else self.of_parts(kept)
+        return self if condition is None else self.of_parts(self.layout.matching(self._parts, condition))
 
     def of_parts(self, parts: Iterable[Part]) -> Scan:
         """Return the scan of some of the parts, with the retractions that can concern them."""
         kept = {part.path for part in parts}
-        buckets = {part.bucket for part in self.snapshot.parts if part.path in kept}
+        buckets = {part.bucket for part in self._parts if part.path in kept}
+        snapshot = self.snapshot
         return replace(
             self,
-            snapshot=narrowed(
-                self.snapshot, lambda part: part.path in kept, lambda gone: gone.bucket in buckets
+            snapshot=replace(
+                snapshot,
+                parts=tuple(part for part in snapshot.parts if part.path in kept),
+                history=tuple(part for part in snapshot.history if part.path in kept),
+                retractions=tuple(part for part in snapshot.retractions if part.bucket in buckets),
+                rows=None,
             ),
-            gone=tuple(part for part in self.gone if part.bucket in buckets),
         )
 
     def splits(self) -> list[Scan]:
         """Cut the scan into tasks: a part each, and small parts together."""
         groups: list[list[Part]] = []
         size = SPLIT_MIN_BYTES
-        for part in sorted(self.snapshot.parts, key=lambda part: part.bucket):
+        for part in sorted(self._parts, key=lambda part: part.bucket):
             if size + part.size_bytes > SPLIT_MIN_BYTES:
                 groups.append([])
                 size = 0
@@ -72,8 +91,8 @@ class Scan:
 
     def check(self) -> None:
         """Read parts that were not read before, to see that they are what was written. Raises DamageError."""
-        for part in (*self._parts(), *self.snapshot.retractions, *self.gone):
-            check_part(self._files.file(part.path), part)
+        for part in (*self._parts, *self.snapshot.retractions):
+            check_part(self.file(part.path), part)
 
     def select(
         self,
@@ -98,44 +117,29 @@ class Scan:
         with connection() as db:
             yield from select(db, scan._query(columns, where)).to_arrow_reader(SPLIT_BATCH_ROWS)
 
-    def sql(self) -> str:
-        """Return the DuckDB query of the rows. It does not notice flipped bits: `check` does."""
-        rows = self._gone_sql() if self.gone else self._live_sql()
-        constants = "".join(
-            f", {value}::{_INTEGERS[kind]} as {quoted_name(name)}" for name, kind, value in self.constants
-        )
-        return f"select *{constants} from ({rows})" if constants else rows
+    def sql(self, further: Sequence[str] = ()) -> str:
+        """Return the DuckDB query of the rows, `_row_id` being a further column if named.
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of its rows."""
-        constants = [pa.field(name, kind, nullable=False) for name, kind, _ in self.constants]
-        return pa.schema([*self.layout.schema, *constants])
-
-    def placed_sql(self) -> str:
-        """Return the query of the rows with their places, `PLACE`, by which a retraction names them."""
-        if not self.snapshot.parts:
-            return f"select *, null::varchar as _part, null::bigint as _row from ({self._empty_sql()})"
-        retractions = self.snapshot.retractions
-        gone = ""
-        if retractions:
-            gone = (
-                f"anti join (select part as _part, row as _row from read_parquet({self._list(retractions)}))"
-            )
-            gone += " using (_part, _row)"
-        return f"select * from ({self._placed_sql(self.snapshot.parts)}) {gone}"
-
-    def _placed_sql(self, parts: Sequence[Part]) -> str:
-        files = ", ".join(f"({literal(part.path)}, {literal(self._files.file(part.path))})" for part in parts)
-        return f"""
-            select {self._names}, _part, file_row_number as _row
-            from read_parquet({self._list(parts)}, filename = '_file', file_row_number = true)
-            join (values {files}) as places(_part, _file) using (_file)
+        It does not notice flipped bits in parts: `check` does.
         """
+        for part in self.snapshot.retractions:
+            check_part(self.file(part.path), part)
+        if self.changed is None:
+            names = [*self.layout.schema.names, *further]
+            return rows_sql(self.snapshot, self.file, names, self.layout.schema)
+        return changes_sql(self.snapshot, self.file, self.layout.schema, self.changed)
 
     def files(self) -> list[str]:
         """Return the files of the parts."""
-        return [self._files.file(part.path) for part in self.snapshot.parts]
+        return [self.file(part.path) for part in self.snapshot.parts]
+
+    def file(self, path: str) -> str:
+        """Return an object as a file."""
+        return local_files(self.objects_url, self.copies).file(path)
+
+    @property
+    def _parts(self) -> tuple[Part, ...]:
+        return (*self.snapshot.parts, *self.snapshot.history)
 
     def _query(
         self,
@@ -144,91 +148,45 @@ class Scan:
         order_by: str | None = None,
         limit: int | None = None,
     ) -> str:
-        names = ", ".join(map(quoted_name, columns)) if columns is not None else "*"
+        names = ", ".join(map(quoted, columns)) if columns is not None else "*"
         query = f"select {names} from ({self.sql()})"
         query += f" where {where}" if where else ""
         query += f" order by {order_by}" if order_by else ""
         query += f" limit {int(limit)}" if limit is not None else ""
         return query
 
-    @property
-    def _names(self) -> str:
-        return ", ".join(map(quoted_name, self.layout.schema.names))
 
-    def _live_sql(self) -> str:
-        snapshot = self.snapshot
-        retracted = self._named_by(snapshot.retractions)
-        clean = [part for part in snapshot.parts if part.path not in retracted]
-        dirty = [part for part in snapshot.parts if part.path in retracted]
-        branches = []
-        if clean:
-            branches.append(f"select {self._names} from read_parquet({self._list(clean)})")
-        if dirty:
-            branches.append(self._joined("anti", dirty, snapshot.retractions))
-        return " union all ".join(branches) or self._empty_sql()
+def changes_sql(snapshot: Snapshot, file: FileOf, schema: pa.Schema, changed: Changed) -> str:
+    """Return a query for the rows of a snapshot's parts that came, or went, in a range of times."""
+    names = ", ".join(map(quoted, schema.names))
+    times = f"between {changed.after + 1} and {changed.until}"
 
-    def retraction(self, places: pa.Table) -> pa.Table:
-        """Return the rows of a retraction part that names rows by their places."""
-        return places.select(list(PLACE)).rename_columns(["part", "row"])
+    def columns(change: int, time: str) -> str:
+        told = f", {change}::tinyint as {CHANGE.name}, {time}::bigint as {CHANGED_AT.name}"
+        return names + (told if changed.told else "")
 
-    def _gone_sql(self) -> str:
-        parts = self._parts()
-        return self._joined("semi", parts, self.gone) if parts else self._empty_sql()
-
-    def _parts(self) -> Sequence[Part]:
-        """Return the parts that are read: of rows that are gone, only those that lost them."""
-        if not self.gone:
-            return self.snapshot.parts
-        named = self._named_by(self.gone)
-        return [part for part in self.snapshot.parts if part.path in named]
-
-    def _joined(self, how: str, parts: Sequence[Part], retractions: Sequence[Part]) -> str:
-        """Return the query of those rows of parts that retractions name (semi), or do not (anti)."""
-        files = ", ".join(f"({literal(part.path)}, {literal(self._files.file(part.path))})" for part in parts)
-        return f"""
-            select {self._names}
-            from read_parquet({self._list(parts)}, filename = '_file', file_row_number = true)
-            {how} join (
-                select _file, "row" as file_row_number
-                from read_parquet({self._list(retractions)})
-                join (values {files}) as places(part, _file) using (part)
-            ) using (_file, file_row_number)
-        """
-
-    def _named_by(self, retractions: Sequence[Part]) -> set[str]:
-        """Return the parts that lost rows."""
-        if not retractions:
-            return set()
-        for part in retractions:
-            check_part(self._files.file(part.path), part)
-        with connection() as db:
-            paths = db.sql(f"select distinct part from read_parquet({self._list(retractions)})").fetchall()
-        return {path for (path,) in paths}
-
-    def _empty_sql(self) -> str:
-        with connection() as db:
-            empty = self.layout.schema.empty_table()
-            db.register("empty_table", empty)
-            types = db.sql("describe select * from empty_table").fetchall()
-        columns = ", ".join(f"null::{kind} as {quoted_name(name)}" for name, kind, *_ in types)
-        return f"select {columns} where false"
-
-    def _list(self, parts: Sequence[Part]) -> str:
-        return "[" + ", ".join(literal(self._files.file(part.path)) for part in parts) + "]"
-
-    @property
-    def _files(self) -> LocalFiles:
-        return local_files(self.objects_url, self.copies)
-
-
-def narrowed(snapshot: Snapshot, keep: Callable[[Part], bool], concerns: Callable[[Part], bool]) -> Snapshot:
-    """Return a snapshot with the parts to keep and the retractions that concern them; `rows` is not known (-1)."""
-    return replace(
-        snapshot,
-        parts=tuple(filter(keep, snapshot.parts)),
-        retractions=tuple(filter(concerns, snapshot.retractions)),
-        rows=-1,
-    )
+    branches = []
+    if changed.came:
+        first, end = first_row_id(changed.after + 1), first_row_id(changed.until + 1)
+        for parts in filter(None, (snapshot.parts, snapshot.history)):
+            branches.append(
+                f"select {columns(1, time_sql())} from {parquet(parts, file)} "
+                f"where {ROW_ID.name} >= {first} and {ROW_ID.name} < {end}"
+            )
+    else:
+        if snapshot.parts and snapshot.retractions:
+            branches.append(
+                f"select {columns(-1, '_went')} from {parquet(snapshot.parts, file)} join (select row_id as "
+                f"{ROW_ID.name}, time as _went from {parquet(snapshot.retractions, file)} where time {times}) "
+                f"using ({ROW_ID.name})"
+            )
+        if snapshot.history:
+            branches.append(
+                f"select {columns(-1, GONE.name)} from {parquet(snapshot.history, file)} "
+                f"where {GONE.name} {times}"
+            )
+    nothing = f"select {columns(0, '0')} from ({rows_sql(EMPTY, file, schema.names, schema)})"
+    return " union all ".join(branches) or nothing
 
 
 @cache
@@ -278,13 +236,3 @@ def select(db: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyRelation
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
     return duckdb.connect()
-
-
-def literal(text: str) -> str:
-    """Quote a text for DuckDB."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def quoted_name(text: str) -> str:
-    """Quote the name of a column or table for DuckDB."""
-    return '"' + text.replace('"', '""') + '"'

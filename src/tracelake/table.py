@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ import pyarrow as pa
 from tracelake._errors import UsageError
 from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.records import TableInfo
-from tracelake.scan import Scan, connection, literal, quoted_name
+from tracelake.scan import Scan, connection
+from tracelake.shards.rows import literal, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,11 +32,15 @@ class Origin:
 class Table:
     """One table of one commit. It never changes; ask the lake again for a newer one."""
 
-    def __init__(self, name: str, scan: Scan, origin: Origin | None = None) -> None:
+    def __init__(
+        self, name: str, scan: Scan, origin: Origin | None = None, renew: Callable[[], None] = lambda: None
+    ) -> None:
+        """`renew` is called before parts are read: it makes the lease on them hold on, or raises ExpiredError."""
         self.name = name
         self.schema = scan.layout.schema
         self.scan = scan
         self._origin = origin
+        self._renew = renew
 
     def to_arrow(
         self,
@@ -56,6 +61,7 @@ class Table:
             QueryError: a column, condition or order that DuckDB refuses.
             DamageError: a part is missing or damaged.
         """
+        self._renew()
         return self.scan.select(columns, where, order_by, limit)
 
     def to_polars(
@@ -105,6 +111,7 @@ class Table:
 
     def files(self) -> list[str]:
         """Return the Parquet files of the table. With retractions, they hold more rows than the table: see `sql`."""
+        self._renew()
         return self.scan.files()
 
     def info(self) -> TableInfo:
@@ -112,17 +119,25 @@ class Table:
         snapshot = self.scan.snapshot
         return TableInfo(
             name=self.name,
-            rows=snapshot.rows,
+            rows=self._rows(),
             parts=len(snapshot.parts),
             bytes=sum(part.size_bytes for part in snapshot.parts),
             upper=snapshot.as_of + 1,
         )
+
+    def _rows(self) -> int:
+        if self.scan.snapshot.rows is not None:
+            return self.scan.snapshot.rows
+        with connection() as db:
+            ((count,),) = db.sql(f"select count(*) from ({self.sql()})").fetchall()
+        return int(count)
 
     def splits(self, where: str | None = None) -> list[Scan]:
         """Return the table cut into tasks of any engine, leaving out parts without rows of a DuckDB condition.
 
         Each can be pickled, and `batches(columns, where)` yields its rows; the condition is applied there.
         """
+        self._renew()
         return self.scan.where(where).splits()
 
     def lookup(self, trace_ids: Sequence[str], columns: Sequence[str] | None = None) -> pa.Table:
@@ -134,7 +149,7 @@ class Table:
         """Return a hash of all rows, without their transaction numbers: the same rows in any order and layout,
         reached by any transactions, give the same hash."""
         self.check()
-        names = ", ".join(quoted_name(field.name) for field in self.schema if field != TRANSACTION_FIELD)
+        names = ", ".join(quoted(field.name) for field in self.schema if field != TRANSACTION_FIELD)
         with connection() as db:
             ((count, total),) = db.sql(f"""
                 select count(*), coalesce(sum(md5_number_lower(to_json(row({names}))::varchar)), 0)
@@ -144,6 +159,7 @@ class Table:
 
     def check(self) -> None:
         """Read parts that were not read before, to see that they are what was written. Raises DamageError."""
+        self._renew()
         self.scan.check()
 
     def sql(self) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -19,11 +20,12 @@ from tracelake.pipeline.progress import OnProgress, Progress
 from tracelake.pipeline.publish import INDEX_ENTRY, SPANS_ENTRY, TRACES_ENTRY
 from tracelake.pipeline.traces import TRACES, aggregate_sql
 from tracelake.records import Finding, VerifyReport
-from tracelake.scan import connection, quoted_name
+from tracelake.scan import connection
 from tracelake.search.finalize import read_manifest
 from tracelake.search.model import Manifest
 from tracelake.search.verify import verify_parts
 from tracelake.shards.model import Batch, BatchRef, Part
+from tracelake.shards.rows import quoted, rows_by_time
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.versions.model import Commit, IndexAt, Reference, TableAt
@@ -41,6 +43,21 @@ class _Committed:
     """None for a commit of another kind, such as a write to a table of the user."""
     commit: Commit
     entries: dict[str, Reference]
+
+
+@dataclass(slots=True)
+class _Came:
+    """The batches of a table, and how many rows came with each transaction, by bucket, as their parts tell."""
+
+    batches: list[Batch] = field(default_factory=list)
+    rows: defaultdict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    unknown: set[int] = field(default_factory=set)
+    """Transactions some of whose rows are damaged, which is a finding, or forgotten."""
+
+    def at(self, transaction: int, buckets: range | None = None) -> int:
+        """Return the rows of a transaction, in these buckets or in all."""
+        rows = self.rows[transaction]
+        return sum(count for bucket, count in rows.items() if buckets is None or bucket in buckets)
 
 
 class Verifier:
@@ -64,23 +81,22 @@ class Verifier:
         """Verify all of it."""
         transactions = self._built_transactions()  # listed first: what is built later is no concern of ours
         commits = self._check_commits(transactions)
-        batches = {name: self._read_batches(shard, transactions) for name, shard in self._shards.items()}
+        tables = {name: self._read_batches(shard, transactions) for name, shard in self._shards.items()}
         user_tables = self._user_tables(commits)
         for name, time in user_tables.items():
-            batches[name] = self._read_batches(Shard(name, self._key_value, self._objects), time + 1)
+            tables[name] = self._read_batches(Shard(name, self._key_value, self._objects), time + 1)
         parts = [
-            (name, part)
-            for name, of_shard in batches.items()
-            for batch in of_shard.values()
-            if batch is not None
-            for part in (*batch.parts, *batch.retractions)
+            (name, batch, part)
+            for name, came in tables.items()
+            for batch in came.batches
+            for part in batch.objects()
         ]
-        for number, (name, part) in enumerate(parts):
-            self._check_part(name, part)
+        for number, (name, batch, part) in enumerate(parts):
+            self._check_part(name, batch, part, tables[name])
             progress(Progress("verifying", number + 1, len(parts), "parts"))
         self._check_journal(transactions)
-        self._check_counts(commits, batches["spans"])
-        manifest = self._check_indexes(commits, batches["spans"])
+        self._check_counts(commits, tables["spans"])
+        manifest = self._check_indexes(commits, tables["spans"])
         if not self._findings:  # on whole parts only: a scan over a damaged one says nothing new
             self._check_tables()
             for name in user_tables:
@@ -148,27 +164,31 @@ class Verifier:
             self._find("missing", "commit", "branch main", detail)
         return found
 
-    def _read_batches(self, shard: Shard, transactions: int) -> dict[int, Batch | None]:
-        """Read the batch records of a shard, by transaction; None for one that is damaged."""
-        batches: dict[int, Batch | None] = {}
+    def _read_batches(self, shard: Shard, transactions: int) -> _Came:
+        """Read the batch records of a shard."""
+        came = _Came()
         try:
             state = shard.state()
         except DamageError as error:
             self._find("damaged", "table", shard.name, str(error))
-            return dict.fromkeys(range(transactions))
+            came.unknown.update(range(transactions))
+            return came
         if state.upper < transactions:
             detail = f"its state ends before transaction {state.upper}, and {transactions} were committed"
             self._find("missing", "table", shard.name, detail)
-            batches = dict.fromkeys(range(state.upper, transactions))
+            came.unknown.update(range(state.upper, transactions))
         for ref in state.batches:
             try:
-                batch = batches[ref.lower] = shard.batch(ref)
+                batch = shard.batch(ref)
             except DamageError as error:
-                batches[ref.lower] = None
+                came.unknown.update(range(ref.lower, ref.upper))
                 self._find_object("batch", ref.path, error)
                 continue
+            came.batches.append(batch)
+            if ref.level and state.since > ref.lower:  # rows that were gone by then may be forgotten
+                came.unknown.update(range(ref.lower, ref.upper))
             self._check_ref(ref, batch)
-        return batches
+        return came
 
     def _check_ref(self, ref: BatchRef, batch: Batch) -> None:
         rows = sum(part.rows for part in batch.parts) - sum(part.rows for part in batch.retractions)
@@ -177,12 +197,14 @@ class Verifier:
                 "mismatch", "batch", ref.path, f"the state says {ref.rows} rows, the record says {rows}"
             )
 
-    def _check_part(self, table: str, part: Part) -> None:
+    def _check_part(self, table: str, batch: Batch, part: Part, came: _Came) -> None:
+        """Read a part, and count the rows that came at each time."""
         self._parts += 1
         try:
             data = self._objects.get(part.path)
         except NotFoundError:
             self._find("missing", "part", part.path, f"a part of table {table} with {part.rows} rows is gone")
+            came.unknown.update(range(batch.lower, batch.upper))
             return
         self._bytes += len(data)
         if len(data) != part.size_bytes or hashlib.sha256(data).hexdigest() != part.sha256:
@@ -190,11 +212,20 @@ class Verifier:
             if len(data) == part.size_bytes:
                 detail = f"a part of table {table} is not what was written: its checksum differs"
             self._find("damaged", "part", part.path, detail)
+            came.unknown.update(range(batch.lower, batch.upper))
             return
-        rows = len(pq.read_table(io.BytesIO(data)))
-        self._rows += rows
-        if rows != part.rows:
-            self._find("mismatch", "part", part.path, f"it has {rows} rows, and its batch says {part.rows}")
+        rows = pq.read_table(io.BytesIO(data))
+        self._rows += len(rows)
+        if len(rows) != part.rows:
+            detail = f"it has {len(rows)} rows, and its batch says {part.rows}"
+            self._find("mismatch", "part", part.path, detail)
+        if part in batch.retractions:
+            return
+        for time, count in rows_by_time(rows).items():
+            came.rows[time][part.bucket] += count
+            if not batch.lower <= time < batch.upper:
+                detail = f"it has rows of transaction {time}, and its batch those of [{batch.lower}, {batch.upper})"
+                self._find("mismatch", "part", part.path, detail)
 
     def _check_journal(self, transactions: int) -> None:
         """Read the records of each transaction."""
@@ -210,30 +241,31 @@ class Verifier:
                 continue
             self._steps[t] = recorded.step
 
-    def _check_counts(self, commits: list[_Committed], batches: dict[int, Batch | None]) -> None:
+    def _check_counts(self, commits: list[_Committed], came: _Came) -> None:
         """Compare what each transaction read with what became of it, and what its commit says of it."""
+        counted = {batch.lower: batch.counts for batch in came.batches if batch.counts}
         for committed in commits:
             t, metadata = committed.transaction, committed.commit.metadata
             if t is None:
                 continue
             said = {name: int(metadata[f"spans_{name}"]) for name in ("new", "replaced", "repeated")}
-            step, batch = self._steps.get(t), batches.get(t)
+            step = self._steps.get(t)
             if step is not None:
                 read = sum(taken.spans for ranges in step.sources.values() for taken in ranges)
                 if read != sum(said.values()):
                     detail = f"it read {read} spans, and its commit says {said}"
                     self._find("mismatch", "journal", f"transaction {t}", detail)
-            if batch is None:
-                if t not in batches and said["new"] + said["replaced"]:
-                    detail = f"table spans has no batch of it, and its commit says {said}"
-                    self._find("missing", "batch", f"transaction {t}", detail)
+            if t in came.unknown:
                 continue
-            rows = sum(part.rows for part in batch.parts)
-            if batch.counts != said or rows != said["new"] + said["replaced"]:
-                detail = f"it has {rows} rows and counted {batch.counts}, and its commit says {said}"
+            rows = came.at(t)
+            if rows == 0 and said["new"] + said["replaced"]:
+                detail = f"table spans has no batch of it, and its commit says {said}"
+                self._find("missing", "batch", f"transaction {t}", detail)
+            elif rows != said["new"] + said["replaced"] or counted.get(t, said) != said:
+                detail = f"it has {rows} rows and counted {counted.get(t)}, and its commit says {said}"
                 self._find("mismatch", "batch", f"transaction {t}", detail)
 
-    def _check_indexes(self, commits: list[_Committed], batches: dict[int, Batch | None]) -> Manifest | None:
+    def _check_indexes(self, commits: list[_Committed], came: _Came) -> Manifest | None:
         """Read all manifests, and verify the newest, whose parts are those of all: return it."""
         newest: tuple[str, Manifest] | None = None
         for committed in commits:
@@ -252,26 +284,24 @@ class Verifier:
             newest = newest or (reference.manifest, manifest)
         if newest is None:
             return None
-        self._check_index(*newest, batches)
+        self._check_index(*newest, came)
         return newest[1]
 
-    def _check_index(self, path: str, manifest: Manifest, batches: dict[int, Batch | None]) -> None:
+    def _check_index(self, path: str, manifest: Manifest, came: _Came) -> None:
         """Verify the parts of an index, and that they hold one document for each row that ever came."""
         for problem in verify_parts(self._objects, manifest):
             self._find(problem.kind, "index part", problem.path, problem.detail)
         self._bytes += sum(part.size_bytes for part in manifest.parts)
         for ref in manifest.parts:
             t = int(ref.build.rsplit("-", 1)[1])
-            batch = batches.get(t)
-            if t in batches and batch is None:
-                continue  # damaged, and a finding already
-            rows = sum(part.rows for part in batch.parts if ref.lo <= part.bucket < ref.hi) if batch else 0
+            if t in came.unknown:
+                continue
+            rows = came.at(t, range(ref.lo, ref.hi))
             if rows != ref.documents:
                 detail = f"it has {ref.documents} documents for {rows} rows of transaction {t}"
                 self._find("mismatch", "index part", ref.path, detail)
-        covered = [batch for t, batch in batches.items() if t < manifest.upper]
-        if all(covered):
-            rows = sum(part.rows for batch in covered if batch for part in batch.parts)
+        if came.unknown.isdisjoint(range(manifest.upper)):
+            rows = sum(came.at(t) for t in range(manifest.upper))
             if manifest.documents != rows:
                 self._find("mismatch", "manifest", path, f"{manifest.documents} documents for {rows} rows")
 
@@ -316,7 +346,7 @@ class Verifier:
         except TracelakeError as error:
             self._find("damaged", "table", name, str(error))
             return
-        if key := ", ".join(map(quoted_name, table.scan.layout.bucketed_by)):
+        if key := ", ".join(map(quoted, table.scan.layout.bucketed_by)):
             with connection() as db:
                 found = db.sql(
                     f"select row({key})::varchar, 'is the key of ' || count(*) || ' rows' "

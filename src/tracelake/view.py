@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
-from tracelake.limits import SEARCH_HITS_MAX
+from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.publish import INDEX_ENTRY
 from tracelake.pipeline.traces import TRACES
@@ -20,7 +21,8 @@ from tracelake.search.documents import document_text
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
 from tracelake.search.query import RawHit, Searcher
-from tracelake.shards.store import Shard, Snapshot
+from tracelake.shards.leases import Leases
+from tracelake.shards.store import EMPTY, Shard, Snapshot
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.table import Origin, Table
 from tracelake.user_tables.spec import read_spec
@@ -52,6 +54,8 @@ class View:
         self._entries = entries
         self._origin = origin
         cache.mkdir(parents=True, exist_ok=True)
+        self._leases = Leases()
+        self._opened_s = time.monotonic()
         named = (name.removeprefix(_TABLES) for name in entries if name.startswith(_TABLES))
         self._names = [*SCHEMAS, *sorted(set(named) - set(SCHEMAS))]
         self._tables = {name: self._open(name) for name in SCHEMAS}
@@ -59,7 +63,7 @@ class View:
 
     def _open(self, name: str) -> Table:
         scan = Scan(self._objects.url, str(self._cache / "parts"), self.layout(name), self._snapshot(name))
-        return Table(name, scan, self._origin)
+        return Table(name, scan, self._origin, self._leases.renew)
 
     def layout(self, name: str) -> Layout:
         """Return the columns and buckets of a table of this view."""
@@ -70,13 +74,24 @@ class View:
     def _snapshot(self, name: str) -> Snapshot:
         reference = self._entries.get(_TABLES + name)
         if not isinstance(reference, TableAt):
-            return Snapshot(-1, (), (), 0)  # the lake is still empty
-        return Shard(reference.shard, self._key_value, self._objects).snapshot(reference.as_of)
+            return EMPTY  # the lake is still empty
+        shard = Shard(reference.shard, self._key_value, self._objects)
+        lease = self._leases.take(shard, self._key_value)
+        return shard.snapshot(reference.as_of, lease.state)
 
     def time_of(self, name: str) -> int:
         """Return the time as of which the commit names a table, -1 for none of its rows."""
         reference = self._entries.get(_TABLES + self.table(name).name)
         return reference.as_of if isinstance(reference, TableAt) else -1
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the view's lease is old: open another, so that garbage collection can go on."""
+        return time.monotonic() > self._opened_s + LEASE_S / 4
+
+    def close(self) -> None:
+        """Let go of the parts, so that garbage collection may have them."""
+        self._leases.close()
 
     def table(self, name: str) -> Table:
         """Return a table. Raises TableNotFoundError."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode, format_trace_id
 
 import tracelake
+from tests import npm
 from tests.server.process import serving
 
 JAVASCRIPT = Path(__file__).parent / "js"
@@ -39,11 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def node() -> str:
     """Return the path of node, with the exporters installed as the lock file says."""
-    found, npm = shutil.which("node"), shutil.which("npm")
-    assert found and npm, "node and npm are missing: install Node.js 20 or newer"  # noqa: PT018 one cause
-    if not (JAVASCRIPT / "node_modules").exists():
-        subprocess.run([npm, "ci", "--no-audit", "--no-fund"], cwd=JAVASCRIPT, check=True)
-    return found
+    return npm.install(JAVASCRIPT)
 
 
 def spans_of(server: str, trace_id: str, count: int) -> dict[str, dict[str, Any]]:

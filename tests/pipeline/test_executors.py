@@ -18,7 +18,7 @@ import sys, tracelake
 from tracelake.pipeline.java import find_java
 with tracelake.init(sys.argv[1]) as lake:
     report = lake.ingest(sys.argv[2], master="local[2]")
-    print(find_java(), report.spans_new, report.traces_touched, lake.verify().ok, sep="\\n")
+    print(find_java().path, report.spans_new, report.traces_touched, lake.verify().ok, sep="\\n")
 """
 
 
@@ -59,16 +59,16 @@ def test_java_home_comes_first_and_old_ones_are_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """JAVA_HOME is taken where it is new enough; an old Java there and a broken one on PATH are not."""
-    real = find_java()
+    real = find_java().path
     for folder, text in (("new", "17.0.1"), ("old", "11.0.2")):
         java = tmp_path / folder / "bin" / "java"
         java.parent.mkdir(parents=True)
         java.write_text(f"#!/bin/sh\necho 'openjdk version \"{text}\"' >&2\n")
         java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
-    assert find_java() == tmp_path / "new" / "bin" / "java"
+    assert find_java().path == tmp_path / "new" / "bin" / "java"
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
-    found = find_java()
+    found = find_java().path
     assert found != tmp_path / "old" / "bin" / "java"
     assert java_version(found) == java_version(real)
     assert java_version(tmp_path / "nothing") is None

@@ -12,54 +12,56 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.spans import a_span, a_table
-from tracelake.pipeline.merge import Merged, Stored, StoredPart, merge
+from tracelake.pipeline.merge import Merged, Stored, merge
+from tracelake.shards.model import Part
+from tracelake.shards.parts import write_part
+from tracelake.shards.rows import with_row_ids
+from tracelake.shards.store import Snapshot
+from tracelake.storage.files import FileObjectStore
 
 
 class Bucket:
-    """Both tables on disk, to which transactions are applied as the pipeline does."""
+    """Both tables, of one bucket, to which transactions are applied as the pipeline does."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._spans: list[Path] = []
-        self._traces: list[Path] = []
-        self._gone: dict[str, list[Path]] = {"spans": [], "traces": []}
+        self._objects = FileObjectStore(str(folder))
+        self._parts: dict[str, list[Part]] = {"spans": [], "traces": []}
+        self._gone: dict[str, list[Part]] = {"spans": [], "traces": []}
         self._transaction = 0
 
     def apply(self, *spans: dict[str, Any]) -> Merged:
-        merged = merge(
-            a_table(*spans),
-            self._stored(self._spans, "spans"),
-            self._stored(self._traces, "traces"),
-            self._transaction,
-        )
-        for rows, into in (
-            (merged.spans, self._spans),
-            (merged.traces, self._traces),
-            (merged.span_retractions, self._gone["spans"]),
-            (merged.trace_retractions, self._gone["traces"]),
+        t = self._transaction
+        merged = merge(a_table(*spans), self._stored("spans"), self._stored("traces"), t)
+        for table, rows, gone in (
+            ("spans", merged.spans, merged.span_retractions),
+            ("traces", merged.traces, merged.trace_retractions),
         ):
-            if len(rows):
-                path = self._folder / f"{self._transaction}-{len(list(self._folder.iterdir()))}.parquet"
-                pq.write_table(rows, path)
-                into.append(path)
+            numbered = with_row_ids(rows, t, 0, 1)
+            self._parts[table].append(write_part(self._objects, table, 0, 0, numbered, "trace_id"))
+            self._gone[table].append(write_part(self._objects, table, 0, 0, gone, None))
         self._transaction += 1
         return merged
 
-    def _stored(self, parts: list[Path], table: str) -> Stored:
-        return Stored(
-            [StoredPart(part.name, str(part)) for part in parts], [str(path) for path in self._gone[table]]
-        )
+    def _stored(self, table: str) -> Stored:
+        snapshot = Snapshot(self._transaction - 1, tuple(self._parts[table]), tuple(self._gone[table]))
+        return Stored(snapshot, self._file)
+
+    def _file(self, path: str) -> str:
+        file = self._objects.local_path(path)
+        assert file is not None
+        return file
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        parts = self._spans if table == "spans" else self._traces
         gone = {
-            (row["part"], row["row"]) for path in self._gone[table] for row in pq.read_table(path).to_pylist()
+            row["row_id"]
+            for part in self._gone[table]
+            for row in pq.read_table(self._file(part.path)).to_pylist()
         }
         rows = [
             row
-            for part in parts
-            for number, row in enumerate(pq.read_table(part).to_pylist(maps_as_pydicts="strict"))
-            if (part.name, number) not in gone
+            for part in self._parts[table]
+            for row in pq.read_table(self._file(part.path)).to_pylist(maps_as_pydicts="strict")
+            if row.pop("_row_id") not in gone
         ]
         return sorted(rows, key=lambda row: (row["trace_id"], row.get("span_id", "")))
 

@@ -46,7 +46,7 @@ def test_append_succeeds_iff_upper_is_lower() -> None:
     for upper, lower in itertools.product(range(4), repeat=2):
         decision = append(ShardState(upper=upper), lower, lower + 1, a_batch(lower))
         if upper == lower:
-            assert decision == Swap(ShardState(upper=lower + 1, batches=(a_batch(lower),)))
+            assert decision == Swap(ShardState(upper=lower + 1, batches=(a_batch(lower),), seq=1))
         else:
             assert decision == UpperMismatch(upper)
 
@@ -60,7 +60,7 @@ def test_s8_a_batch_that_is_there_is_not_appended_again() -> None:
 
 def test_an_empty_batch_advances_upper() -> None:
     """No rows, no entry, but the time has passed."""
-    assert append(ShardState(upper=2), 2, 3, None) == Swap(ShardState(upper=3))
+    assert append(ShardState(upper=2), 2, 3, None) == Swap(ShardState(upper=3, seq=1))
 
 
 def test_visible_batches_as_of_each_time() -> None:

@@ -31,10 +31,11 @@ from tracelake.search.finalize import (
 )
 from tracelake.search.model import Manifest, manifest_path
 from tracelake.search.protocol import assemble, choose
-from tracelake.shards.model import Batch, to_bytes
+from tracelake.shards.model import Batch, ShardState, to_bytes
 from tracelake.shards.protocol import AlreadyThere, Swap, UpperMismatch, Verdict, append, classify
+from tracelake.shards.states import States
 from tracelake.shards.store import Shard
-from tracelake.storage import ABSENT, Done, Entry, Indeterminate, KeyValueStore, Version
+from tracelake.storage import ABSENT, Done, Entry, Indeterminate, KeyValueStore, ObjectStore, Version
 from tracelake.testing import Faults, Process, Scenario
 from tracelake.versions.model import Branch, Commit, Metarange, Range, content_id
 from tracelake.versions.model import to_bytes as versions_to_bytes
@@ -43,53 +44,71 @@ from tracelake.versions.store import Repository
 # Shards
 
 
+class _BlindStates(States):
+    def swap(self, state: ShardState, version: Version | None) -> bool:
+        del version
+        self._key_value.set("shards", self._shard, to_bytes(state))
+        return True
+
+
 class BlindOverwrite(Shard):
     """The state is written whatever stands there."""
 
-    def _swap(self, decision: Swap, version: Version | None) -> bool:
-        del version
-        self._key_value.set("shards", self.name, to_bytes(decision.state))
-        return True
+    def __init__(self, name: str, key_value: KeyValueStore, objects: ObjectStore) -> None:
+        super().__init__(name, key_value, objects)
+        self._states = _BlindStates(name, key_value, objects)
+
+
+class _TrustingStates(States):
+    def swap(self, state: ShardState, version: Version | None) -> bool:
+        expected = ABSENT if version is None else version
+        outcome = self._key_value.set_if("shards", self._shard, to_bytes(state), expected)
+        return isinstance(outcome, Done | Indeterminate)
 
 
 class NoReadBack(Shard):
     """A lost reply is taken for success."""
 
-    def _swap(self, decision: Swap, version: Version | None) -> bool:
-        expected = ABSENT if version is None else version
-        outcome = self._key_value.set_if("shards", self.name, to_bytes(decision.state), expected)
-        return isinstance(outcome, Done | Indeterminate)
+    def __init__(self, name: str, key_value: KeyValueStore, objects: ObjectStore) -> None:
+        super().__init__(name, key_value, objects)
+        self._states = _TrustingStates(name, key_value, objects)
 
 
 class NoWriteId(Shard):
     """What is read back is decided by `upper` alone: our own earlier success looks like another's."""
 
     def compare_and_append(self, batch: Batch) -> UpperMismatch | None:
-        ref = self._write_record(batch)
+        ref = self._write_record(batch, 0)
         while True:
-            state, version = self._read()
+            state, version = self._states.read()
             decision = append(state, batch.lower, batch.upper, ref)
             if isinstance(decision, AlreadyThere):
                 decision = UpperMismatch(state.upper)
             if isinstance(decision, UpperMismatch):
                 self._objects.delete(ref.path)
                 return decision
-            if self._swap(decision, version):
+            assert isinstance(decision, Swap)
+            if self._states.swap(decision.state, version):
                 return None
+
+
+class _ForgetfulStates(States):
+    def swap(self, state: ShardState, version: Version | None) -> bool:
+        expected = ABSENT if version is None else version
+        outcome = self._key_value.set_if("shards", self._shard, to_bytes(state), expected)
+        return isinstance(outcome, Done)
 
 
 class DeletedOnUnknown(Shard):
     """The parts are deleted when nobody knows whether they are published."""
 
     def compare_and_append(self, batch: Batch) -> UpperMismatch | None:
-        ref = self._write_record(batch)
-        state, version = self._read()
+        ref = self._write_record(batch, 0)
+        states = _ForgetfulStates(self.name, self._states._key_value, self._objects)
+        state, version = states.read()
         decision = append(state, batch.lower, batch.upper, ref)
-        if isinstance(decision, Swap):
-            expected = ABSENT if version is None else version
-            outcome = self._key_value.set_if("shards", self.name, to_bytes(decision.state), expected)
-            if isinstance(outcome, Done):
-                return None
+        if isinstance(decision, Swap) and states.swap(decision.state, version):
+            return None
         self._objects.delete(ref.path)
         return UpperMismatch(state.upper)
 

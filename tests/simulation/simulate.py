@@ -20,6 +20,7 @@ from tests.simulation.scenarios import (
     ShardScenario,
     StoreScenario,
 )
+from tests.simulation.upkeep import UpkeepScenario
 from tracelake.testing import Faults, Report, Scenario, search
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -29,6 +30,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     IndexScenario(2),
     StoreScenario(),
     PipelineScenario(2, 2),
+    UpkeepScenario(),
 )
 FAULTS = Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1)
 """What one run may meet of each kind; each draws fewer."""

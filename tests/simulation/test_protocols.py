@@ -13,6 +13,7 @@ from tests.simulation.scenarios import (
     ShardScenario,
 )
 from tests.simulation.simulate import FAULTS, SCENARIOS, main
+from tests.simulation.upkeep_mutants import UPKEEP_MUTANTS
 from tracelake.testing import Faults, Scenario, explore, run_once, search
 
 SMALL = [ShardScenario(2, 1), JournalScenario(2, 1), RepositoryScenario(2, 1)]
@@ -52,7 +53,7 @@ def test_rows_that_a_replica_read_for_one_transaction_are_not_taken_for_the_next
     assert run_once(PipelineScenario(2, 2), Faults(), seed=37).error is None
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *UPKEEP_MUTANTS], ids=lambda mutant: mutant.name)
 def test_a_mutant_is_found_by_random_search(mutant: Mutant) -> None:
     """A protocol with one rule broken fails within the stated number of random schedules."""
     report = search(mutant.scenario(), mutant.faults, seed=0, schedules_max=mutant.random_max)
@@ -74,5 +75,5 @@ def test_the_command_reports_what_it_ran(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["--seed", "7", "--schedules", "5"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "seed 7"
-    assert lines[-1].startswith("all          30 schedules (30 completed), ")
+    assert lines[-1].startswith("all          35 schedules (35 completed), ")
     assert " 0 violations, " in lines[-1]

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
+from tests.storage.servers.azure import AzureServer
+from tests.storage.servers.gcs import GcsServer
 from tests.storage.servers.postgres import PostgresServer
 from tests.storage.servers.s3 import S3Server
 from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
 
-KEY_VALUE_BACKENDS = ("memory", "sqlite", "postgres", "s3", "files")
-OBJECT_BACKENDS = ("memory", "files", "s3")
+BUCKET_BACKENDS = ("s3", "azure", "gcs")
+BucketServer: TypeAlias = S3Server | AzureServer | GcsServer
+KEY_VALUE_BACKENDS = ("memory", "sqlite", "postgres", "files", *BUCKET_BACKENDS)
+OBJECT_BACKENDS = ("memory", "files", *BUCKET_BACKENDS)
 
 
 @pytest.fixture(scope="session")
@@ -28,13 +34,38 @@ def postgres() -> Iterator[PostgresServer]:
 def s3() -> Iterator[S3Server]:
     """An S3 server, which the environment names."""
     server = S3Server()
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        for name, value in server.environment().items():
-            patch.setenv(name, value)
+    with environment("AWS_", server.environment()):
         yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[AzureServer]:
+    """An Azure Blob server, which the environment names."""
+    server = AzureServer()
+    with environment("AZURE_", server.environment()):
+        yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[GcsServer]:
+    """A stand-in for Google Cloud Storage, which the environment names."""
+    server = GcsServer()
+    with environment("GOOGLE_", server.environment()):
+        yield server
+    server.close()
+
+
+@contextmanager
+def environment(prefix: str, variables: dict[str, str]) -> Iterator[None]:
+    """Replace all environment variables that begin with `prefix`."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(prefix)]:
+            patch.delenv(name)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
 
 
 def key_value_url(backend: str, request: pytest.FixtureRequest, directory: Path) -> str:
@@ -49,8 +80,8 @@ def key_value_url(backend: str, request: pytest.FixtureRequest, directory: Path)
 
 def object_url(backend: str, request: pytest.FixtureRequest, directory: Path) -> str:
     """Return the URL of an empty object store."""
-    if backend == "s3":
-        server: S3Server = request.getfixturevalue("s3")
+    if backend in BUCKET_BACKENDS:
+        server: BucketServer = request.getfixturevalue(backend)
         return server.url()
     if backend == "files":
         return (directory / "objects").as_uri()

@@ -6,12 +6,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from tests.storage.conftest import BUCKET_BACKENDS, BucketServer
 from tests.storage.servers.postgres import PostgresServer
-from tests.storage.servers.s3 import S3Server
 from tracelake.storage import (
     ABSENT,
     BucketKeyValueStore,
@@ -161,9 +162,9 @@ class Postgres(Memory):
 
 
 class Bucket(Memory):
-    """The same for records as objects of an S3 bucket."""
+    """The same for records as objects of a bucket."""
 
-    server: S3Server
+    server: BucketServer
 
     def open(self) -> KeyValueStore:
         """Return a store under a new prefix."""
@@ -178,9 +179,10 @@ def test_postgres(postgres: PostgresServer) -> None:
     )
 
 
-def test_bucket(s3: S3Server) -> None:
-    """Runs of calls on S3."""
-    Bucket.server = s3
+@pytest.mark.parametrize("backend", BUCKET_BACKENDS)
+def test_bucket(backend: str, request: pytest.FixtureRequest) -> None:
+    """Runs of calls on each kind of bucket."""
+    Bucket.server = request.getfixturevalue(backend)
     run_state_machine_as_test(
         Bucket, settings=settings(max_examples=5, stateful_step_count=15, deadline=None)
     )

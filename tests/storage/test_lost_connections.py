@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
+from obstore.exceptions import GenericError
 
+from tests.storage.conftest import BUCKET_BACKENDS, BucketServer
 from tests.storage.servers.cutting import Cut, CuttingProxy
+from tests.storage.servers.gcs import GcsServer
 from tests.storage.servers.postgres import PostgresServer
-from tests.storage.servers.s3 import S3Server
 from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError, UsageError
 from tracelake.storage import (
@@ -21,7 +24,6 @@ from tracelake.storage import (
     Indeterminate,
     settle,
 )
-from tracelake.storage.failures import Failure
 from tracelake.storage.postgres import PostgresKeyValueStore
 from tracelake.storage.record_objects import record_path
 
@@ -44,12 +46,26 @@ def table(postgres: PostgresServer, postgres_proxy: CuttingProxy) -> Iterator[Po
     store.close()
 
 
-@pytest.fixture
-def s3_proxy(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[CuttingProxy]:
-    """A proxy before the S3 server, which the environment names instead of the server."""
-    proxy = CuttingProxy(s3.port)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
-    yield proxy
+@dataclass(frozen=True)
+class Cuttable:
+    """A server of buckets, and the proxy before it."""
+
+    server: BucketServer
+    proxy: CuttingProxy
+
+    def url(self) -> str:
+        """Return the URL of a place where nothing is."""
+        return self.server.url()
+
+
+@pytest.fixture(params=BUCKET_BACKENDS)
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuttable]:
+    """Each server of buckets in turn, behind a proxy, which the environment names instead of the server."""
+    server: BucketServer = request.getfixturevalue(request.param)
+    proxy = CuttingProxy(server.port)
+    for name, value in server.environment(proxy.port).items():
+        monkeypatch.setenv(name, value)
+    yield Cuttable(server, proxy)
     proxy.close()
 
 
@@ -217,44 +233,45 @@ def test_postgres_table_of_another_release(postgres: PostgresServer) -> None:
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_s3_create_finds_out_whose_it_is(s3: S3Server, s3_proxy: CuttingProxy, cut: Cut) -> None:
+def test_bucket_create_finds_out_whose_it_is(bucket: Cuttable, cut: Cut) -> None:
     """A create whose connection is cut says True exactly where its own object stands there."""
-    store = BucketObjectStore(s3.url())
-    s3_proxy.cut(cut, b"PUT /tests")
+    store = BucketObjectStore(bucket.url())
+    bucket.proxy.cut(cut, b"PUT /tests")
     assert store.create("a", b"same bytes") is True
-    assert s3_proxy.cuts == 1
-    s3_proxy.cut(cut, b"PUT /tests")
+    assert bucket.proxy.cuts == 1
+    bucket.proxy.cut(cut, b"PUT /tests")
     assert store.create("a", b"same bytes") is False, "equal bytes are not the same write"
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_s3_records_survive_cuts(s3: S3Server, s3_proxy: CuttingProxy, cut: Cut) -> None:
+def test_bucket_records_survive_cuts(bucket: Cuttable, cut: Cut) -> None:
     """Writes, replacements and deletes of records are decided although each loses its connection once."""
-    store = BucketKeyValueStore(s3.url())
-    s3_proxy.cut(cut, b"PUT /tests")
+    store = BucketKeyValueStore(bucket.url())
+    bucket.proxy.cut(cut, b"PUT /tests")
     first = store.set_if("p", "k", b"1", ABSENT)
     assert isinstance(first, Done)
-    s3_proxy.cut(cut, b"PUT /tests")
+    bucket.proxy.cut(cut, b"PUT /tests")
     second = store.set_if("p", "k", b"2", first.version)
     assert isinstance(second, Done)
-    s3_proxy.cut(cut, b"PUT /tests")
+    bucket.proxy.cut(cut, b"PUT /tests")
     assert isinstance(store.set_if("p", "k", b"3", first.version), Conflict)
-    s3_proxy.cut(cut, b"GET /tests")
+    bucket.proxy.cut(cut, b"GET /tests")
     found = store.get("p", "k")
     assert found is not None
     assert found.value == b"2"
-    s3_proxy.cut(cut, b"PUT /tests")
+    bucket.proxy.cut(cut, b"PUT /tests")
     assert isinstance(store.delete_if("p", "k", second.version), Done)
     assert store.get("p", "k") is None
 
 
-def test_s3_write_that_was_replaced_before_it_was_read_back(s3: S3Server) -> None:
+def test_bucket_write_that_was_replaced_before_it_was_read_back(bucket: Cuttable) -> None:
     """A write that nobody can find any more is neither claimed nor denied."""
-    url = s3.url()
+    url = bucket.url()
 
-    def overtake(*_: object) -> Failure:
+    def overtake(*_: object) -> Exception:
         BucketKeyValueStore(url).set("p", "k", b"theirs")
-        return Failure.UNKNOWN
+        error: Exception = GenericError("no reply")
+        return error
 
     store = BucketKeyValueStore(url)
     first = store.set("p", "k", b"1")
@@ -264,13 +281,33 @@ def test_s3_write_that_was_replaced_before_it_was_read_back(s3: S3Server) -> Non
         store.set("p", "k", b"3")
 
 
-def test_s3_out_of_reach(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that is gone, or a bucket that is not there, is an error in the end, and no hang."""
-    with pytest.raises(StorageError, match="no-such-bucket"):
-        BucketObjectStore("s3://no-such-bucket/x").put("a", b"")
+def test_bucket_that_is_not_there(bucket: Cuttable) -> None:
+    """An absent bucket is an error of the store, in reads too, and no absent object."""
+    url = bucket.url().replace("://tests/", "://no-such-bucket/")
+    store, records = BucketObjectStore(url), BucketKeyValueStore(url)
+    for call in (
+        lambda: store.put("a", b""),
+        lambda: store.create("a", b""),
+        lambda: store.get("a"),
+        lambda: store.get_range("a", 0, 1),
+        lambda: store.head("a"),
+        lambda: store.copy("a", "b"),
+        lambda: store.delete("a"),
+        lambda: list(store.list("")),
+        lambda: records.get("p", "k"),
+        lambda: records.set("p", "k", b""),
+        lambda: records.scan("p"),
+    ):
+        with pytest.raises(StorageError, match="no-such-bucket"):
+            call()
+
+
+def test_bucket_out_of_reach(bucket: Cuttable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is gone is an error in the end, and no hang."""
     monkeypatch.setattr(limits, "STORE_TRIES_MAX", 2)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    gone, records = BucketObjectStore(s3.url()), BucketKeyValueStore(s3.url())
+    for name, value in bucket.server.environment(1).items():
+        monkeypatch.setenv(name, value)
+    gone, records = BucketObjectStore(bucket.url()), BucketKeyValueStore(bucket.url())
     for call in (lambda: gone.get("a"), lambda: list(gone.list("")), lambda: records.set("p", "k", b"")):
         with pytest.raises(StorageError, match="check the store"):
             call()
@@ -278,9 +315,37 @@ def test_s3_out_of_reach(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
         gone.create("a", b"")
 
 
-def test_no_put_on_a_condition_is_in_parts(s3: S3Server) -> None:
+def test_bucket_that_takes_reads_only(gcs: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a write has no clear answer, the error says what the store said, and in words for people."""
+    monkeypatch.setattr(limits, "STORE_TRIES_MAX", 2)
+    store, records = BucketObjectStore(gcs.url()), BucketKeyValueStore(gcs.url())
+    monkeypatch.setattr(gcs, "refusals", [503] * 10)
+    with pytest.raises(IndeterminateError, match=r"may or may not have been created.*503"):
+        store.create("a", b"")
+    outcome = records.set_if("p", "k", b"", ABSENT)
+    assert isinstance(outcome, Indeterminate)
+    assert "503" in outcome.reason
+    assert "Debug" not in outcome.reason
+
+
+def test_gcs_limit_of_writes_is_no_doubt(gcs: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that is refused as one too many in a second is tried again, and did not happen otherwise."""
+    store, records = BucketObjectStore(gcs.url()), BucketKeyValueStore(gcs.url())
+    monkeypatch.setattr(gcs, "refusals", [429])
+    assert store.create("a", b"") is True
+    monkeypatch.setattr(gcs, "refusals", [429])
+    assert isinstance(records.set_if("p", "k", b"", ABSENT), Done)
+    monkeypatch.setattr(limits, "STORE_TRIES_MAX", 2)
+    for call in (lambda: store.create("b", b""), lambda: records.set_if("p", "l", b"", ABSENT)):
+        monkeypatch.setattr(gcs, "refusals", [429] * 2)
+        with pytest.raises(StorageError, match="429") as raised:
+            call()
+        assert not isinstance(raised.value, IndeterminateError)
+
+
+def test_no_put_on_a_condition_is_in_parts(bucket: Cuttable) -> None:
     """A large object is created in one request: in parts, the condition would not hold."""
-    store = BucketObjectStore(s3.url())
+    store = BucketObjectStore(bucket.url())
     data = b"x" * (12 * limits.MIB)
     assert store.create("large", data)
     assert not store.create("large", data)

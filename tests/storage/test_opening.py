@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.storage.servers.azure import AzureServer
 from tracelake._errors import UsageError
 from tracelake.storage import open_key_value, open_objects
 
@@ -53,6 +54,22 @@ def test_other_object_urls(url: str) -> None:
     """Any other URL is refused, naming what is supported."""
     with pytest.raises(UsageError, match="file:///"):
         open_objects(url)
+
+
+def test_bucket_without_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the environment lacks is said in one line, at the opening."""
+    for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError, match=r"Account must be specified; correct the URL or the environment$"):
+        open_objects("az://container/prefix")
+
+
+def test_azure_account_is_of_the_environment(azure: AzureServer) -> None:
+    """The URL names container and prefix, as the client library has it, and no account."""
+    url = azure.url()
+    open_objects(url).put("a", b"x")
+    root, _, prefix = url.rpartition("/")
+    assert [info.path for info in open_objects(root).list(f"{prefix}/")] == [f"{prefix}/a"]
 
 
 @pytest.mark.parametrize(

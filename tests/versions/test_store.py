@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tracelake._errors import DamageError, RefNotFoundError
+from tracelake._errors import DamageError, RefNotFoundError, UsageError
 from tracelake.storage import (
     Done,
     Expected,
@@ -100,7 +100,7 @@ def test_refs_resolve_to_commits() -> None:
     first = commit(repository, 0)
     assert repository.resolve("main") == repository.resolve(first) == repository.resolve(first[:6]) == first
     for ref in ("nothing", first[:5], "0" * 64, "../../etc"):
-        with pytest.raises(RefNotFoundError, match="no branch or commit"):
+        with pytest.raises(RefNotFoundError, match=r"names? no commit|no branch, tag or commit"):
             repository.resolve(ref)
 
 
@@ -171,3 +171,57 @@ def commit_mine(repository: Repository, as_of: int) -> str:
         created_at=f"2026-01-01T00:01:{as_of + 1:02d}+00:00",
         metadata={"table": "mine"},
     )
+
+
+def test_references_of_every_form() -> None:
+    """A branch, steps back, a transaction, a time in any zone, a tag and the beginning of an id name commits."""
+    repository = a_repository()
+    ids = [commit(repository, t) for t in range(5)]
+    repository.tag("v1", ids[1])
+    for ref, t in {
+        "main": 4,
+        "main~0": 4,
+        "main~3": 1,
+        "main@2": 2,
+        "main@2026-01-01T00:00:03Z": 3,
+        "main@2026-01-01T01:00:02.5+01:00": 2,
+        "main@2026-01-02": 4,
+        "v1": 1,
+        "v1~1": 0,
+        ids[3]: 3,
+        ids[3][:8]: 3,
+        f"{ids[3][:8]}~2": 1,
+    }.items():
+        assert repository.resolve(ref) == ids[t], ref
+    for ref, words in {
+        "main~5": "does not hold",
+        "main@9": "does not hold",
+        "main@2025-01-01": "does not hold",
+        "main@soon": "is no time",
+        "v2": "no branch, tag or commit",
+        "main~": "names no commit",
+        "ma in": "names no commit",
+        "": "names no commit",
+        "abc": "no branch",
+    }.items():
+        with pytest.raises(RefNotFoundError, match=words):
+            repository.resolve(ref)
+
+
+def test_tags_name_one_commit_until_they_are_deleted() -> None:
+    """A tag is given once; again for the same commit is fine, even when replies are lost."""
+    repository = a_repository(LostReplies())
+    first, second = commit(repository, 0), commit(repository, 1)
+    repository.tag("v1", first)
+    repository.tag("v1", first)
+    with pytest.raises(UsageError, match="taken by another commit"):
+        repository.tag("v1", second)
+    for name in ("main", "a b", "", "abcdef", "-x"):
+        with pytest.raises(UsageError):
+            repository.tag(name, first)
+    assert repository.tags() == {"v1": first}
+    repository.delete_tag("v1")
+    with pytest.raises(RefNotFoundError, match="no tag"):
+        repository.delete_tag("v1")
+    repository.tag("v1", second)
+    assert repository.tags() == {"v1": second}

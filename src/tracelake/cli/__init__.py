@@ -14,7 +14,7 @@ import sys
 import typer
 
 from tracelake._errors import TracelakeError, UsageError
-from tracelake.cli import data, lakes, queries, servers
+from tracelake.cli import data, lakes, maintenance, queries, servers, tags
 from tracelake.cli.output import print_error
 
 app = typer.Typer(
@@ -28,6 +28,8 @@ app.add_typer(lakes.app)
 app.add_typer(data.app)
 app.add_typer(queries.app)
 app.add_typer(servers.app)
+app.add_typer(maintenance.app)
+app.add_typer(tags.app)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Commands about a lake as a whole: init, tables, log, verify, version."""
+"""Commands about a lake as a whole: init, tables, log, verify, doctor, version."""
 
 # ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
 
@@ -101,6 +101,30 @@ def verify(lake: LakeOption = None, as_json: JsonOption = False) -> None:
         console().print(render.verify_report(report))
         console().print("The lake is whole." if report.ok else render.findings(report))
     if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command(epilog=examples("tracelake doctor", "tracelake doctor --lake ./lake --no-spark --json"))
+def doctor(
+    lake: LakeOption = None,
+    spark: Annotated[
+        bool, typer.Option("--spark/--no-spark", help="Start Spark and run a small job.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the lake's stores and this machine.
+
+    Whether the stores are reached and honour conditional writes; clock, free space, versions, Java, Spark;
+    and how to mend what is wrong. Exits with 1 if a check failed. Writes below `doctor/` and removes it."""
+    from tracelake.doctor import diagnose
+
+    with progress_bar() as show:
+        diagnosis = diagnose(lake, spark=spark, progress=show)
+    if as_json:
+        print_json(diagnosis.to_dict())
+    else:
+        console().print(render.diagnosis(diagnosis))
+    if not diagnosis.ok:
         raise typer.Exit(1)
 
 

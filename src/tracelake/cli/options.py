@@ -28,7 +28,10 @@ JsonOption: TypeAlias = Annotated[
 AtOption: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--at", metavar="REF", help="Read at this branch or commit; the beginning of an id will do."
+        "--at",
+        metavar="REF",
+        help="Read at this branch, tag or commit: main, main~3, main@2026-01-01T00:00Z, main@17 (a "
+        "transaction), or the beginning of a commit's id.",
     ),
 ]
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from tracelake.cli.output import plain
-from tracelake.records import CommitInfo, Hit, IngestReport, TableInfo, VerifyReport
+from tracelake.records import CommitInfo, CompactReport, GcReport, Hit, IngestReport, TableInfo, VerifyReport
+
+if TYPE_CHECKING:
+    from tracelake.doctor import Checked, Diagnosis
 
 COMMIT_SHOWN: Final = 12
 """Digits of a commit's id in a list; the beginning of an id is enough to name it."""
@@ -187,3 +190,55 @@ def findings(report: VerifyReport) -> Table:
     """Return what is wrong, one finding a row."""
     rows = [(f.kind, f.what, f.path, f.detail) for f in report.findings]
     return grid(("kind", "what", "path", "detail"), rows)
+
+
+def compact_reports(reports: Sequence[CompactReport]) -> Table:
+    """Return what compaction did, a row a table."""
+    headers = ("table", "batches", "parts before", "parts after", "read", "written", "readable from")
+    rows = [
+        (
+            report.table,
+            report.batches,
+            report.parts_before,
+            report.parts_after,
+            size(report.read_bytes),
+            size(report.written_bytes),
+            f"transaction {report.since}",
+        )
+        for report in reports
+    ]
+    return grid(headers, rows)
+
+
+def gc_reports(reports: Sequence[GcReport]) -> Table:
+    """Return what garbage collection deleted, a row a table."""
+    headers = ("table", "replaced", "orphans", "bytes", "held by readers")
+    return grid(headers, [(r.table, r.replaced, r.orphans, size(r.bytes), r.held) for r in reports])
+
+
+_STATUS_STYLES: Final = {"ok": "green", "warning": "yellow", "failed": "bold red"}
+
+
+def diagnosis(found: Diagnosis) -> Table:
+    """Return what `doctor` found, one check a row, and below what is wrong the way to mend it."""
+    rows = [
+        (
+            checked.check,
+            Text(checked.status, _STATUS_STYLES[checked.status]),
+            _said(checked),
+            _seconds(checked),
+        )
+        for checked in found.checks
+    ]
+    table = grid(("check", "status", "message", "time"), rows, ids=("check", "status", "time"))
+    table.columns[-1].justify = "right"
+    return table
+
+
+def _said(checked: Checked) -> Text:
+    text = Text(plain(checked.message))
+    return text.append(f"\n→ {plain(checked.mend)}", _STATUS_STYLES["warning"]) if checked.mend else text
+
+
+def _seconds(checked: Checked) -> str:
+    return f"{checked.seconds:.1f} s"

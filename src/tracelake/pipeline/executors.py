@@ -183,11 +183,22 @@ class _Watch:
 
 
 def _cause(error: Exception) -> str:
-    """Return the innermost Python error of a failed task, which Spark wraps in stack traces of two languages."""
+    """Return the innermost Python error of a failed task, which Spark wraps in stack traces of two languages.
+
+    Where no Python ran, as when it could not be started, it is Java's error on the executor.
+    """
     lines = str(error).splitlines()
     marks = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
-    after = lines[marks[-1] + 1 :] if marks else lines
-    said = next((line for line in after if line and not line.startswith((" ", "\t"))), str(error)[:500])
+    if not marks:
+        driver = lines.index("Driver stacktrace:") if "Driver stacktrace:" in lines else 0
+        causes = [line for line in lines[driver:] if line.startswith("Caused by: ")]
+        # The first line only says which method of the gateway was called.
+        said = (causes or lines[1:2] or lines or [type(error).__name__])[0][:500]
+        said = said.removeprefix("Caused by: ").removeprefix(": ")
+    else:
+        after = lines[marks[-1] + 1 :]
+        said = next((line for line in after if line and not line.startswith((" ", "\t"))), str(error)[:500])
     return (
-        f"a task failed on an executor: {said.strip()}. Nothing was published; run again once that is mended."
+        f"a task failed on an executor: {said.strip().rstrip('.')}. Nothing was published; run again once that "
+        "is mended."
     )

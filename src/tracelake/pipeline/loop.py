@@ -41,6 +41,7 @@ from tracelake.journal.protocol import (
 from tracelake.journal.store import Journal
 from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.inputs import INBOX, Input, read_tasks, to_sources
+from tracelake.pipeline.maintenance import ORDERS, Maintainer
 from tracelake.pipeline.progress import OnProgress, Progress, Stage, silent
 from tracelake.pipeline.publish import TRANSFORM, Counts, Outputs
 from tracelake.pipeline.reading import Piece, fingerprint, run_read_task
@@ -89,6 +90,7 @@ class Pipeline:
             objects,
             buckets,
             executor,
+            Maintainer(key_value, objects, executor),
         )
 
     def run(self, runs: Sequence[Sequence[Input]], progress: OnProgress = silent) -> RunResult:
@@ -117,6 +119,7 @@ class _Rooms:
     objects: ObjectStore
     buckets: int
     executor: Executor
+    maintainer: Maintainer
 
 
 class _Run:
@@ -280,6 +283,8 @@ class _Run:
         result.ranges += [taken for ranges in recorded.step.sources.values() for taken in ranges]
         result.counts.append(counts)
         result.commit = commit
+        for name, shard in self._rooms.outputs.shards().items():
+            self._rooms.maintainer.maintain(shard, ORDERS[name], until=t + 1)
 
     def _settle_inputs(self, t: int) -> None:
         """Remember the files of a committed transaction, and delete its segments; again after a crash."""

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Stage: TypeAlias = Literal["recovering", "reading", "writing", "publishing", "verifying"]
+Stage: TypeAlias = Literal[
+    "recovering", "reading", "writing", "publishing", "compacting", "verifying", "checking"
+]
 
 
 @dataclass(frozen=True, slots=True)

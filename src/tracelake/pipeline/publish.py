@@ -7,7 +7,7 @@ stay on the last commit until the new one names everything.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -20,7 +20,8 @@ from tracelake.pipeline.reading import Piece
 from tracelake.pipeline.shaping import ShapeReceipt, ShapeTask, run_shape_task
 from tracelake.search.finalize import finalize, read_manifest
 from tracelake.search.model import Manifest, manifest_path
-from tracelake.shards.model import Batch, Part
+from tracelake.shards.leases import Lease
+from tracelake.shards.model import Batch, Part, ShardState
 from tracelake.shards.protocol import Verdict, classify
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
@@ -50,16 +51,36 @@ class Counts:
     repeated: int
     traces: int
 
+    def to_metadata(self) -> dict[str, str]:
+        """Return the counts as a commit carries them."""
+        return {
+            "spans_new": str(self.new),
+            "spans_replaced": str(self.replaced),
+            "spans_repeated": str(self.repeated),
+            "traces": str(self.traces),
+        }
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> Counts:
+        """Return the counts that a commit carries."""
+        names = ("spans_new", "spans_replaced", "spans_repeated", "traces")
+        return cls(*(int(metadata[name]) for name in names))
+
 
 class Outputs:
     """The tables, the index and the branch that a pipeline writes."""
 
     def __init__(self, key_value: KeyValueStore, objects: ObjectStore, buckets: int) -> None:
+        self._key_value = key_value
         self._objects = objects
         self._buckets = buckets
         self.spans = Shard("spans", key_value, objects)
         self.traces = Shard("traces", key_value, objects)
         self.repository = Repository(key_value, objects)
+
+    def shards(self) -> dict[str, Shard]:
+        """Return the shards of the tables, by name."""
+        return {shard.name: shard for shard in (self.spans, self.traces)}
 
     def upper(self) -> int:
         """Return the least transaction that has no commit: the commit is the last output of each."""
@@ -91,9 +112,10 @@ class Outputs:
         """
         t = step.transaction
         if pieces is not None:
-            receipts = self._shape(t, pieces, executor, progress)
+            with Lease(self.spans, self._key_value) as spans, Lease(self.traces, self._key_value) as traces:
+                receipts = self._shape(t, pieces, (spans.state, traces.state), executor, progress)
             progress(Progress("publishing", 0, 4, "steps", t))
-            self._append_all(t, receipts)
+            self._append_all(t, receipts, spans.state.epoch, traces.state.epoch)
             progress(Progress("publishing", 2, 4, "steps", t))
         path, _ = finalize(self._objects, INDEX, build_name(t), t + 1, self._buckets, self._parent(t))
         progress(Progress("publishing", 3, 4, "steps", t))
@@ -103,15 +125,23 @@ class Outputs:
         return commit, counts
 
     def _shape(
-        self, t: int, pieces: Sequence[Piece], executor: Executor, progress: OnProgress
+        self,
+        t: int,
+        pieces: Sequence[Piece],
+        states: tuple[ShardState, ShardState],
+        executor: Executor,
+        progress: OnProgress,
     ) -> list[ShapeReceipt]:
-        tasks = self._tasks(t, pieces)
+        tasks = self._tasks(t, pieces, *states)
         return executor.run(
             run_shape_task, tasks, lambda done: progress(Progress("writing", done, len(tasks), "tasks", t))
         )
 
-    def _tasks(self, t: int, pieces: Sequence[Piece]) -> list[ShapeTask]:
-        spans, traces = self.spans.snapshot(t - 1), self.traces.snapshot(t - 1)
+    def _tasks(
+        self, t: int, pieces: Sequence[Piece], spans_state: ShardState, traces_state: ShardState
+    ) -> list[ShapeTask]:
+        spans = self.spans.snapshot(t - 1, spans_state)
+        traces = self.traces.snapshot(t - 1, traces_state)
         groups = 1 if sum(piece.rows for piece in pieces) <= SMALL_TRANSACTION_SPANS else _GROUPS
         bounds = [self._buckets * group // groups for group in range(groups + 1)]
         return [
@@ -126,12 +156,16 @@ class Outputs:
                 pieces=[piece for piece in pieces if low <= piece.bucket < high],
                 spans=spans.for_buckets(set(range(low, high))),
                 traces=traces.for_buckets(set(range(low, high))),
+                spans_epoch=spans_state.epoch,
+                traces_epoch=traces_state.epoch,
             )
             for low, high in pairwise(bounds)
             if low < high
         ]
 
-    def _append_all(self, t: int, receipts: Sequence[ShapeReceipt]) -> None:
+    def _append_all(
+        self, t: int, receipts: Sequence[ShapeReceipt], spans_epoch: int, traces_epoch: int
+    ) -> None:
         counts = {
             "new": sum(receipt.new for receipt in receipts),
             "replaced": sum(receipt.replaced for receipt in receipts),
@@ -143,6 +177,7 @@ class Outputs:
             [part for receipt in receipts for part in receipt.span_parts],
             [part for receipt in receipts for part in receipt.span_retractions],
             counts,
+            spans_epoch,
         )
         self._append(
             self.traces,
@@ -150,12 +185,19 @@ class Outputs:
             [part for receipt in receipts for part in receipt.trace_parts],
             [part for receipt in receipts for part in receipt.trace_retractions],
             {"rows": sum(receipt.traces for receipt in receipts)},
+            traces_epoch,
         )
 
     def _append(
-        self, shard: Shard, t: int, parts: list[Part], retractions: list[Part], counts: dict[str, int]
+        self,
+        shard: Shard,
+        t: int,
+        parts: list[Part],
+        retractions: list[Part],
+        counts: dict[str, int],
+        epoch: int,
     ) -> None:
-        batch = Batch(t, t + 1, uuid.uuid4().hex, tuple(parts), tuple(retractions), counts)
+        batch = Batch(t, t + 1, uuid.uuid4().hex, tuple(parts), tuple(retractions), counts, epoch=epoch)
         upper = shard.state().upper
         verdict = classify(t, upper, t + 1)
         assert verdict is not Verdict.HOLD, f"{shard.name} is at {upper}, behind transaction {t} of its peers"
@@ -170,6 +212,11 @@ class Outputs:
 
     def _counts(self, step: Step) -> Counts:
         """Return the counts of a transaction from its batches, so that every replica tells the same."""
+        head = self.repository.head()
+        if head is not None and self.repository.transaction_of(head) >= step.transaction:
+            # A peer has committed it, and compaction may have made the batch a part of a larger one.
+            commit = self.repository.commit(self.repository.find(head, step.transaction))
+            return Counts.from_metadata(commit.metadata)
         spans = self.spans.batch_at(step.transaction)
         traces = self.traces.batch_at(step.transaction)
         if spans is None:
@@ -193,12 +240,7 @@ class Outputs:
             message=f"transaction {t}: {counts.new} new spans from {inputs} inputs",
             committer="pipeline",
             created_at=seal.sealed_at,
-            metadata={
-                "spans_new": str(counts.new),
-                "spans_replaced": str(counts.replaced),
-                "spans_repeated": str(counts.repeated),
-                "traces": str(counts.traces),
-            },
+            metadata=counts.to_metadata(),
         )
 
 

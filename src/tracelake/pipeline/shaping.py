@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tracelake.otlp.schema import SPANS_TABLE
-from tracelake.pipeline.merge import Merged, Stored, StoredPart, merge
+from tracelake.pipeline.merge import Merged, Stored, merge
 from tracelake.pipeline.reading import Piece
 from tracelake.search.build import build_part
 from tracelake.shards.buckets import by_bucket
 from tracelake.shards.model import Part
 from tracelake.shards.parts import write_part
+from tracelake.shards.rows import retractions_by_bucket, with_row_ids
 from tracelake.shards.store import Snapshot
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 
@@ -40,6 +40,8 @@ class ShapeTask:
     pieces: Sequence[Piece]
     spans: Snapshot
     traces: Snapshot
+    spans_epoch: int
+    traces_epoch: int
 
 
 @dataclass(slots=True)
@@ -66,7 +68,10 @@ def run_shape_task(task: ShapeTask) -> ShapeReceipt:
             files = LocalFiles(objects, Path(folder))
             incoming = _read_pieces(objects, task.pieces)
             merged = merge(
-                incoming, _stored(files, task.spans), _stored(files, task.traces), task.transaction
+                incoming,
+                Stored(task.spans, files.file),
+                Stored(task.traces, files.file),
+                task.transaction,
             )
         _write(objects, task, merged, receipt)
         new_spans = merged.spans
@@ -75,21 +80,19 @@ def run_shape_task(task: ShapeTask) -> ShapeReceipt:
 
 
 def _write(objects: ObjectStore, task: ShapeTask, merged: Merged, receipt: ShapeReceipt) -> None:
-    for shard, rows, into in (
-        ("spans", merged.spans, receipt.span_parts),
-        ("traces", merged.traces, receipt.trace_parts),
+    for shard, epoch, rows, into in (
+        ("spans", task.spans_epoch, merged.spans, receipt.span_parts),
+        ("traces", task.traces_epoch, merged.traces, receipt.trace_parts),
     ):
         for bucket, of_bucket in by_bucket(rows, "trace_id", task.buckets):
-            into.append(write_part(objects, shard, bucket, of_bucket, "trace_id"))
-    for shard, snapshot, gone, into in (
-        ("spans", task.spans, merged.span_retractions, receipt.span_retractions),
-        ("traces", task.traces, merged.trace_retractions, receipt.trace_retractions),
+            numbered = with_row_ids(of_bucket, task.transaction, bucket, task.buckets)
+            into.append(write_part(objects, shard, epoch, bucket, numbered, "trace_id"))
+    for shard, epoch, gone, into in (
+        ("spans", task.spans_epoch, merged.span_retractions, receipt.span_retractions),
+        ("traces", task.traces_epoch, merged.trace_retractions, receipt.trace_retractions),
     ):
-        bucket_of_part = {part.path: part.bucket for part in snapshot.parts}
-        for bucket in sorted({bucket_of_part[path] for path in map(str, gone["part"].to_pylist())}):
-            paths = [path for path, number in bucket_of_part.items() if number == bucket]
-            of_bucket = gone.filter(pc.is_in(gone["part"], pa.array(paths, pa.string())))
-            into.append(write_part(objects, shard, bucket, of_bucket, None))
+        for bucket, of_bucket in retractions_by_bucket(gone, task.buckets):
+            into.append(write_part(objects, shard, epoch, bucket, of_bucket, None))
     receipt.new = merged.new
     receipt.replaced = merged.replaced
     receipt.repeated = merged.repeated
@@ -103,10 +106,3 @@ def _read_pieces(objects: ObjectStore, pieces: Sequence[Piece]) -> pa.Table:
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
             tables.append(reader.read_all())
     return pa.concat_tables(tables).combine_chunks()
-
-
-def _stored(files: LocalFiles, snapshot: Snapshot) -> Stored:
-    return Stored(
-        [StoredPart(part.path, files.file(part.path)) for part in snapshot.parts],
-        [files.file(part.path) for part in snapshot.retractions],
-    )

@@ -27,8 +27,8 @@ _FIELDS: list[pa.Field[Any]] = [
 TRACES: Final = pa.schema(_FIELDS)
 
 SPAN_COLUMNS: Final = (
-    "trace_id, span_id, parent_span_id, workspace, service, name, status, start_ns, end_ns, "
-    "input_tokens, output_tokens, session_id, user_id"
+    *("trace_id", "span_id", "parent_span_id", "workspace", "service", "name", "status"),
+    *("start_ns", "end_ns", "input_tokens", "output_tokens", "session_id", "user_id"),
 )
 """The columns of `spans` that a row of `traces` is made of."""
 

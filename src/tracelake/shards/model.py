@@ -16,7 +16,7 @@ FORMAT_VERSION: Final = 1
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One Parquet object. `first_key` and `last_key` bound its rows, which are sorted by key."""
+    """One Parquet object. The keys bound its rows, which are sorted by key; the row ids bound them in time."""
 
     path: str
     bucket: int
@@ -27,28 +27,40 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last_key: str = ""
     ranges: Ranges = {}
     """Least and greatest value of some columns."""
+    first_row_id: int = 0
+    last_row_id: int = 0
 
 
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rows of the times [lower, upper): what came (parts), and what went (retractions).
+    """The changes of the times [lower, upper): what came, and what went. No older part is ever rewritten.
 
-    A retraction part has the columns `part` (path of an older part) and `row` (its row number from 0):
-    those rows are gone from `lower` on. Older parts are never rewritten for it.
+    A batch as it was appended has parts and retractions. One that compaction made holds the same rows: those
+    that came and went within it are in `history` or, where nobody may read that far back, nowhere.
     """
 
     lower: int
     upper: int
     id: str
     parts: tuple[Part, ...]
+    """Rows with their `_row_id`."""
     retractions: tuple[Part, ...]
+    """Rows (row_id, time): a row of an older batch, and when it went."""
     counts: dict[str, int]
     """What the writer counted on the way, such as spans read, new, replaced, repeated."""
+    history: tuple[Part, ...] = ()
+    """Rows that came and went within the batch, with `_row_id` and `_gone`, the time at which they went."""
+    epoch: int = 0
+    """The shard's epoch when the first of its objects was written (see `protocol.may_append`)."""
     version: int = FORMAT_VERSION
 
     @property
     def is_empty(self) -> bool:
         """Whether the batch changes no row."""
-        return not self.parts and not self.retractions
+        return not self.parts and not self.retractions and not self.history
+
+    def objects(self) -> tuple[Part, ...]:
+        """Return every Parquet object that the batch names."""
+        return (*self.parts, *self.retractions, *self.history)
 
 
 class BatchRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,22 +75,67 @@ class BatchRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows that came less rows that went."""
     parts: int
     size_bytes: int
+    level: int = 0
+    """How often its rows were compacted."""
+
+
+class Retired(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Batches that compaction replaced in state number `seq`: no state from that one on names them."""
+
+    seq: int
+    batches: tuple[BatchRef, ...]
+
+
+class Rolled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the beginning of a long state lies, as an object: its first batches, and its first retired."""
+
+    path: str
+    sha256: str
 
 
 class ShardState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The state record. Batches cover [since, upper) in order and without a gap."""
+    """The state record. Batches cover [0, upper) in order; a time without a batch changed no row."""
 
     since: int = 0
+    """The earliest time that can be read: what was gone by then is forgotten."""
     upper: int = 0
     batches: tuple[BatchRef, ...] = ()
+    retired: tuple[Retired, ...] = ()
+    """Replaced batches whose objects may still be there, oldest first."""
+    seq: int = 0
+    """How many states there were before."""
+    epoch: int = 0
+    epoch_began_s: float = 0.0
+    """When the epoch began, in seconds since 1970."""
+    rolled: Rolled | None = None
+    """In the record as it is stored, `batches` and `retired` go on where this object ends."""
+    version: int = FORMAT_VERSION
+
+
+class Beginning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The object that `Rolled` names."""
+
+    batches: tuple[BatchRef, ...]
+    retired: tuple[Retired, ...]
+    version: int = FORMAT_VERSION
+
+
+class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A reader's claim on all parts that the state numbered `seq`, or any later one, names."""
+
+    seq: int
+    expires_s: float
+    """In seconds since 1970."""
     version: int = FORMAT_VERSION
 
 
 _state_decoder = msgspec.json.Decoder(ShardState)
 _batch_decoder = msgspec.json.Decoder(Batch)
+_beginning_decoder = msgspec.json.Decoder(Beginning)
+_lease_decoder = msgspec.json.Decoder(LeaseRecord)
 
 
-def to_bytes(record: ShardState | Batch) -> bytes:
+def to_bytes(record: ShardState | Batch | Beginning | LeaseRecord) -> bytes:
     """Encode as JSON."""
     return msgspec.json.encode(record)
 
@@ -101,6 +158,26 @@ def batch_from_bytes(data: bytes, path: str) -> Batch:
         raise DamageError(f"batch {path} cannot be read: {error}") from error
     _check_version(batch.version, f"batch {path}")
     return batch
+
+
+def beginning_from_bytes(data: bytes, path: str) -> Beginning:
+    """Decode the beginning of a state. Raises DamageError for one that is torn or of another format."""
+    try:
+        beginning = _beginning_decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise DamageError(f"{path}, which holds a part of a state, cannot be read: {error}") from error
+    _check_version(beginning.version, path)
+    return beginning
+
+
+def lease_from_bytes(data: bytes, shard: str) -> LeaseRecord:
+    """Decode a lease. Raises DamageError for one that is torn or of another format."""
+    try:
+        lease = _lease_decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise DamageError(f"a lease of shard {shard} cannot be read: {error}") from error
+    _check_version(lease.version, f"a lease of shard {shard}")
+    return lease
 
 
 def _check_version(version: int, what: str) -> None:

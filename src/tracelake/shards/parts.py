@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracelake._errors import DamageError
@@ -15,9 +18,17 @@ from tracelake.shards.model import Part
 from tracelake.shards.statistics import ranges_of
 from tracelake.storage import ObjectStore
 
+_DELTA: Final = frozenset({"_row_id", "row_id", "time", "_gone"})
+"""Columns whose neighbours differ by little: next to nothing, as the differences."""
 
-def write_part(objects: ObjectStore, shard: str, bucket: int, rows: pa.Table, key: str | None) -> Part:
-    """Write rows as a part, durable on return. They must be sorted by column `key` where one is named."""
+
+def write_part(
+    objects: ObjectStore, shard: str, epoch: int, bucket: int, rows: pa.Table, key: str | None
+) -> Part:
+    """Write rows as a part, durable on return. They must be sorted by column `key` where one is named.
+
+    `epoch` is that of the shard's state, read before: it tells garbage collection when nobody will name the part.
+    """
     sink = pa.BufferOutputStream()
     pq.write_table(
         rows,
@@ -28,11 +39,15 @@ def write_part(objects: ObjectStore, shard: str, bucket: int, rows: pa.Table, ke
         write_page_index=True,
         write_page_checksum=True,
         store_schema=True,
+        use_dictionary=[path for path in _leaves(rows.schema) if path not in _DELTA],  # type: ignore[arg-type]
+        column_encoding=dict.fromkeys(_DELTA.intersection(rows.schema.names), "DELTA_BINARY_PACKED"),
     )
     data = sink.getvalue().to_pybytes()
-    path = f"shards/{shard}/parts/{bucket:04d}-{uuid.uuid4().hex}.parquet"
+    path = f"shards/{shard}/parts/{epoch:06d}/{bucket:04d}-{uuid.uuid4().hex}.parquet"
     objects.put(path, data)
     keys = rows[key] if key is not None and len(rows) else None
+    ids = next(rows[name] for name in ("_row_id", "row_id") if name in rows.schema.names)
+    bounds = pc.min_max(ids)
     return Part(
         path=path,
         bucket=bucket,
@@ -41,8 +56,19 @@ def write_part(objects: ObjectStore, shard: str, bucket: int, rows: pa.Table, ke
         sha256=hashlib.sha256(data).hexdigest(),
         first_key=keys[0].as_py() if keys is not None else "",
         last_key=keys[-1].as_py() if keys is not None else "",
-        ranges=ranges_of(rows),
+        ranges=ranges_of(rows.select([name for name in rows.column_names if name not in _DELTA])),
+        first_row_id=bounds["min"].as_py() or 0,
+        last_row_id=bounds["max"].as_py() or 0,
     )
+
+
+@cache
+def _leaves(schema: pa.Schema) -> list[str]:
+    """Return the paths of the columns as Parquet has them, those inside of maps and lists too."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    return [columns.column(number).path for number in range(len(columns))]
 
 
 _checked: set[tuple[str, str, int, int]] = set()

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from itertools import groupby
+from typing import Final, TypeAlias
 
-from tracelake.shards.model import BatchRef, ShardState
+from msgspec.structs import replace as changed
+
+from tracelake.shards.model import BatchRef, LeaseRecord, Retired, ShardState
+
+FAN_OUT: Final = 8
+"""Batches of one level that become one of the next."""
+EPOCHS_TO_APPEND: Final = 1
+"""A writer may append in the epoch in which it began to upload, and in so many after it."""
 
 
 class Verdict(Enum):
@@ -45,29 +54,129 @@ class UpperMismatch:
     upper: int
 
 
-AppendDecision: TypeAlias = Swap | AlreadyThere | UpperMismatch
+@dataclass(frozen=True, slots=True)
+class TooLate:
+    """The batch was uploaded so long ago that its objects may have been collected: upload it again."""
 
 
-def append(state: ShardState, lower: int, upper: int, batch: BatchRef | None) -> AppendDecision:
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Another compaction replaced one of the batches first."""
+
+
+AppendDecision: TypeAlias = Swap | AlreadyThere | UpperMismatch | TooLate
+ReplaceDecision: TypeAlias = Swap | AlreadyThere | Lost | TooLate
+
+
+def next_state(state: ShardState, **changes: object) -> Swap:
+    """Return the state that follows, with these changes."""
+    return Swap(changed(state, seq=state.seq + 1, **changes))
+
+
+def append(
+    state: ShardState, lower: int, upper: int, batch: BatchRef | None, epoch: int = 0
+) -> AppendDecision:
     """Decide on compare-and-append of [lower, upper); `batch` is None where no row changes.
 
     The same function decides the first try and every try after a conflict or an unknown outcome, always on a
-    state that was read after it.
+    state that was read after it. `epoch` is the one in which the batch's first object was written.
     """
     assert lower < upper, "a batch covers at least one time"
-    if batch is not None and any(known.id == batch.id for known in state.batches):
+    if batch is not None and any(known.id == batch.id for known in reversed(state.batches)):
         return AlreadyThere()
     if state.upper != lower:
         return UpperMismatch(state.upper)
-    batches = state.batches if batch is None else (*state.batches, batch)
-    return Swap(ShardState(since=state.since, upper=upper, batches=batches))
+    if batch is None:
+        return next_state(state, upper=upper)
+    if not may_append(state, epoch):
+        return TooLate()
+    return next_state(state, upper=upper, batches=(*state.batches, batch))
+
+
+def may_append(state: ShardState, epoch: int) -> bool:
+    """Whether objects written in `epoch` are safe from collection, which begins where this ends."""
+    return state.epoch - epoch <= EPOCHS_TO_APPEND
 
 
 def visible(state: ShardState, as_of: int) -> tuple[BatchRef, ...]:
-    """Return the batches that make up the rows as of time `as_of` (inclusive); -1 means before all.
+    """Return the batches that hold changes up to time `as_of` (inclusive); -1 means before all.
 
-    Raises ValueError unless since - 1 <= as_of < upper.
+    The last may reach beyond `as_of`, where compaction made it; its rows tell their times.
+
+    Raises ValueError unless since <= as_of < upper.
     """
-    if not state.since - 1 <= as_of < state.upper:
-        raise ValueError(f"as of {as_of} is outside of [{state.since - 1}, {state.upper})")
-    return tuple(batch for batch in state.batches if batch.upper <= as_of + 1)
+    if as_of == -1 and state.since == 0:
+        return ()
+    if not state.since <= as_of < state.upper:
+        raise ValueError(f"as of {as_of} is outside of [{state.since}, {state.upper})")
+    return tuple(batch for batch in state.batches if batch.lower <= as_of)
+
+
+def due(batches: Sequence[BatchRef], until: int, fan_out: int = FAN_OUT) -> tuple[BatchRef, ...]:
+    """Return adjacent batches to compact now, oldest level first; none where nothing is due.
+
+    `fan_out` batches of one level become one of the next, so n appends leave at most `fan_out` - 1 batches on each
+    of log(n) levels, and a row is rewritten once a level. Batches that reach beyond `until` are left alone.
+    """
+    settled = [batch for batch in batches if batch.upper <= until]
+    runs = [tuple(run) for _, run in groupby(settled, key=lambda batch: batch.level)]
+    return next((run[:fan_out] for run in runs if len(run) >= fan_out), ())
+
+
+def replace(state: ShardState, run: Sequence[BatchRef], batch: BatchRef, epoch: int) -> ReplaceDecision:
+    """Decide on putting `batch`, which holds the same rows, in the place of a run of adjacent batches."""
+    if any(known.id == batch.id for known in state.batches):
+        return AlreadyThere()
+    ids = [known.id for known in state.batches]
+    try:
+        start = ids.index(run[0].id)
+    except ValueError:
+        return Lost()
+    stop = start + len(run)
+    if ids[start:stop] != [known.id for known in run]:
+        return Lost()
+    if not may_append(state, epoch):
+        return TooLate()
+    return next_state(
+        state,
+        batches=(*state.batches[:start], batch, *state.batches[stop:]),
+        retired=(*state.retired, Retired(state.seq + 1, tuple(run))),
+    )
+
+
+def forget(state: ShardState, since: int) -> Swap | None:
+    """Decide that times before `since` need not be readable any more; None where that is so already."""
+    since = min(since, state.upper - 1)
+    return next_state(state, since=since) if since > state.since else None
+
+
+def collectable(state: ShardState, leases: Iterable[LeaseRecord], now_s: float) -> tuple[Retired, ...]:
+    """Return what was retired before every lease that holds at `now_s` was taken: no reader can name it.
+
+    A reader takes its lease first and reads the state then, so it names only what a state numbered `seq` or
+    later names. Leases must have been read *after* the state was.
+    """
+    oldest = min((lease.seq for lease in leases if lease.expires_s > now_s), default=state.seq)
+    return tuple(retired for retired in state.retired if retired.seq <= oldest)
+
+
+def drop_retired(state: ShardState, gone: Sequence[Retired]) -> Swap | None:
+    """Decide to forget retired batches whose objects are deleted; None where that is done already."""
+    seqs = {retired.seq for retired in gone}
+    left = tuple(retired for retired in state.retired if retired.seq not in seqs)
+    return next_state(state, retired=left) if left != state.retired else None
+
+
+def next_epoch(state: ShardState, now_s: float, epoch_min_s: float) -> Swap | None:
+    """Decide to begin an epoch; None where the present one has not lasted so long yet."""
+    if now_s - state.epoch_began_s < epoch_min_s:
+        return None
+    return next_state(state, epoch=state.epoch + 1, epoch_began_s=now_s)
+
+
+def is_orphan_epoch(state: ShardState, epoch: int) -> bool:
+    """Whether an object written in `epoch`, which no state names, never can be named any more.
+
+    Its writer's append is refused from here on, so neither a clock nor a paused writer can make this wrong.
+    """
+    return not may_append(state, epoch)

@@ -3,43 +3,50 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import TypeVar
 
-from tracelake._errors import DamageError, LimitError, NotFoundError
+from tracelake._errors import DamageError, ExpiredError, LimitError, NotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.shards.model import (
-    Batch,
-    BatchRef,
-    Part,
-    ShardState,
-    batch_from_bytes,
-    state_from_bytes,
-    to_bytes,
-)
-from tracelake.shards.protocol import AlreadyThere, Swap, UpperMismatch, append, visible
-from tracelake.storage import ABSENT, Done, KeyValueStore, ObjectStore, Version, settle
+from tracelake.shards.model import Batch, BatchRef, Part, ShardState, batch_from_bytes, to_bytes
+from tracelake.shards.protocol import Swap, TooLate, UpperMismatch, append, replace, visible
+from tracelake.shards.states import States
+from tracelake.storage import KeyValueStore, ObjectStore
 
-_PARTITION: Final = "shards"
+DecisionT = TypeVar("DecisionT")
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A shard as of one time: its live parts, and the retractions to apply to them."""
+    """A shard as of one time: the parts that hold its rows, and what to leave out of them.
+
+    Rows that came after `as_of` are to be left out, those whose row id a retraction up to `as_of` names, and
+    those in `history` that were gone by then; `shards.rows` does so.
+    """
 
     as_of: int
     parts: tuple[Part, ...]
     retractions: tuple[Part, ...]
-    rows: int
+    history: tuple[Part, ...] = ()
+    rows: int | None = None
+    """How many rows there are, None where only reading tells."""
+
+    def narrow(self, keep: Callable[[Part], bool]) -> Snapshot:
+        """Return the snapshot with these parts of it only."""
+        parts, retractions, history = (
+            tuple(part for part in parts if keep(part))
+            for parts in (self.parts, self.retractions, self.history)
+        )
+        return Snapshot(self.as_of, parts, retractions, history)
 
     def for_buckets(self, buckets: set[int]) -> Snapshot:
-        """Return the part of the snapshot that lies in these buckets; `rows` is not known then (-1)."""
-        return Snapshot(
-            self.as_of,
-            tuple(part for part in self.parts if part.bucket in buckets),
-            tuple(part for part in self.retractions if part.bucket in buckets),
-            rows=-1,
-        )
+        """Return the part of the snapshot that lies in these buckets."""
+        return self.narrow(lambda part: part.bucket in buckets)
+
+
+EMPTY = Snapshot(as_of=-1, parts=(), retractions=(), rows=0)
 
 
 class Shard:
@@ -47,36 +54,40 @@ class Shard:
 
     def __init__(self, name: str, key_value: KeyValueStore, objects: ObjectStore) -> None:
         self.name = name
-        self._key_value = key_value
         self._objects = objects
-
-    @property
-    def prefix(self) -> str:
-        """Where the shard's objects are."""
-        return f"shards/{self.name}/"
+        self._states = States(name, key_value, objects)
 
     def state(self) -> ShardState:
         """Return the current state; a shard that nobody has written to is empty."""
-        return self._read()[0]
+        return self._states.read()[0]
 
     def snapshot(self, as_of: int, state: ShardState | None = None) -> Snapshot:
         """Return parts and retractions as of a time.
 
-        Raises DamageError where the state does not reach it, or a batch record is not readable.
+        Raises ExpiredError where compaction was told to forget it, DamageError where the state does not reach
+        it, or a batch record is not readable.
         """
+        state = state or self.state()
+        if 0 <= as_of < state.since or (as_of == -1 and state.since):
+            raise ExpiredError(
+                f"table {self.name} as of transaction {as_of} is forgotten: it can be read from "
+                f"{state.since} on. Read a newer commit."
+            )
         try:
-            refs = visible(state or self.state(), as_of)
+            refs = visible(state, as_of)
         except ValueError as error:
             raise DamageError(
                 f"shard {self.name}: its state in the metadata does not reach back or up to what a commit "
                 f"names: {error}. Restore it from a backup."
             ) from error
         batches = [self.batch(ref) for ref in refs]
+        whole = not refs or refs[-1].upper <= as_of + 1
         return Snapshot(
             as_of,
             tuple(part for batch in batches for part in batch.parts),
             tuple(part for batch in batches for part in batch.retractions),
-            rows=sum(ref.rows for ref in refs),
+            () if whole else batches[-1].history,
+            sum(ref.rows for ref in refs) if whole else None,
         )
 
     def batch(self, ref: BatchRef) -> Batch:
@@ -91,7 +102,7 @@ class Shard:
 
     def batch_at(self, time: int) -> Batch | None:
         """Return the batch that holds a time, or None where no row changed at it."""
-        for ref in self.state().batches:
+        for ref in reversed(self.state().batches):
             if ref.lower <= time < ref.upper:
                 return self.batch(ref)
         return None
@@ -102,40 +113,63 @@ class Shard:
         Its parts must be in the object store already. Trying again with the same batch is safe, whatever
         became of the first try. After a mismatch the caller may delete the parts that it wrote: no state names
         them, nor ever will.
+
+        Raises ExpiredError where the parts were uploaded so long ago that they may have been collected.
         """
-        ref = None if batch.is_empty else self._write_record(batch)
+        ref = None if batch.is_empty else self._write_record(batch, 0)
+        decision = self._change(
+            partial(append, lower=batch.lower, upper=batch.upper, batch=ref, epoch=batch.epoch)
+        )
+        if isinstance(decision, UpperMismatch):
+            if ref is not None:
+                self._objects.delete(ref.path)
+            return decision
+        self._refuse_if_late(decision)
+        return None
+
+    def replace(self, run: Sequence[BatchRef], merged: Batch) -> bool:
+        """Put a batch that holds the same rows in the place of adjacent ones; False where a peer did so first.
+
+        Raises ExpiredError as `compare_and_append`.
+        """
+        ref = self._write_record(merged, max(old.level for old in run) + 1)
+        decision = self._change(partial(replace, run=run, batch=ref, epoch=merged.epoch))
+        self._refuse_if_late(decision)
+        return any(known.id == merged.id for known in self.state().batches)
+
+    def change(self, decide: Callable[[ShardState], Swap | None]) -> ShardState:
+        """Carry out a decision on the state until it is done or not needed; return the state that was then."""
+        final: list[ShardState] = []
+
+        def note(state: ShardState) -> Swap | None:
+            decision = decide(state)
+            final[:] = [state if decision is None else decision.state]
+            return decision
+
+        self._change(note)
+        return final[0]
+
+    def _change(self, decide: Callable[[ShardState], DecisionT | Swap]) -> DecisionT | Swap:
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            state, version = self._read()
-            decision = append(state, batch.lower, batch.upper, ref)
-            if isinstance(decision, AlreadyThere):
-                return None
-            if isinstance(decision, UpperMismatch):
-                if ref is not None:
-                    self._objects.delete(ref.path)
+            state, version = self._states.read()
+            decision = decide(state)
+            # After an unknown outcome the next round reads the state again, and decides on what it finds.
+            if not isinstance(decision, Swap) or self._states.swap(decision.state, version):
                 return decision
-            if self._swap(decision, version):
-                return None
         raise LimitError(
             f"shard {self.name}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
         )
 
-    def _swap(self, decision: Swap, version: Version | None) -> bool:
-        value = to_bytes(decision.state)
-        expected = ABSENT if version is None else version
-        outcome = self._key_value.set_if(_PARTITION, self.name, value, expected)
-        # After an unknown outcome the next round reads the state again, and our batch's id in it decides.
-        settled = settle(self._key_value, _PARTITION, self.name, outcome, is_mine=lambda _: False)
-        return isinstance(settled, Done)
+    def _refuse_if_late(self, decision: object) -> None:
+        if isinstance(decision, TooLate):
+            raise ExpiredError(
+                f"shard {self.name}: the parts of this batch were uploaded too long ago, and may have been "
+                "collected since. Nothing was appended; run again, which uploads them anew."
+            )
 
-    def _read(self) -> tuple[ShardState, Version | None]:
-        entry = self._key_value.get(_PARTITION, self.name)
-        if entry is None:
-            return ShardState(), None
-        return state_from_bytes(entry.value, self.name), entry.version
-
-    def _write_record(self, batch: Batch) -> BatchRef:
+    def _write_record(self, batch: Batch, level: int) -> BatchRef:
         data = to_bytes(batch)
-        path = f"{self.prefix}batches/{batch.lower:010d}-{batch.id}.json"
+        path = f"shards/{self.name}/batches/{batch.epoch:06d}/{batch.lower:010d}-{batch.id}.json"
         self._objects.put(path, data)
         came = sum(part.rows for part in batch.parts)
         went = sum(part.rows for part in batch.retractions)
@@ -148,4 +182,5 @@ class Shard:
             rows=came - went,
             parts=len(batch.parts),
             size_bytes=sum(part.size_bytes for part in batch.parts),
+            level=level,
         )

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from tracelake.scan import literal, quoted_name
+from tracelake.shards.rows import literal, quoted
 
 _OPERATORS: Final[dict[type[Filter], str]] = {
     EqualTo: "=",
@@ -38,7 +38,7 @@ def _sql(given: Filter) -> str | None:
     attribute: tuple[str, ...] = getattr(given, "attribute", ())
     if len(attribute) != 1:
         return None  # a field of a struct, or a negation
-    column = quoted_name(attribute[0])
+    column = quoted(attribute[0])
     if isinstance(given, IsNull | IsNotNull):
         return f"{column} is {'null' if isinstance(given, IsNull) else 'not null'}"
     if isinstance(given, StringStartsWith):

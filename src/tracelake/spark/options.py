@@ -11,8 +11,9 @@ from typing import Final
 import pyarrow as pa
 
 from tracelake._errors import UsageError
-from tracelake.changes import CHANGE, CHANGED_AT, Retractions
+from tracelake.changes import Retractions
 from tracelake.lake import Lake, open
+from tracelake.scan import CHANGE, CHANGED_AT
 
 _CHANGES: Final = {None: Retractions.REFUSE, "all": Retractions.TELL, "insertions": Retractions.LEAVE_OUT}
 

@@ -35,6 +35,7 @@ class Reader(DataSourceReader):
         """Return the tasks: none for parts that cannot hold a wanted row."""
         with self._options.opened() as lake:
             name, at = self._options.table, self._options.at
+            lake.hold(name)
             if self._options.changes is not None:
                 until = lake.view(at).time_of(name)
                 since = until if self._options.since == "latest" else int(self._options.since)
@@ -62,12 +63,7 @@ def change_partitions(
     log: ChangeLog, after: int, until: int, retractions: Retractions
 ) -> list[InputPartition]:
     """Return the tasks of the changes later than `after`, up to `until`."""
-    return [
-        ScanPartition(split)
-        for _, scans in log.scans(after, until, retractions)
-        for scan in scans
-        for split in scan.splits()
-    ]
+    return [ScanPartition(split) for scan in log.scans(after, until, retractions) for split in scan.splits()]
 
 
 def read_scan(partition: InputPartition, schema: pa.Schema, where: str | None) -> Iterator[pa.RecordBatch]:

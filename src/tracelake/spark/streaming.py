@@ -54,6 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of the changes later than `start`, up to `end`."""
         with self._options.opened() as lake:
+            lake.hold(self._options.table)
             log = lake.change_log(self._options.table)
             return change_partitions(log, start[_OFFSET], end[_OFFSET], self._options.retractions)
 

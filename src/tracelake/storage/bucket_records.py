@@ -15,7 +15,7 @@ import obstore
 from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError
 from tracelake.storage.buckets import Bucket, failed
-from tracelake.storage.failures import OBSTORE_ERRORS, Failure, of_obstore
+from tracelake.storage.failures import OBSTORE_ERRORS, Failure, obstore_text, of_obstore
 from tracelake.storage.names import check_value
 from tracelake.storage.outcomes import is_at, new_version
 from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
@@ -100,17 +100,17 @@ class BucketKeyValueStore:
         """Replace what was read; Conflict where another write came first and ours certainly did not."""
         path, version = record_path(partition, key), new_version()
         body = encode(partition, key, value, version)
-        reason = ""
+        reason, error = "", None
         for _ in tries():
-            failure = self._bucket.put_once(path, body, mode, {})
-            if failure is None:
+            error = self._bucket.put_once(path, body, mode, {})
+            if error is None:
                 return Done(version)
-            if failure is Failure.UNKNOWN:
-                reason = reason or f"no clear answer from {self._bucket.url}"
+            if of_obstore(error) is Failure.UNKNOWN:
+                reason = reason or f"no clear answer from {self._bucket.url}: {obstore_text(error)}"
             try:
                 now = self._read(path)[0]
-            except StorageError as error:
-                reason = reason or str(error)
+            except StorageError as unread:
+                reason = reason or str(unread)
                 continue
             if now is not None and now.entry.version == version:
                 return Done(version)
@@ -121,7 +121,10 @@ class BucketKeyValueStore:
                     if reason
                     else Conflict(None if now is None else now.present)
                 )
-        return Indeterminate(version, reason or f"{self._bucket.url} refuses a put on a condition that holds")
+        if not reason:
+            assert error is not None, "there is at least one try"
+            raise failed("write", self._bucket.url, path, error) from error
+        return Indeterminate(version, reason)
 
     def _read(self, path: str) -> tuple[Record | None, PutMode]:
         """Return what is at the path, and the condition under which a put replaces exactly that."""

@@ -20,7 +20,7 @@ from obstore.store import from_url
 
 from tracelake import limits
 from tracelake._errors import IndeterminateError, NotFoundError, StorageError, UsageError
-from tracelake.storage.failures import OBSTORE_ERRORS, Failure, of_obstore
+from tracelake.storage.failures import OBSTORE_ERRORS, Failure, obstore_text, of_obstore
 from tracelake.storage.names import check_path, check_prefix, check_range
 from tracelake.storage.ports import ObjectInfo
 from tracelake.storage.retries import tries
@@ -38,9 +38,10 @@ class Bucket:
     """One bucket by URL, with a client that tries again and one that never does."""
 
     def __init__(self, url: str) -> None:
-        """Open `s3://bucket/prefix`, `gs://…` or `az://account/container/prefix`; nothing is sent yet.
+        """Open `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`; nothing is sent yet.
 
-        Credentials and endpoint come from the environment, under the names of each vendor's own tools.
+        Credentials, endpoint and Azure's account come from the environment, under the names of each
+        vendor's own tools.
         Raises UsageError where the URL or the environment cannot be used.
         """
         self.url = url.rstrip("/")
@@ -59,9 +60,9 @@ class Bucket:
         }
         retry: Any = {
             "max_retries": retries,
-            "retry_timeout": timedelta(seconds=limits.OBJECT_REQUEST_TIMEOUT_S),
+            "retry_timeout": timedelta(seconds=limits.STORE_TRIES_TIMEOUT_S),
             "backoff": {
-                "init_backoff": timedelta(seconds=0.05),
+                "init_backoff": timedelta(seconds=limits.STORE_PAUSE_FIRST_S),
                 "max_backoff": timedelta(seconds=limits.STORE_PAUSE_MAX_S),
                 "base": 2,
             },
@@ -69,10 +70,12 @@ class Bucket:
         try:
             return from_url(self.url, client_options=options, retry_config=retry)
         except (*OBSTORE_ERRORS, ValueError) as error:
-            raise UsageError(f"cannot use {self.url}: {error}; correct the URL or the environment") from error
+            raise UsageError(
+                f"cannot use {self.url}: {obstore_text(error)}; correct the URL or the environment"
+            ) from error
 
-    def put_once(self, path: str, body: bytes, mode: PutMode, attributes: dict[str, str]) -> Failure | None:
-        """Send one conditional put, in one part. Return None where it is done.
+    def put_once(self, path: str, body: bytes, mode: PutMode, attributes: dict[str, str]) -> Exception | None:
+        """Send one conditional put, in one part. Return None where it is done, else what the library raised.
 
         Raises StorageError where it was refused; nothing is there then.
         """
@@ -86,10 +89,9 @@ class Bucket:
                 use_multipart=False,
             )
         except OBSTORE_ERRORS as error:
-            failure = of_obstore(error)
-            if failure in (Failure.REFUSED, Failure.NOT_FOUND):
+            if of_obstore(error) in (Failure.REFUSED, Failure.NOT_FOUND):
                 raise failed("write", self.url, path, error) from error
-            return failure
+            return error
         return None
 
 
@@ -122,22 +124,28 @@ class BucketObjectStore:
         """
         check_path(path)
         write_id = uuid.uuid4().hex
+        error: Exception | None = None
         doubt: Exception | None = None
         for _ in tries():
-            failure = self._bucket.put_once(path, data, "create", {_WRITE_ID: write_id})
-            if failure is None:
+            error = self._bucket.put_once(path, data, "create", {_WRITE_ID: write_id})
+            if error is None:
                 return True
+            if of_obstore(error) is Failure.UNKNOWN:
+                doubt = error
             try:
                 found = self._write_id(path)
             except NotFoundError:
                 # Nothing is there: not done, or not yet; the same write id makes another try harmless.
                 continue
-            except StorageError as error:
-                doubt = error
+            except StorageError as unread:
+                doubt = doubt or unread
                 continue
             return found == write_id
+        if doubt is None:
+            assert error is not None, "there is at least one try"
+            raise failed("create", self.url, path, error) from error
         raise IndeterminateError(
-            f"{path} may or may not have been created in {self.url} ({doubt or 'it comes and goes'}); repair "
+            f"{path} may or may not have been created in {self.url} ({obstore_text(doubt)}); repair "
             "the store, then read the object back to see whose it is"
         ) from doubt
 
@@ -169,11 +177,14 @@ class BucketObjectStore:
     def head(self, path: str) -> ObjectInfo | None:
         """Return size and time, or None where it is absent."""
         check_path(path)
-        try:
-            with self._failures("read", path):
-                return _info(obstore.head(self._client, path))
-        except NotFoundError:
-            return None
+        # The answer to a HEAD has no body, so that it does not tell an absent bucket from an absent object.
+        for ask in (obstore.head, _meta):
+            try:
+                with self._failures("read", path):
+                    return _info(ask(self._client, path))
+            except NotFoundError:
+                continue
+        return None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects whose path begins with `prefix`, in order of path.
@@ -242,10 +253,14 @@ def failed(doing: str, url: str, path: str, error: Exception) -> StorageError | 
     """Return the error to raise for one of the client library."""
     if of_obstore(error) is Failure.NOT_FOUND:
         return NotFoundError(f"no object {path!r} in {url}; check the path, or list what is there")
-    text = " ".join(str(error).split())[:400]
     return StorageError(
-        f"cannot {doing} {path!r} in {url}: {text}; check the store and its credentials, then try again"
+        f"cannot {doing} {path!r} in {url}: {obstore_text(error)}; check the store and its credentials, "
+        "then try again"
     )
+
+
+def _meta(client: Client, path: str) -> Any:
+    return obstore.get(client, path).meta
 
 
 def _info(meta: Any) -> ObjectInfo:

@@ -43,7 +43,16 @@ _OBSTORE = (
     (obstore.UnknownConfigurationKeyError, Failure.REFUSED),
 )
 # How S3, GCS and Azure say that the bucket itself is absent: every object in it then looks absent too.
-_NO_BUCKET: Final = ("NoSuchBucket", "The specified bucket does not exist", "ContainerNotFound")
+_NO_BUCKET: Final = (
+    "NoSuchBucket",
+    "The specified bucket does not exist",
+    "ContainerNotFound",
+    "The specified container does not exist",
+)
+
+# The path may be in it twice, and what the server said comes last.
+_TEXT_MAX_CHARS: Final = 1_000
+_TOO_MANY: Final = "status code: 429"
 
 
 def of_obstore(error: Exception) -> Failure:
@@ -53,7 +62,13 @@ def of_obstore(error: Exception) -> Failure:
             if failure is Failure.NOT_FOUND and any(code in str(error) for code in _NO_BUCKET):
                 return Failure.REFUSED
             return failure
-    return Failure.UNKNOWN
+    # The library has no kind of its own for this, which GCS says of a second write to an object in a second.
+    return Failure.NOT_DONE if _TOO_MANY in str(error) else Failure.UNKNOWN
+
+
+def obstore_text(error: Exception) -> str:
+    """Return what the client library says for people, on one line: not what it adds for debugging."""
+    return " ".join(str(error).partition("Debug source:")[0].split())[:_TEXT_MAX_CHARS]
 
 
 def of_postgres(error: psycopg.Error, connection_lost: bool) -> Failure:

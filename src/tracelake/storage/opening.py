@@ -22,7 +22,7 @@ _memory_key_values: dict[str, MemoryKeyValueStore] = {}
 def open_objects(url: str) -> ObjectStore:
     """Open `file:///absolute/directory`, made if it is absent, a bucket, or `memory://name`.
 
-    A bucket is `s3://bucket/prefix`, `gs://bucket/prefix` or `az://account/container/prefix`; it must be
+    A bucket is `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`; it must be
     there. `memory://name` is the same store for the same name, within this process. Raises UsageError for
     another URL, StorageError where the directory cannot be made.
     """
@@ -36,7 +36,7 @@ def open_objects(url: str) -> ObjectStore:
         return BucketObjectStore(url)
     raise UsageError(
         f"{url!r} names no object store; use file:///absolute/directory, s3://bucket/prefix, "
-        "gs://bucket/prefix, az://account/container/prefix or memory://name"
+        "gs://bucket/prefix, az://container/prefix or memory://name"
     )
 
 
@@ -64,7 +64,7 @@ def open_key_value(url: str) -> KeyValueStore:
         return VersionedKeyValueStore(FileObjectStore(_absolute(url, rest)))
     raise UsageError(
         f"{url!r} names no key-value store; use sqlite:///absolute/file, postgresql://host/database, "
-        "file:///absolute/directory, s3://bucket/prefix, gs://bucket/prefix, az://account/container/prefix "
+        "file:///absolute/directory, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix "
         "or memory://name"
     )
 

@@ -67,7 +67,7 @@ def settle(
     failure: StorageError | None = None
     for attempt in range(limits.SETTLE_READ_TRIES_MAX):
         if attempt:
-            (pause or time.sleep)(0.05 * 2**attempt)
+            (pause or time.sleep)(limits.STORE_PAUSE_FIRST_S * 2**attempt)
         try:
             current = store.get(partition, key)
         except StorageError as error:

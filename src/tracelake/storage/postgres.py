@@ -9,6 +9,7 @@ A write whose connection is lost can still land until the server's own time-out 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
@@ -24,6 +25,9 @@ from tracelake.storage.names import check_scan_limit, check_value, encode_key, e
 from tracelake.storage.outcomes import new_version
 from tracelake.storage.ports import ABSENT, Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
 from tracelake.storage.retries import tries
+
+# What a pool says of tries that fail would reach standard error where nobody has set logging up.
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 T = TypeVar("T")
 Row = tuple[Any, ...]

@@ -5,22 +5,23 @@ gives no output. Of several rows with one key in one write the one that compares
 column in the table's order, and any row stands against a deletion: so neither the order of rows nor the number
 of tasks matters. Without a key every row is new.
 
-Only keys are compared, and the content of rows whose key is there already. A staged part all of whose rows are
-taken becomes a part of the table as it is.
+Only keys are compared, and the content of rows whose key is there already. The pieces of the tasks become parts
+here, because the id of a row tells the time at which it came, which only the append settles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import duckdb
 import pyarrow as pa
 
 from tracelake.limits import SMALL_PARTS_MAX_BYTES
-from tracelake.scan import PLACE, Scan, connection, literal, local_files, quoted_name
+from tracelake.scan import Scan, connection, local_files
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part, write_part
+from tracelake.shards.rows import RETRACTIONS, ROW_ID, literal, quoted, with_row_ids
 from tracelake.storage import ObjectStore
 from tracelake.user_tables.spec import TableSpec
 from tracelake.user_tables.staging import Staged
@@ -28,11 +29,14 @@ from tracelake.user_tables.staging import Staged
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What a batch is made of, and which of its parts were written by the merge."""
+    """What a batch is made of."""
 
     parts: list[Part] = field(default_factory=list)
     retractions: list[Part] = field(default_factory=list)
-    written: list[str] = field(default_factory=list)
+
+    def paths(self) -> list[str]:
+        """Return the paths of all parts."""
+        return [part.path for part in (*self.parts, *self.retractions)]
 
     @property
     def is_empty(self) -> bool:
@@ -49,37 +53,38 @@ class Merge:
         self._spec = spec
         self._rows = [part for task in staged for part in task.rows]
         self._deleted = [part for task in staged for part in task.deleted]
-        self._key = ", ".join(map(quoted_name, spec.key))
+        self._key = ", ".join(map(quoted, spec.key))
 
-    def against(self, stored: Scan) -> Merged:
-        """Return the changes that lead from what is stored to what is wanted; called again for a newer state."""
+    def against(self, stored: Scan, epoch: int) -> Merged:
+        """Write the changes that lead from what is stored to what is wanted; called again for a newer state."""
         merged = Merged()
         for bucket in sorted({part.bucket for part in (*self._rows, *self._deleted)}):
             rows = [part for part in self._rows if part.bucket == bucket]
-            if not self._spec.key:
-                self._take(bucket, rows, set(), merged, None)
-                continue
             deleted = [part for part in self._deleted if part.bucket == bucket]
-            here = stored.of_parts(part for part in stored.snapshot.parts if part.bucket == bucket)
-            here.check()
+            here = replace(stored, snapshot=stored.snapshot.for_buckets({bucket}))
             with connection() as db:
-                self._decide(db, rows, deleted, here)
-                lost = {file for (file,) in db.sql("select distinct _file from lost").fetchall()}
-                gone = db.sql(f"select {', '.join(PLACE)} from gone order by all").to_arrow_table()
-                self._take(bucket, rows, lost, merged, db)
-            if len(gone):
-                part = write_part(self._objects, self._spec.name, bucket, stored.retraction(gone), None)
+                gone: list[int] = []
+                if self._spec.key:
+                    here.check()
+                    self._decide(db, rows, deleted, here)
+                    gone = [row_id for (row_id,) in db.sql("from gone order by all").fetchall()]
+                else:
+                    db.execute("create temp table lost (_file varchar, _number bigint)")
+                self._take(db, bucket, rows, stored.snapshot.as_of + 1, epoch, merged)
+            if gone:
+                times = [stored.snapshot.as_of + 1] * len(gone)
+                retractions = pa.table([gone, times], schema=RETRACTIONS)
+                part = write_part(self._objects, self._spec.name, epoch, bucket, retractions, None)
                 merged.retractions.append(part)
-                merged.written.append(part.path)
         return merged
 
     def _decide(
         self, db: duckdb.DuckDBPyConnection, rows: Sequence[Part], deleted: Sequence[Part], stored: Scan
     ) -> None:
-        """Make tables `lost`, the places of staged rows that are not taken, and `gone`, those of stored rows."""
+        """Make tables `lost`, the places of staged rows that are not taken, and `gone`, ids of stored rows."""
         names = self._spec.schema.names
-        content = ", ".join(map(quoted_name, names))
-        place = ", ".join(PLACE)
+        content = ", ".join(map(quoted, names))
+        held = stored.sql([ROW_ID.name])
         incoming = self._incoming(rows, stored)
         db.execute(f"create temp table incoming as select {self._key}, _file, _number from ({incoming})")
         tombs = self._parquet(deleted) if deleted else "(select * from incoming where false)"
@@ -95,21 +100,21 @@ class Merge:
         """)
         db.execute(f"""
             create temp table stored as
-            select {self._key}, {place} from ({stored.placed_sql()})
+            select {self._key}, _row_id from ({held})
             semi join (select {self._key} from incoming union all select {self._key} from tombs)
                 using ({self._key})
         """)
-        same = " and ".join(f"i.{name} is not distinct from s.{name}" for name in map(quoted_name, names))
+        same = " and ".join(f"i.{name} is not distinct from s.{name}" for name in map(quoted, names))
         db.execute(f"""
             create temp table same as
-            select i._file, i._number, {", ".join(f"s.{column}" for column in PLACE)}
+            select i._file, i._number, s._row_id
             from (select * from ({incoming}) anti join lost using (_file, _number)
                   semi join stored using ({self._key})) i
-            join (select * from ({stored.placed_sql()}) semi join stored using ({place})) s using ({self._key})
+            join (select * from ({held}) semi join stored using (_row_id)) s using ({self._key})
             where {same}
         """)
         db.execute("insert into lost select _file, _number from same")
-        db.execute(f"create temp table gone as select {place} from stored anti join same using ({place})")
+        db.execute("create temp table gone as select _row_id from stored anti join same using (_row_id)")
 
     def _incoming(self, rows: Sequence[Part], stored: Scan) -> str:
         if not rows:
@@ -122,36 +127,29 @@ class Merge:
 
     def _take(
         self,
+        db: duckdb.DuckDBPyConnection,
         bucket: int,
         rows: Sequence[Part],
-        lost: set[str],
+        time: int,
+        epoch: int,
         merged: Merged,
-        db: duckdb.DuckDBPyConnection | None,
     ) -> None:
-        """Make the staged rows of a bucket that are not lost parts of the table."""
+        """Make parts of the staged rows of a bucket that are not lost."""
+        names = ", ".join(map(quoted, self._spec.schema.names))
+        order = f"order by {self._key}" if self._key else ""
         small = sum(part.size_bytes for part in rows) <= SMALL_PARTS_MAX_BYTES
+        before = 0
         for group in [rows] if small and rows else [[part] for part in rows]:
-            if len(group) == 1 and self._file(group[0]) not in lost:
-                merged.parts.append(group[0])
-                continue
-            taken = self._rows_of(group, db)
-            if len(taken):
-                part = write_part(self._objects, self._spec.name, bucket, taken, None)
-                merged.parts.append(part)
-                merged.written.append(part.path)
-
-    def _rows_of(self, group: Sequence[Part], db: duckdb.DuckDBPyConnection | None) -> pa.Table:
-        names = ", ".join(map(quoted_name, self._spec.schema.names))
-        source = f"read_parquet({self._list(group)}, filename = '_file', file_row_number = true)"
-        if db is None:
-            with connection() as own:
-                rows: pa.Table = own.sql(f"select {names} from {source}").to_arrow_table()
-        else:
-            rows = db.sql(f"""
+            source = f"read_parquet({self._list(group)}, filename = '_file', file_row_number = true)"
+            found = db.sql(f"""
                 select {names} from (select * rename (file_row_number as _number) from {source})
-                anti join lost using (_file, _number) order by {self._key}
-            """).to_arrow_table()
-        return rows.cast(self._spec.schema)
+                anti join lost using (_file, _number) {order}
+            """)
+            taken = found.to_arrow_table().cast(self._spec.schema)
+            if len(taken):
+                numbered = with_row_ids(taken, time, bucket, self._spec.buckets, before)
+                merged.parts.append(write_part(self._objects, self._spec.name, epoch, bucket, numbered, None))
+                before += len(taken)
 
     def _parquet(self, parts: Sequence[Part]) -> str:
         return f"read_parquet({self._list(parts)})"

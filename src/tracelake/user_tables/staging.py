@@ -1,42 +1,48 @@
-"""What a task writes of the rows that are to go into a table of the user: parts that nothing names yet."""
+"""What a task writes of the rows that are to go into a table of the user: sorted pieces that nothing names."""
 
 from __future__ import annotations
 
+import hashlib
+import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tracelake._errors import InputError
-from tracelake.limits import STAGED_ROWS_MAX_BYTES
+from tracelake.limits import STAGED_ROWS_AGE_MAX_S, STAGED_ROWS_MAX_BYTES
 from tracelake.predicates import key_text
-from tracelake.scan import connection, quoted_name
+from tracelake.scan import connection
 from tracelake.shards.buckets import by_bucket
 from tracelake.shards.model import Part
-from tracelake.shards.parts import write_part
+from tracelake.shards.rows import quoted
 from tracelake.storage import ObjectStore
 from tracelake.user_tables.spec import TableSpec
 
-_KEY_TEXT = "_key_text"
+STAGING: Final = "staging/tables/"
+_KEY_TEXT: Final = "_key_text"
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Parts with new rows, and parts with the keys of rows to delete; sorted by key, each key once in a part."""
+    """Pieces with new rows, and pieces with the keys of rows to delete; sorted by key, each key once in a piece."""
 
     rows: list[Part] = field(default_factory=list)
     deleted: list[Part] = field(default_factory=list)
 
     def paths(self) -> list[str]:
-        """Return the paths of all parts."""
+        """Return the paths of all pieces."""
         return [part.path for part in (*self.rows, *self.deleted)]
 
 
 def stage(
     objects: ObjectStore, spec: TableSpec, batches: Iterable[pa.RecordBatch], tombstone: str | None = None
 ) -> Staged:
-    """Write rows as parts, in memory of a bounded size.
+    """Write rows as pieces, in memory of a bounded size.
 
     Where `tombstone` names a column of booleans, which is not of the table, rows in which it is true delete
     the row of their key. Raises InputError where a row cannot be taken.
@@ -93,7 +99,7 @@ def _write(objects: ObjectStore, spec: TableSpec, rows: pa.Table, into: list[Par
     if not len(rows):
         return
     if not spec.key:
-        into.append(write_part(objects, spec.name, 0, rows, None))
+        into.append(_write_piece(objects, 0, rows))
         return
     for column in spec.key:
         if rows[column].null_count:
@@ -103,7 +109,24 @@ def _write(objects: ObjectStore, spec: TableSpec, rows: pa.Table, into: list[Par
     rows = _each_key_once(rows, spec.key)
     placed = rows.append_column(_KEY_TEXT, _key_texts(rows, spec.key))
     for bucket, of_bucket in by_bucket(placed, _KEY_TEXT, spec.buckets):
-        into.append(write_part(objects, spec.name, bucket, of_bucket.drop_columns([_KEY_TEXT]), None))
+        into.append(_write_piece(objects, bucket, of_bucket.drop_columns([_KEY_TEXT])))
+
+
+def _write_piece(objects: ObjectStore, bucket: int, rows: pa.Table) -> Part:
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="lz4")
+    data = sink.getvalue().to_pybytes()
+    path = f"{STAGING}{bucket:04d}-{uuid.uuid4().hex}.parquet"
+    objects.put(path, data)
+    return Part(path, bucket, len(rows), len(data), hashlib.sha256(data).hexdigest())
+
+
+def clean_staging(objects: ObjectStore) -> None:
+    """Delete what writers left that were killed."""
+    too_old = time.time() - STAGED_ROWS_AGE_MAX_S
+    for info in list(objects.list(STAGING)):
+        if info.modified_s < too_old:
+            objects.delete(info.path)
 
 
 def _key_texts(rows: pa.Table, key: Sequence[str]) -> pa.StringArray:
@@ -114,11 +137,11 @@ def _key_texts(rows: pa.Table, key: Sequence[str]) -> pa.StringArray:
 def _each_key_once(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """Sort rows by key; of several with one key the one that compares greatest stands (see `merge`)."""
     if len(rows.group_by(list(key)).aggregate([])) < len(rows):
-        names = ", ".join(map(quoted_name, key))
+        names = ", ".join(map(quoted, key))
         numbered = rows.append_column("_number", pa.array(range(len(rows)), pa.int64()))
         with connection() as db:
             db.register("rows_to_write", numbered)
-            content = ", ".join(map(quoted_name, rows.column_names))
+            content = ", ".join(map(quoted, rows.column_names))
             kept = db.sql(f"""
                 select arg_max(_number, row({content})) as number from rows_to_write group by {names}
             """).to_arrow_table()

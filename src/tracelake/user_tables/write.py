@@ -17,12 +17,13 @@ from datetime import UTC, datetime
 from tracelake._errors import LimitError
 from tracelake.limits import UPPER_MISMATCHES_MAX
 from tracelake.scan import Scan
+from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.user_tables.merge import Merge
 from tracelake.user_tables.spec import TableSpec, create_spec
-from tracelake.user_tables.staging import Staged
+from tracelake.user_tables.staging import Staged, clean_staging
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
 
@@ -49,44 +50,54 @@ def publish(stores: Stores, spec: TableSpec, staged: Sequence[Staged], write_id:
     Args:
         stores: the lake.
         spec: the table.
-        staged: what tasks have written; their parts are the table's, or deleted, on return.
+        staged: what tasks have written; deleted on return.
         write_id: a write of this id happens once: if the table holds it, nothing is appended.
 
     Raises:
         LimitError: other writers were faster again and again.
     """
     batch_id = hashlib.sha256((write_id or uuid.uuid4().hex).encode()).hexdigest()[:32]
-    time, counts, named = _append(stores, spec, staged, batch_id)
+    time, counts = _append(stores, spec, staged, batch_id)
     commit = _commit(stores, spec, time, f"table {spec.name}: {counts['came']} rows came", counts)
-    for path in {path for task in staged for path in task.paths()} - named:
+    for path in (path for task in staged for path in task.paths()):
         stores.objects.delete(path)
+    clean_staging(stores.objects)
     return commit
 
 
 def _append(
     stores: Stores, spec: TableSpec, staged: Sequence[Staged], batch_id: str
-) -> tuple[int, dict[str, int], set[str]]:
-    """Append; return a time at which the rows are there, what was counted, and the paths that are named."""
+) -> tuple[int, dict[str, int]]:
+    """Append; return a time at which the rows are there, and what was counted."""
     shard = Shard(spec.name, stores.key_value, stores.objects)
     merge = Merge(stores.objects, stores.copies, spec, staged)
     for _ in range(UPPER_MISMATCHES_MAX):
-        state = shard.state()
-        time = state.upper
-        for ref in state.batches:
-            if ref.id == batch_id:
-                known = shard.batch(ref)
-                return time - 1, known.counts, {part.path for part in known.parts}
-        snapshot = shard.snapshot(time - 1, state)
-        merged = merge.against(Scan(stores.objects.url, stores.copies, spec.layout(), snapshot))
+        with Lease(shard, stores.key_value) as lease:
+            state = lease.state
+            time = state.upper
+            for ref in state.batches:
+                if ref.id == batch_id:
+                    return time - 1, shard.batch(ref).counts
+            snapshot = shard.snapshot(time - 1, state)
+            stored = Scan(stores.objects.url, stores.copies, spec.layout(), snapshot)
+            merged = merge.against(stored, state.epoch)
         came = sum(part.rows for part in merged.parts)
         went = sum(part.rows for part in merged.retractions)
         counts = {"came": came, "went": went}
         if merged.is_empty:
-            return time - 1, counts, set()
-        batch = Batch(time, time + 1, batch_id, tuple(merged.parts), tuple(merged.retractions), counts)
+            return time - 1, counts
+        batch = Batch(
+            lower=time,
+            upper=time + 1,
+            id=batch_id,
+            parts=tuple(merged.parts),
+            retractions=tuple(merged.retractions),
+            counts=counts,
+            epoch=state.epoch,
+        )
         if shard.compare_and_append(batch) is None:
-            return time, counts, {part.path for part in merged.parts}
-        for path in merged.written:
+            return time, counts
+        for path in merged.paths():
             stores.objects.delete(path)
     raise LimitError(
         f"table {spec.name}: {UPPER_MISMATCHES_MAX} other writers in a row were faster. Nothing was written; "

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Final
 
-from tracelake._errors import DamageError, LimitError, NotFoundError, RefNotFoundError
+from tracelake._errors import DamageError, LimitError, NotFoundError, RefNotFoundError, UsageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, KeyValueStore, ObjectStore, Version, settle
 from tracelake.versions.model import (
@@ -21,11 +21,12 @@ from tracelake.versions.model import (
     to_bytes,
 )
 from tracelake.versions.protocol import CommitDecision, carried, decide
+from tracelake.versions.refs import COMMIT_ID, NAME, parse
 
 _PARTITION: Final = "branches"
+_TAGS: Final = "tags"
 COMMITS: Final = "versions/commits/"
 """Where commits are, each as `<id>.json`."""
-_COMMIT_ID = re.compile(r"[0-9a-f]{6,64}")
 TRANSACTION: Final = "transaction"
 """The key of a commit's metadata under which its transaction number stands."""
 _AFTER: Final = "after_transaction"
@@ -44,20 +45,66 @@ class Repository:
         return self._read_branch(branch)[0]
 
     def resolve(self, ref: str) -> str:
-        """Return the commit id of a branch name, a commit id, or its unique beginning (6 digits at least).
+        """Return the commit id of a reference (see `refs`). Raises RefNotFoundError where there is none."""
+        wanted = parse(ref)
+        commit_id = self._resolve_name(wanted.name)
+        if not wanted.back and wanted.transaction is None and wanted.time is None:
+            return commit_id
+        for steps, (found, commit) in enumerate(self.log(commit_id)):
+            if wanted.transaction is not None:
+                matches = commit.metadata.get(TRANSACTION) == str(wanted.transaction)
+            elif wanted.time is not None:
+                matches = datetime.fromisoformat(commit.created_at) <= wanted.time
+            else:
+                matches = steps == wanted.back
+            if matches:
+                return found
+        raise RefNotFoundError(f"no commit {ref!r}: the history of {wanted.name} does not hold it.")
 
-        Raises RefNotFoundError where there is none, or more than one.
-        """
-        if (head := self.head(ref)) is not None:
+    def _resolve_name(self, name: str) -> str:
+        if (head := self.head(name)) is not None:
             return head
-        if _COMMIT_ID.fullmatch(ref):
-            found = [info.path for info in self._objects.list(COMMITS + ref)]
+        if (tagged := self.tags().get(name)) is not None:
+            return tagged
+        if COMMIT_ID.fullmatch(name):
+            found = [info.path for info in self._objects.list(COMMITS + name)]
             if len(found) == 1:
                 return found[0].removeprefix(COMMITS).removesuffix(".json")
             if found:
-                raise RefNotFoundError(f"{len(found)} commits begin with {ref}; give more digits.")
-        hint = "the lake is still empty; ingest something first" if ref == "main" else "see `tracelake log`"
-        raise RefNotFoundError(f"no branch or commit {ref!r}: {hint}.")
+                raise RefNotFoundError(f"{len(found)} commits begin with {name}; give more digits.")
+        hint = "the lake is still empty; ingest something first" if name == "main" else "see `tracelake log`"
+        raise RefNotFoundError(f"no branch, tag or commit {name!r}: {hint}.")
+
+    def tags(self) -> dict[str, str]:
+        """Return the commit id of each tag, by name."""
+        return {
+            entry.key: from_bytes(Branch, entry.value, f"tag {entry.key}").head
+            for entry in self._key_value.scan(_TAGS)
+        }
+
+    def tag(self, name: str, commit_id: str) -> None:
+        """Give a commit a name that never moves. Fine where the tag names it already.
+
+        Raises UsageError for a name that is no name, or that a branch or another commit has.
+        """
+        if not NAME.fullmatch(name) or COMMIT_ID.fullmatch(name):
+            raise UsageError(
+                f"{name!r} cannot be a tag: take letters, digits, and . _ / - between, and no commit's id."
+            )
+        if self.head(name) is not None:
+            raise UsageError(f"{name!r} is a branch; take another name for the tag.")
+        outcome = self._key_value.set_if(_TAGS, name, to_bytes(Branch(commit_id)), ABSENT)
+        settle(self._key_value, _TAGS, name, outcome, is_mine=lambda _: False)
+        if self.tags().get(name) != commit_id:
+            raise UsageError(f"tag {name!r} is taken by another commit; delete it first.")
+
+    def delete_tag(self, name: str) -> None:
+        """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
+        entry = self._key_value.get(_TAGS, name)
+        if entry is None:
+            raise RefNotFoundError(f"no tag {name!r}.")
+        outcome = self._key_value.delete_if(_TAGS, name, entry.version)
+        settle(self._key_value, _TAGS, name, outcome, is_mine=lambda _: False)
 
     def commit(self, commit_id: str) -> Commit:
         """Read one commit."""
@@ -100,7 +147,7 @@ class Repository:
             decision = decide(transaction, self.transaction_of(head) if head else None)
             if decision is CommitDecision.THERE:
                 assert head is not None
-                return self._find(head, transaction)
+                return self.find(head, transaction)
             assert decision is CommitDecision.BUILD, f"transaction {transaction} is ahead of branch {branch}"
             named = carried(self.entries(head) if head else {}, entries)
             about = {**metadata, TRANSACTION: str(transaction)}
@@ -162,7 +209,8 @@ class Repository:
         metadata = self.commit(commit_id).metadata
         return int(metadata.get(TRANSACTION, metadata.get(_AFTER, "-1")))
 
-    def _find(self, head: str, transaction: int) -> str:
+    def find(self, head: str, transaction: int) -> str:
+        """Return the commit of a transaction in the history of a commit. Raises DamageError where there is none."""
         for commit_id, commit in self.log(head):
             if commit.metadata.get(TRANSACTION) == str(transaction):
                 return commit_id

@@ -49,7 +49,6 @@ class S3Server:
             stderr=subprocess.DEVNULL,
             env=os.environ | {"PYTHONWARNINGS": "ignore"},
         )
-        self.endpoint = f"http://127.0.0.1:{self.port}"
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -60,9 +59,9 @@ class S3Server:
             else:
                 return
 
-    def environment(self, endpoint: str | None = None) -> dict[str, str]:
+    def environment(self, port: int | None = None) -> dict[str, str]:
         """Return what a client needs in its environment."""
-        return ENVIRONMENT | {"AWS_ENDPOINT_URL": endpoint or self.endpoint}
+        return ENVIRONMENT | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port or self.port}"}
 
     def url(self) -> str:
         """Return the URL of a place in the bucket where nothing is."""
@@ -78,6 +77,6 @@ class S3Server:
         if GATEWAY.exists():
             socket.create_connection(("127.0.0.1", self.port), timeout=10).close()
             return
-        request = urllib.request.Request(f"{self.endpoint}/tests", method="PUT")
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/tests", method="PUT")
         with urllib.request.urlopen(request, timeout=10):
             pass

@@ -1,0 +1,78 @@
+"""Commands that keep a lake small: compact, gc."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from tracelake.cli import render
+from tracelake.cli.options import JsonOption, LakeOption, examples, opened
+from tracelake.cli.output import console, print_json
+from tracelake.cli.progress import progress_bar
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog=examples(
+        "tracelake compact", "tracelake compact --forget-before 4f2a91", "tracelake compact --json"
+    )
+)
+def compact(
+    lake: LakeOption = None,
+    forget_before: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REF",
+            help="Give up all tables as of commits before this one; rows replaced by then are left out.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put the rows of each table into few sorted parts.
+
+    Pipelines do it as they go; this does all at once, beside readers and writers. Every commit stays readable,
+    unless you give the history up with --forget-before. `tracelake gc` then frees the space."""
+    with opened(lake) as open_lake, progress_bar() as show:
+        reports = open_lake.compact(forget_before=forget_before, progress=show)
+    if as_json:
+        print_json([asdict(report) for report in reports])
+        return
+    console().print(render.compact_reports(reports))
+    if any(report.batches for report in reports):
+        console().print("The replaced parts go with `tracelake gc`, once no reader holds them.")
+
+
+@app.command(
+    epilog=examples("tracelake gc --dry-run", "tracelake gc", "tracelake gc --epoch-minutes 0 --json")
+)
+def gc(
+    lake: LakeOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Delete nothing; say what would go now.")
+    ] = False,
+    epoch_minutes: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="What killed writers left goes at the third collection after it was written, each so long after "
+            "the one before. Writers that take longer have to upload again.",
+        ),
+    ] = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete what nobody can name any more.
+
+    Parts that compaction replaced and no reader holds, and what killed writers left behind. Safe beside readers
+    and writers."""
+    with opened(lake) as open_lake:
+        reports = open_lake.gc(dry_run=dry_run, epoch_min_s=epoch_minutes * 60)
+    if as_json:
+        print_json([asdict(report) for report in reports])
+        return
+    console().print(render.gc_reports(reports))
+    if dry_run:
+        console().print("Nothing was deleted.")

@@ -1,0 +1,126 @@
+"""Run the checks in their order: the lake, its stores, then this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from tracelake import limits
+from tracelake._errors import DamageError, LakeNotFoundError, StorageError, TracelakeError
+from tracelake._settings import find_lake
+from tracelake.doctor import machine, stores
+from tracelake.doctor.checks import Checked, Diagnosis, Verdict, run_check
+from tracelake.lake import FORMAT_VERSION, Lake, cache_directory
+from tracelake.lake import open as open_lake
+from tracelake.pipeline.progress import OnProgress, Progress, silent
+from tracelake.storage import open_key_value, open_objects
+
+_MEND_STORE: Final = (
+    "Check that the store runs, that its address and credentials are right, and the way to it."
+)
+_MEND_LAKE: Final = (
+    (LakeNotFoundError, "Set TRACELAKE_LAKE or tracelake.toml if the lake is elsewhere."),
+    (StorageError, _MEND_STORE),
+    (DamageError, "Restore what is damaged from a backup; see docs/how-to/check-and-repair.md."),
+    (TracelakeError, "Correct --lake, TRACELAKE_LAKE or tracelake.toml."),
+)
+_MEND_SPARK: Final = (
+    "Mend Java first if that check failed too; else see that memory is free, and unset PYSPARK_PYTHON, "
+    "SPARK_HOME and SPARK_CONF_DIR, or correct what they name."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    name: str
+    run: Callable[[], Verdict]
+    mend: str
+    """What to do where the check ends with an error, or does not end."""
+    limit_s: float = limits.DOCTOR_CHECK_TIMEOUT_S
+
+
+def diagnose(lake: str | None = None, *, spark: bool = True, progress: OnProgress | None = None) -> Diagnosis:
+    """Check a lake, its stores and this machine; nothing that is wrong with them is raised.
+
+    Where the lake cannot be opened, that is a failed check, and the machine is checked all the same.
+
+    Args:
+        lake: directory or URL; else what the settings name.
+        spark: whether to start Spark, which takes some seconds.
+        progress: is told how many checks are done.
+    """
+    opened: list[Lake] = []
+    checks = [_Check("lake", lambda: _open(lake, opened), _MEND_STORE)]
+    results = list(_run(checks, 1, silent))
+    found = opened[0] if results[0].status == "ok" else None
+    try:
+        checks = [*(_of_lake(found) if found else _of_closed_lake(lake)), *_of_machine(spark)]
+        results += _run(checks, len(checks), progress or silent)
+    finally:
+        if found:
+            found.close()
+    return Diagnosis(found.url if found else None, tuple(results))
+
+
+def _run(checks: list[_Check], total: int, progress: OnProgress) -> Iterator[Checked]:
+    for number, check in enumerate(checks):
+        progress(Progress("checking", number, total, "checks"))
+        yield run_check(check.name, check.run, check.mend, check.limit_s)
+
+
+def _open(place: str | None, opened: list[Lake]) -> Verdict:
+    try:
+        lake = open_lake(find_lake(place))
+    except TracelakeError as error:
+        mend = next(mend for kind, mend in _MEND_LAKE if isinstance(error, kind))
+        return Verdict("failed", str(error), f"{mend} Its stores are checked once it opens.")
+    opened.append(lake)
+    return Verdict("ok", f"{lake.url}: format {FORMAT_VERSION}, {lake.config.buckets} buckets")
+
+
+def _of_lake(lake: Lake) -> Iterator[_Check]:
+    objects = lake.objects
+    yield _Check("objects", lambda: stores.check_objects(objects, open_objects(objects.url)), _MEND_STORE)
+    yield _Check("records", lambda: _check_records(lake), _MEND_STORE)
+    yield _Check("clock", lambda: stores.check_clock(objects), _MEND_STORE)
+    if local := objects.local_path(stores.PREFIX):
+        yield _Check("lake space", lambda: machine.check_space(Path(local).parent), _MEND_STORE)
+    yield _Check(
+        "cache space",
+        lambda: machine.check_space(cache_directory(lake.config.id)),
+        "Let XDG_CACHE_HOME name a directory that this user may write to.",
+    )
+
+
+def _of_closed_lake(place: str | None) -> Iterator[_Check]:
+    """Yield what can be checked of a lake that does not open: a full disk may be the reason."""
+    with suppress(TracelakeError):
+        directory = Path(unquote(find_lake(place).removeprefix("file://"))).expanduser()
+        if directory.is_dir():
+            yield _Check("lake space", lambda: machine.check_space(directory), _MEND_STORE)
+
+
+def _check_records(lake: Lake) -> Verdict:
+    other = open_key_value(lake._key_value_url)
+    try:
+        return stores.check_records(lake._key_value, other)
+    finally:
+        other.close()
+
+
+def _of_machine(spark: bool) -> Iterator[_Check]:
+    for directory in machine.spark_directories():
+        yield _Check(
+            "spark space",
+            lambda directory=directory: machine.check_space(directory),  # type: ignore[misc]
+            "Let SPARK_LOCAL_DIRS name a directory that this user may write to.",
+        )
+    yield _Check("versions", machine.check_versions, "Install Tracelake again.")
+    yield _Check("machine", machine.check_machine, "")
+    yield _Check("java", machine.check_java, "Let JAVA_HOME name a Java that runs.")
+    if spark:
+        yield _Check("spark", machine.check_spark, _MEND_SPARK, limits.DOCTOR_SPARK_TIMEOUT_S)

@@ -1,0 +1,229 @@
+"""Whether the stores keep to their ports: above all, whether a conditional write has one winner.
+
+Each check takes two stores opened separately on one place, and writes only below `doctor/` with a random
+name, so that it can run beside a working lake. It removes what it wrote. A store of records that keeps a
+small object for deleted ones keeps one a run: all rounds use one key.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from tracelake import limits
+from tracelake._errors import NotFoundError, TracelakeError
+from tracelake.doctor.checks import Status, Verdict
+from tracelake.storage import (
+    ABSENT,
+    Conflict,
+    Done,
+    Expected,
+    KeyValueStore,
+    ObjectStore,
+    Version,
+    settle,
+)
+
+T = TypeVar("T")
+PREFIX: Final = "doctor"
+"""The directory of the objects that are written here, and the partition of the records."""
+_MEND_CONDITIONAL: Final = (
+    "Stop all writers of this lake: they may overwrite one another. Use a store, and a version of its server, "
+    "that honours If-None-Match and If-Match on puts, with no proxy before it that drops them."
+)
+_MEND_STORE: Final = (
+    "The store does not do what every lake needs of it: use another one, or a newer version of it."
+)
+_MEND_CLOCK: Final = (
+    "Let both clocks be set by NTP; `timedatectl` shows whether this one is. Leases, which keep parts that are "
+    "being read, go by the clock, and stores refuse requests whose time is too far off."
+)
+
+
+class _WrongError(Exception):
+    """The store did not do what its port says."""
+
+    mend = _MEND_STORE
+
+
+class _UnconditionalError(_WrongError):
+    """It did so in a conditional write."""
+
+    mend = _MEND_CONDITIONAL
+
+    def __str__(self) -> str:
+        return f"conditional writes are not honoured: {super().__str__()}"
+
+
+def check_objects(one: ObjectStore, other: ObjectStore) -> Verdict:
+    """Write, read, list and delete objects, then let both stores create the same ones at the same moment.
+
+    Raises StorageError where the store fails.
+    """
+    base = f"{PREFIX}/{uuid.uuid4().hex}"
+    one.put(f"{base}-put", b"old")  # where this fails nothing is there, and there is nothing to sweep
+    try:
+        _write_and_read(one, other, f"{base}-put")
+        for number in range(limits.DOCTOR_RACES):
+            _race_to_create(one, other, f"{base}-create-{number}")
+        _sweep(one, base)
+        if left := list(other.list(base)):
+            raise _WrongError(f"{left[0].path} is listed after it was deleted")
+    except _WrongError as wrong:
+        return Verdict("failed", str(wrong), wrong.mend)
+    finally:
+        with suppress(TracelakeError):
+            _sweep(one, base)
+    return Verdict(
+        "ok", f"write, read, list, delete; one winner in each of {limits.DOCTOR_RACES} racing creates"
+    )
+
+
+def _write_and_read(one: ObjectStore, other: ObjectStore, path: str) -> None:
+    data = uuid.uuid4().bytes * 64
+    one.put(path, data)
+    if other.get(path) != data or other.get_range(path, 16, 16) != data[16:32]:
+        raise _WrongError(f"{path} does not read back as it was written")
+    head, listed = other.head(path), [info.path for info in other.list(path)]
+    if head is None or head.size_bytes != len(data) or listed != [path]:
+        raise _WrongError(f"{path} was written, and {head} and {listed} are what is said of it")
+    if one.create(path, b"second"):
+        raise _UnconditionalError("a create of an object that was there succeeded")
+    if other.get(path) != data:
+        raise _UnconditionalError("a create that lost has changed the object")
+    one.delete(path)
+    with suppress(NotFoundError):
+        other.get(path)
+        raise _WrongError(f"{path} can be read after it was deleted")
+
+
+def _race_to_create(one: ObjectStore, other: ObjectStore, path: str) -> None:
+    bodies = (b"one", b"other")
+    won = at_once(lambda: one.create(path, bodies[0]), lambda: other.create(path, bodies[1]))
+    if sum(won) != 1:
+        raise _UnconditionalError(f"of two creates of one object at the same moment {sum(won)} won")
+    if one.get(path) != bodies[won.index(True)]:
+        raise _UnconditionalError("an object holds what the loser of two creates wrote")
+
+
+def _sweep(store: ObjectStore, base: str) -> None:
+    for info in list(store.list(base)):
+        store.delete(info.path)
+
+
+def check_records(one: KeyValueStore, other: KeyValueStore) -> Verdict:
+    """Create, replace and delete a record by both stores at the same moment, and from an old version.
+
+    Raises StorageError where the store fails.
+    """
+    key = uuid.uuid4().hex
+    if one.get(PREFIX, key) is not None:
+        return Verdict("failed", f"a record under a new random key is there: {key}", _MEND_STORE)
+    try:
+        for _ in range(limits.DOCTOR_RACES):
+            first = _race_to_set(one, other, key, ABSENT)
+            second = _race_to_set(one, other, key, first)
+            _refuse_outdated(one, other, key, first)
+            _delete(one, other, key, second)
+    except _WrongError as wrong:
+        return Verdict("failed", str(wrong), wrong.mend)
+    finally:
+        with suppress(TracelakeError):
+            if (left := one.get(PREFIX, key)) is not None:
+                one.delete_if(PREFIX, key, left.version)
+    return Verdict(
+        "ok",
+        f"one winner in each of {2 * limits.DOCTOR_RACES} racing writes; lost updates are noticed",
+    )
+
+
+def _race_to_set(one: KeyValueStore, other: KeyValueStore, key: str, expected: Expected) -> Version:
+    """Let both write the record on one condition; return the version of the winner."""
+    values = (uuid.uuid4().bytes, uuid.uuid4().bytes)
+
+    def write(store: KeyValueStore, value: bytes) -> Done | Conflict:
+        outcome = store.set_if(PREFIX, key, value, expected)
+        return settle(store, PREFIX, key, outcome, lambda entry: entry.value == value)
+
+    outcomes = at_once(lambda: write(one, values[0]), lambda: write(other, values[1]))
+    won = [
+        (outcome, value) for outcome, value in zip(outcomes, values, strict=True) if isinstance(outcome, Done)
+    ]
+    what = "created" if expected is ABSENT else "replaced one version of"
+    if len(won) != 1:
+        raise _UnconditionalError(f"of two writers that {what} a record at the same moment {len(won)} won")
+    (done, value), read = won[0], one.get(PREFIX, key)
+    if read is None or (read.value, read.version) != (value, done.version):
+        raise _UnconditionalError("a record does not hold what the one writer that won wrote")
+    return done.version
+
+
+def _refuse_outdated(one: KeyValueStore, other: KeyValueStore, key: str, outdated: Version) -> None:
+    """Write and delete as somebody would who read the record before its last change."""
+    before = one.get(PREFIX, key)
+    outcomes = (other.set_if(PREFIX, key, b"late", outdated), other.delete_if(PREFIX, key, outdated))
+    if any(isinstance(outcome, Done) for outcome in outcomes) or one.get(PREFIX, key) != before:
+        raise _UnconditionalError("an update was lost: a later write named an older version, and was done")
+
+
+def _delete(one: KeyValueStore, other: KeyValueStore, key: str, version: Version) -> None:
+    if [entry.version for entry in other.scan(PREFIX, key, limit=1)] != [version]:
+        raise _WrongError("a record that was written is not listed")
+    one.delete_if(PREFIX, key, version)
+    if other.get(PREFIX, key) is not None:
+        raise _WrongError("a record that was deleted can be read")
+
+
+def check_clock(objects: ObjectStore) -> Verdict:
+    """Compare this machine's clock with the one that the store dates its objects by, to about a second."""
+    path = f"{PREFIX}/{uuid.uuid4().hex}-clock"
+    before_s = time.time()
+    objects.put(path, b"")
+    after_s = time.time()
+    try:
+        info = objects.head(path)
+    finally:
+        with suppress(TracelakeError):
+            objects.delete(path)
+    if info is None:
+        return Verdict("failed", f"{path} is not there after it was written", _MEND_STORE)
+    # Stores tell whole seconds, rounded down.
+    ahead_s, behind_s = info.modified_s - after_s, before_s - (info.modified_s + 1)
+    apart_s = max(ahead_s, behind_s, 0)
+    if apart_s <= limits.CLOCK_SKEW_MAX_S:
+        return Verdict("ok", f"within {max(math.ceil(apart_s), 1)} s of the store's clock")
+    which = "behind" if ahead_s > behind_s else "ahead of"
+    # Another machine may be as far off in the other direction: together no more than leases allow for.
+    status: Status = "failed" if apart_s > limits.CLOCK_DIFFERENCE_MAX_S / 2 else "warning"
+    return Verdict(status, f"this machine's clock is {apart_s:,.0f} s {which} the store's", _MEND_CLOCK)
+
+
+def at_once(*actions: Callable[[], T]) -> list[T]:
+    """Call each action in a thread of its own, all at one moment; return their results, or raise an error."""
+    barrier = threading.Barrier(len(actions))
+    answers: queue.SimpleQueue[tuple[int, T | Exception]] = queue.SimpleQueue()
+
+    def act(number: int, action: Callable[[], T]) -> None:
+        barrier.wait()
+        try:
+            answers.put((number, action()))
+        except Exception as error:  # noqa: BLE001  raised again where it is waited for
+            answers.put((number, error))
+
+    for number, action in enumerate(actions):
+        threading.Thread(target=act, args=(number, action), daemon=True).start()
+    return list(_in_order(dict(answers.get() for _ in actions)))
+
+
+def _in_order(answers: dict[int, T | Exception]) -> Iterator[T]:
+    for number in sorted(answers):
+        answer = answers[number]
+        if isinstance(answer, Exception):
+            raise answer
+        yield answer

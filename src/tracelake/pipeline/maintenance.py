@@ -1,0 +1,142 @@
+"""Keeps tables small: compaction when it is due, and collection of what it replaced.
+
+All of it is safe beside writers, readers and other maintainers, and may be killed anywhere: a compaction is one
+conditional write in the end, and whoever loses the race has only wasted its work.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from tracelake._errors import LimitError, StorageError
+from tracelake.pipeline.executors import Executor, TaskError
+from tracelake.pipeline.progress import OnProgress, Progress, silent
+from tracelake.records import CompactReport, GcReport
+from tracelake.shards.collect import Collector
+from tracelake.shards.compaction import CompactReceipt, compact_tasks, run_compact_task
+from tracelake.shards.leases import Lease
+from tracelake.shards.model import Batch, BatchRef, ShardState
+from tracelake.shards.protocol import due, forget
+from tracelake.shards.store import Shard
+from tracelake.storage import KeyValueStore, ObjectStore
+
+ORDERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "spans": ("trace_id", "start_ns", "span_id"),
+    "traces": ("trace_id",),
+}
+"""By which columns the rows of a table are sorted in its parts."""
+
+_TRIES_MAX: Final = 10
+
+logger = logging.getLogger("tracelake.maintenance")
+
+
+class Maintainer:
+    """Maintains tables, given by their shards and the columns that sort their rows."""
+
+    def __init__(self, key_value: KeyValueStore, objects: ObjectStore, executor: Executor) -> None:
+        self._key_value = key_value
+        self._objects = objects
+        self._executor = executor
+
+    def maintain(self, shard: Shard, order: tuple[str, ...], until: int) -> list[CompactReport]:
+        """Compact what is due of the transactions before `until`, and collect what was replaced.
+
+        A failure of the store is logged, and left to the next call: nothing but time depends on this.
+        """
+        done: list[CompactReport] = []
+        try:
+            while (found := self._compact(shard, order, lambda state: due(state.batches, until))) is not None:
+                done.append(found)
+            if done:
+                Collector(shard, self._key_value, self._objects).retired()
+        except (StorageError, TaskError) as error:
+            logger.warning("table %s was not compacted: %s. It will be tried again.", shard.name, error)
+        return done
+
+    def compact_all(
+        self, shard: Shard, order: tuple[str, ...], since: int | None = None, progress: OnProgress = silent
+    ) -> CompactReport:
+        """Make one batch of all, even where it is not due, and leave out what was gone by `since`.
+
+        Raises LimitError where peers compact faster, again and again.
+        """
+        before = shard.state().since
+        if since is not None:
+            shard.change(partial(forget, since=since))
+        forgets = shard.state().since > before
+        for _ in range(_TRIES_MAX):
+            report = self._compact(shard, order, partial(_all, forgets=forgets), progress)
+            if report is None:
+                state = shard.state()
+                parts = sum(ref.parts for ref in state.batches)
+                return CompactReport(shard.name, 0, parts, parts, 0, 0, state.since)
+            if report.batches:
+                return report
+        raise LimitError(f"table {shard.name}: other compactions were faster {_TRIES_MAX} times; try again.")
+
+    def _compact(
+        self,
+        shard: Shard,
+        order: tuple[str, ...],
+        choose: Callable[[ShardState], Sequence[BatchRef]],
+        progress: OnProgress = silent,
+    ) -> CompactReport | None:
+        with Lease(shard, self._key_value) as lease:
+            run = choose(lease.state)
+            if not run:
+                return None
+            batches = [shard.batch(ref) for ref in run]
+            epoch, since = lease.state.epoch, lease.state.since
+            tasks = compact_tasks(self._objects.url, shard.name, epoch, since, order, batches)
+            receipts = self._executor.run(
+                run_compact_task,
+                tasks,
+                lambda done: progress(Progress("compacting", done, len(tasks), "buckets")),
+            )
+            merged = _merged(run, receipts, epoch)
+            won = shard.replace(run, merged)
+        return CompactReport(
+            table=shard.name,
+            batches=len(run) if won else 0,
+            parts_before=sum(len(batch.objects()) for batch in batches),
+            parts_after=len(merged.objects()),
+            read_bytes=sum(receipt.read_bytes for receipt in receipts),
+            written_bytes=sum(receipt.written_bytes for receipt in receipts),
+            since=since,
+        )
+
+
+def collect(
+    shard: Shard, key_value: KeyValueStore, objects: ObjectStore, epoch_min_s: float, *, dry_run: bool
+) -> GcReport:
+    """Delete what nobody can name any more: what was replaced, and orphans (see `Lake.gc`)."""
+    collector = Collector(shard, key_value, objects)
+    replaced = collector.retired(dry_run=dry_run)
+    orphans = collector.orphans(epoch_min_s=epoch_min_s, dry_run=dry_run)
+    freed = replaced.size_bytes + orphans.size_bytes
+    return GcReport(shard.name, replaced.objects, orphans.objects, freed, replaced.held)
+
+
+def _all(state: ShardState, *, forgets: bool) -> Sequence[BatchRef]:
+    """Choose all batches; none where one holds everything, unless there is something to forget."""
+    if len(state.batches) == 1 and not forgets:
+        return ()
+    return state.batches
+
+
+def _merged(run: Sequence[BatchRef], receipts: Sequence[CompactReceipt], epoch: int) -> Batch:
+    return Batch(
+        lower=run[0].lower,
+        upper=run[-1].upper,
+        id=uuid.uuid4().hex,
+        parts=tuple(part for receipt in receipts for part in receipt.parts),
+        retractions=tuple(part for receipt in receipts for part in receipt.retractions),
+        counts={},
+        history=tuple(part for receipt in receipts for part in receipt.history),
+        epoch=epoch,
+    )

@@ -1,0 +1,107 @@
+"""Garbage collection of one shard: replaced batches that no reader holds, and orphans of writers that died.
+
+Both are safe beside readers and writers, and at any crash: objects go first, and what names them goes last, so
+what was left half done is found again. Deleting twice is harmless.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from tracelake.limits import EPOCH_MIN_S
+from tracelake.shards.leases import Lease, forget_ended, leases
+from tracelake.shards.model import BatchRef, Part, Retired
+from tracelake.shards.protocol import collectable, drop_retired, is_orphan_epoch, next_epoch
+from tracelake.shards.store import Shard
+from tracelake.storage import KeyValueStore, ObjectStore
+
+FOLDERS: Final = ("parts", "batches", "states")
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What was deleted, or would be."""
+
+    objects: int = 0
+    size_bytes: int = 0
+    orphans: int = 0
+    """How many of the objects no state ever named."""
+    held: int = 0
+    """Replaced batches that stay, because a reader's lease holds them."""
+
+
+class Collector:
+    """Collects the garbage of one shard. Any number may work on the same one at once."""
+
+    def __init__(self, shard: Shard, key_value: KeyValueStore, objects: ObjectStore) -> None:
+        self._shard = shard
+        self._key_value = key_value
+        self._objects = objects
+
+    def retired(self, *, dry_run: bool = False) -> Collected:
+        """Delete what compaction replaced and no reader can name any more."""
+        now = time.time()
+        if not dry_run:
+            forget_ended(self._shard.name, self._key_value, now)
+        with Lease(self._shard, self._key_value) as own:  # so that what is live stays while we look
+            state = own.state
+            # The others' leases after the state, never before (see `leases`).
+            gone = collectable(state, leases(self._shard.name, self._key_value).values(), now)
+            left = [retired for retired in state.retired if retired not in gone]
+            needed = {part.path for part in (*self._live(state.batches), *self._passing(left))}
+            doomed = {part.path: part.size_bytes for part in self._passing(gone) if part.path not in needed}
+            records = [ref.path for retired in gone for ref in retired.batches]
+            if not dry_run and gone:
+                for path in (*doomed, *records):  # records last: they lead to the parts
+                    self._objects.delete(path)
+                self._shard.change(partial(drop_retired, gone=gone))
+        return Collected(len(doomed) + len(records), sum(doomed.values()), held=len(left))
+
+    def orphans(self, *, epoch_min_s: float = EPOCH_MIN_S, dry_run: bool = False) -> Collected:
+        """Delete objects that no state names, written two epochs ago or earlier; begin an epoch when it is time.
+
+        So an orphan goes with the second or third collection after it was written, each `epoch_min_s` after
+        the one before.
+        """
+        if not dry_run:
+            self._shard.change(partial(next_epoch, now_s=time.time(), epoch_min_s=epoch_min_s))
+        with Lease(self._shard, self._key_value) as own:
+            state = own.state
+            named = {ref.path for ref in state.batches}
+            named |= {ref.path for retired in state.retired for ref in retired.batches}
+            named |= {part.path for part in (*self._live(state.batches), *self._passing(state.retired))}
+            if state.rolled is not None:
+                named.add(state.rolled.path)
+            found = [
+                (path, size)
+                for path, size, epoch in self._written()
+                if is_orphan_epoch(state, epoch) and path not in named
+            ]
+            if not dry_run:
+                for path, _ in found:
+                    self._objects.delete(path)
+        return Collected(len(found), sum(size for _, size in found), orphans=len(found))
+
+    def _written(self) -> Iterator[tuple[str, int, int]]:
+        """Yield (path, bytes, epoch) of every object of the shard."""
+        for folder in FOLDERS:
+            prefix = f"shards/{self._shard.name}/{folder}/"
+            for info in list(self._objects.list(prefix)):
+                epoch = info.path.removeprefix(prefix).partition("/")[0]
+                if epoch.isdecimal():
+                    yield info.path, info.size_bytes, int(epoch)
+
+    def _live(self, refs: Iterable[BatchRef]) -> Iterator[Part]:
+        for ref in refs:
+            yield from self._shard.batch(ref).objects()
+
+    def _passing(self, retired: Iterable[Retired]) -> Iterator[Part]:
+        """Yield the parts of retired batches, less those of records that are gone: their parts went before."""
+        for entry in retired:
+            for ref in entry.batches:
+                if self._objects.head(ref.path) is not None:
+                    yield from self._live([ref])

@@ -1,0 +1,205 @@
+"""Compaction of one bucket, on executors: the same rows in fewer parts, those that went set apart or left out.
+
+A task takes all parts of one bucket in a run of adjacent batches. Rows that are live at the end of the run go,
+sorted, into new parts; rows that came and went within it are history, until they may be forgotten; retractions
+of older rows are carried along. Large parts that lost no row stay as they are.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracelake.limits import COMPACTED_PART_MAX_BYTES, COMPACTION_MEMORY_BYTES
+from tracelake.shards.model import Batch, Part
+from tracelake.shards.parts import check_part, write_part
+from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id, parquet, quoted
+from tracelake.storage import LocalFiles, ObjectStore, open_objects
+
+_READ_ROWS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class CompactTask:
+    """Compact one bucket of the times [lower, upper); what was gone by `since` is left out."""
+
+    objects_url: str
+    shard: str
+    epoch: int
+    bucket: int
+    lower: int
+    upper: int
+    since: int
+    order: tuple[str, ...]
+    """Columns by which rows are sorted; the first one is the key of the parts."""
+    parts: tuple[Part, ...]
+    retractions: tuple[Part, ...]
+    history: tuple[Part, ...]
+
+
+@dataclass(slots=True)
+class CompactReceipt:
+    """The parts that hold the bucket's rows now, and how many bytes were read and written for it."""
+
+    parts: list[Part] = field(default_factory=list)
+    retractions: list[Part] = field(default_factory=list)
+    history: list[Part] = field(default_factory=list)
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+
+def compact_tasks(
+    objects_url: str,
+    shard: str,
+    epoch: int,
+    since: int,
+    order: tuple[str, ...],
+    batches: Sequence[Batch],
+) -> list[CompactTask]:
+    """Return a task for each bucket that the batches, adjacent and in order, have parts in."""
+    buckets = sorted({part.bucket for batch in batches for part in batch.objects()})
+    return [
+        CompactTask(
+            objects_url=objects_url,
+            shard=shard,
+            epoch=epoch,
+            bucket=bucket,
+            lower=batches[0].lower,
+            upper=batches[-1].upper,
+            since=since,
+            order=order,
+            parts=tuple(part for batch in batches for part in batch.parts if part.bucket == bucket),
+            retractions=tuple(p for batch in batches for p in batch.retractions if p.bucket == bucket),
+            history=tuple(part for batch in batches for part in batch.history if part.bucket == bucket),
+        )
+        for bucket in buckets
+    ]
+
+
+def run_compact_task(task: CompactTask) -> CompactReceipt:
+    """Carry out one task. Raises DamageError for a part that is not what was written."""
+    objects = open_objects(task.objects_url)
+    with tempfile.TemporaryDirectory(prefix="tracelake-compact-") as folder:
+        return _Compaction(task, objects, Path(folder)).run()
+
+
+class _Compaction:
+    def __init__(self, task: CompactTask, objects: ObjectStore, folder: Path) -> None:
+        self._task = task
+        self._objects = objects
+        self._file = LocalFiles(objects, folder).file
+        self._receipt = CompactReceipt()
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "threads": 1,
+            "memory_limit": f"{COMPACTION_MEMORY_BYTES}B",
+            "temp_directory": str(folder / "duckdb"),
+        }
+        self._db = duckdb.connect(config=config)
+
+    def run(self) -> CompactReceipt:
+        task, receipt = self._task, self._receipt
+        for part in (*task.parts, *task.retractions, *task.history):
+            check_part(self._file(part.path), part)
+            receipt.read_bytes += part.size_bytes
+        with self._db:
+            self._split_retractions()
+            lost = self._lost_rows()
+            kept = [part for part in task.parts if part.path not in lost and _is_large(part)]
+            rewritten = [part for part in task.parts if part not in kept]
+            receipt.parts = [*kept, *self._write(rewritten, self._live_sql(rewritten))]
+            receipt.history = self._write([*rewritten, *task.history], self._history_sql(rewritten))
+        receipt.parts.sort(key=lambda part: part.first_key)
+        written = {part.path for part in (*receipt.parts, *receipt.retractions, *receipt.history)}
+        written -= {part.path for part in kept}
+        for part in (*receipt.parts, *receipt.retractions, *receipt.history):
+            receipt.written_bytes += part.size_bytes if part.path in written else 0
+        return receipt
+
+    def _split_retractions(self) -> None:
+        """Make `gone`, of rows that came within the run; carry the others along, as one part."""
+        task, border = self._task, first_row_id(self._task.lower)
+        self._db.execute("create temp table gone (row_id bigint, time bigint)")
+        if not task.retractions:
+            return
+        source = f"select row_id, time from {parquet(task.retractions, self._file)}"
+        self._db.execute(f"insert into gone {source} where row_id >= {border}")
+        older = self._db.sql(f"{source} where row_id < {border} order by row_id").to_arrow_table()
+        if len(older):
+            rows = older.cast(RETRACTIONS)
+            self._receipt.retractions = [
+                write_part(self._objects, task.shard, task.epoch, task.bucket, rows, None)
+            ]
+
+    def _lost_rows(self) -> set[str]:
+        bounds = self._db.sql("select row_id from gone").to_arrow_table()["row_id"].to_numpy()
+        return {
+            part.path
+            for part in self._task.parts
+            if ((bounds >= part.first_row_id) & (bounds <= part.last_row_id)).any()
+        }
+
+    def _live_sql(self, parts: Sequence[Part]) -> str:
+        return f"""
+            select * from {parquet(parts, self._file)} anti join (select row_id as {ROW_ID.name} from gone)
+            using ({ROW_ID.name}) order by {self._order()}
+        """
+
+    def _history_sql(self, parts: Sequence[Part]) -> str:
+        branches = []
+        if parts:
+            branches.append(f"""
+                select rows.*, gone.time as {GONE.name}
+                from {parquet(parts, self._file)} as rows join gone on gone.row_id = rows.{ROW_ID.name}
+                where gone.time > {self._task.since}
+            """)
+        if self._task.history:
+            branches.append(
+                f"select * from {parquet(self._task.history, self._file)} where {GONE.name} > {self._task.since}"
+            )
+        return f"from ({' union all by name '.join(branches)}) order by {self._order()}"
+
+    def _order(self) -> str:
+        return ", ".join(map(quoted, (*self._task.order, ROW_ID.name)))
+
+    def _write(self, parts: Sequence[Part], query: str) -> list[Part]:
+        """Write the rows of a query, made from these parts, as few parts of bounded size."""
+        if not parts:
+            return []
+        task = self._task
+        schema = pq.read_schema(self._file(parts[0].path))
+        if GONE.name in query:
+            schema = pa.schema([*(f for f in schema if f.name != GONE.name), GONE])
+        return [
+            write_part(self._objects, task.shard, task.epoch, task.bucket, rows, task.order[0])
+            for rows in _tables(self._db.sql(query).to_arrow_reader(_READ_ROWS), schema)
+        ]
+
+
+def _is_large(part: Part) -> bool:
+    """Whether rewriting the part would not make it much larger; stored bytes are a quarter of Arrow's, or less."""
+    return part.size_bytes * 8 >= COMPACTED_PART_MAX_BYTES
+
+
+def _tables(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield tables of bounded size in the schema of the stored parts, whose finer types DuckDB does not have."""
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    for batch in reader:
+        batches.append(batch)
+        size += batch.nbytes
+        if size >= COMPACTED_PART_MAX_BYTES:
+            yield _cast(batches, schema)
+            batches, size = [], 0
+    if any(len(batch) for batch in batches):
+        yield _cast(batches, schema)
+
+
+def _cast(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches(batches).select(schema.names).cast(schema)

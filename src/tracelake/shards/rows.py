@@ -1,0 +1,141 @@
+"""Which rows a snapshot holds, as a DuckDB query over its parts.
+
+Every stored row has a `_row_id`, unique in its table and for ever: the time at which it came, and a number within
+it. A retraction names that id, never a place in a file, so rows may move from part to part by compaction while
+writers retract them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracelake.shards.buckets import Numbers
+from tracelake.shards.model import Part
+from tracelake.shards.store import Snapshot
+
+ROW_ID: Final = pa.field("_row_id", pa.int64(), nullable=False)
+GONE: Final = pa.field("_gone", pa.int64(), nullable=False)
+RETRACTIONS: Final = pa.schema(
+    [pa.field("row_id", pa.int64(), nullable=False), pa.field("time", pa.int64(), nullable=False)]
+)
+_TIME_BITS: Final = 32
+
+FileOf = Callable[[str], str]
+"""Gives an object, by its path, as a file."""
+
+
+def first_row_id(time: int) -> int:
+    """Return the least id of rows that came at a time; those of earlier times are less. Part of the format."""
+    return time << _TIME_BITS
+
+
+def with_row_ids(rows: pa.Table, time: int, bucket: int, buckets: int, before: int = 0) -> pa.Table:
+    """Append the ids of the rows of one bucket, in their order: no other bucket has the same.
+
+    `before` is how many rows of the bucket have ids of that time already.
+    """
+    counted = np.arange(before, before + len(rows), dtype=np.int64)
+    numbers: Numbers = first_row_id(time) + bucket + counted * buckets
+    return rows.append_column(ROW_ID, pa.array(numbers))
+
+
+def retractions_by_bucket(gone: pa.Table, buckets: int) -> Iterator[tuple[int, pa.Table]]:
+    """Yield (bucket, its retractions) for each bucket that has any; a row's id tells its bucket."""
+    of_row: Numbers = (gone["row_id"].to_numpy() & (first_row_id(1) - 1)) % buckets
+    for bucket in np.unique(of_row):
+        yield int(bucket), gone.filter(pa.array(of_row == bucket))
+
+
+def rows_by_time(rows: pa.Table) -> dict[int, int]:
+    """Return how many rows came at each time."""
+    times, counts = np.unique(rows[ROW_ID.name].to_numpy() >> _TIME_BITS, return_counts=True)
+    return dict(zip(map(int, times), map(int, counts), strict=True))
+
+
+def retracted(snapshot: Snapshot, file: FileOf) -> dict[int, Numbers]:
+    """Read which rows are gone as of the snapshot's time: sorted row ids by bucket."""
+    found: dict[int, list[Numbers]] = {}
+    for part in snapshot.retractions:
+        table = pq.read_table(file(part.path))
+        ids, times = (table[name].to_numpy() for name in RETRACTIONS.names)
+        found.setdefault(part.bucket, []).append(ids[times <= snapshot.as_of])
+    return {bucket: np.sort(np.concatenate(ids)) for bucket, ids in found.items()}
+
+
+def lost_rows(part: Part, gone: dict[int, Numbers]) -> bool:
+    """Whether a part may hold rows that are gone."""
+    ids = gone.get(part.bucket)
+    if ids is None:
+        return False
+    low, high = np.searchsorted(ids, [part.first_row_id, part.last_row_id + 1])
+    return bool(low < high)
+
+
+def time_sql() -> str:
+    """Return the SQL of the time at which a row came."""
+    return f"({ROW_ID.name} >> {_TIME_BITS})"
+
+
+def rows_sql(snapshot: Snapshot, file: FileOf, columns: Sequence[str], schema: pa.Schema) -> str:
+    """Return a query for columns of the snapshot's rows; `_row_id` may be one of them."""
+    end = first_row_id(snapshot.as_of + 1)
+    gone = retracted(snapshot, file)
+    names = ", ".join(quoted(name) for name in columns)
+    come = [part for part in snapshot.parts if part.first_row_id < end]
+    whole = [part for part in come if part.last_row_id < end and not lost_rows(part, gone)]
+    rest = [part for part in come if part not in whole]
+    history = [part for part in snapshot.history if part.first_row_id < end]
+    absent = _absent(snapshot, file, {part.bucket for part in (*rest, *history)})
+    branches = []
+    if whole:
+        branches.append(f"select {names} from {parquet(whole, file)}")
+    if rest:
+        branches.append(f"select {names} from {parquet(rest, file)} {absent} where {ROW_ID.name} < {end}")
+    if history:
+        branches.append(
+            f"select {names} from {parquet(history, file)} {absent} "
+            f"where {ROW_ID.name} < {end} and {GONE.name} > {snapshot.as_of}"
+        )
+    return " union all ".join(branches) or _nothing(columns, schema)
+
+
+def parquet(parts: Sequence[Part], file: FileOf) -> str:
+    """Return the DuckDB table function that reads these parts."""
+    return "read_parquet([" + ", ".join(literal(file(part.path)) for part in parts) + "])"
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Return a text as SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _absent(snapshot: Snapshot, file: FileOf, buckets: set[int]) -> str:
+    parts = [part for part in snapshot.retractions if part.bucket in buckets]
+    if not parts:
+        return ""
+    return (
+        f"anti join (select row_id as {ROW_ID.name} from {parquet(parts, file)} "
+        f"where time <= {snapshot.as_of}) using ({ROW_ID.name})"
+    )
+
+
+def _nothing(columns: Sequence[str], schema: pa.Schema) -> str:
+    """Return a query for no rows, with the types that Parquet files of this schema would give."""
+    empty = pa.schema([*schema, ROW_ID]).empty_table()
+    with duckdb.connect() as db:
+        db.register("empty_table", empty)
+        types = {str(name): str(kind) for name, kind, *_ in db.sql("describe empty_table").fetchall()}
+    return (
+        "select " + ", ".join(f"null::{types[name]} as {quoted(name)}" for name in columns) + " where false"
+    )

@@ -1,0 +1,97 @@
+"""The state record in its stores: small in the key-value store, its beginning rolled up as an object if long."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from typing import Final
+
+from msgspec.structs import replace
+
+from tracelake._errors import DamageError, NotFoundError
+from tracelake.limits import SHARD_STATE_INLINE_MAX_BYTES
+from tracelake.shards.model import (
+    Beginning,
+    Rolled,
+    ShardState,
+    beginning_from_bytes,
+    state_from_bytes,
+    to_bytes,
+)
+from tracelake.storage import ABSENT, Done, KeyValueStore, ObjectStore, Version, settle
+
+PARTITION: Final = "shards"
+_INLINE_BATCHES: Final = 8
+_READ_TRIES_MAX: Final = 5
+
+
+class States:
+    """Reads and swaps the state of one shard. Several processes may do so at once."""
+
+    def __init__(self, shard: str, key_value: KeyValueStore, objects: ObjectStore) -> None:
+        self._shard = shard
+        self._key_value = key_value
+        self._objects = objects
+        self._known: tuple[Rolled, Beginning] | None = None
+
+    def read(self) -> tuple[ShardState, Version | None]:
+        """Return the whole state and its version; a shard that nobody has written to is empty."""
+        missing = ""
+        for _ in range(_READ_TRIES_MAX):
+            entry = self._key_value.get(PARTITION, self._shard)
+            if entry is None:
+                return ShardState(), None
+            state = state_from_bytes(entry.value, self._shard)
+            if state.rolled is None:
+                self._known = None  # what no state names may be collected: never name it again
+                return state, entry.version
+            try:
+                beginning = self._beginning(state.rolled)
+            except NotFoundError:
+                missing = state.rolled.path
+                continue  # a newer state names another, and garbage collection was faster than we
+            batches, retired = (*beginning.batches, *state.batches), (*beginning.retired, *state.retired)
+            return replace(state, batches=batches, retired=retired), entry.version
+        raise DamageError(
+            f"shard {self._shard}: {missing}, which its state names, is gone. Restore it from a backup."
+        )
+
+    def swap(self, state: ShardState, version: Version | None) -> bool:
+        """Publish a state in the place of the one read at `version`.
+
+        False means: read again and decide anew; after a lost reply the state may be there nevertheless.
+        """
+        expected = ABSENT if version is None else version
+        value = to_bytes(self._shortened(state))
+        outcome = self._key_value.set_if(PARTITION, self._shard, value, expected)
+        settled = settle(self._key_value, PARTITION, self._shard, outcome, is_mine=lambda _: False)
+        return isinstance(settled, Done)
+
+    def _beginning(self, rolled: Rolled) -> Beginning:
+        if self._known is None or self._known[0] != rolled:
+            data = self._objects.get(rolled.path)
+            if hashlib.sha256(data).hexdigest() != rolled.sha256:
+                raise DamageError(f"shard {self._shard}: {rolled.path} is not what was written.")
+            self._known = rolled, beginning_from_bytes(data, rolled.path)
+        return self._known[1]
+
+    def _shortened(self, state: ShardState) -> ShardState:
+        """Return the state with its beginning in an object, where it is long; the last one serves again."""
+        if self._known is not None:
+            rolled, beginning = self._known
+            batches, retired = len(beginning.batches), len(beginning.retired)
+            if (state.batches[:batches], state.retired[:retired]) == (beginning.batches, beginning.retired):
+                short = replace(
+                    state, batches=state.batches[batches:], retired=state.retired[retired:], rolled=rolled
+                )
+                if len(to_bytes(short)) <= SHARD_STATE_INLINE_MAX_BYTES:
+                    return short
+        if len(to_bytes(whole := replace(state, rolled=None))) <= SHARD_STATE_INLINE_MAX_BYTES:
+            return whole
+        beginning = Beginning(state.batches[:-_INLINE_BATCHES], state.retired)
+        data = to_bytes(beginning)
+        path = f"shards/{self._shard}/states/{state.epoch:06d}/{state.seq:010d}-{uuid.uuid4().hex}.json"
+        self._objects.put(path, data)
+        rolled = Rolled(path, hashlib.sha256(data).hexdigest())
+        self._known = rolled, beginning
+        return replace(state, batches=state.batches[-_INLINE_BATCHES:], retired=(), rolled=rolled)

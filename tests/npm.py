@@ -1,0 +1,18 @@
+"""Programs for Node.js that tests need, installed once as their lock file says."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+
+def install(directory: Path) -> str:
+    """Install the packages of `directory`/package-lock.json there, unless they are; return the path of node."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    assert node and npm, "node and npm are missing: install Node.js 20 or newer"  # noqa: PT018 one cause
+    # npm writes this file last, so that an install that was interrupted, or of an older lock, is done again.
+    done = directory / "node_modules" / ".package-lock.json"
+    if not done.exists() or done.stat().st_mtime < (directory / "package-lock.json").stat().st_mtime:
+        subprocess.run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=directory, check=True)
+    return node

@@ -1,0 +1,279 @@
+"""A shard that is written, compacted, collected and read at once (S4, S7 to S10): real code over tiny parts of JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from tests.simulation.scenarios import require
+from tracelake._errors import ExpiredError, NotFoundError
+from tracelake.shards.collect import Collector
+from tracelake.shards.leases import Lease
+from tracelake.shards.model import Batch, BatchRef, Part
+from tracelake.shards.protocol import Verdict, classify, due, forget
+from tracelake.shards.rows import first_row_id
+from tracelake.shards.store import Shard, Snapshot
+from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.testing import Actor, Process, Run, Scenario, Violation
+
+Rows: TypeAlias = dict[str, str]
+Json: TypeAlias = list[Any]
+
+UPDATES: Final[Sequence[dict[str, str | None]]] = (
+    {"a": "a0", "b": "b0"},
+    {"a": "a1"},
+    {"b": None, "c": "c2"},  # a tombstone
+    {"b": "b3", "c": "c2"},  # an insert after a delete (S4), and an identical upsert (S6)
+)
+"""What each transaction puts under some keys."""
+
+
+def table_as_of(as_of: int) -> Rows:
+    """Return the rows by the sequential model."""
+    rows: Rows = {}
+    for updates in UPDATES[: as_of + 1]:
+        for key, value in updates.items():
+            rows.pop(key, None) if value is None else rows.update({key: value})
+    return rows
+
+
+class Stores:
+    """The stores as one actor has them, and how it names what it writes."""
+
+    def __init__(
+        self, key_value: KeyValueStore, objects: ObjectStore, who: str, number: int | None = None
+    ) -> None:
+        self.key_value = key_value
+        self.objects = objects
+        self._who = who
+        self._number = number
+
+    def new_id(self) -> str:
+        """Return an id that nobody else has: by the run's random numbers, or, before it begins, by count."""
+        if self._number is None:
+            return uuid.uuid4().hex[:8]
+        self._number += 1
+        return f"{self._number:08d}"
+
+    def put(self, epoch: int, rows: Json) -> Part:
+        """Write rows, which begin with their ids, as a part."""
+        data = json.dumps(rows).encode()
+        path = f"shards/t/parts/{epoch:06d}/{self._who}-{self.new_id()}.json"
+        self.objects.put(path, data)
+        ids = [row[0] for row in rows]
+        return Part(path, 0, len(rows), len(data), "", first_row_id=min(ids), last_row_id=max(ids))
+
+
+class UpkeepScenario(Scenario):
+    """Two writers render the same transactions; a compactor, a collector and a reader work beside them."""
+
+    name = "upkeep"
+    steps_max = 4_000
+    shard = Shard
+    lease = Lease
+    collector = Collector
+    orphans = True
+    """Whether the collector looks for orphans too, and rests between its rounds."""
+
+    def __init__(self, writers: int = 2, times: int = 3, rounds: int = 2) -> None:
+        self._writers, self._times, self._rounds = writers, times, rounds
+
+    def actors(self) -> list[Actor]:
+        return [
+            *(Actor(f"writer-{index}", self._write) for index in range(self._writers)),
+            Actor("compactor", self._compact),
+            Actor("collector", self._collect),
+            Actor("reader", self._read),
+        ]
+
+    def _open(self, process: Process) -> Shard:
+        return self.shard("t", process.key_value, process.objects)
+
+    # Writers
+
+    def _write(self, process: Process) -> None:
+        shard = self._open(process)
+        for t in range(self._times):
+            while classify(t, shard.state().upper, t + 1) is Verdict.PROCESS:
+                try:
+                    self._append(Stores(process.key_value, process.objects, process.name), shard, t)
+                except ExpiredError:  # too slow for the collector: upload it all again
+                    continue
+
+    def _append(self, stores: Stores, shard: Shard, t: int) -> None:
+        with self.lease(shard, stores.key_value) as lease:
+            if lease.state.upper != t:
+                return
+            epoch = lease.state.epoch
+            stored = self.rows(stores.objects, shard.snapshot(t - 1, lease.state))
+            came: Json = []
+            went: Json = []
+            for key, value in UPDATES[t].items():
+                old = stored.get(key)
+                if old is not None and old[1] == value:
+                    continue
+                if old is not None:
+                    went.append([old[0], t])
+                if value is not None:
+                    came.append([first_row_id(t) + len(came), key, value])
+            parts = [stores.put(epoch, came)] if came else []
+            gone = [stores.put(epoch, went)] if went else []
+        shard.compare_and_append(Batch(t, t + 1, stores.new_id(), tuple(parts), tuple(gone), {}, epoch=epoch))
+
+    # Compaction, as shards.compaction does it on Parquet
+
+    def _compact(self, process: Process) -> None:
+        shard = self._open(process)
+        for number in range(self._rounds):
+            with self.lease(shard, process.key_value) as lease:
+                run = due(lease.state.batches, lease.state.upper, fan_out=2)
+                if run:
+                    batches = [shard.batch(ref) for ref in run]
+                    stores = Stores(process.key_value, process.objects, process.name)
+                    merged = self.merge(stores, batches, lease.state.since, lease.state.epoch)
+                    self.replace(process, shard, run, merged)
+            if number == 0 and shard.state().upper > 1:
+                shard.change(partial(forget, since=1))
+            process.sleep(1)
+
+    def replace(self, process: Process, shard: Shard, run: Sequence[BatchRef], merged: Batch) -> None:
+        """Publish a compaction; one that came too late is forgotten."""
+        del process
+        try:
+            shard.replace(run, merged)
+        except ExpiredError:
+            return
+
+    def merge(self, stores: Stores, batches: Sequence[Batch], since: int, epoch: int) -> Batch:
+        """Put the rows of adjacent batches into one; a part that lost none stays as it is."""
+        border = first_row_id(batches[0].lower)
+        retractions = [row for batch in batches for row in self._all(stores.objects, batch.retractions)]
+        gone = {row: at for row, at in retractions if row >= border}
+        history = [row for batch in batches for row in self._all(stores.objects, batch.history)]
+        live: Json = []
+        kept: list[Part] = []
+        for part in (part for batch in batches for part in batch.parts):
+            rows = self._all(stores.objects, [part])
+            if not any(row[0] in gone for row in rows):
+                kept.append(part)
+                continue
+            live += [row for row in rows if row[0] not in gone]
+            history += [[*row, gone[row[0]]] for row in rows if row[0] in gone]
+        history = [row for row in history if self.remembered(row[3], since)]
+        older = [row for row in retractions if row[0] < border]
+        return Batch(
+            batches[0].lower,
+            batches[-1].upper,
+            stores.new_id(),
+            (*kept, *([stores.put(epoch, live)] if live else [])),
+            (stores.put(epoch, older),) if older else (),
+            {},
+            history=(stores.put(epoch, history),) if history else (),
+            epoch=epoch,
+        )
+
+    def remembered(self, gone: int, since: int) -> bool:
+        """Whether a row that went at `gone` may still be asked for."""
+        return gone > since
+
+    # Collection
+
+    def _collect(self, process: Process) -> None:
+        shard = self._open(process)
+        for _ in range(self._rounds + 1):
+            collector = self.collector(shard, process.key_value, process.objects)
+            collector.retired()
+            if self.orphans:
+                collector.orphans(epoch_min_s=0)
+                process.sleep(1)
+
+    # Reading
+
+    def _read(self, process: Process) -> None:
+        shard = self._open(process)
+        for number in range(self._rounds + 1):
+            with self.lease(shard, process.key_value) as lease:
+                state = lease.state
+                as_of = state.upper - 1 if number % 2 else max(state.since, state.upper - 2)
+                if state.upper == 0:
+                    continue
+                try:
+                    found = self.rows(process.objects, shard.snapshot(as_of, state))
+                except (NotFoundError, ExpiredError) as error:
+                    # S10: only a lease that has ended excuses it, and no rows are returned.
+                    require(time.time() >= lease.expires_s, f"a leased part is gone: {error}")
+                    continue
+            self._compare(process.name, as_of, found)
+            process.sleep(1)
+
+    def _compare(self, who: str, as_of: int, found: dict[str, tuple[int, str]]) -> None:
+        rows = {key: value for key, (_, value) in found.items()}
+        require(rows == table_as_of(as_of), f"{who} sees {rows} as of {as_of}, not {table_as_of(as_of)}")
+
+    def rows(self, objects: ObjectStore, snapshot: Snapshot) -> dict[str, tuple[int, str]]:
+        """Return (row id, value) by key, as `shards.rows` reads Parquet. Raises Violation for a repeated key."""
+        t = snapshot.as_of
+        gone = {row for row, at in self._all(objects, snapshot.retractions) if at <= t}
+        live = [row for row in self._all(objects, snapshot.parts) if row[0] not in gone]
+        live += [row for row in self._all(objects, snapshot.history) if row[3] > t and row[0] not in gone]
+        found: dict[str, tuple[int, str]] = {}
+        for row in live:
+            if row[0] < first_row_id(t + 1):
+                require(row[1] not in found, f"key {row[1]} is there twice as of {t}")
+                found[row[1]] = row[0], row[2]
+        return found
+
+    @staticmethod
+    def _all(objects: ObjectStore, parts: Sequence[Part]) -> Json:
+        return [row for part in parts for row in json.loads(objects.get(part.path))]
+
+    # Rules
+
+    def invariant(self, run: Run) -> None:
+        """All that the state names is there, and makes the rows of the model."""
+        shard = Shard("t", run.direct_key_value, run.direct_objects)
+        try:
+            state = shard.state()
+            if state.upper == 0:
+                return
+            for batch in map(shard.batch, state.batches):
+                for part in batch.objects():
+                    require(part.path in run.objects.objects, f"the state names {part.path}, which is gone")
+        except Violation:
+            raise
+        except Exception as error:
+            raise Violation(f"the state cannot be read: {error}") from error
+        for as_of in range(state.since, state.upper):
+            self._compare("a look", as_of, self.rows(run.direct_objects, shard.snapshot(as_of, state)))
+
+    def check(self, run: Run) -> None:
+        """Every transaction is there."""
+        upper = Shard("t", run.direct_key_value, run.direct_objects).state().upper
+        require(upper == self._times, f"the shard stopped at {upper}")
+
+
+class FilledScenario(UpkeepScenario):
+    """The shard is written before; then a compactor, a collector and readers meet."""
+
+    name = "upkeep-filled"
+
+    def __init__(self, readers: int = 1, rounds: int = 2) -> None:
+        super().__init__(writers=0, times=len(UPDATES), rounds=rounds)
+        self._readers = readers
+
+    def prepare(self, run: Run) -> None:
+        """Append all transactions, one batch each."""
+        shard = Shard("t", run.direct_key_value, run.direct_objects)
+        for t in range(self._times):
+            self._append(Stores(run.direct_key_value, run.direct_objects, "before", number=t * 100), shard, t)
+
+    def actors(self) -> list[Actor]:
+        return [
+            Actor("compactor", self._compact),
+            Actor("collector", self._collect),
+            *(Actor(f"reader-{index}", self._read) for index in range(self._readers)),
+        ]

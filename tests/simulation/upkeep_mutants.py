@@ -1,0 +1,197 @@
+"""One rule of compaction, leases or collection broken each: what the simulator must find."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from tests.simulation.mutants import Mutant
+from tests.simulation.upkeep import FilledScenario, Stores, UpkeepScenario
+from tracelake.shards.collect import Collected, Collector
+from tracelake.shards.leases import Lease, leases
+from tracelake.shards.model import Batch, BatchRef, Retired, ShardState
+from tracelake.shards.protocol import Swap, UpperMismatch, append, collectable, drop_retired, next_state
+from tracelake.shards.store import Shard
+from tracelake.testing import Actor, Faults
+
+
+class _LateLease(Lease):
+    """The parts are listed before the lease is there."""
+
+    def __post_init__(self) -> None:
+        state = self.shard.state()
+        super().__post_init__()
+        self.state = state
+
+
+class LeaseAfterListing(FilledScenario):
+    """A reader lists its parts, and takes its lease then."""
+
+    orphans = False
+    lease = _LateLease
+
+
+class _Deaf(Collector):
+    """Asks nobody."""
+
+    def retired(self, *, dry_run: bool = False) -> Collected:
+        del dry_run
+        state = self._shard.state()
+        return _delete(self, state, state.retired)
+
+
+class LeasesIgnored(FilledScenario):
+    """A collector deletes what was replaced, whoever reads it."""
+
+    collector = _Deaf
+
+
+class _EarlyLook(Collector):
+    """Looks for leases first, and at the state then."""
+
+    def retired(self, *, dry_run: bool = False) -> Collected:
+        del dry_run
+        seen = list(leases(self._shard.name, self._key_value).values())
+        state = self._shard.state()
+        return _delete(self, state, collectable(state, seen, time.time()))
+
+
+class LeasesBeforeState(FilledScenario):
+    """A collector looks for leases before it reads the state."""
+
+    orphans = False
+    collector = _EarlyLook
+
+
+class _SharedDeleted(Collector):
+    """Deletes all parts of replaced batches, those too that the new batch took over."""
+
+    def retired(self, *, dry_run: bool = False) -> Collected:
+        del dry_run
+        with Lease(self._shard, self._key_value) as own:
+            state = own.state
+            gone = collectable(state, leases(self._shard.name, self._key_value).values(), time.time())
+            return _delete(self, state, gone, needed=False)
+
+
+class SharedPartsDeleted(FilledScenario):
+    """A part that compaction left as it is goes with the batch that named it first."""
+
+    collector = _SharedDeleted
+
+
+def _delete(
+    collector: Collector, state: ShardState, gone: Sequence[Retired], needed: bool = True
+) -> Collected:
+    live = {part.path for part in collector._live(state.batches)} if needed else set()
+    for part in collector._passing(gone):
+        if part.path not in live:
+            collector._objects.delete(part.path)
+    if gone:
+        collector._shard.change(partial(drop_retired, gone=gone))
+    return Collected()
+
+
+class _NoEpochs(Collector):
+    """Deletes whatever no state names."""
+
+    def orphans(self, *, epoch_min_s: float = 0, dry_run: bool = False) -> Collected:
+        del epoch_min_s, dry_run
+        state = self._shard.state()
+        named = {part.path for part in (*self._live(state.batches), *self._passing(state.retired))}
+        for path, _, _ in list(self._written()):
+            if "/parts/" in path and path not in named:
+                self._objects.delete(path)
+        return Collected()
+
+
+class OrphansAtOnce(UpkeepScenario):
+    """A collector takes a part that is about to be published for an orphan."""
+
+    collector = _NoEpochs
+
+
+class _NeverLate(Shard):
+    """Appends a batch however long ago it was uploaded."""
+
+    def compare_and_append(self, batch: Batch) -> UpperMismatch | None:
+        ref = None if batch.is_empty else self._write_record(batch, 0)
+        self._change(lambda state: append(state, batch.lower, batch.upper, ref, epoch=state.epoch))
+        return None
+
+
+class EpochIgnored(UpkeepScenario):
+    """A writer that slept through two epochs publishes what was collected."""
+
+    shard = _NeverLate
+
+
+class _Splice(Shard):
+    """Puts a compaction where its batches were, whatever is there now."""
+
+    def replace(self, run: Sequence[BatchRef], merged: Batch) -> bool:
+        ref = self._write_record(merged, run[0].level + 1)
+
+        def decide(state: ShardState) -> Swap | None:
+            if any(known.id == ref.id for known in state.batches):
+                return None
+            start = sum(known.upper <= ref.lower for known in state.batches)
+            batches = (*state.batches[:start], ref, *state.batches[start + len(run) :])
+            return next_state(
+                state, batches=batches, retired=(*state.retired, Retired(state.seq + 1, tuple(run)))
+            )
+
+        self.change(decide)
+        return True
+
+
+class SplicedByPlace(FilledScenario):
+    """Two compactors; the slower one replaces by place what the faster one has replaced."""
+
+    shard = _Splice
+
+    def actors(self) -> list[Actor]:
+        """Add a second compactor."""
+        return [*super().actors(), Actor("compactor-2", self._compact)]
+
+
+class HistoryForgotten(FilledScenario):
+    """Compaction leaves out what went within its run, though it can still be asked for."""
+
+    def remembered(self, gone: int, since: int) -> bool:
+        del gone, since
+        return False
+
+
+class RetractionsDropped(FilledScenario):
+    """Compaction leaves out the retractions of older rows."""
+
+    def merge(self, stores: Stores, batches: Sequence[Batch], since: int, epoch: int) -> Batch:
+        return replace(super().merge(stores, batches, since, epoch), retractions=())
+
+
+_SLOW: Final = Faults(delays=4)
+
+UPKEEP_MUTANTS: Final = [
+    Mutant("upkeep: lease after listing", partial(LeaseAfterListing, 2, 4), exhaustive_max=None),
+    Mutant("upkeep: leases ignored", partial(LeasesIgnored, 2, 4), exhaustive_max=None),
+    Mutant(
+        "upkeep: leases before state",
+        partial(LeasesBeforeState, 2, 3),
+        _SLOW,
+        exhaustive_max=None,
+        random_max=1_000,
+    ),
+    Mutant("upkeep: shared parts deleted", SharedPartsDeleted, exhaustive_max=None),
+    Mutant("upkeep: orphans at once", OrphansAtOnce, exhaustive_max=None),
+    Mutant(
+        "upkeep: epoch ignored", partial(EpochIgnored, 2, 3, 3), _SLOW, exhaustive_max=None, random_max=400
+    ),
+    Mutant("upkeep: spliced by place", partial(SplicedByPlace, 0, 3), _SLOW, exhaustive_max=None),
+    Mutant("upkeep: history forgotten", HistoryForgotten, exhaustive_max=None),
+    Mutant("upkeep: retractions dropped", partial(RetractionsDropped, 1, 3), exhaustive_max=None),
+]
