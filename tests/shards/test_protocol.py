@@ -7,7 +7,17 @@ import itertools
 import pytest
 
 from tracelake.shards.model import BatchRef, ShardState
-from tracelake.shards.protocol import AlreadyThere, Swap, UpperMismatch, Verdict, append, classify, visible
+from tracelake.shards.protocol import (
+    RECENT_MAX,
+    AlreadyThere,
+    Swap,
+    UpperMismatch,
+    Verdict,
+    append,
+    classify,
+    remembers,
+    visible,
+)
 
 
 def a_batch(lower: int, id: str = "x", upper: int | None = None) -> BatchRef:
@@ -46,16 +56,33 @@ def test_append_succeeds_iff_upper_is_lower() -> None:
     for upper, lower in itertools.product(range(4), repeat=2):
         decision = append(ShardState(upper=upper), lower, lower + 1, a_batch(lower))
         if upper == lower:
-            assert decision == Swap(ShardState(upper=lower + 1, batches=(a_batch(lower),), seq=1))
+            assert decision == Swap(
+                ShardState(upper=lower + 1, batches=(a_batch(lower),), recent=((lower, "x"),), seq=1)
+            )
         else:
             assert decision == UpperMismatch(upper)
 
 
 def test_s8_a_batch_that_is_there_is_not_appended_again() -> None:
     """S8: after a lost reply the id of our batch decides, even when others have appended since."""
-    state = ShardState(upper=3, batches=(a_batch(0, "a"), a_batch(1, "b"), a_batch(2, "c")))
+    recent = ((0, "a"), (1, "b"), (2, "c"))
+    state = ShardState(upper=3, batches=(a_batch(0, "a"), a_batch(1, "b"), a_batch(2, "c")), recent=recent)
     assert append(state, 1, 2, a_batch(1, "b")) == AlreadyThere()
     assert append(state, 1, 2, a_batch(1, "other")) == UpperMismatch(3)
+    compacted = ShardState(upper=3, batches=(a_batch(0, "abc", upper=3),), recent=recent)
+    assert append(compacted, 1, 2, a_batch(1, "b")) == AlreadyThere()
+
+
+def test_s8_what_a_state_remembers_is_bounded_and_it_knows_so() -> None:
+    """S8: the ids of the last RECENT_MAX appends are kept; for an older one the state says that it cannot tell."""
+    state = ShardState()
+    for t in range(RECENT_MAX + 2):
+        decision = append(state, t, t + 1, a_batch(t, f"b{t}"))
+        assert isinstance(decision, Swap)
+        state = decision.state
+    assert len(state.recent) == RECENT_MAX
+    assert [remembers(state, t) for t in (0, 1, 2, 3)] == [False, False, True, True]
+    assert append(state, 2, 3, a_batch(2, "b2")) == AlreadyThere()
 
 
 def test_an_empty_batch_advances_upper() -> None:

@@ -70,6 +70,35 @@ def test_s8_lost_replies_append_once() -> None:
     assert [batch.id for batch in shard.state().batches] == ["b0", "b1", "b2"]
 
 
+class CompactedMeanwhile(LostReplies):
+    """Loses replies, and compacts everything before anyone can read back."""
+
+    def __init__(self, objects: MemoryObjectStore) -> None:
+        super().__init__()
+        self._objects = objects
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        outcome = super().set_if(partition, key, value, expected)
+        if partition == "shards" and isinstance(outcome, Indeterminate):
+            kv = MemoryKeyValueStore()  # a view of the same record that does not compact again
+            vars(kv).update(vars(self))
+            shard = Shard(key, kv, self._objects)
+            run = shard.state().batches
+            if run and run[-1].level == 0:
+                parts = tuple(part for ref in run for part in shard.batch(ref).parts)
+                shard.replace(run, Batch(0, run[-1].upper, f"merged-{len(parts)}", parts, (), {}))
+        return outcome
+
+
+def test_s8_a_batch_that_was_compacted_before_its_reply_was_read_back_is_ours() -> None:
+    """S8: its id is remembered by the state, so that its writer does not delete the parts of a live batch."""
+    objects = MemoryObjectStore()
+    shard = Shard("s", CompactedMeanwhile(objects), objects)
+    for t in range(3):
+        assert shard.compare_and_append(a_batch(t, f"b{t}", a_part(f"p{t}"))) is None
+    assert [(ref.lower, ref.upper, ref.level) for ref in shard.state().batches] == [(0, 3, 3)]
+
+
 def test_a_damaged_batch_record_is_named() -> None:
     """A record that was altered, or is gone, is an error that names it, and never fewer rows."""
     objects = MemoryObjectStore()

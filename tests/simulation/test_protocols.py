@@ -13,6 +13,7 @@ from tests.simulation.scenarios import (
     ShardScenario,
 )
 from tests.simulation.simulate import FAULTS, SCENARIOS, main
+from tests.simulation.upkeep import UpkeepScenario
 from tests.simulation.upkeep_mutants import UPKEEP_MUTANTS
 from tracelake.testing import Faults, Scenario, explore, run_once, search
 
@@ -51,6 +52,18 @@ def test_a_slice_of_random_schedules(scenario: Scenario) -> None:
 def test_rows_that_a_replica_read_for_one_transaction_are_not_taken_for_the_next() -> None:
     """A peer commits T while we read its input, and all but the commit of T+1: T+1 needs no rows (found by seed 37)."""
     assert run_once(PipelineScenario(2, 2), Faults(), seed=37).error is None
+
+
+@pytest.mark.parametrize(
+    ("seed", "what"),
+    [
+        (909, "a batch that was compacted before its lost reply was read back is still known for ours"),
+        (1774, "a record that a late deletion takes while it is read is passed over"),
+    ],
+)
+def test_upkeep_seeds_that_failed_once(seed: int, what: str) -> None:
+    """Runs that showed a mistake when they were first made."""
+    assert run_once(UpkeepScenario(), Faults(lost=8, late=3, delays=4), seed=seed).error is None, what
 
 
 @pytest.mark.parametrize("mutant", [*MUTANTS, *UPKEEP_MUTANTS], ids=lambda mutant: mutant.name)

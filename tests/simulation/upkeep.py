@@ -77,7 +77,9 @@ class UpkeepScenario(Scenario):
     lease = Lease
     collector = Collector
     orphans = True
-    """Whether the collector looks for orphans too, and rests between its rounds."""
+    """Whether the collector looks for orphans too."""
+    rests = True
+    """Whether compactor and collector rest between their rounds."""
 
     def __init__(self, writers: int = 2, times: int = 3, rounds: int = 2) -> None:
         self._writers, self._times, self._rounds = writers, times, rounds
@@ -122,7 +124,10 @@ class UpkeepScenario(Scenario):
                     came.append([first_row_id(t) + len(came), key, value])
             parts = [stores.put(epoch, came)] if came else []
             gone = [stores.put(epoch, went)] if went else []
-        shard.compare_and_append(Batch(t, t + 1, stores.new_id(), tuple(parts), tuple(gone), {}, epoch=epoch))
+        batch = Batch(t, t + 1, stores.new_id(), tuple(parts), tuple(gone), {}, epoch=epoch)
+        if shard.compare_and_append(batch) is not None:
+            for part in batch.objects():  # a peer appended the same rows
+                stores.objects.delete(part.path)
 
     # Compaction, as shards.compaction does it on Parquet
 
@@ -138,6 +143,10 @@ class UpkeepScenario(Scenario):
                     self.replace(process, shard, run, merged)
             if number == 0 and shard.state().upper > 1:
                 shard.change(partial(forget, since=1))
+            self._rest(process)
+
+    def _rest(self, process: Process) -> None:
+        if self.rests:
             process.sleep(1)
 
     def replace(self, process: Process, shard: Shard, run: Sequence[BatchRef], merged: Batch) -> None:
@@ -189,7 +198,7 @@ class UpkeepScenario(Scenario):
             collector.retired()
             if self.orphans:
                 collector.orphans(epoch_min_s=0)
-                process.sleep(1)
+            self._rest(process)
 
     # Reading
 
@@ -261,14 +270,14 @@ class FilledScenario(UpkeepScenario):
 
     name = "upkeep-filled"
 
-    def __init__(self, readers: int = 1, rounds: int = 2) -> None:
+    def __init__(self, readers: int = 1, rounds: int = 2, filled: int = len(UPDATES)) -> None:
         super().__init__(writers=0, times=len(UPDATES), rounds=rounds)
-        self._readers = readers
+        self._readers, self._filled = readers, filled
 
     def prepare(self, run: Run) -> None:
-        """Append all transactions, one batch each."""
+        """Append the first transactions, one batch each."""
         shard = Shard("t", run.direct_key_value, run.direct_objects)
-        for t in range(self._times):
+        for t in range(self._filled):
             self._append(Stores(run.direct_key_value, run.direct_objects, "before", number=t * 100), shard, t)
 
     def actors(self) -> list[Actor]:

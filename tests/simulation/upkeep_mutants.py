@@ -14,7 +14,14 @@ from tests.simulation.upkeep import FilledScenario, Stores, UpkeepScenario
 from tracelake.shards.collect import Collected, Collector
 from tracelake.shards.leases import Lease, leases
 from tracelake.shards.model import Batch, BatchRef, Retired, ShardState
-from tracelake.shards.protocol import Swap, UpperMismatch, append, collectable, drop_retired, next_state
+from tracelake.shards.protocol import (
+    Swap,
+    UpperMismatch,
+    append,
+    collectable,
+    drop_retired,
+    next_state,
+)
 from tracelake.shards.store import Shard
 from tracelake.testing import Actor, Faults
 
@@ -31,7 +38,7 @@ class _LateLease(Lease):
 class LeaseAfterListing(FilledScenario):
     """A reader lists its parts, and takes its lease then."""
 
-    orphans = False
+    orphans = rests = False
     lease = _LateLease
 
 
@@ -63,7 +70,7 @@ class _EarlyLook(Collector):
 class LeasesBeforeState(FilledScenario):
     """A collector looks for leases before it reads the state."""
 
-    orphans = False
+    orphans = rests = False
     collector = _EarlyLook
 
 

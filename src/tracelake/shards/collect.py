@@ -103,5 +103,5 @@ class Collector:
         """Yield the parts of retired batches, less those of records that are gone: their parts went before."""
         for entry in retired:
             for ref in entry.batches:
-                if self._objects.head(ref.path) is not None:
-                    yield from self._live([ref])
+                if (batch := self._shard.batch_if_there(ref)) is not None:
+                    yield from batch.objects()

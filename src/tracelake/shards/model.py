@@ -102,6 +102,8 @@ class ShardState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batches: tuple[BatchRef, ...] = ()
     retired: tuple[Retired, ...] = ()
     """Replaced batches whose objects may still be there, oldest first."""
+    recent: tuple[tuple[int, str], ...] = ()
+    """(lower, id) of the batches that were appended last, whatever compaction has made of them since."""
     seq: int = 0
     """How many states there were before."""
     epoch: int = 0

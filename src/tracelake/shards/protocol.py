@@ -18,6 +18,10 @@ EPOCHS_TO_APPEND: Final = 1
 """A writer may append in the epoch in which it began to upload, and in so many after it."""
 
 
+RECENT_MAX: Final = 64
+"""Appends that a state remembers by their ids."""
+
+
 class Verdict(Enum):
     """What becomes of a buffered update."""
 
@@ -79,10 +83,11 @@ def append(
     """Decide on compare-and-append of [lower, upper); `batch` is None where no row changes.
 
     The same function decides the first try and every try after a conflict or an unknown outcome, always on a
-    state that was read after it. `epoch` is the one in which the batch's first object was written.
+    state that was read after it. That our batch is there is told by its id among the recent ones, not among the
+    batches: compaction may have replaced it by then. `epoch` is the one in which the batch's first object was written.
     """
     assert lower < upper, "a batch covers at least one time"
-    if batch is not None and any(known.id == batch.id for known in reversed(state.batches)):
+    if batch is not None and (lower, batch.id) in state.recent:
         return AlreadyThere()
     if state.upper != lower:
         return UpperMismatch(state.upper)
@@ -90,7 +95,13 @@ def append(
         return next_state(state, upper=upper)
     if not may_append(state, epoch):
         return TooLate()
-    return next_state(state, upper=upper, batches=(*state.batches, batch))
+    recent = (*state.recent, (lower, batch.id))[-RECENT_MAX:]
+    return next_state(state, upper=upper, batches=(*state.batches, batch), recent=recent)
+
+
+def remembers(state: ShardState, lower: int) -> bool:
+    """Whether the state tells of a batch at `lower` that it was, or was not, appended."""
+    return len(state.recent) < RECENT_MAX or state.recent[0][0] <= lower
 
 
 def may_append(state: ShardState, epoch: int) -> bool:

@@ -8,10 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from tracelake._errors import DamageError, ExpiredError, LimitError, NotFoundError
+from tracelake._errors import DamageError, ExpiredError, IndeterminateError, LimitError, NotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.shards.model import Batch, BatchRef, Part, ShardState, batch_from_bytes, to_bytes
-from tracelake.shards.protocol import Swap, TooLate, UpperMismatch, append, replace, visible
+from tracelake.shards.protocol import (
+    AppendDecision,
+    Swap,
+    TooLate,
+    UpperMismatch,
+    append,
+    remembers,
+    replace,
+    visible,
+)
 from tracelake.shards.states import States
 from tracelake.storage import KeyValueStore, ObjectStore
 
@@ -92,10 +101,17 @@ class Shard:
 
     def batch(self, ref: BatchRef) -> Batch:
         """Read a batch record and check it against the state's checksum."""
+        batch = self.batch_if_there(ref)
+        if batch is None:
+            raise DamageError(f"shard {self.name}: batch record {ref.path} is gone.")
+        return batch
+
+    def batch_if_there(self, ref: BatchRef) -> Batch | None:
+        """Do the same, but return None where the record is gone, as that of a retired batch may be."""
         try:
             data = self._objects.get(ref.path)
-        except NotFoundError as error:
-            raise DamageError(f"shard {self.name}: batch record {ref.path} is gone.") from error
+        except NotFoundError:
+            return None
         if hashlib.sha256(data).hexdigest() != ref.sha256:
             raise DamageError(f"shard {self.name}: batch record {ref.path} is not what was written.")
         return batch_from_bytes(data, ref.path)
@@ -114,12 +130,26 @@ class Shard:
         became of the first try. After a mismatch the caller may delete the parts that it wrote: no state names
         them, nor ever will.
 
-        Raises ExpiredError where the parts were uploaded so long ago that they may have been collected.
+        Raises:
+            ExpiredError: the parts were uploaded so long ago that they may have been collected.
+            IndeterminateError: the reply was lost, and by the time the state could be read again others had
+                appended too much to tell whether our batch is there.
         """
         ref = None if batch.is_empty else self._write_record(batch, 0)
-        decision = self._change(
-            partial(append, lower=batch.lower, upper=batch.upper, batch=ref, epoch=batch.epoch)
-        )
+        attempted = False
+
+        def decide(state: ShardState) -> AppendDecision:
+            nonlocal attempted
+            decision = append(state, batch.lower, batch.upper, ref, batch.epoch)
+            if isinstance(decision, UpperMismatch) and attempted and not remembers(state, batch.lower):
+                raise IndeterminateError(
+                    f"shard {self.name}: nobody can tell whether the batch at {batch.lower} was appended; "
+                    "read the table to see."
+                )
+            attempted = attempted or isinstance(decision, Swap)
+            return decision
+
+        decision = self._change(decide)
         if isinstance(decision, UpperMismatch):
             if ref is not None:
                 self._objects.delete(ref.path)
