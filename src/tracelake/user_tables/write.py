@@ -51,14 +51,15 @@ def publish(stores: Stores, spec: TableSpec, staged: Sequence[Staged], write_id:
         stores: the lake.
         spec: the table.
         staged: what tasks have written; deleted on return.
-        write_id: a write of this id happens once: if the table holds it, nothing is appended.
+        write_id: a write of this id happens once: if the table holds it, nothing is appended. After compaction
+            the shard remembers the ids of the last 64 writes.
 
     Raises:
         LimitError: other writers were faster again and again.
     """
     batch_id = hashlib.sha256((write_id or uuid.uuid4().hex).encode()).hexdigest()[:32]
     time, counts = _append(stores, spec, staged, batch_id)
-    commit = _commit(stores, spec, time, f"table {spec.name}: {counts['came']} rows came", counts)
+    commit = _commit(stores, spec, time, f"table {spec.name}: {counts.get('came', 0)} rows came", counts)
     for path in (path for task in staged for path in task.paths()):
         stores.objects.delete(path)
     clean_staging(stores.objects)
@@ -75,9 +76,11 @@ def _append(
         with Lease(shard, stores.key_value) as lease:
             state = lease.state
             time = state.upper
-            for ref in state.batches:
-                if ref.id == batch_id:
-                    return time - 1, shard.batch(ref).counts
+            known = {ref.id: ref.lower for ref in state.batches}
+            known |= {known_id: lower for lower, known_id in state.recent}  # compaction gives batches new ids
+            if batch_id in known:
+                batch_there = shard.batch_at(known[batch_id])
+                return time - 1, batch_there.counts if batch_there is not None else {}
             snapshot = shard.snapshot(time - 1, state)
             stored = Scan(stores.objects.url, stores.copies, spec.layout(), snapshot)
             merged = merge.against(stored, state.epoch)
