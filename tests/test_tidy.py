@@ -19,7 +19,7 @@ LAYERS: list[set[str]] = [
     {"_errors"},
     {"limits", "records"},
     {"storage", "otlp", "_settings"},
-    {"tracking", "shards", "journal", "versions", "search", "testing"},
+    {"tracking", "shards", "journal", "versions", "search", "testing", "place"},
     {"pipeline"},
     {"predicates"},
     {"scan"},

@@ -64,16 +64,22 @@ def records(root: Path, change: str, *values: object) -> None:
         db.commit()
 
 
+def scoped(root: Path, partition: str) -> bytes:
+    """Return the name of a partition of the lake in its metadata."""
+    return f"{json.loads((root / 'lake.json').read_text())['id']}/{partition}".encode()
+
+
 def forget(root: Path, partition: str, key: str) -> None:
     """Delete one record."""
-    records(root, "delete from records where partition = ? and key = ?", partition.encode(), key.encode())
+    change = "delete from records where partition = ? and key = ?"
+    records(root, change, scoped(root, partition), key.encode())
 
 
 def read_record(root: Path, partition: str, key: str) -> bytes:
     """Return one record."""
     query = "select value from records where partition = ? and key = ?"
     with contextlib.closing(sqlite3.connect(root / "metadata.db")) as db:
-        (value,) = db.execute(query, (partition.encode(), key.encode())).fetchone()
+        (value,) = db.execute(query, (scoped(root, partition), key.encode())).fetchone()
     return bytes(value)
 
 
@@ -82,7 +88,7 @@ def overwrite(root: Path, partition: str, key: str, old: bytes, new: bytes) -> N
     value = read_record(root, partition, key)
     assert old in value
     change = "update records set value = ? where partition = ? and key = ?"
-    records(root, change, value.replace(old, new, 1), partition.encode(), key.encode())
+    records(root, change, value.replace(old, new, 1), scoped(root, partition), key.encode())
 
 
 def first(root: Path, pattern: str) -> str:
@@ -190,7 +196,7 @@ def test_a_batch_that_the_state_forgot_is_named(root: Path) -> None:
 
 def test_lost_metadata_is_noticed(root: Path, tmp_path: Path) -> None:
     """A lake whose metadata was lost does not pass for an empty one, and no history is begun anew over it."""
-    records(root, "delete from records")
+    records(root, "delete from records where partition != ?", b"lakes")
     found = findings(root)
     assert {("missing", "journal", f"transaction {t}") for t in range(3)} < set(found)
     assert {("missing", "commit", "branch main"), ("missing", "table", "spans")} < set(found)

@@ -28,6 +28,8 @@ class Settings(BaseSettings):
 
     lake: str | None = None
     """Directory or URL of the lake; a relative one counts from the current directory."""
+    metadata: str | None = None
+    """URL of the key-value store of the lake's metadata, where that is not where its `lake.json` says."""
 
     @classmethod
     def settings_customise_sources(
@@ -62,3 +64,11 @@ def find_lake(explicit: str | None = None) -> str:
     Raises UsageError where the settings cannot be read.
     """
     return explicit or load_settings().lake or LAKE_DEFAULT
+
+
+def find_metadata(explicit: str | None = None) -> str | None:
+    """Return the metadata store that is asked for: `explicit`, else the setting; None where none is.
+
+    Raises UsageError where the settings cannot be read.
+    """
+    return explicit or load_settings().metadata

@@ -80,7 +80,9 @@ class ChangeLog:
         if gone or history:
             went = self._that_lost_rows(scan, refs, Snapshot(until, (), gone, history))
             found.append(replace(scan, snapshot=went, changed=Changed(after, until, False, told)))
-            if retractions is Retractions.REFUSE and len(found[-1].select(scan.layout.schema.names[:1])):
+            if retractions is Retractions.REFUSE and len(
+                found[-1].select(found[-1].open_files(), scan.layout.schema.names[:1])
+            ):
                 raise UsageError(
                     f"table {self._name}: rows were replaced or deleted later than transaction {after} and up to "
                     f"{until}, and rows alone do not tell it. Choose: option changes=all adds the column _change, "
@@ -90,7 +92,7 @@ class ChangeLog:
 
     def _that_lost_rows(self, scan: Scan, refs: Sequence[BatchRef], gone: Snapshot) -> Snapshot:
         """Add the parts of which rows are gone."""
-        ids = retracted(gone, scan.file)
+        ids = retracted(gone, scan.open_files().file)
         batches = [self._shard.batch(ref) for ref in refs] if ids else []
         return replace(gone, parts=tuple(p for batch in batches for p in batch.parts if lost_rows(p, ids)))
 
@@ -106,7 +108,7 @@ class ChangeLog:
                 if stop.is_set():
                     return
                 scans = self.scans(transaction - 1, transaction, retractions)
-                found = [scan.select() for scan in scans]
+                found = [scan.select(scan.open_files()) for scan in scans]
                 if any(map(len, found)):
                     yield Changes(transaction, pa.concat_tables(found))
                     quiet_since = time.monotonic()

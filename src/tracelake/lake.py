@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
+import shutil
 import tempfile
 import time
-import uuid
+import weakref
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Final
-from urllib.parse import unquote
 
-import msgspec
 import pyarrow as pa
 
-from tracelake._errors import (
-    DamageError,
-    LakeExistsError,
-    LakeNotFoundError,
-    NotFoundError,
-    RefNotFoundError,
-    UsageError,
-)
-from tracelake._settings import find_lake
+from tracelake._errors import RefNotFoundError, UsageError
+from tracelake._settings import find_lake, find_metadata
 from tracelake.lake_tables import LakeTables
 from tracelake.limits import BUCKETS_DEFAULT, EPOCH_MIN_S, TRANSACTION_INPUT_MAX_BYTES
-from tracelake.pipeline.executors import Executor, Spark
+from tracelake.pipeline.executors import Executor, InProcess, Spark
 from tracelake.pipeline.inputs import INBOX, Input, find_files, into_transactions
 from tracelake.pipeline.loop import Pipeline, RunResult
 from tracelake.pipeline.maintenance import ORDERS, Maintainer, collect
 from tracelake.pipeline.progress import OnProgress, silent
+from tracelake.place import Stores, cache_directory, make_lake, open_lake, shown
 from tracelake.records import (
     BadInput,
     CommitInfo,
@@ -47,101 +36,86 @@ from tracelake.records import (
     VerifyReport,
 )
 from tracelake.shards.store import Shard
-from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
+from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.files import FileObjectStore
-from tracelake.table import Origin, Table
+from tracelake.table import Table
 from tracelake.tracking.inbox import Inbox
-from tracelake.user_tables.write import Stores
 from tracelake.verify import Verifier
-from tracelake.versions.store import COMMITS, Repository
+from tracelake.versions.store import Repository
 from tracelake.view import View
 
-FORMAT_VERSION: Final = 1
-_CONFIG: Final = "lake.json"
-_METADATA: Final = "metadata.db"
 
-
-class LakeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is fixed when a lake is made."""
-
-    id: str
-    created_at: str
-    buckets: int
-    version: int = FORMAT_VERSION
-
-
-def init(path: str | os.PathLike[str], *, buckets: int = BUCKETS_DEFAULT) -> Lake:
-    """Make a lake in a directory, which must be empty or absent.
+def init(
+    place: str | os.PathLike[str], *, metadata: str | None = None, buckets: int = BUCKETS_DEFAULT
+) -> Lake:
+    """Make a lake where nothing is yet. Repeat it after a crash; of two at once, one makes the lake.
 
     Args:
-        path: the directory.
+        place: a directory, empty or absent, or `file:///directory`, `s3://bucket/prefix`,
+            `gs://bucket/prefix`, `az://account/container/prefix`, `memory://name` (gone with the process).
+        metadata: URL of the key-value store for the records of the lake, as `open_key_value` takes it, or
+            `objects` for objects in the lake itself. By default the setting `metadata`, else a SQLite file
+            in a directory, `objects` elsewhere. A password in the URL is used and not kept.
         buckets: hash buckets of its tables, from 1 to 4096; fixed for the life of the lake.
 
     Raises:
         LakeExistsError: there is a lake already.
-        UsageError: the directory is not empty, or `buckets` is out of range.
+        UsageError: the place is not empty, a URL is none that can be used, or `buckets` is out of range.
+        StorageError: a store cannot be reached, or refuses.
     """
-    root = _directory(os.fspath(path))
     if not 1 <= buckets <= 4096:
         raise UsageError(f"buckets must be from 1 to 4096, not {buckets}.")
-    if (root / _CONFIG).exists():
-        raise LakeExistsError(f"there is a lake in {root} already; open it, or choose another directory.")
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise UsageError(f"{root} is not an empty directory; choose another place for the lake.")
-    root.mkdir(parents=True, exist_ok=True)
-    objects = open_objects(root.as_uri())
-    config = LakeConfig(uuid.uuid4().hex, datetime.now(UTC).isoformat(timespec="seconds"), buckets)
-    if not objects.create(_CONFIG, msgspec.json.format(msgspec.json.encode(config), indent=2)):
-        raise LakeExistsError(f"there is a lake in {root} already; somebody made it just now.")
-    return Lake(root)
+    metadata = find_metadata(metadata)
+    make_lake(os.fspath(place), metadata, buckets)
+    return Lake(open_lake(os.fspath(place), metadata))
 
 
-def open(path: str | os.PathLike[str] | None = None) -> Lake:
-    """Open a lake: `path`, else TRACELAKE_LAKE, else `tracelake.toml`, else ./.tracelake.
+def open(place: str | os.PathLike[str] | None = None, *, metadata: str | None = None) -> Lake:
+    """Open a lake: `place`, else TRACELAKE_LAKE, else `tracelake.toml`, else ./.tracelake.
 
-    Raises LakeNotFoundError where there is none.
+    Its metadata is where `lake.json` says, unless `metadata` or the setting of that name says where it is now.
+
+    Raises:
+        LakeNotFoundError: there is none.
+        UsageError: `metadata` is not that of this lake.
+        DamageError: its metadata is gone.
+        StorageError: a store cannot be reached, or refuses.
     """
-    return Lake(_directory(find_lake(os.fspath(path) if path is not None else None)))
-
-
-def _directory(path: str) -> Path:
-    if path.startswith("file://"):
-        path = unquote(path.removeprefix("file://"))
-    elif "://" in path:
-        raise UsageError(f"{path}: this release keeps lakes in local directories; give a path.")
-    return Path(path).expanduser().resolve()
+    found = find_lake(os.fspath(place) if place is not None else None)
+    return Lake(open_lake(found, find_metadata(metadata)))
 
 
 class Lake(LakeTables):
     """One lake. Threads may share it; `close` it, or use it in a `with` block."""
 
-    def __init__(self, root: Path) -> None:
-        if not (root / _CONFIG).is_file():
-            raise LakeNotFoundError(
-                f"no lake in {root}. Make one with `tracelake init {root}`, or name another with --lake."
-            )
-        self.objects: ObjectStore = open_objects(root.as_uri())
-        self.config = _read_config(self.objects)
-        if not (root / _METADATA).exists() and any(self.objects.list(COMMITS)):
-            raise DamageError(
-                f"{root / _METADATA} is gone, which leads to all data. Restore it from a backup."
-            )
-        self._root = root
-        self._key_value_url = f"sqlite{self.objects.url.removeprefix('file')}/{_METADATA}"
-        self._key_value: KeyValueStore = open_key_value(self._key_value_url)
+    def __init__(self, stores: Stores) -> None:
+        self.objects: ObjectStore = stores.objects
+        self.config = stores.config
+        self._stores = stores
+        self._key_value: KeyValueStore = stores.key_value
         self._repository = Repository(self._key_value, self.objects)
         self._executor: Executor | None = None
         self._view: tuple[str | None, View] | None = None
+        if self.in_memory:
+            self._cache = Path(tempfile.mkdtemp(prefix="tracelake-memory-"))
+            weakref.finalize(self, shutil.rmtree, self._cache, ignore_errors=True)
+        else:
+            self._cache = cache_directory(self.config.id)
 
     @property
     def url(self) -> str:
-        """Where the lake is."""
+        """Where the lake is, as a URL."""
         return self.objects.url
 
     @property
-    def path(self) -> Path:
-        """The directory of the lake."""
-        return self._root
+    def place(self) -> str:
+        """Where the lake is, for people: the path of a directory, another URL as it is."""
+        return shown(self.objects.url)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the lake goes with this process."""
+        return self.url.startswith("memory://")
 
     def __enter__(self) -> Lake:
         """Return the lake."""
@@ -181,7 +155,7 @@ class Lake(LakeTables):
         Args:
             patterns: files, or glob patterns.
             transaction_bytes: input bytes, as stored, of one transaction at most; 64 MiB by default.
-            master: Spark master; `local[*]` by default.
+            master: Spark master; `local[*]` by default. A lake in memory takes none: its tasks run here.
             executor: run the tasks there instead of on Spark.
             progress: is told what is going on.
 
@@ -192,11 +166,13 @@ class Lake(LakeTables):
         if transaction_bytes is not None and transaction_bytes < 1:
             raise UsageError(f"transaction_bytes must be at least 1, not {transaction_bytes}.")
         inputs = find_files(os.fspath(pattern) for pattern in patterns)
-        return self._run(inputs, transaction_bytes, executor or self._spark(master), progress or silent)
+        chosen = self._executor_for(master, executor) or self._spark(master)
+        return self._run(inputs, transaction_bytes, chosen, progress or silent)
 
     def pipeline(self, *, master: str | None = None, executor: Executor | None = None) -> InboxPipeline:
         """Return the pipeline that takes what the server received; call its `run_once` again and again."""
-        return InboxPipeline(self, executor or Spark(master or "local[*]", short_lived=False))
+        chosen = self._executor_for(master, executor) or Spark(master or "local[*]", short_lived=False)
+        return InboxPipeline(self, chosen)
 
     def _pipeline_of(self, executor: Executor) -> Pipeline:
         return Pipeline("main", self._key_value, self.objects, self.config.buckets, executor)
@@ -214,6 +190,17 @@ class Lake(LakeTables):
             self._executor = Spark(master or "local[*]", short_lived=True)
         return self._executor
 
+    def _executor_for(self, master: str | None, executor: Executor | None) -> Executor | None:
+        """Return where tasks are to run, None for Spark. Raises UsageError for Spark on a lake in memory."""
+        if not self.in_memory:
+            return executor
+        if master is not None or isinstance(executor, Spark):
+            raise UsageError(
+                f"{self.url} is in the memory of this process, where Spark's workers cannot reach it; leave master "
+                "and executor out, or make the lake in a directory or a bucket."
+            )
+        return executor or InProcess()
+
     # Reading
 
     def view(self, at: str = "main") -> View:
@@ -222,10 +209,7 @@ class Lake(LakeTables):
         view = self._view
         if view is None or view[0] != head or view[1].is_old:
             entries = {} if head is None else self._repository.entries(head)
-            cache = cache_directory(self.config.id)
-            origin = None if head is None else Origin(self.objects.url, head)
-            buckets = self.config.buckets
-            view = (head, View(entries, self._key_value, self.objects, buckets, cache, origin))
+            view = (head, View(entries, self.stores, self.config.buckets, self._cache, head))
             self._view = view
         return view[1]  # not self._view, which another thread may have changed
 
@@ -258,16 +242,6 @@ class Lake(LakeTables):
     def trace(self, trace_id: str, at: str = "main") -> Trace:
         """Return all spans of a trace, by its id or the unique beginning of it. Raises NotFoundError."""
         return self.view(at).trace(trace_id)
-
-    @property
-    def default_buckets(self) -> int:
-        """Hash buckets of the lake's tables."""
-        return self.config.buckets
-
-    @property
-    def stores(self) -> Stores:
-        """Where the lake is, for writers."""
-        return Stores(self._key_value, self.objects, str(cache_directory(self.config.id) / "parts"))
 
     def log(self, ref: str = "main", limit: int | None = None) -> list[CommitInfo]:
         """Return commits, newest first."""
@@ -336,7 +310,9 @@ class Lake(LakeTables):
             RefNotFoundError: no such branch or commit.
             LimitError: other compactions were faster, again and again.
         """
-        maintainer = Maintainer(self._key_value, self.objects, executor or self._spark(None))
+        maintainer = Maintainer(
+            self._key_value, self.objects, self._executor_for(None, executor) or self._spark(None)
+        )
         since = None if forget_before is None else self._transaction_of(forget_before)
         reports = [
             maintainer.compact_all(shard, ORDERS[name], since, progress or silent)
@@ -393,31 +369,6 @@ class InboxPipeline:
         """End Spark."""
         self._executor.stop()
         self._inbox.close()
-
-
-def _read_config(objects: ObjectStore) -> LakeConfig:
-    try:
-        config = msgspec.json.decode(objects.get(_CONFIG), type=LakeConfig)
-    except (msgspec.MsgspecError, NotFoundError) as error:
-        raise DamageError(
-            f"{objects.url}/{_CONFIG} cannot be read: {error}. Restore it from a backup."
-        ) from error
-    if config.version != FORMAT_VERSION:
-        raise DamageError(f"the lake has format {config.version}; this release reads {FORMAT_VERSION}.")
-    return config
-
-
-def cache_directory(lake_id: str) -> Path:
-    """Return the directory for copies of parts: safe to delete at any time, and never part of the lake."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    directory = Path(base) / "tracelake" / lake_id
-    with contextlib.suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
-        return directory
-    user = hashlib.sha256(str(os.getuid()).encode()).hexdigest()[:8]
-    fallback = Path(tempfile.gettempdir()) / f"tracelake-{user}" / lake_id
-    fallback.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return fallback
 
 
 def _report(result: RunResult, seconds: float) -> IngestReport:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 
 from tracelake.changes import ChangeLog, Changes, Retractions
+from tracelake.place import LakeConfig
 from tracelake.shards.leases import Lease
 from tracelake.shards.store import Shard
+from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.table import Table
 from tracelake.user_tables.spec import check_name, make_spec, read_spec
 from tracelake.user_tables.staging import stage
@@ -21,15 +24,15 @@ from tracelake.view import View
 class LakeTables(ABC):
     """The part of `Lake` that knows of changes, and of tables of the user."""
 
-    @property
-    @abstractmethod
-    def stores(self) -> Stores:
-        """Where the lake is, for writers."""
+    objects: ObjectStore
+    config: LakeConfig
+    _key_value: KeyValueStore
+    _cache: Path
 
     @property
-    @abstractmethod
-    def default_buckets(self) -> int:
-        """Hash buckets of a table that does not say."""
+    def stores(self) -> Stores:
+        """Where the lake is, for writers."""
+        return Stores(self._key_value, self.objects, str(self._cache / "parts"))
 
     @abstractmethod
     def view(self, at: str = "main") -> View:
@@ -68,14 +71,14 @@ class LakeTables(ABC):
     def change_log(self, name: str) -> ChangeLog:
         """Return the changes of a table. Raises TableNotFoundError."""
         self.view().table(name)
-        return ChangeLog(name, self.view, Shard(name, self.stores.key_value, self.stores.objects))
+        return ChangeLog(name, self.view, Shard(name, self._key_value, self.objects))
 
     def hold(self, name: str) -> None:
         """Keep the parts of a table for tasks of other processes, which list them from now on, for an hour.
 
         Nobody gives the lease back, for nobody here knows when the tasks have ended.
         """
-        Lease(Shard(name, self.stores.key_value, self.stores.objects), self.stores.key_value)
+        Lease(Shard(name, self._key_value, self.objects), self._key_value)
 
     # Tables of the user
 
@@ -94,7 +97,7 @@ class LakeTables(ABC):
         Raises:
             UsageError: the name is taken by another table, or something above does not hold.
         """
-        create_table(self.stores, make_spec(name, schema, key, buckets or self.default_buckets))
+        create_table(self.stores, make_spec(name, schema, key, buckets or self.config.buckets))
         return self.view().table(name)
 
     def write(
@@ -124,5 +127,5 @@ class LakeTables(ABC):
         """
         batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
         check_name(name)
-        spec = read_spec(self.stores.objects, name)
-        return publish(self.stores, spec, [stage(self.stores.objects, spec, batches, tombstone)], write_id)
+        spec = read_spec(self.objects, name)
+        return publish(self.stores, spec, [stage(self.objects, spec, batches, tombstone)], write_id)

@@ -144,6 +144,10 @@ RECORD_VERSIONS_KEPT: Final = 16
 """Versions of a record that a store of create-only files keeps behind the newest."""
 RECORD_NAME_KEY_BYTES: Final = 80
 """Bytes of a key that are spelled out in the name of its object; a hash stands for the rest."""
+PART_COPIES_MAX_BYTES: Final = 16 * 1024 * MIB
+"""Copies of the parts of one lake in a bucket that stay on the local disk beyond those in use."""
+PART_COPY_IDLE_MIN_S: Final = 600.0
+"""A copy that was used more recently is not removed: another process may be about to open it."""
 
 # Doctor
 DOCTOR_CHECK_TIMEOUT_S: Final = 40.0

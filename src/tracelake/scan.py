@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,14 +12,14 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from tracelake._errors import DamageError, QueryError
-from tracelake.limits import SPLIT_BATCH_ROWS, SPLIT_MIN_BYTES
+from tracelake._errors import DamageError, NotFoundError, QueryError
+from tracelake.limits import PART_COPIES_MAX_BYTES, SPLIT_BATCH_ROWS, SPLIT_MIN_BYTES
 from tracelake.predicates import Layout
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
 from tracelake.shards.rows import GONE, ROW_ID, FileOf, first_row_id, parquet, quoted, rows_sql, time_sql
 from tracelake.shards.store import EMPTY, Snapshot
-from tracelake.storage import LocalFiles, open_objects
+from tracelake.storage import LocalFiles, ObjectStore, open_objects
 
 CHANGE: Final = pa.field("_change", pa.int8(), nullable=False)
 """+1 for a row that came, -1 for a row that went."""
@@ -89,13 +88,17 @@ class Scan:
             size += part.size_bytes
         return [self.of_parts(group) for group in groups]
 
-    def check(self) -> None:
+    def open_files(self) -> LocalFiles:
+        """Return the lake's objects as files; copies of remote ones stay as long as what is returned."""
+        return LocalFiles(_objects(self.objects_url), Path(self.copies), PART_COPIES_MAX_BYTES)
+
+    def check(self, files: LocalFiles) -> None:
         """Read parts that were not read before, to see that they are what was written. Raises DamageError."""
-        for part in (*self._parts, *self.snapshot.retractions):
-            check_part(self.file(part.path), part)
+        check_parts(files, (*self._parts, *self.snapshot.retractions))
 
     def select(
         self,
+        files: LocalFiles,
         columns: Sequence[str] | None = None,
         where: str | None = None,
         order_by: str | None = None,
@@ -103,39 +106,30 @@ class Scan:
     ) -> pa.Table:
         """Return rows; arguments and errors as `Table.to_arrow`."""
         scan = self.where(where)
-        scan.check()
+        scan.check(files)
         with connection() as db:
-            rows: pa.Table = select(db, scan._query(columns, where, order_by, limit)).to_arrow_table()
+            rows: pa.Table = select(db, scan._query(files, columns, where, order_by, limit)).to_arrow_table()
         return rows
 
     def batches(
         self, columns: Sequence[str] | None = None, where: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows in batches, without holding all of them."""
-        scan = self.where(where)
-        scan.check()
+        scan, files = self.where(where), self.open_files()
+        scan.check(files)
         with connection() as db:
-            yield from select(db, scan._query(columns, where)).to_arrow_reader(SPLIT_BATCH_ROWS)
+            yield from select(db, scan._query(files, columns, where)).to_arrow_reader(SPLIT_BATCH_ROWS)
 
-    def sql(self, further: Sequence[str] = ()) -> str:
+    def sql(self, files: LocalFiles, further: Sequence[str] = ()) -> str:
         """Return the DuckDB query of the rows, `_row_id` being a further column if named.
 
         It does not notice flipped bits in parts: `check` does.
         """
-        for part in self.snapshot.retractions:
-            check_part(self.file(part.path), part)
+        check_parts(files, self.snapshot.retractions)
         if self.changed is None:
             names = [*self.layout.schema.names, *further]
-            return rows_sql(self.snapshot, self.file, names, self.layout.schema)
-        return changes_sql(self.snapshot, self.file, self.layout.schema, self.changed)
-
-    def files(self) -> list[str]:
-        """Return the files of the parts."""
-        return [self.file(part.path) for part in self.snapshot.parts]
-
-    def file(self, path: str) -> str:
-        """Return an object as a file."""
-        return local_files(self.objects_url, self.copies).file(path)
+            return rows_sql(self.snapshot, files.file, names, self.layout.schema)
+        return changes_sql(self.snapshot, files.file, self.layout.schema, self.changed)
 
     @property
     def _parts(self) -> tuple[Part, ...]:
@@ -143,13 +137,14 @@ class Scan:
 
     def _query(
         self,
+        files: LocalFiles,
         columns: Sequence[str] | None,
         where: str | None,
         order_by: str | None = None,
         limit: int | None = None,
     ) -> str:
         names = ", ".join(map(quoted, columns)) if columns is not None else "*"
-        query = f"select {names} from ({self.sql()})"
+        query = f"select {names} from ({self.sql(files)})"
         query += f" where {where}" if where else ""
         query += f" order by {order_by}" if order_by else ""
         query += f" limit {int(limit)}" if limit is not None else ""
@@ -189,14 +184,29 @@ def changes_sql(snapshot: Snapshot, file: FileOf, schema: pa.Schema, changed: Ch
     return " union all ".join(branches) or nothing
 
 
-@cache
-def local_files(objects_url: str, copies: str) -> LocalFiles:
-    """Return the objects of a store as files, with copies in a directory where the store is remote."""
+def check_parts(files: LocalFiles, parts: Sequence[Part]) -> None:
+    """Compare parts with what was written, once in a process. Raises DamageError where one is gone, or another."""
     try:
-        Path(copies).mkdir(parents=True, exist_ok=True)
-    except OSError:  # on another machine than the one that chose the place
-        copies = tempfile.mkdtemp(prefix="tracelake-parts-")
-    return LocalFiles(open_objects(objects_url), Path(copies))
+        files.fetch([part.path for part in parts])
+        for part in parts:
+            _check_part(files, part)
+    except NotFoundError as error:
+        raise DamageError(f"a part is gone: {error}. `tracelake verify` names all that is wrong.") from error
+
+
+def _check_part(files: LocalFiles, part: Part) -> None:
+    try:
+        check_part(files.file(part.path), part)
+    except DamageError:
+        if not files.forget(part.path):
+            raise
+        # Only the copy was bad, perhaps: a disk that failed, or a file that somebody removed.
+        check_part(files.file(part.path), part)
+
+
+@cache
+def _objects(url: str) -> ObjectStore:
+    return open_objects(url)
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import duckdb
 import polars as pl
@@ -29,6 +30,23 @@ class Origin:
     at: str
 
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _in_use(
+    method: Callable[Concatenate[Table, Parameters], Result],
+) -> Callable[Concatenate[Table, Parameters], Result]:
+    """Keep copies of parts until the method returns, and no longer, for it hands none of them out."""
+
+    @wraps(method)
+    def run(table: Table, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        with table._files.in_use():
+            return method(table, *args, **options)
+
+    return run
+
+
 class Table:
     """One table of one commit. It never changes; ask the lake again for a newer one."""
 
@@ -39,6 +57,7 @@ class Table:
         self.name = name
         self.schema = scan.layout.schema
         self.scan = scan
+        self._files = scan.open_files()  # copies that `sql` and `files` name stay as long as the table
         self._origin = origin
         self._renew = renew
 
@@ -62,7 +81,8 @@ class Table:
             DamageError: a part is missing or damaged.
         """
         self._renew()
-        return self.scan.select(columns, where, order_by, limit)
+        with self._files.in_use():
+            return self.scan.select(self._files, columns, where, order_by, limit)
 
     def to_polars(
         self,
@@ -98,7 +118,9 @@ class Table:
         from pyspark_tracelake import DefaultSource  # noqa: PLC0415  slow to import
 
         if self._origin is None:
-            raise UsageError(f"table {self.name} has no commit yet; write to the lake first.")
+            raise UsageError(
+                f"table {self.name} cannot be read by other processes: the lake is still empty, or in memory."
+            )
         spark.dataSource.register(DefaultSource)
         reader = (
             spark.read.format("tracelake").option("lake", self._origin.lake).option("at", self._origin.at)
@@ -112,7 +134,7 @@ class Table:
     def files(self) -> list[str]:
         """Return the Parquet files of the table. With retractions, they hold more rows than the table: see `sql`."""
         self._renew()
-        return self.scan.files()
+        return [self._files.file(part.path) for part in self.scan.snapshot.parts]
 
     def info(self) -> TableInfo:
         """Return totals."""
@@ -125,9 +147,11 @@ class Table:
             upper=snapshot.as_of + 1,
         )
 
+    @_in_use
     def _rows(self) -> int:
         if self.scan.snapshot.rows is not None:
             return self.scan.snapshot.rows
+        self.check()
         with connection() as db:
             ((count,),) = db.sql(f"select count(*) from ({self.sql()})").fetchall()
         return int(count)
@@ -145,6 +169,7 @@ class Table:
         wanted = ", ".join(map(literal, trace_ids))
         return self.to_arrow(columns, f"trace_id in ({wanted})" if wanted else "false")
 
+    @_in_use
     def content_hash(self) -> str:
         """Return a hash of all rows, without their transaction numbers: the same rows in any order and layout,
         reached by any transactions, give the same hash."""
@@ -160,8 +185,9 @@ class Table:
     def check(self) -> None:
         """Read parts that were not read before, to see that they are what was written. Raises DamageError."""
         self._renew()
-        self.scan.check()
+        with self._files.in_use():
+            self.scan.check(self._files)
 
     def sql(self) -> str:
         """Return the DuckDB query that reads the table. It does not notice flipped bits: `check` does."""
-        return self.scan.sql()
+        return self.scan.sql(self._files)

@@ -23,9 +23,9 @@ from tracelake.search.highlight import highlight
 from tracelake.search.query import RawHit, Searcher
 from tracelake.shards.leases import Leases
 from tracelake.shards.store import EMPTY, Shard, Snapshot
-from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.table import Origin, Table
 from tracelake.user_tables.spec import read_spec
+from tracelake.user_tables.write import Stores
 from tracelake.versions.model import IndexAt, Reference, TableAt
 
 SCHEMAS: Final = {"spans": SPANS_TABLE, "traces": TRACES}
@@ -41,18 +41,18 @@ class View:
     def __init__(
         self,
         entries: dict[str, Reference],
-        key_value: KeyValueStore,
-        objects: ObjectStore,
+        stores: Stores,
         buckets: int,
         cache: Path,
-        origin: Origin | None = None,
+        commit_id: str | None,
     ) -> None:
-        self._objects = objects
-        self._key_value = key_value
+        self._objects = stores.objects
+        self._key_value = stores.key_value
         self._buckets = buckets
         self._cache = cache
         self._entries = entries
-        self._origin = origin
+        url = stores.objects.url
+        self._origin = None if commit_id is None or url.startswith("memory://") else Origin(url, commit_id)
         cache.mkdir(parents=True, exist_ok=True)
         self._leases = Leases()
         self._opened_s = time.monotonic()
@@ -107,11 +107,13 @@ class View:
 
     def sql(self, query: str) -> pa.Table:
         """Run a DuckDB query, one SELECT, over the tables. Raises QueryError."""
-        with connection() as db:
-            for table in map(self.table, self._names):
-                if table.name in query.lower():
+        with connection() as db, self._tables["spans"].scan.open_files().in_use():
+            for name in self._names:
+                # One that is not named need not be there: its parts may be far away.
+                if name in query.lower():
+                    table = self.table(name)
                     table.check()
-                db.execute(f'create temp view "{table.name}" as {table.sql()}')
+                    db.execute(f'create temp view "{name}" as {table.sql()}')
             result: pa.Table = select(db, query).to_arrow_table()
             return result
 

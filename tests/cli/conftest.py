@@ -40,6 +40,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
     """Return a function that runs a command in an empty directory, without Spark and without settings."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRACELAKE_LAKE", raising=False)
+    monkeypatch.delenv("TRACELAKE_METADATA", raising=False)
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr("tracelake.lake.Spark", lambda *_args, **_options: InProcess())
 

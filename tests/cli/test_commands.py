@@ -12,6 +12,7 @@ import pytest
 import tracelake
 from tests.cli.conftest import RunCli
 
+A_SPAN = {"traceId": "a" * 32, "spanId": "b" * 16, "name": "s", "startTimeUnixNano": "1"}
 TRACE = "520a1cf8792d8ccb899bb38a132d1880"
 
 
@@ -40,6 +41,18 @@ def test_init_of_the_default_place_needs_no_settings(cli: RunCli) -> None:
     assert Path(".tracelake").is_dir()
     assert not Path("tracelake.toml").exists()
     assert cli("init").code == 2
+
+
+def test_init_says_where_the_metadata_is(cli: RunCli) -> None:
+    """A word, or a URL, which is kept for the other commands."""
+    assert json.loads(cli("init", "./one", "--metadata", "objects", "--json").out)["metadata"] == "objects"
+    url = f"sqlite://{Path.cwd()}/two.db"
+    assert f"Its metadata is in {url}." in cli("init", "./two", "--metadata", url).out
+    Path("spans.jsonl").write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [A_SPAN]}]}]}))
+    for lake in ("./one", Path("two").resolve().as_uri()):
+        assert json.loads(cli("ingest", "spans.jsonl", "--lake", lake, "--json").out)["spans_new"] == 1
+        assert json.loads(cli("tables", "--lake", lake, "--json").out)[0]["rows"] == 1
+    assert not list(Path("two").glob("metadata*"))
 
 
 def test_ingest_reports_what_it_did(cli: RunCli) -> None:

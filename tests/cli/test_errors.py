@@ -72,6 +72,9 @@ def test_usage_errors(cli: RunCli, args: list[str]) -> None:
         (["trace", "show", "f" * 32, "--lake", "AGENTS"], 1, "NotFoundError"),
         (["ingest", "*.none", "--lake", "AGENTS"], 2, "UsageError"),
         (["demo", "--lake", "s3://bucket"], 2, "UsageError"),
+        (["init", "memory://lake"], 2, "UsageError"),
+        (["tables", "--lake", "memory://lake"], 2, "LakeNotFoundError"),
+        (["init", "./lake", "--metadata", "postgresql://u@127.0.0.1:9/db"], 1, "StorageError"),
     ],
 )
 def test_errors_without_traceback(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracelake._errors import UsageError
-from tracelake._settings import find_lake
+from tracelake._settings import find_lake, find_metadata
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +15,7 @@ def _empty_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Work in a directory of its own, without settings."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRACELAKE_LAKE", raising=False)
+    monkeypatch.delenv("TRACELAKE_METADATA", raising=False)
 
 
 def test_option_before_environment_before_file_before_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,6 +32,16 @@ def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -
     """`TRACELAKE_LAKE=` does not name the current directory."""
     monkeypatch.setenv("TRACELAKE_LAKE", "")
     assert find_lake() == "./.tracelake"
+
+
+def test_metadata_is_asked_for_by_option_environment_or_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody asks, it is where the lake says."""
+    assert find_metadata() is None
+    Path("tracelake.toml").write_text('metadata = "sqlite:///from-file"\n')
+    assert find_metadata() == "sqlite:///from-file"
+    monkeypatch.setenv("TRACELAKE_METADATA", "sqlite:///from-environment")
+    assert find_metadata() == "sqlite:///from-environment"
+    assert find_metadata("objects") == "objects"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tracelake.predicates import Layout
 from tracelake.scan import Scan
 from tracelake.search.finalize import read_manifest
 from tracelake.shards.store import Shard
-from tracelake.storage import KeyValueStore, MemoryKeyValueStore, ObjectStore, open_objects
+from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
 from tracelake.table import Table
 from tracelake.testing import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 from tracelake.versions.model import IndexAt
@@ -48,9 +48,10 @@ class CrashingExecutor(InProcess):
 class World:
     """Stores that outlive the pipelines that are killed over them, and two files and a segment to read."""
 
-    def __init__(self, folder: Path) -> None:
-        self.objects: ObjectStore = open_objects(f"memory://{uuid.uuid4().hex}")
-        self.key_value: KeyValueStore = MemoryKeyValueStore()
+    def __init__(self, folder: Path, url: str | None = None) -> None:
+        url = url or f"memory://{uuid.uuid4().hex}"
+        self.objects: ObjectStore = open_objects(url)
+        self.key_value: KeyValueStore = open_key_value(f"{url}/metadata")
         self.copies = str(folder / "cache")
         lines = [
             a_line(a_span(0, 0), a_span(0, 1, note="first")),

@@ -46,7 +46,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 def read(spark: SparkSession, lake: Lake, table: str, **options: str) -> DataFrame:
     """Read a table as a user does."""
-    return spark.read.format("tracelake").options(lake=str(lake.path), **options).load(table)
+    return spark.read.format("tracelake").options(lake=lake.url, **options).load(table)
 
 
 QUERIES = {
@@ -101,9 +101,7 @@ def test_rows_are_whole_at_any_commit(spark: SparkSession, lake: Lake) -> None:
     older = lake.log()[1].id
     (was,) = read(spark, lake, "spans", at=older, where="service = 'own'").select("end_ns").collect()
     assert (was.end_ns, expected["end_ns"]) == (20, 30)
-    chosen = (
-        spark.read.schema("end_ns long, span_id string").format("tracelake").option("lake", str(lake.path))
-    )
+    chosen = spark.read.schema("end_ns long, span_id string").format("tracelake").option("lake", lake.url)
     assert chosen.load("spans").where("end_ns = 30").collect() == [(30, expected["span_id"])]
 
 
@@ -147,15 +145,13 @@ def test_a_stream_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> N
 
         def copy(frame: DataFrame, batch: int) -> None:
             rows = frame.selectExpr("end_ns", "_change as change", "_transaction as at")
-            options = {"lake": str(lake.path), "writeId": f"copy-{batch}"}
+            options = {"lake": lake.url, "writeId": f"copy-{batch}"}
             rows.write.format("tracelake").mode("append").options(**options).save("copied")
             if batch in fails_at:
                 raise RuntimeError("killed after the write")
 
         def run(**options: str) -> None:
-            stream = (
-                spark.readStream.format("tracelake").options(lake=str(lake.path), **options).load("spans")
-            )
+            stream = spark.readStream.format("tracelake").options(lake=lake.url, **options).load("spans")
             writer = stream.writeStream.foreachBatch(copy).trigger(availableNow=True)
             writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
 
@@ -177,7 +173,7 @@ def test_frames_are_written_by_key(spark: SparkSession, lake: Lake) -> None:
     """The first write makes the table; later ones replace and delete by key; a failed job shows nothing."""
 
     def write(frame: DataFrame, **options: str) -> None:
-        frame.write.format("tracelake").mode("append").options(lake=str(lake.path), **options).save("mine")
+        frame.write.format("tracelake").mode("append").options(lake=lake.url, **options).save("mine")
 
     def mine() -> dict[int, str]:
         return {row.id: row.text for row in read(spark, lake, "mine").collect()}
@@ -205,7 +201,7 @@ def test_writers_at_once_and_what_is_refused(spark: SparkSession, lake: Lake) ->
     def write(number: int) -> None:
         rows = [(n, number) for n in range(number * 10, number * 10 + 20)]
         frame = spark.createDataFrame(rows, "id long, writer int")  # which tells Spark this thread's session
-        frame.write.format("tracelake").mode("append").options(lake=str(lake.path), key="id").save("both")
+        frame.write.format("tracelake").mode("append").options(lake=lake.url, key="id").save("both")
 
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(write, (0, 1)))
@@ -220,4 +216,4 @@ def test_writers_at_once_and_what_is_refused(spark: SparkSession, lake: Lake) ->
         ("both", "append", {"tombstone": "gone"}, "no column 'gone'"),
     ):
         with pytest.raises(PySparkException, match=match):
-            frame.write.format("tracelake").mode(mode).options(lake=str(lake.path), **options).save(table)
+            frame.write.format("tracelake").mode(mode).options(lake=lake.url, **options).save(table)

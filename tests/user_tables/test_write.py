@@ -180,7 +180,7 @@ def test_writers_at_once_lose_nothing(lake: Lake) -> None:
     """Four threads write keys of their own, and one that all fight for; the pipeline's commits stay apart."""
 
     def write(writer: int) -> None:
-        with tracelake.open(lake.path) as own:
+        with tracelake.open(lake.url) as own:
             for number in range(3):
                 own.write("people", rows([writer * 100 + number, 999], f"w{writer}-{number}"))
 
@@ -251,14 +251,14 @@ def test_verify_names_what_is_wrong_with_a_table(lake: Lake) -> None:
     assert lake.verify().ok
     description = lake.objects.get("tables/people.json")
     lake.objects.put("tables/people.json", b"{}")
-    with tracelake.open(lake.path) as again:
+    with tracelake.open(lake.url) as again:
         (finding,) = again.verify().findings
         assert (finding.kind, finding.path) == ("damaged", "people")
     lake.objects.put("tables/people.json", description.replace(b'"key":["id"]', b'"key":[]'))
-    with tracelake.open(lake.path) as again:
+    with tracelake.open(lake.url) as again:
         again.write("people", rows([1], "bob"))
     lake.objects.put("tables/people.json", description)
-    with tracelake.open(lake.path) as again:
+    with tracelake.open(lake.url) as again:
         (finding,) = again.verify().findings
         assert (finding.kind, finding.detail) == ("mismatch", "is the key of 2 rows")
 

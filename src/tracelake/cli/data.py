@@ -24,6 +24,7 @@ app.add_typer(pipeline_app, name="pipeline")
         "tracelake ingest traces.otlp.jsonl.gz",
         "tracelake ingest 'traces/**/*.jsonl' 'archive/*.pb' --lake ./lake",
         "tracelake ingest big.jsonl.gz --transaction-mb 256 --json",
+        "tracelake ingest traces.pb --lake s3://bucket/traces",
     )
 )
 def ingest(

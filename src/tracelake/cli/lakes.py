@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from tracelake._errors import UsageError
 from tracelake.cli import render
 from tracelake.cli.options import AtOption, JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, print_json
@@ -22,38 +23,61 @@ app = typer.Typer()
 
 
 @app.command(
-    epilog=examples("tracelake init ./lake", "tracelake init", "tracelake init --lake ./lake --json")
+    epilog=examples(
+        "tracelake init ./lake",
+        "tracelake init",
+        "tracelake init s3://bucket/traces",
+        "tracelake init s3://bucket/traces --metadata postgresql://ada@db.internal/lakes",
+        "tracelake init --lake ./lake --json",
+    )
 )
 def init(
-    directory: Annotated[
-        str | None, typer.Argument(metavar="[DIR]", help="Where; else as --lake.", show_default=False)
+    place: Annotated[
+        str | None, typer.Argument(metavar="[DIR|URL]", help="Where; else as --lake.", show_default=False)
     ] = None,
     lake: LakeOption = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|objects",
+            help="Where its metadata is; else TRACELAKE_METADATA, else tracelake.toml, else in the lake itself: a "
+            "SQLite file in a directory, objects in a bucket.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a lake.
+    """Create a lake in a directory or a bucket.
 
     Names it in ./tracelake.toml, where there is none yet, so that other commands find it."""
     import tracelake
-    from tracelake._settings import SETTINGS_FILE, find_lake
+    from tracelake._settings import SETTINGS_FILE, find_lake, find_metadata
 
-    place = find_lake(directory or lake)
-    created = tracelake.init(place)
-    url = created.url
+    where = find_lake(place or lake)
+    if where.startswith("memory://"):
+        raise UsageError(f"{where} would go with this command; give a directory or the URL of a bucket.")
+    asked = find_metadata(metadata)
+    created = tracelake.init(where, metadata=asked)
+    url, kept = created.url, created.config.metadata
     created.close()
     settings = Path(SETTINGS_FILE)
-    if wrote := find_lake() != place and not settings.exists():
-        settings.write_text(f"lake = {json.dumps(place)}\n", encoding="utf-8")
-    found = find_lake() == place
+    if wrote := find_lake() != where and not settings.exists():
+        settings.write_text(f"lake = {json.dumps(where)}\n", encoding="utf-8")
+    found = find_lake() == where
     if as_json:
-        print_json({"lake": place, "url": url, "settings_written": wrote, "found_by_default": found})
+        told = {"lake": where, "url": url, "metadata": kept}
+        print_json({**told, "settings_written": wrote, "found_by_default": found})
         return
     out = console()
-    out.print(f"Created a lake in {place}.", soft_wrap=True)
+    out.print(f"Created a lake in {where}.", soft_wrap=True)
+    if "://" in kept:
+        out.print(f"Its metadata is in {kept}.", soft_wrap=True)
+        if "://" in (asked or "") and asked != kept and kept.startswith("postgres"):
+            out.print("The password is not kept; other commands need it by PGPASSWORD or ~/.pgpass.")
     if wrote:
         out.print(f"Wrote {SETTINGS_FILE} here, so that commands in this directory use it without --lake.")
     if not found:
-        out.print(f"Other commands here use {find_lake()}: give them --lake {place}.", soft_wrap=True)
+        out.print(f"Other commands here use {find_lake()}: give them --lake {where}.", soft_wrap=True)
     out.print("Next: tracelake ingest 'traces/*.otlp.jsonl.gz'")
 
 

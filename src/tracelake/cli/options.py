@@ -17,7 +17,7 @@ LakeOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--lake",
-        metavar="DIR",
+        metavar="DIR|URL",
         help="The lake; else TRACELAKE_LAKE, else tracelake.toml, else ./.tracelake.",
         show_default=False,
     ),

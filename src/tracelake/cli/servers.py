@@ -39,7 +39,7 @@ def serve(
             if as_json:
                 print_json({"url": url, "lake": open_lake.url})
             else:
-                print(f"Serving {open_lake.path} at {url}; send traces to {url}/v1/traces. Ctrl-C ends it.")
+                print(f"Serving {open_lake.place} at {url}; send traces to {url}/v1/traces. Ctrl-C ends it.")
             sys.stdout.flush()
 
         serve_lake(open_lake, host=host, port=port, pipeline=pipeline, interval_s=interval, on_listening=say)

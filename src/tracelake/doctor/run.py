@@ -14,10 +14,11 @@ from tracelake._errors import DamageError, LakeNotFoundError, StorageError, Trac
 from tracelake._settings import find_lake
 from tracelake.doctor import machine, stores
 from tracelake.doctor.checks import Checked, Diagnosis, Verdict, run_check
-from tracelake.lake import FORMAT_VERSION, Lake, cache_directory
+from tracelake.lake import Lake
 from tracelake.lake import open as open_lake
 from tracelake.pipeline.progress import OnProgress, Progress, silent
-from tracelake.storage import open_key_value, open_objects
+from tracelake.place import FORMAT_VERSION, cache_directory
+from tracelake.storage import open_objects
 
 _MEND_STORE: Final = (
     "Check that the store runs, that its address and credentials are right, and the way to it."
@@ -105,7 +106,7 @@ def _of_closed_lake(place: str | None) -> Iterator[_Check]:
 
 
 def _check_records(lake: Lake) -> Verdict:
-    other = open_key_value(lake._key_value_url)
+    other = lake._stores.open_records()
     try:
         return stores.check_records(lake._key_value, other)
     finally:

@@ -23,6 +23,8 @@ class Options:
     """What a reader was told; the names of options are the same in any case of letters."""
 
     lake: str | None
+    metadata: str | None
+    """Where the metadata of the lake is, if not where it was made."""
     table: str
     at: str
     columns: tuple[str, ...] | None
@@ -48,6 +50,7 @@ class Options:
             number(options, "since", -1)
         return cls(
             options.get("lake"),
+            options.get("metadata"),
             table,
             options.get("at", "main"),
             _columns(options),
@@ -75,7 +78,7 @@ class Options:
     @contextmanager
     def opened(self) -> Iterator[Lake]:
         """Open the lake, and close it again."""
-        with open(self.lake) as lake:
+        with open(self.lake, metadata=self.metadata) as lake:
             yield lake
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tracelake._errors import TableNotFoundError, UsageError
-from tracelake.lake import Lake, open
+from tracelake.lake import Lake
 from tracelake.spark.options import Options, number
 from tracelake.spark.types import to_arrow
 from tracelake.storage import open_objects
@@ -30,9 +30,9 @@ class Writer(DataSourceArrowWriter):
     """One job. What it writes is named by nothing until `commit`, so a job that fails leaves nothing to see."""
 
     def __init__(
-        self, lake: str, objects_url: str, spec: TableSpec, tombstone: str | None, write_id: str | None
+        self, told: Options, objects_url: str, spec: TableSpec, tombstone: str | None, write_id: str | None
     ) -> None:
-        self._lake = lake
+        self._told = told
         self._objects_url = objects_url
         self._spec = spec
         self._tombstone = tombstone
@@ -45,7 +45,7 @@ class Writer(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append and commit what all tasks wrote, on the driver."""
         staged = [message.staged for message in messages if isinstance(message, StagedMessage)]
-        with open(self._lake) as lake:
+        with self._told.opened() as lake:
             spec = create_spec(lake.objects, self._spec)
             publish(lake.stores, spec, staged, self._write_id)
 
@@ -73,10 +73,10 @@ def make_writer(told: Options, options: Mapping[str, str], schema: StructType, *
         raise UsageError(f"there is no column {tombstone!r} to tell which keys to delete.")
     key = tuple(name.strip() for name in options.get("key", "").split(",") if name.strip())
     with told.opened() as lake:
-        spec = _spec(lake, table, columns, key, tombstone, number(options, "buckets", lake.default_buckets))
+        spec = _spec(lake, table, columns, key, tombstone, number(options, "buckets", lake.config.buckets))
         if tombstone is not None and not spec.key:
             raise UsageError(f"table {table} has no key, so no row of it can be deleted by one.")
-        return Writer(lake.url, lake.objects.url, spec, tombstone, options.get("writeId"))
+        return Writer(told, lake.objects.url, spec, tombstone, options.get("writeId"))
 
 
 def _spec(

@@ -20,6 +20,7 @@ from tracelake.storage.ports import (
     Outcome,
     Version,
 )
+from tracelake.storage.scoped import ScopedKeyValueStore
 from tracelake.storage.sqlite import SqliteKeyValueStore
 from tracelake.storage.versioned_records import VersionedKeyValueStore
 
@@ -40,6 +41,7 @@ __all__ = [
     "ObjectInfo",
     "ObjectStore",
     "Outcome",
+    "ScopedKeyValueStore",
     "SqliteKeyValueStore",
     "Version",
     "VersionedKeyValueStore",

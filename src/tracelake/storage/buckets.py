@@ -20,7 +20,7 @@ from obstore.store import from_url
 
 from tracelake import limits
 from tracelake._errors import IndeterminateError, NotFoundError, StorageError, UsageError
-from tracelake.storage.failures import OBSTORE_ERRORS, Failure, obstore_text, of_obstore
+from tracelake.storage.failures import OBSTORE_ERRORS, Failure, explain_obstore, obstore_text, of_obstore
 from tracelake.storage.names import check_path, check_prefix, check_range
 from tracelake.storage.ports import ObjectInfo
 from tracelake.storage.retries import tries
@@ -253,10 +253,7 @@ def failed(doing: str, url: str, path: str, error: Exception) -> StorageError | 
     """Return the error to raise for one of the client library."""
     if of_obstore(error) is Failure.NOT_FOUND:
         return NotFoundError(f"no object {path!r} in {url}; check the path, or list what is there")
-    return StorageError(
-        f"cannot {doing} {path!r} in {url}: {obstore_text(error)}; check the store and its credentials, "
-        "then try again"
-    )
+    return StorageError(f"cannot {doing} {path!r} in {url}: {explain_obstore(error)}")
 
 
 def _meta(client: Client, path: str) -> Any:

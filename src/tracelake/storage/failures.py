@@ -7,6 +7,7 @@ did not happen.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -42,6 +43,8 @@ _OBSTORE = (
     (obstore.NotSupportedError, Failure.REFUSED),
     (obstore.UnknownConfigurationKeyError, Failure.REFUSED),
 )
+# Where the client asks for the role of the machine, having found no credentials.
+_MACHINE_ROLES: Final = ("169.254.169.254", "metadata.google.internal")
 # How S3, GCS and Azure say that the bucket itself is absent: every object in it then looks absent too.
 _NO_BUCKET: Final = (
     "NoSuchBucket",
@@ -69,6 +72,25 @@ def of_obstore(error: Exception) -> Failure:
 def obstore_text(error: Exception) -> str:
     """Return what the client library says for people, on one line: not what it adds for debugging."""
     return " ".join(str(error).partition("Debug source:")[0].split())[:_TEXT_MAX_CHARS]
+
+
+def explain_obstore(error: Exception) -> str:
+    """Say in one line what went wrong with a request to S3, GCS or Azure, and what to do about it."""
+    text = obstore_text(error)
+    if any(code in text for code in _NO_BUCKET):
+        return "the bucket is not there; make it, or correct its name"
+    if any(host in text for host in _MACHINE_ROLES):
+        return "there are no credentials in the environment, and no role of this machine; set the former"
+    if found := re.search(
+        r"status code: 40[13] \w+|<Code>(?:InvalidAccessKeyId|SignatureDoesNotMatch)", text
+    ):
+        codes = re.findall(r"<Code>(\w+)</Code>", text)
+        said = codes[0] if codes else found[0].removeprefix("status code: ")
+        return f"the store refuses these credentials ({said}); correct them, or what they allow"
+    if found := re.search(r"performing \w+ (\w+://[^/ ]+)\S* in .*HTTP error: (.*)", text):
+        why = found[2].strip(" :")
+        return f"{found[1]} does not answer ({why}); check that address and the network, then try again"
+    return f"{text}; check the store and its credentials, then try again"
 
 
 def of_postgres(error: psycopg.Error, connection_lost: bool) -> Failure:

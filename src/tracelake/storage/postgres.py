@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -55,6 +55,16 @@ _REPLACE = (
 _DELETE = "DELETE FROM tracelake_records WHERE partition = %s AND key = %s AND version = %s RETURNING version"
 
 
+# Words with which a server, or the client library, refuses for good, and what to do then.
+_REFUSALS: Final = {
+    "password": "give the right one by PGPASSWORD, by the file ~/.pgpass, or in the setting `metadata`",
+    'database "': "make the database, as by `createdb`, or correct its name in the URL",
+    'role "': "make the user, as by `createuser`, or correct the name in the URL",
+    "pg_hba": "let this machine and user in by the server's pg_hba.conf",
+}
+_NO_REPLY: Final = "check that it runs at that address and takes connections, then try again"
+
+
 class _Connection(psycopg.Connection[Row]):
     """A connection that gives up a reply that does not come, as from a machine that vanished."""
 
@@ -88,7 +98,8 @@ class PostgresKeyValueStore:
     def __init__(self, url: str, connections_max: int = limits.POSTGRES_CONNECTIONS_MAX) -> None:
         """Open `postgresql://user:password@host:port/database?…`, making the table if it is absent.
 
-        Raises UsageError where the URL cannot be read, or another release wrote the table.
+        Raises UsageError where the URL cannot be read, or another release wrote the table, and StorageError
+        within STORE_CONNECT_TIMEOUT_S, or as soon as the server refuses, where there is no connection.
         """
         try:
             parts = conninfo_to_dict(url)
@@ -96,6 +107,7 @@ class PostgresKeyValueStore:
             raise UsageError(f"the PostgreSQL URL cannot be read ({error}); correct it") from error
         # Never the URL itself: it may hold a password.
         self._name = f"PostgreSQL database {parts.get('dbname', '')!r} on {parts.get('host', 'localhost')}"
+        self._reach(url)
         self._pool: ConnectionPool[_Connection] = ConnectionPool(
             url,
             connection_class=_Connection,
@@ -217,6 +229,22 @@ class PostgresKeyValueStore:
                 self._pool.putconn(connection)
         assert failed is not None, "there is at least one try"
         raise self._failed(doing, failed) from failed
+
+    def _reach(self, url: str) -> None:
+        """Connect once, for the pool does not say why it cannot. Raises StorageError."""
+        reason, deadline = "", time.monotonic() + limits.STORE_CONNECT_TIMEOUT_S
+        for _ in tries():
+            timeout_s = int(deadline - time.monotonic())
+            if timeout_s < 1 or any(word in reason for word in _REFUSALS):
+                break
+            try:
+                psycopg.connect(url, connect_timeout=timeout_s, application_name="tracelake").close()
+            except psycopg.OperationalError as error:
+                reason = str(error).strip().partition("\n")[0].rpartition(" failed: ")[2].removesuffix(".")
+            else:
+                return
+        way_out = next((way_out for word, way_out in _REFUSALS.items() if word in reason), _NO_REPLY)
+        raise StorageError(f"cannot connect to {self._name}: {reason}; {way_out}")
 
     def _take(self) -> _Connection:
         try:

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
-from tracelake.limits import SMALL_PARTS_MAX_BYTES
-from tracelake.scan import Scan, connection, local_files
+from tracelake.limits import PART_COPIES_MAX_BYTES, SMALL_PARTS_MAX_BYTES
+from tracelake.scan import Scan, check_parts, connection
 from tracelake.shards.model import Part
-from tracelake.shards.parts import check_part, write_part
+from tracelake.shards.parts import write_part
 from tracelake.shards.rows import RETRACTIONS, ROW_ID, literal, quoted, with_row_ids
-from tracelake.storage import ObjectStore
+from tracelake.storage import LocalFiles, ObjectStore
 from tracelake.user_tables.spec import TableSpec
 from tracelake.user_tables.staging import Staged
 
@@ -49,7 +50,7 @@ class Merge:
 
     def __init__(self, objects: ObjectStore, copies: str, spec: TableSpec, staged: Sequence[Staged]) -> None:
         self._objects = objects
-        self._files = local_files(objects.url, copies)
+        self._files = LocalFiles(objects, Path(copies), PART_COPIES_MAX_BYTES)
         self._spec = spec
         self._rows = [part for task in staged for part in task.rows]
         self._deleted = [part for task in staged for part in task.deleted]
@@ -65,7 +66,7 @@ class Merge:
             with connection() as db:
                 gone: list[int] = []
                 if self._spec.key:
-                    here.check()
+                    here.check(self._files)
                     self._decide(db, rows, deleted, here)
                     gone = [row_id for (row_id,) in db.sql("from gone order by all").fetchall()]
                 else:
@@ -84,7 +85,7 @@ class Merge:
         """Make tables `lost`, the places of staged rows that are not taken, and `gone`, ids of stored rows."""
         names = self._spec.schema.names
         content = ", ".join(map(quoted, names))
-        held = stored.sql([ROW_ID.name])
+        held = stored.sql(self._files, [ROW_ID.name])
         incoming = self._incoming(rows, stored)
         db.execute(f"create temp table incoming as select {self._key}, _file, _number from ({incoming})")
         tombs = self._parquet(deleted) if deleted else "(select * from incoming where false)"
@@ -118,7 +119,7 @@ class Merge:
 
     def _incoming(self, rows: Sequence[Part], stored: Scan) -> str:
         if not rows:
-            empty = stored.of_parts(()).sql()
+            empty = stored.of_parts(()).sql(self._files)
             return f"select *, null::varchar as _file, null::bigint as _number from ({empty})"
         return f"""
             select * rename (file_row_number as _number) from
@@ -158,6 +159,5 @@ class Merge:
         return "[" + ", ".join(literal(self._file(part)) for part in parts) + "]"
 
     def _file(self, part: Part) -> str:
-        file = self._files.file(part.path)
-        check_part(file, part)
-        return file
+        check_parts(self._files, [part])
+        return self._files.file(part.path)

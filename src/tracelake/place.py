@@ -1,0 +1,288 @@
+"""Where a lake is, and where its metadata is: `lake.json`, and the two stores that it leads to.
+
+`lake.json` is written last, and only if none is there: before it there is no lake, whatever an `init` that
+was killed left behind, and of two that run at once one makes the lake. The metadata store knows the lake by
+its id, under which all of its records are, so that many lakes may share a store and none is taken for
+another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from tracelake._errors import (
+    DamageError,
+    LakeExistsError,
+    LakeNotFoundError,
+    NotFoundError,
+    StorageError,
+    UsageError,
+)
+from tracelake.storage import (
+    KeyValueStore,
+    ObjectStore,
+    ScopedKeyValueStore,
+    open_key_value,
+    open_objects,
+)
+
+FORMAT_VERSION: Final = 2
+CONFIG: Final = "lake.json"
+SQLITE: Final = "sqlite"
+"""What `lake.json` says where the metadata is the file `metadata.db` in the lake's own directory."""
+OBJECTS: Final = "objects"
+"""What it says where records are objects of the lake itself, below `metadata/`."""
+LAKES: Final = "lakes"
+"""Partition of a metadata store in which each lake has a record, by its id."""
+_DATABASE: Final = "metadata.db"
+_RECORDS: Final = "metadata"
+_LEFT_BY_INIT: Final = (
+    ".tmp",
+    _RECORDS,
+    *(_DATABASE + end for end in ("", "-wal", "-shm", "-journal")),
+)
+"""What an `init` that was killed may leave in an empty place; another one goes on over it."""
+
+
+class LakeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is fixed when a lake is made."""
+
+    id: str
+    created_at: str
+    buckets: int
+    metadata: str
+    """SQLITE, OBJECTS, or the URL of another key-value store, without a password."""
+    version: int = FORMAT_VERSION
+
+
+class _Format(msgspec.Struct):
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """A lake that is open: its objects, its own records, and what is fixed."""
+
+    objects: ObjectStore
+    key_value: KeyValueStore
+    config: LakeConfig
+    records_url: str
+    """May hold a password: never to be shown."""
+
+    def open_records(self) -> KeyValueStore:
+        """Open the lake's records once more, by connections of their own."""
+        return ScopedKeyValueStore(open_key_value(self.records_url), self.config.id)
+
+
+def make_lake(place: str, metadata: str | None, buckets: int) -> None:
+    """Make a lake in a place that is empty or absent; see `tracelake.init`."""
+    url = _url_of(place)
+    metadata = _named(metadata, url) or (OBJECTS if _directory(url) is None else SQLITE)
+    # Said to the store only: what is written down must not give a password away.
+    config = LakeConfig(
+        uuid.uuid4().hex,
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        buckets,
+        _without_password(metadata),
+    )
+    _check_empty(url)
+    objects = open_objects(url)
+    key_value = _open_records(metadata, url)
+    try:
+        entry = msgspec.json.encode({"format": 1, "lake": url, "created_at": config.created_at})
+        version = key_value.set(LAKES, config.id, entry)  # nobody else has this id
+        if not objects.create(CONFIG, msgspec.json.format(msgspec.json.encode(config), indent=2)):
+            with suppress(StorageError):  # it leads nowhere, and harms nobody
+                key_value.delete_if(LAKES, config.id, version)
+            raise _exists(url)
+    finally:
+        key_value.close()
+
+
+def open_lake(place: str, metadata: str | None) -> Stores:
+    """Open the stores of a lake; see `tracelake.open`."""
+    url = _url_of(place)
+    directory = _directory(url)
+    if directory is not None and not (directory / CONFIG).is_file():
+        raise _absent(url)
+    objects = open_objects(url)
+    config = _read_config(objects)
+    named = _named(metadata, url) or config.metadata
+    key_value: KeyValueStore | None = None
+    if _may_be_there(named, url):
+        key_value = _open_records(named, url)
+        try:
+            known = key_value.get(LAKES, config.id) is not None
+        except BaseException:
+            key_value.close()
+            raise
+        if known:
+            scoped = ScopedKeyValueStore(key_value, config.id)
+            return Stores(objects, scoped, config, _records_url(named, url))
+        key_value.close()
+    where = _shown(named, url)
+    if metadata is not None and _without_password(named) != config.metadata:
+        raise UsageError(
+            f"{where} is not the metadata of the lake in {shown(url)}, which is in "
+            f"{_shown(config.metadata, url)}; correct the setting `metadata`, or leave it out."
+        )
+    what = "is gone" if key_value is None else f"knows no lake {config.id}"
+    raise DamageError(
+        f"{where} {what}: it leads to all data of the lake in {shown(url)}. Restore it from a backup, or say "
+        "with the setting `metadata` (TRACELAKE_METADATA) where it is now."
+    )
+
+
+def shown(url: str) -> str:
+    """Return the place of a lake for people: the path of a directory, another URL as it is."""
+    directory = _directory(url)
+    return url if directory is None else str(directory)
+
+
+def cache_directory(lake_id: str) -> Path:
+    """Return the directory for copies of parts: safe to delete at any time, and never part of the lake."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    directory = Path(base) / "tracelake" / lake_id
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+    user = hashlib.sha256(str(os.getuid()).encode()).hexdigest()[:8]
+    fallback = Path(tempfile.gettempdir()) / f"tracelake-{user}" / lake_id
+    fallback.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return fallback
+
+
+def _url_of(place: str) -> str:
+    """Return the URL of a place that is a path or a URL. Raises UsageError for one that can be neither."""
+    scheme, slashes, rest = place.partition("://")
+    if slashes and scheme != "file":
+        return place.rstrip("/")
+    path = unquote(rest.removeprefix("localhost")) if slashes else place
+    if (slashes and not path.startswith("/")) or "\0" in path:
+        raise UsageError(f"{place!r} holds no absolute path; write three slashes, as in file:///var/lake")
+    return Path(path).expanduser().resolve().as_uri()
+
+
+def _directory(url: str) -> Path | None:
+    return Path(unquote(url.removeprefix("file://"))) if url.startswith("file://") else None
+
+
+def _named(metadata: str | None, url: str) -> str | None:
+    """Return how `lake.json` names a metadata store, so that a lake that holds its own can be moved."""
+    if metadata is None or metadata == OBJECTS:
+        return metadata
+    directory = _directory(url)
+    if metadata == SQLITE and directory is None:
+        raise UsageError(f"{SQLITE!r} is a file in the lake's directory, and {url} is none; use {OBJECTS!r}.")
+    for word in (OBJECTS, SQLITE) if directory else (OBJECTS,):
+        if metadata == word or _plain(metadata) == _plain(_records_url(word, url)):
+            return word
+    if _plain(metadata)[0] == _plain(url)[0] and f"{_plain(metadata)[1]}/".startswith(f"{_plain(url)[1]}/"):
+        words = f"{SQLITE!r} or {OBJECTS!r}" if directory else repr(OBJECTS)
+        raise UsageError(f"{metadata} lies in the lake itself; metadata there is called {words}.")
+    return metadata
+
+
+def _records_url(metadata: str, url: str) -> str:
+    """Return the URL of a metadata store of the lake at `url`."""
+    if metadata == SQLITE:
+        return f"sqlite{url.removeprefix('file')}/{_DATABASE}"
+    return f"{url}/{_RECORDS}" if metadata == OBJECTS else metadata
+
+
+def _plain(url: str) -> tuple[str, str]:
+    """Return scheme and path so that two spellings of one place are equal; SQLite's are files like others."""
+    scheme, _, rest = url.rstrip("/").partition("://")
+    return ("file" if scheme == "sqlite" else scheme), unquote(rest.removeprefix("localhost"))
+
+
+def _open_records(metadata: str, url: str) -> KeyValueStore:
+    return open_key_value(_records_url(metadata, url))
+
+
+def _may_be_there(metadata: str, url: str) -> bool:
+    """Tell whether a store can be there. One that is not must not be made by looking for it."""
+    scheme, _, rest = _records_url(metadata, url).partition("://")
+    return scheme not in ("sqlite", "file") or Path(unquote(rest.removeprefix("localhost"))).exists()
+
+
+def _shown(metadata: str, url: str) -> str:
+    """Return a metadata store for people: a path where it is a file, never a password."""
+    full = _without_password(_records_url(metadata, url))
+    scheme, _, rest = full.partition("://")
+    return unquote(rest) if scheme in ("sqlite", "file") else full
+
+
+def _without_password(metadata: str) -> str:
+    """Return the URL of a metadata store without passwords; PGPASSWORD or the setting has them on opening."""
+    if not metadata.startswith(("postgresql://", "postgres://")):
+        return metadata
+    parts = urlsplit(metadata)
+    user, at, host = parts.netloc.rpartition("@")
+    query = [
+        item
+        for item in parts.query.split("&")
+        if unquote(item.partition("=")[0]) not in ("password", "sslpassword")
+    ]
+    return parts._replace(netloc=user.partition(":")[0] + at + host, query="&".join(query)).geturl()
+
+
+def _check_empty(url: str) -> None:
+    """Raise where a lake, or something else, is at `url`. Nothing is made by looking."""
+    directory = _directory(url)
+    if directory is not None:
+        if not directory.exists():
+            return
+        names = {path.name for path in directory.iterdir()} if directory.is_dir() else {""}
+    else:
+        objects = open_objects(url)
+        if objects.head(CONFIG) is not None:
+            raise _exists(url)
+        found = (info.path.partition("/")[0] for info in objects.list(""))
+        names = {next((name for name in found if name not in _LEFT_BY_INIT), _RECORDS)}
+    if CONFIG in names:
+        raise _exists(url)
+    if not names <= set(_LEFT_BY_INIT):
+        what = "no empty place" if directory is None else "not an empty directory"
+        raise UsageError(f"{shown(url)} is {what}; choose another place for the lake.")
+
+
+def _read_config(objects: ObjectStore) -> LakeConfig:
+    try:
+        data = objects.get(CONFIG)
+    except NotFoundError:
+        raise _absent(objects.url) from None
+    try:
+        version = msgspec.json.decode(data, type=_Format).version
+        if version != FORMAT_VERSION:
+            raise DamageError(f"the lake has format {version}; this release reads {FORMAT_VERSION}.")
+        return msgspec.json.decode(data, type=LakeConfig)
+    except msgspec.MsgspecError as error:
+        raise DamageError(
+            f"{shown(objects.url)}/{CONFIG} cannot be read: {error}. Restore it from a backup."
+        ) from error
+
+
+def _absent(url: str) -> LakeNotFoundError:
+    if url.startswith("memory://"):
+        return LakeNotFoundError(
+            f"no lake in {url} in this process, and no other one shares its memory. Make one with tracelake.init."
+        )
+    return LakeNotFoundError(
+        f"no lake in {shown(url)}. Make one with `tracelake init {shown(url)}`, or name another with --lake."
+    )
+
+
+def _exists(url: str) -> LakeExistsError:
+    return LakeExistsError(f"there is a lake in {shown(url)} already; open it, or choose another place.")

@@ -1,0 +1,7 @@
+"""The servers of the storage tests, for lakes that are kept on them."""
+
+from __future__ import annotations
+
+from tests.storage.conftest import postgres, s3
+
+__all__ = ["postgres", "s3"]

@@ -1,0 +1,266 @@
+"""Where a lake is and where its metadata is: made once, found again, never taken for another."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.pipeline.spans import a_line, a_span
+from tests.storage.servers.postgres import PostgresServer
+from tests.storage.servers.s3 import S3Server
+from tracelake import DamageError, LakeExistsError, LakeNotFoundError, StorageError, UsageError
+from tracelake.pipeline.executors import InProcess, Spark
+from tracelake.place import LAKES, make_lake
+from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
+from tracelake.testing import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
+
+
+def metadata_of(lake: Path) -> str:
+    """Return what `lake.json` says of the metadata."""
+    said: str = json.loads((lake / "lake.json").read_text())["metadata"]
+    return said
+
+
+@pytest.mark.parametrize("metadata", [None, "objects", "sqlite", "SQLITE URL", "FILE URL"])
+def test_a_lake_that_holds_its_metadata_can_be_moved(tmp_path: Path, metadata: str | None) -> None:
+    """Whether it is named by a word or a URL, metadata in the lake's directory goes where the directory goes."""
+    one = tmp_path / "a lake"
+    urls = {"SQLITE URL": f"sqlite://{one}/metadata.db", "FILE URL": f"{one.as_uri()}/metadata/"}
+    with tracelake.init(one.as_uri(), metadata=urls.get(metadata or "", metadata)) as lake:
+        ingest(lake, tmp_path)
+    assert metadata_of(one) == ("objects" if metadata in ("objects", "FILE URL") else "sqlite")
+    moved = shutil.move(one, tmp_path / "elsewhere")
+    with tracelake.open(moved) as lake:
+        assert lake.place == str(tmp_path / "elsewhere")
+        assert lake.table("spans").info().rows == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "metadata", "said"),
+    [
+        ("DIR", "DIR URL", "is called 'sqlite' or 'objects'"),
+        ("DIR", "DIR URL/more", "is called 'sqlite' or 'objects'"),
+        ("DIR", "nonsense", "names no key-value store"),
+        ("s3://bucket/a", "sqlite", "s3://bucket/a is none; use 'objects'"),
+        ("s3://bucket/a", "s3://bucket/a/b", "is called 'objects'"),
+        ("file://host/a", None, "three slashes"),
+        ("ftp://host/a", None, "names no object store"),
+    ],
+)
+def test_places_that_cannot_be(tmp_path: Path, place: str, metadata: str | None, said: str) -> None:
+    """Each is refused with the way out, and nothing is made."""
+    lake = tmp_path / "lake"
+    with pytest.raises(UsageError, match=said):
+        tracelake.init(
+            place.replace("DIR", str(lake)), metadata=metadata and metadata.replace("DIR URL", lake.as_uri())
+        )
+    assert not list(lake.glob("lake.json"))
+
+
+def test_one_database_holds_many_lakes(tmp_path: Path, postgres: PostgresServer) -> None:
+    """Lakes in one table keep apart: each has its own history, and none is opened with another's metadata."""
+    url = postgres.url(postgres.new_schema())
+    for number in range(2):
+        with tracelake.init(tmp_path / f"lake{number}", metadata=url) as lake:
+            ingest(lake, tmp_path, spans=number + 1)
+    for number in range(2):
+        with tracelake.open(tmp_path / f"lake{number}") as lake:
+            assert (lake.table("spans").info().rows, len(lake.log())) == (number + 1, 1)
+            assert lake.verify().ok
+    tracelake.init(tmp_path / "third").close()
+    with pytest.raises(
+        UsageError, match=r"is not the metadata of the lake in .*third, which is in .*metadata\.db"
+    ):
+        tracelake.open(tmp_path / "third", metadata=url)
+
+
+def test_metadata_that_was_moved_is_named_on_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `lake.json` says is overridden, for this one lake; metadata that is gone is not made anew."""
+    before, after = tmp_path / "before.db", tmp_path / "after.db"
+    with tracelake.init(tmp_path / "lake", metadata=f"sqlite://{before}") as lake:
+        ingest(lake, tmp_path)
+    before.rename(after)
+    with pytest.raises(DamageError, match=r"before\.db is gone.*TRACELAKE_METADATA"):
+        tracelake.open(tmp_path / "lake")
+    assert not before.exists()
+    monkeypatch.setenv("TRACELAKE_METADATA", f"sqlite://{after}")
+    with tracelake.open(tmp_path / "lake") as lake:
+        assert lake.table("spans").info().rows == 1
+    open_key_value(f"sqlite://{before}").close()
+    with pytest.raises(DamageError, match=r"before\.db knows no lake [0-9a-f]{32}: it leads to all data"):
+        tracelake.open(tmp_path / "lake", metadata=f"sqlite://{before}")
+    with pytest.raises(UsageError, match=r"absent\.db is not the metadata of the lake"):
+        tracelake.open(tmp_path / "lake", metadata=f"sqlite://{tmp_path}/absent.db")
+    assert not (tmp_path / "absent.db").exists()
+
+
+def test_a_password_is_used_and_not_kept(
+    tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The URL that was given may hold a password; `lake.json` does not, nor does an error."""
+    url = postgres.url(postgres.new_schema())
+    secret = url.replace("tests@", "tests:s3cret@") + "&password=s3cret2&sslpassword=s3cret3"
+    tracelake.init(tmp_path / "lake", metadata=secret).close()
+    assert metadata_of(tmp_path / "lake") == url
+    tracelake.open(tmp_path / "lake").close()
+    monkeypatch.setenv("TRACELAKE_METADATA", secret)
+    tracelake.open(tmp_path / "lake").close()
+    tracelake.init(tmp_path / "other", metadata="sqlite").close()
+    with pytest.raises(UsageError, match="is not the metadata") as caught:
+        tracelake.open(tmp_path / "other")
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["file", "s3"])
+def test_init_that_was_killed_is_repeated(
+    backend: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before or after any call to a store, `init` leaves a whole lake or none, and can be run again."""
+
+    def crashing_objects(url: str) -> ObjectStore:
+        return CrashingObjectStore(open_objects(url), crash)
+
+    def crashing_key_value(url: str) -> KeyValueStore:
+        return CrashingKeyValueStore(open_key_value(url), crash)
+
+    s3: S3Server | None = request.getfixturevalue("s3") if backend == "s3" else None
+    killed = 0
+    for after in (False, True):
+        for at in range(1, 100):
+            url = s3.url() if s3 else str(tmp_path / f"lake-{at}-{after}")
+            crash = CrashPoint(at, after=after)
+            with monkeypatch.context() as patch:
+                patch.setattr("tracelake.place.open_objects", crashing_objects)
+                patch.setattr("tracelake.place.open_key_value", crashing_key_value)
+                try:
+                    make_lake(url, None, 8)
+                except Crashed:
+                    killed += 1
+                else:
+                    break
+            try:
+                tracelake.open(url).close()
+            except LakeNotFoundError:
+                tracelake.init(url).close()
+            with pytest.raises(LakeExistsError):
+                tracelake.init(url)
+    assert killed >= 4
+
+
+@pytest.mark.parametrize("metadata", ["sqlite", "objects", "s3", "postgresql"])
+def test_of_many_that_make_a_lake_at_once_one_does(
+    metadata: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """One `init` wins, the others say that there is a lake, and the metadata knows the winner alone."""
+    place = str(tmp_path / "lake")
+    if metadata == "s3":
+        server: S3Server = request.getfixturevalue("s3")
+        place, metadata = server.url(), "objects"
+    records = f"{tmp_path.as_uri()}/lake/metadata" if place.startswith("/") else f"{place}/metadata"
+    if metadata == "postgresql":
+        database: PostgresServer = request.getfixturevalue("postgres")
+        records = metadata = database.url(database.new_schema())
+    if metadata == "sqlite":
+        records = f"sqlite://{place}/metadata.db"
+    made, lost = [], []
+    barrier = threading.Barrier(6)
+
+    def make() -> None:
+        barrier.wait()
+        try:
+            with tracelake.init(place, metadata=metadata) as lake:
+                made.append(lake.config.id)
+        except LakeExistsError as error:
+            lost.append(error)
+
+    threads = [threading.Thread(target=make) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(made), len(lost)) == (1, 5)
+    with contextlib.closing(open_key_value(records)) as store:
+        assert [entry.key for entry in store.scan(LAKES)] == made
+
+
+def test_a_place_in_a_bucket_must_be_empty(s3: S3Server) -> None:
+    """Where other objects are, no lake is made; and where there is none, none is opened."""
+    url = s3.url()
+    with pytest.raises(LakeNotFoundError, match=f"tracelake init {url}"):
+        tracelake.open(url)
+    open_objects(url).put("some/thing", b"")
+    with pytest.raises(UsageError, match="no empty place"):
+        tracelake.init(url)
+    assert [info.path for info in open_objects(url).list("")] == ["some/thing"]
+
+
+@pytest.mark.parametrize("change", ["bucket", "endpoint", "database", "port"])
+def test_stores_that_are_not_there(
+    change: str, s3: S3Server, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is one sentence that says what to do, after a bounded time."""
+    if change == "endpoint":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    attempts: dict[str, tuple[Callable[[], object], str]] = {
+        "bucket": (lambda: tracelake.init("s3://no-such-bucket/lake"), "the bucket is not there; make it"),
+        "endpoint": (lambda: tracelake.open(s3.url()), r"http://127\.0\.0\.1:9 does not answer"),
+        "database": (
+            lambda: tracelake.init(tmp_path, metadata=postgres.url().replace("/postgres", "/none")),
+            '"none" does not exist; make the database',
+        ),
+        "port": (
+            lambda: tracelake.init(tmp_path, metadata="postgresql://tests@127.0.0.1:9/postgres"),
+            "Connection refused; check that it runs",
+        ),
+    }
+    attempt, said = attempts[change]
+    with pytest.raises(StorageError, match=said) as caught:
+        attempt()
+    assert "\n" not in str(caught.value)
+
+
+def test_spark_cannot_reach_a_lake_in_memory(tmp_path: Path) -> None:
+    """Its tasks run in this process; who asks for Spark is told why not. Closed and opened, it is still there."""
+    url = f"memory://{uuid.uuid4().hex}"
+    with pytest.raises(LakeNotFoundError, match="in this process"):
+        tracelake.open(url)
+    with tracelake.init(url) as lake:
+        (tmp_path / "0.jsonl").write_bytes(a_line(a_span(0, 0)))
+        with pytest.raises(UsageError, match="in the memory of this process"):
+            lake.ingest(tmp_path / "0.jsonl", master="local[2]")
+        with pytest.raises(UsageError, match="in the memory of this process"):
+            lake.pipeline(executor=Spark())
+        assert lake.ingest(tmp_path / "0.jsonl").spans_new == 1
+    with tracelake.open(url) as lake:
+        assert lake.table("spans").info().rows == 1
+
+
+def test_a_bad_copy_is_no_damage(tmp_path: Path) -> None:
+    """A copy that was altered or removed is made again; a part that is gone from the store is named."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
+        ingest(lake, tmp_path)
+        table = lake.table("spans")
+        (copy,) = map(Path, table.files())
+        for change in (lambda: copy.write_bytes(b"x"), copy.unlink):
+            change()
+            assert table.to_arrow(["name"]).num_rows == 1
+        (part,) = lake.objects.list("shards/spans/parts/")
+        lake.objects.delete(part.path)
+        copy.unlink()
+        with pytest.raises(DamageError, match=f"a part is gone: .*{part.path}"):
+            table.to_arrow()
+
+
+def ingest(lake: tracelake.Lake, folder: Path, spans: int = 1) -> None:
+    """Put some spans in, without Spark."""
+    file = folder / f"{spans}.jsonl"
+    file.write_bytes(a_line(*(a_span(number, 0) for number in range(spans))))
+    assert lake.ingest(file, executor=InProcess()).spans_new == spans
