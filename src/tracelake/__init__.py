@@ -44,6 +44,7 @@ from tracelake.records import (
 )
 
 if _TYPE_CHECKING:
+    from tracelake.changes import Changes
     from tracelake.lake import Lake, init, open
     from tracelake.pipeline.continuous import InboxPipeline
     from tracelake.table import Table
@@ -52,6 +53,7 @@ __version__ = _version("tracelake")
 
 __all__ = [
     "BadInput",
+    "Changes",
     "CommitInfo",
     "DamageError",
     "DecodeError",
@@ -86,6 +88,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Changes": "changes",
     "InboxPipeline": "pipeline.continuous",
     "Lake": "lake",
     "Table": "table",
@@ -95,7 +98,9 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what brings DuckDB, Polars and tantivy along only when it is used: `tracelake --help` is quick."""
+    """Import what brings DuckDB, Polars, tantivy or Spark along only when it is used, so that commands are quick."""
+    if name == "spark":
+        return _import_module("tracelake.spark")
     if name in _LAZY:
         return getattr(_import_module(f"tracelake.{_LAZY[name]}"), name)
     raise AttributeError(f"module 'tracelake' has no attribute {name!r}")

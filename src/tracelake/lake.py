@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tracelake._errors import RefNotFoundError, UsageError
 from tracelake._settings import find_lake, find_metadata
+from tracelake.lake_tables import LakeTables
 from tracelake.limits import BUCKETS_DEFAULT, EPOCH_MIN_S, TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.executors import Executor, InProcess, Spark
@@ -88,7 +89,7 @@ def open(place: str | os.PathLike[str] | None = None, *, metadata: str | None = 
     return Lake(open_lake(found, find_metadata(metadata)))
 
 
-class Lake:
+class Lake(LakeTables):
     """One lake. Threads may share it; `close` it, or use it in a `with` block."""
 
     def __init__(self, stores: Stores) -> None:
@@ -239,7 +240,7 @@ class Lake:
         view = self._view
         if view is None or view[0] != head or view[1].is_old:
             entries = {} if head is None else self._repository.entries(head)
-            view = (head, View(entries, self._key_value, self.objects, self.config.buckets, self._cache))
+            view = (head, View(entries, self.stores, self.config.buckets, self._cache, head))
             self._view = view
         return view[1]  # not self._view, which another thread may have changed
 

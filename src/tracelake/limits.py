@@ -33,6 +33,22 @@ BUCKETS_DEFAULT: Final = 8
 """Hash buckets of a new lake."""
 ROW_GROUP_ROWS: Final = 16_384
 """Rows of one Parquet row group: small enough for point reads, large enough to compress."""
+STATISTICS_TEXT_MAX_CHARS: Final = 40
+"""A part keeps the least and greatest text of a column only where neither is longer."""
+SPLIT_MIN_BYTES: Final = 32 * MIB
+"""Parts are read by one task together until they have so many bytes, as stored."""
+SPLIT_BATCH_ROWS: Final = 8_192
+"""Rows of one Arrow batch that a task yields."""
+STAGED_ROWS_MAX_BYTES: Final = 64 * MIB
+"""Arrow bytes that a task that writes to a table of the user holds before it writes pieces."""
+STAGED_ROWS_AGE_MAX_S: Final = 24 * 3600.0
+"""Pieces that are older were left behind by a killed writer: no write takes so long."""
+SMALL_PARTS_MAX_BYTES: Final = 8 * MIB
+"""Pieces of one bucket become one part where they are not larger together, else a part each."""
+UPPER_MISMATCHES_MAX: Final = 100
+"""Other writers that may be faster, one after the other, before such a write is given up."""
+LISTEN_POLL_S: Final = 0.5
+"""How often a listener looks for new commits."""
 CHECKED_PARTS_MAX: Final = 100_000
 """Parts that a process remembers to have compared with their checksums; beyond that it compares them again."""
 PIPELINE_PAUSE_MAX_S: Final = 15.0

@@ -1,24 +1,35 @@
-"""A table as of one commit, read through DuckDB: parts less retracted rows."""
+"""A table as of one commit, for Arrow, Polars, DuckDB and Spark."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import duckdb
 import polars as pl
 import pyarrow as pa
 
-from tracelake._errors import DamageError, NotFoundError, QueryError
+from tracelake._errors import DamageError, NotFoundError, UsageError
+from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.records import TableInfo
-from tracelake.shards.buckets import bucket_of
-from tracelake.shards.model import Part
-from tracelake.shards.parts import check_part
-from tracelake.shards.rows import literal, quoted, rows_sql
-from tracelake.shards.store import Snapshot
-from tracelake.storage import LocalFiles
+from tracelake.scan import Scan, connection
+from tracelake.shards.rows import literal, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where another process finds the same table: the lake, and the commit."""
+
+    lake: str
+    at: str
+
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -41,20 +52,14 @@ class Table:
     """One table of one commit. It never changes; ask the lake again for a newer one."""
 
     def __init__(
-        self,
-        name: str,
-        schema: pa.Schema,
-        snapshot: Snapshot,
-        files: LocalFiles,
-        buckets: int,
-        renew: Callable[[], None] = lambda: None,
+        self, name: str, scan: Scan, origin: Origin | None = None, renew: Callable[[], None] = lambda: None
     ) -> None:
         """`renew` is called before parts are read: it makes the lease on them hold on, or raises ExpiredError."""
         self.name = name
-        self.schema = schema
-        self._snapshot = snapshot
-        self._files = files
-        self._buckets = buckets
+        self.schema = scan.layout.schema
+        self.scan = scan
+        self._files = scan.open_files()  # copies that `sql` and `files` name stay as long as the table
+        self._origin = origin
         self._renew = renew
 
     def to_arrow(
@@ -76,7 +81,8 @@ class Table:
             QueryError: a column, condition or order that DuckDB refuses.
             DamageError: a part is missing or damaged.
         """
-        return self._select(self._snapshot, columns, where, order_by, limit)
+        with self._leased(), self._files.in_use():
+            return self.scan.select(self._files, columns, where, order_by, limit)
 
     def to_polars(
         self,
@@ -95,49 +101,80 @@ class Table:
         self.check()
         return (connection or duckdb.connect()).sql(self.sql())
 
+    def to_spark(
+        self, spark: SparkSession, columns: Sequence[str] | None = None, where: str | None = None
+    ) -> DataFrame:
+        """Return a Spark frame, read by tasks of its own, a part each; small parts together.
+
+        Args:
+            spark: a session; format `tracelake` is registered with it, if it is not.
+            columns: names of columns; all by default. Spark does not tell sources which ones a query needs, so
+                name them here where rows are wide.
+            where: a DuckDB condition. Spark's own filters are handed down too.
+
+        Raises:
+            UsageError: the lake is still empty, or not reachable from other processes.
+        """
+        from pyspark_tracelake import DefaultSource  # noqa: PLC0415  slow to import
+
+        if self._origin is None:
+            raise UsageError(
+                f"table {self.name} cannot be read by other processes: the lake is still empty, or in memory."
+            )
+        spark.dataSource.register(DefaultSource)
+        reader = (
+            spark.read.format("tracelake").option("lake", self._origin.lake).option("at", self._origin.at)
+        )
+        if columns is not None:
+            reader = reader.option("columns", json.dumps(list(columns)))
+        if where is not None:
+            reader = reader.option("where", where)
+        return reader.load(self.name)
+
     def files(self) -> list[str]:
         """Return the Parquet files of the table. With retractions, they hold more rows than the table: see `sql`."""
         with self._leased():
-            return [self._files.file(part.path) for part in self._snapshot.parts]
+            return [self._files.file(part.path) for part in self.scan.snapshot.parts]
 
     def info(self) -> TableInfo:
         """Return totals."""
+        snapshot = self.scan.snapshot
         return TableInfo(
             name=self.name,
             rows=self._rows(),
-            parts=len(self._snapshot.parts),
-            bytes=sum(part.size_bytes for part in self._snapshot.parts),
-            upper=self._snapshot.as_of + 1,
+            parts=len(snapshot.parts),
+            bytes=sum(part.size_bytes for part in snapshot.parts),
+            upper=snapshot.as_of + 1,
         )
 
     @_in_use
     def _rows(self) -> int:
-        if self._snapshot.rows is not None:
-            return self._snapshot.rows
+        if self.scan.snapshot.rows is not None:
+            return self.scan.snapshot.rows
         self.check()
         with self._leased(), connection() as db:
             ((count,),) = db.sql(f"select count(*) from ({self.sql()})").fetchall()
         return int(count)
 
+    def splits(self, where: str | None = None) -> list[Scan]:
+        """Return the table cut into tasks of any engine, leaving out parts without rows of a DuckDB condition.
+
+        Each can be pickled, and `batches(columns, where)` yields its rows; the condition is applied there.
+        """
+        self._renew()
+        return self.scan.where(where).splits()
+
     def lookup(self, trace_ids: Sequence[str], columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of some traces, reading only parts that may hold them."""
-        buckets = {bucket_of(key, self._buckets) for key in trace_ids}
-        low, high = min(trace_ids, default=""), max(trace_ids, default="")
-        narrow = self._snapshot.narrow(
-            lambda part: (
-                part.bucket in buckets
-                and (not part.first_key or (part.first_key <= high and part.last_key >= low))
-            )
-        )
-        wanted = ", ".join(literal(key) for key in trace_ids)
-        return self._select(narrow, columns, f"trace_id in ({wanted})" if wanted else "false")
+        wanted = ", ".join(map(literal, trace_ids))
+        return self.to_arrow(columns, f"trace_id in ({wanted})" if wanted else "false")
 
     @_in_use
     def content_hash(self) -> str:
         """Return a hash of all rows, without their transaction numbers: the same rows in any order and layout,
         reached by any transactions, give the same hash."""
         self.check()
-        names = ", ".join(quoted(field.name) for field in self.schema if field.name != "transaction")
+        names = ", ".join(quoted(field.name) for field in self.schema if field != TRANSACTION_FIELD)
         with self._leased(), connection() as db:
             ((count, total),) = db.sql(f"""
                 select count(*), coalesce(sum(md5_number_lower(to_json(row({names}))::varchar)), 0)
@@ -147,8 +184,8 @@ class Table:
 
     def check(self) -> None:
         """Read parts that were not read before, to see that they are what was written. Raises DamageError."""
-        with self._leased():
-            self._check(self._snapshot)
+        with self._leased(), self._files.in_use():
+            self.scan.check(self._files)
 
     @contextmanager
     def _leased(self) -> Iterator[None]:
@@ -160,92 +197,7 @@ class Table:
             self._renew()
             raise
 
-    @_in_use
-    def _check(self, snapshot: Snapshot) -> None:
-        self._check_parts((*snapshot.parts, *snapshot.history))
-
-    def _check_parts(self, parts: Sequence[Part]) -> None:
-        try:
-            self._files.fetch([part.path for part in parts])
-            for part in parts:
-                self._check_part(part)
-        except NotFoundError as error:
-            raise DamageError(
-                f"a part is gone: {error}. `tracelake verify` names all that is wrong."
-            ) from error
-
-    def _check_part(self, part: Part) -> None:
-        try:
-            check_part(self._files.file(part.path), part)
-        except DamageError:
-            if not self._files.forget(part.path):
-                raise
-            # Only the copy was bad, perhaps: a disk that failed, or a file that somebody removed.
-            check_part(self._files.file(part.path), part)
-
     def sql(self) -> str:
         """Return the DuckDB query that reads the table. It does not notice flipped bits: `check` does."""
         with self._leased():
-            return self._sql(self._snapshot)
-
-    @_in_use
-    def _select(
-        self,
-        snapshot: Snapshot,
-        columns: Sequence[str] | None = None,
-        where: str | None = None,
-        order_by: str | None = None,
-        limit: int | None = None,
-    ) -> pa.Table:
-        names = ", ".join(quoted(column) for column in columns) if columns is not None else "*"
-        rest = f" where {where}" if where else ""
-        rest += f" order by {order_by}" if order_by else ""
-        rest += f" limit {int(limit)}" if limit is not None else ""
-        with self._leased(), connection() as db:
-            self._check(snapshot)
-            query = f"select {names} from ({self._sql(snapshot)}){rest}"
-            rows: pa.Table = select(db, query).to_arrow_table()
-        return rows
-
-    def _sql(self, snapshot: Snapshot) -> str:
-        self._check_parts(snapshot.retractions)
-        return rows_sql(snapshot, self._files.file, self.schema.names, self.schema)
-
-
-@contextmanager
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a DuckDB connection, and turn its errors into ours.
-
-    Connections share one in-memory database, which is quicker than one each; make temporary tables and
-    views only, which nobody else sees.
-    """
-    db = _database().cursor()
-    try:
-        yield db
-    except duckdb.IOException as error:
-        raise DamageError(
-            f"a part cannot be read: {error}. Run `tracelake verify` to see all that is wrong."
-        ) from error
-    except duckdb.InvalidInputException as error:
-        if "parquet" in str(error).lower():
-            raise DamageError(f"a part cannot be read: {error}. Run `tracelake verify`.") from error
-        raise QueryError(f"DuckDB refuses the query: {error}") from error
-    except duckdb.Error as error:
-        raise QueryError(f"DuckDB refuses the query: {error}") from error
-    finally:
-        db.close()
-
-
-def select(db: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyRelation:
-    """Run one SELECT. Anything else is refused: statements that write, and settings, would outlive the query."""
-    statements = db.extract_statements(query)
-    if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
-        raise QueryError(
-            "a lake is read by one SELECT statement here, and changed by `tracelake ingest` only."
-        )
-    return db.sql(query)
-
-
-@cache
-def _database() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect()
+            return self.scan.sql(self._files)

@@ -17,19 +17,19 @@ from tracelake._errors import DamageError, NotFoundError, TracelakeError
 from tracelake.journal.model import Step
 from tracelake.journal.store import Journal
 from tracelake.pipeline.progress import OnProgress, Progress
-from tracelake.pipeline.publish import INDEX_ENTRY
+from tracelake.pipeline.publish import INDEX_ENTRY, SPANS_ENTRY, TRACES_ENTRY
 from tracelake.pipeline.traces import TRACES, aggregate_sql
 from tracelake.records import Finding, VerifyReport
+from tracelake.scan import connection
 from tracelake.search.finalize import read_manifest
 from tracelake.search.model import Manifest
 from tracelake.search.verify import verify_parts
 from tracelake.shards.leases import Leases
 from tracelake.shards.model import Batch, BatchRef, Part
-from tracelake.shards.rows import rows_by_time
+from tracelake.shards.rows import quoted, rows_by_time
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.table import connection
-from tracelake.versions.model import Commit, IndexAt, Reference
+from tracelake.versions.model import Commit, IndexAt, Reference, TableAt
 from tracelake.versions.store import COMMITS, TRANSACTION, Repository
 from tracelake.view import View
 
@@ -40,7 +40,8 @@ _TABLES: Final = ("spans", "traces")
 class _Committed:
     """One commit of the history, and what it names."""
 
-    transaction: int
+    transaction: int | None
+    """None for a commit of another kind, such as a write to a table of the user."""
     commit: Commit
     entries: dict[str, Reference]
 
@@ -83,6 +84,9 @@ class Verifier:
         transactions = self._built_transactions()  # listed first: what is built later is no concern of ours
         commits = self._check_commits(transactions)
         tables = {name: self._read_batches(shard, transactions) for name, shard in self._shards.items()}
+        user_tables = self._user_tables(commits)
+        for name, time in user_tables.items():
+            tables[name] = self._read_batches(Shard(name, self._key_value, self._objects), time + 1)
         parts = [
             (name, batch, part)
             for name, came in tables.items()
@@ -99,6 +103,8 @@ class Verifier:
         self._leases.close()
         if not self._findings:  # on whole parts only: a scan over a damaged one says nothing new
             self._check_tables()
+            for name in user_tables:
+                self._check_user_table(name)
         return VerifyReport(
             commits=len(commits),
             transactions=transactions,
@@ -144,9 +150,12 @@ class Verifier:
             except DamageError as error:
                 self._find_object("commit", f"{COMMITS}{following}.json", error)
                 return found
-            numbers.append(int(commit.metadata[TRANSACTION]))
+            number = commit.metadata.get(TRANSACTION)
+            if number is not None:
+                numbers.append(int(number))
             try:
-                found.append(_Committed(numbers[-1], commit, self._repository.entries(following)))
+                entries = self._repository.entries(following)
+                found.append(_Committed(None if number is None else int(number), commit, entries))
             except DamageError as error:
                 self._find("damaged", "commit", f"{COMMITS}{following}.json", str(error))
             following = commit.parents[0] if commit.parents else None
@@ -241,6 +250,8 @@ class Verifier:
         counted = {batch.lower: batch.counts for batch in came.batches if batch.counts}
         for committed in commits:
             t, metadata = committed.transaction, committed.commit.metadata
+            if t is None:
+                continue
             said = {name: int(metadata[f"spans_{name}"]) for name in ("new", "replaced", "repeated")}
             step = self._steps.get(t)
             if step is not None:
@@ -262,6 +273,8 @@ class Verifier:
         """Read all manifests, and verify the newest, whose parts are those of all: return it."""
         newest: tuple[str, Manifest] | None = None
         for committed in commits:
+            if committed.transaction is None:
+                continue
             reference = committed.entries.get(INDEX_ENTRY)
             if not isinstance(reference, IndexAt):
                 detail = f"it names no {INDEX_ENTRY}"
@@ -319,6 +332,32 @@ class Verifier:
                 select trace_id, 'differs from what its spans make' from
                 ((from made except all from stored) union all (from stored except all from made)) limit 10""",
         )
+
+    @staticmethod
+    def _user_tables(commits: list[_Committed]) -> dict[str, int]:
+        """Return the tables of the user that the newest commit names, and as of when."""
+        named = commits[0].entries if commits else {}
+        return {
+            reference.shard: reference.as_of
+            for name, reference in named.items()
+            if isinstance(reference, TableAt) and name not in (SPANS_ENTRY, TRACES_ENTRY)
+        }
+
+    def _check_user_table(self, name: str) -> None:
+        """Check that what describes a table can be read, and that no two rows have one key."""
+        try:
+            table = self._view("main").table(name)
+        except TracelakeError as error:
+            self._find("damaged", "table", name, str(error))
+            return
+        if key := ", ".join(map(quoted, table.scan.layout.bucketed_by)):
+            with connection() as db:
+                found = db.sql(
+                    f"select row({key})::varchar, 'is the key of ' || count(*) || ' rows' "
+                    f"from ({table.sql()}) group by {key} having count(*) > 1 limit 10"
+                ).to_arrow_table()
+            for value, detail in zip(*(column.to_pylist() for column in found.columns), strict=True):
+                self._find("mismatch", "table", f"{name}: {value}", detail)
 
     def _report_rows(self, table: str, found: pa.Table) -> None:
         for trace_id, detail in zip(*(column.to_pylist() for column in found.columns), strict=True):

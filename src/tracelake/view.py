@@ -10,22 +10,26 @@ from typing import Final
 import pyarrow as pa
 
 from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
-from tracelake.limits import LEASE_S, PART_COPIES_MAX_BYTES, SEARCH_HITS_MAX
+from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.publish import INDEX_ENTRY
 from tracelake.pipeline.traces import TRACES
+from tracelake.predicates import Layout
 from tracelake.records import Hit, Row, TableInfo, Trace
+from tracelake.scan import Scan, connection, select
 from tracelake.search.documents import document_text
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
 from tracelake.search.query import RawHit, Searcher
 from tracelake.shards.leases import Leases
 from tracelake.shards.store import EMPTY, Shard, Snapshot
-from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore
-from tracelake.table import Table, connection, select
+from tracelake.table import Origin, Table
+from tracelake.user_tables.spec import read_spec
+from tracelake.user_tables.write import Stores
 from tracelake.versions.model import IndexAt, Reference, TableAt
 
 SCHEMAS: Final = {"spans": SPANS_TABLE, "traces": TRACES}
+_TABLES: Final = "tables/"
 _TRACE_ID: Final = re.compile(r"[0-9a-f]{6,32}")
 _HIT_COLUMNS: Final = ("trace_id", "span_id", "transaction", "service", "name", "start_ns")
 _TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "events")
@@ -37,35 +41,48 @@ class View:
     def __init__(
         self,
         entries: dict[str, Reference],
-        key_value: KeyValueStore,
-        objects: ObjectStore,
+        stores: Stores,
         buckets: int,
         cache: Path,
+        commit_id: str | None,
     ) -> None:
-        self._objects = objects
+        self._objects = stores.objects
+        self._key_value = stores.key_value
+        self._buckets = buckets
         self._cache = cache
         self._entries = entries
+        url = stores.objects.url
+        self._origin = None if commit_id is None or url.startswith("memory://") else Origin(url, commit_id)
         cache.mkdir(parents=True, exist_ok=True)
-        parts = cache / "parts"
-        parts.mkdir(exist_ok=True)
-        self._files = LocalFiles(objects, parts, PART_COPIES_MAX_BYTES)
         self._leases = Leases()
         self._opened_s = time.monotonic()
-        self._tables = {
-            name: Table(
-                name, schema, self._snapshot(name, key_value), self._files, buckets, self._leases.renew
-            )
-            for name, schema in SCHEMAS.items()
-        }
+        named = (name.removeprefix(_TABLES) for name in entries if name.startswith(_TABLES))
+        self._names = [*SCHEMAS, *sorted(set(named) - set(SCHEMAS))]
+        self._tables = {name: self._open(name) for name in SCHEMAS}
         self._searcher: Searcher | None = None
 
-    def _snapshot(self, name: str, key_value: KeyValueStore) -> Snapshot:
-        reference = self._entries.get(f"tables/{name}")
+    def _open(self, name: str) -> Table:
+        scan = Scan(self._objects.url, str(self._cache / "parts"), self.layout(name), self._snapshot(name))
+        return Table(name, scan, self._origin, self._leases.renew)
+
+    def layout(self, name: str) -> Layout:
+        """Return the columns and buckets of a table of this view."""
+        if name in SCHEMAS:
+            return Layout(SCHEMAS[name], ("trace_id",), self._buckets)
+        return read_spec(self._objects, name).layout()
+
+    def _snapshot(self, name: str) -> Snapshot:
+        reference = self._entries.get(_TABLES + name)
         if not isinstance(reference, TableAt):
             return EMPTY  # the lake is still empty
-        shard = Shard(reference.shard, key_value, self._objects)
-        lease = self._leases.take(shard, key_value)
+        shard = Shard(reference.shard, self._key_value, self._objects)
+        lease = self._leases.take(shard, self._key_value)
         return shard.snapshot(reference.as_of, lease.state)
+
+    def time_of(self, name: str) -> int:
+        """Return the time as of which the commit names a table, -1 for none of its rows."""
+        reference = self._entries.get(_TABLES + self.table(name).name)
+        return reference.as_of if isinstance(reference, TableAt) else -1
 
     @property
     def is_old(self) -> bool:
@@ -78,22 +95,25 @@ class View:
 
     def table(self, name: str) -> Table:
         """Return a table. Raises TableNotFoundError."""
+        if name not in self._names:
+            raise TableNotFoundError(f"no table {name!r}; there are {', '.join(self._names)}.")
         if name not in self._tables:
-            raise TableNotFoundError(f"no table {name!r}; there are {', '.join(self._tables)}.")
+            self._tables[name] = self._open(name)
         return self._tables[name]
 
     def tables(self) -> list[TableInfo]:
         """Return all tables."""
-        return [table.info() for table in self._tables.values()]
+        return [self.table(name).info() for name in self._names]
 
     def sql(self, query: str) -> pa.Table:
         """Run a DuckDB query, one SELECT, over the tables. Raises QueryError."""
-        with connection() as db, self._files.in_use():
-            for table in self._tables.values():
+        with connection() as db, self._tables["spans"].scan.open_files().in_use():
+            for name in self._names:
                 # One that is not named need not be there: its parts may be far away.
-                if table.name in query.lower():
+                if name in query.lower():
+                    table = self.table(name)
                     table.check()
-                    db.execute(f'create temp view "{table.name}" as {table.sql()}')
+                    db.execute(f'create temp view "{name}" as {table.sql()}')
             result: pa.Table = select(db, query).to_arrow_table()
             return result
 

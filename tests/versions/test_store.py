@@ -119,6 +119,60 @@ def test_altered_objects_are_damage() -> None:
             repository.entries(head)
 
 
+def test_a_write_beside_the_pipeline_keeps_what_others_named() -> None:
+    """A commit of entries carries all other entries, the last transaction, and no table back in time."""
+    repository = a_repository()
+    empty = commit_mine(repository, -1)
+    assert repository.transaction_of(empty) == -1
+    first = commit(repository, 0)
+    ahead, late = commit_mine(repository, 4), commit_mine(repository, 3)
+    assert late == ahead, "the head names a later time already"
+    assert repository.transaction_of(ahead) == 0
+    assert commit(repository, 0) == first
+    head = commit(repository, 1)
+    assert repository.entries(head) == {
+        "tables/spans": TableAt("spans", 1),
+        "tables/mine": TableAt("mine", 4),
+        "indexes/spans": IndexAt("m1"),
+    }
+    assert [commit_id for commit_id, _ in repository.log(head)] == [head, ahead, first, empty]
+
+
+def test_writers_and_replicas_race_on_one_branch() -> None:
+    """Four of each: every transaction has one commit, and the table of the writers is at its last time."""
+    key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
+
+    def race(number: int) -> None:
+        repository = Repository(key_value, objects)
+        for t in range(8):
+            commit(repository, t) if number % 2 else commit_mine(repository, t * 4 + number // 2)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(race, range(8)))
+    repository = a_repository(key_value, objects)
+    head = repository.head() or ""
+    assert repository.entries(head)["tables/mine"] == TableAt("mine", 31)
+    numbers = [found.metadata.get("transaction") for _, found in repository.log(head)]
+    assert [number for number in numbers if number is not None] == [str(t) for t in range(7, -1, -1)]
+
+
+def test_a_lost_reply_makes_one_commit_of_a_write() -> None:
+    """V7 for a write to a table: its commit is in the history once, and called again it is found."""
+    repository = a_repository(LostReplies())
+    assert commit_mine(repository, 0) == commit_mine(repository, 0)
+    assert len(list(repository.log(repository.head() or ""))) == 1
+
+
+def commit_mine(repository: Repository, as_of: int) -> str:
+    return repository.commit_entries(
+        {"tables/mine": TableAt("mine", as_of)},
+        message="a write",
+        committer="writer",
+        created_at=f"2026-01-01T00:01:{as_of + 1:02d}+00:00",
+        metadata={"table": "mine"},
+    )
+
+
 def test_references_of_every_form() -> None:
     """A branch, steps back, a transaction, a time in any zone, a tag and the beginning of an id name commits."""
     repository = a_repository()

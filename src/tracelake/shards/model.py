@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from tracelake._errors import DamageError
+from tracelake.shards.statistics import Ranges
 
 FORMAT_VERSION: Final = 1
 
@@ -24,6 +25,8 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
     first_key: str = ""
     last_key: str = ""
+    ranges: Ranges = {}
+    """Least and greatest value of some columns."""
     first_row_id: int = 0
     last_row_id: int = 0
 

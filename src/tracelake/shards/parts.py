@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from tracelake._errors import DamageError
 from tracelake.limits import CHECKED_PARTS_MAX, ROW_GROUP_ROWS
 from tracelake.shards.model import Part
+from tracelake.shards.statistics import ranges_of
 from tracelake.storage import ObjectStore
 
 _DELTA: Final = frozenset({"_row_id", "row_id", "time", "_gone"})
@@ -55,6 +56,7 @@ def write_part(
         sha256=hashlib.sha256(data).hexdigest(),
         first_key=keys[0].as_py() if keys is not None else "",
         last_key=keys[-1].as_py() if keys is not None else "",
+        ranges=ranges_of(rows.select([name for name in rows.column_names if name not in _DELTA])),
         first_row_id=bounds["min"].as_py() or 0,
         last_row_id=bounds["max"].as_py() or 0,
     )

@@ -35,9 +35,13 @@ def first_row_id(time: int) -> int:
     return time << _TIME_BITS
 
 
-def with_row_ids(rows: pa.Table, time: int, bucket: int, buckets: int) -> pa.Table:
-    """Append the ids of the rows of one bucket, in their order: no other bucket has the same."""
-    numbers: Numbers = first_row_id(time) + bucket + np.arange(len(rows), dtype=np.int64) * buckets
+def with_row_ids(rows: pa.Table, time: int, bucket: int, buckets: int, before: int = 0) -> pa.Table:
+    """Append the ids of the rows of one bucket, in their order: no other bucket has the same.
+
+    `before` is how many rows of the bucket have ids of that time already.
+    """
+    counted = np.arange(before, before + len(rows), dtype=np.int64)
+    numbers: Numbers = first_row_id(time) + bucket + counted * buckets
     return rows.append_column(ROW_ID, pa.array(numbers))
 
 
@@ -71,6 +75,11 @@ def lost_rows(part: Part, gone: dict[int, Numbers]) -> bool:
         return False
     low, high = np.searchsorted(ids, [part.first_row_id, part.last_row_id + 1])
     return bool(low < high)
+
+
+def time_sql() -> str:
+    """Return the SQL of the time at which a row came."""
+    return f"({ROW_ID.name} >> {_TIME_BITS})"
 
 
 def rows_sql(snapshot: Snapshot, file: FileOf, columns: Sequence[str], schema: pa.Schema) -> str:

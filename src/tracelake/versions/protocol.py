@@ -1,12 +1,16 @@
-"""Decisions of a repository (PROTOCOLS §3), in the form for one committer a transaction. Pure: no I/O.
+"""Decisions of a repository (PROTOCOLS §3). Pure: no I/O.
 
-Every replica of a pipeline builds the same commit for T: time and message come from the journal, the parent is
-the commit of T-1. So a replica that loses the race finds its own commit in the history.
+A commit stands for a transaction of the pipeline, or for a write to a table of the user. Every replica of a
+pipeline builds the same commit for T: time and message come from the journal, the parent is the commit before.
+So a replica that loses the race finds its own commit in the history.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
+
+from tracelake.versions.model import Reference, TableAt
 
 
 class CommitDecision(Enum):
@@ -23,3 +27,23 @@ def decide(transaction: int, head_transaction: int | None) -> CommitDecision:
     if transaction < upper:
         return CommitDecision.THERE
     return CommitDecision.BUILD if transaction == upper else CommitDecision.AHEAD
+
+
+def carried(head: Mapping[str, Reference], wanted: Mapping[str, Reference]) -> dict[str, Reference]:
+    """Return what a commit names that changes some entries: all others as before, and no table at an older time.
+
+    Writers of one table append one after the other, and may commit in another order: who comes late finds that
+    the head names his rows already, and has nothing to add.
+    """
+    entries = dict(head)
+    for name, reference in wanted.items():
+        before = head.get(name)
+        older = (
+            isinstance(before, TableAt)
+            and isinstance(reference, TableAt)
+            and before.shard == reference.shard
+            and before.as_of > reference.as_of
+        )
+        if not older:
+            entries[name] = reference
+    return entries

@@ -20,7 +20,7 @@ from tracelake.versions.model import (
     from_bytes,
     to_bytes,
 )
-from tracelake.versions.protocol import CommitDecision, decide
+from tracelake.versions.protocol import CommitDecision, carried, decide
 from tracelake.versions.refs import COMMIT_ID, NAME, parse
 
 _PARTITION: Final = "branches"
@@ -29,6 +29,8 @@ COMMITS: Final = "versions/commits/"
 """Where commits are, each as `<id>.json`."""
 TRANSACTION: Final = "transaction"
 """The key of a commit's metadata under which its transaction number stands."""
+_AFTER: Final = "after_transaction"
+"""The same for a commit of another kind: the last transaction before it, none where there was none."""
 
 
 class Repository:
@@ -140,8 +142,6 @@ class Repository:
 
         Calling it twice, or from several replicas, gives one commit.
         """
-        entry_range = self._write("ranges", Range(tuple(sorted(entries.items()))))
-        metarange = self._write("metaranges", Metarange((entry_range,)))
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             head, version = self._read_branch(branch)
             decision = decide(transaction, self.transaction_of(head) if head else None)
@@ -149,29 +149,70 @@ class Repository:
                 assert head is not None
                 return self.find(head, transaction)
             assert decision is CommitDecision.BUILD, f"transaction {transaction} is ahead of branch {branch}"
-            commit = Commit(
-                parents=(head,) if head else (),
-                metarange=metarange,
-                message=message,
-                committer=committer,
-                created_at=created_at,
-                metadata={**metadata, TRANSACTION: str(transaction)},
-            )
-            commit_id = self._write("commits", commit)
+            named = carried(self.entries(head) if head else {}, entries)
+            about = {**metadata, TRANSACTION: str(transaction)}
+            commit_id = self._build(head, named, message, committer, created_at, about)
             if self._move(branch, commit_id, version):
                 return commit_id
-        raise LimitError(
-            f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
+        raise _lost(branch)
+
+    def commit_entries(
+        self,
+        entries: Mapping[str, Reference],
+        *,
+        message: str,
+        committer: str,
+        created_at: str,
+        metadata: Mapping[str, str],
+        branch: str = "main",
+    ) -> str:
+        """Put a commit on the branch that names these entries anew and all others as before; return its id.
+
+        Where the head names them already, each table at that time or a later one, its id is returned: so calling
+        it again after an unknown outcome is safe.
+        """
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            head, version = self._read_branch(branch)
+            before = self.entries(head) if head else {}
+            named = carried(before, entries)
+            if head is not None and named == before:
+                return head
+            last = self.transaction_of(head) if head else -1
+            about = {**metadata, **({_AFTER: str(last)} if last >= 0 else {})}
+            commit_id = self._build(head, named, message, committer, created_at, about)
+            if self._move(branch, commit_id, version):
+                return commit_id
+        raise _lost(branch)
+
+    def _build(
+        self,
+        head: str | None,
+        entries: Mapping[str, Reference],
+        message: str,
+        committer: str,
+        created_at: str,
+        metadata: Mapping[str, str],
+    ) -> str:
+        entry_range = self._write("ranges", Range(tuple(sorted(entries.items()))))
+        commit = Commit(
+            parents=(head,) if head else (),
+            metarange=self._write("metaranges", Metarange((entry_range,))),
+            message=message,
+            committer=committer,
+            created_at=created_at,
+            metadata=dict(metadata),
         )
+        return self._write("commits", commit)
 
     def transaction_of(self, commit_id: str) -> int:
-        """Return the transaction that a commit stands for."""
-        return int(self.commit(commit_id).metadata[TRANSACTION])
+        """Return the newest transaction that a commit holds, -1 where it holds none."""
+        metadata = self.commit(commit_id).metadata
+        return int(metadata.get(TRANSACTION, metadata.get(_AFTER, "-1")))
 
     def find(self, head: str, transaction: int) -> str:
         """Return the commit of a transaction in the history of a commit. Raises DamageError where there is none."""
         for commit_id, commit in self.log(head):
-            if int(commit.metadata[TRANSACTION]) == transaction:
+            if commit.metadata.get(TRANSACTION) == str(transaction):
                 return commit_id
         raise DamageError(f"no commit of transaction {transaction} in the history of {head[:12]}.")
 
@@ -207,3 +248,9 @@ class Repository:
         if content_id(data) != record_id:
             raise DamageError(f"{path} is not what was written: its content has another id.")
         return from_bytes(record_type, data, path)
+
+
+def _lost(branch: str) -> LimitError:
+    return LimitError(
+        f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
+    )

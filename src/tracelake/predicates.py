@@ -1,0 +1,203 @@
+"""Which parts can hold rows that a condition asks for: by hash bucket, and by the ranges of their columns.
+
+A condition is DuckDB's text, and DuckDB parses it. Only its top-level `and`s of comparisons with constants are
+looked at; all else may match, so a part is left out only where none of its rows can be asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from tracelake.shards.buckets import bucket_of
+from tracelake.shards.model import Part
+from tracelake.shards.statistics import Bound
+
+_FLIPPED: Final = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "="}
+_OPERATORS: Final = {
+    "COMPARE_EQUAL": "=",
+    "COMPARE_LESSTHAN": "<",
+    "COMPARE_LESSTHANOREQUALTO": "<=",
+    "COMPARE_GREATERTHAN": ">",
+    "COMPARE_GREATERTHANOREQUALTO": ">=",
+}
+_KEYS_MAX: Final = 10_000
+"""Keys of one condition whose buckets are computed; more of them are in all buckets anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A condition that every wanted row fulfils: `column operator value`, with one value unless it is `in`."""
+
+    column: str
+    operator: str
+    values: tuple[Bound, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the rows of a table are laid out in parts: their columns, and the hash buckets of their keys."""
+
+    schema: pa.Schema
+    bucketed_by: tuple[str, ...]
+    buckets: int
+
+    def matching(self, parts: Iterable[Part], where: str | None) -> list[Part]:
+        """Return the parts that may hold rows that fulfil a condition."""
+        comparisons = comparisons_in(where, self.schema)
+        wanted = self._wanted_buckets(comparisons)
+        return [
+            part
+            for part in parts
+            if (wanted is None or part.bucket in wanted)
+            and all(_overlaps(bounds, c) for c in comparisons if (bounds := self._range(part, c.column)))
+        ]
+
+    def _range(self, part: Part, column: str) -> tuple[Bound, Bound] | None:
+        if part.first_key and column == self.bucketed_by[0]:
+            return part.first_key, part.last_key
+        return part.ranges.get(column)
+
+    def _wanted_buckets(self, comparisons: Sequence[Comparison]) -> set[int] | None:
+        """Return the buckets of the keys that a row must have, None where it may have any."""
+        equal = {c.column: c.values for c in comparisons if c.operator in ("=", "in")}
+        if not self.bucketed_by or any(column not in equal for column in self.bucketed_by):
+            return None
+        values = [equal[column] for column in self.bucketed_by]
+        if math.prod(map(len, values)) > _KEYS_MAX or any(isinstance(v, float) for vs in values for v in vs):
+            return None
+        return {bucket_of(key_text(key), self.buckets) for key in product(*values)}
+
+
+def comparisons_in(where: str | None, schema: pa.Schema) -> list[Comparison]:
+    """Return what can be told of every row that fulfils a condition. A wrong condition tells nothing here."""
+    by_lower: dict[str, list[str]] = {}
+    for column in schema.names:
+        by_lower.setdefault(column.lower(), []).append(column)  # names are the same to DuckDB in any case
+    found = []
+    for c in _walk(_parse(where)) if where else ():
+        match by_lower.get(c.column.lower()):
+            case [name] if all(_fits(value, schema.field(name).type) for value in c.values):
+                found.append(Comparison(name, c.operator, c.values))
+    return found
+
+
+def _fits(value: Bound, kind: pa.DataType) -> bool:
+    """Whether a constant is compared with a column as it is; DuckDB would convert any other."""
+    if pa.types.is_string(kind):
+        return isinstance(value, str)
+    return not isinstance(value, str) and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def key_text(values: Sequence[Bound]) -> str:
+    """Return the text of a key whose hash is its bucket: a single text is itself. Part of the table format."""
+    if len(values) == 1 and isinstance(values[0], str):
+        return values[0]
+    return json.dumps(list(values), ensure_ascii=False, separators=(",", ":"))
+
+
+def _overlaps(bounds: tuple[Bound, Bound], comparison: Comparison) -> bool:
+    """Whether a range can hold a value that fulfils the comparison."""
+    low, high = bounds
+    first = comparison.values[0]
+    match comparison.operator:
+        case "<":
+            return not _less(first, low) and not _equal(first, low)
+        case "<=":
+            return not _less(first, low)
+        case ">":
+            return not _less(high, first) and not _equal(high, first)
+        case ">=":
+            return not _less(high, first)
+        case _:
+            return any(not _less(value, low) and not _less(high, value) for value in comparison.values)
+
+
+def _less(left: Bound, right: Bound) -> bool:
+    """Whether `left` is surely less: with a float, as floats, which is how DuckDB compares them."""
+    if isinstance(left, str) or isinstance(right, str):
+        assert isinstance(left, str), "a text is compared with a text"
+        assert isinstance(right, str), "a text is compared with a text"
+        return left < right
+    if isinstance(left, float) or isinstance(right, float):
+        return float(left) < float(right)
+    return left < right
+
+
+def _equal(left: Bound, right: Bound) -> bool:
+    """Whether both are surely equal: floats may have been rounded."""
+    return left == right and not isinstance(left, float) and not isinstance(right, float)
+
+
+def _parse(where: str) -> Any:
+    query = "select * from rows where " + where
+    db = _parser().cursor()
+    try:
+        ((text,),) = db.execute("select json_serialize_sql(?)", [query]).fetchall()
+    except duckdb.Error:
+        return None
+    finally:
+        db.close()
+    statements = json.loads(text).get("statements", [])
+    if len(statements) != 1:
+        return None
+    node = statements[0]["node"]
+    return node.get("where_clause") if node.get("type") == "SELECT_NODE" else None
+
+
+@cache
+def _parser() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect()
+
+
+def _walk(node: Any) -> Iterator[Comparison]:
+    """Yield the comparisons of a parsed condition that must all be true."""
+    match node:
+        case {"type": "CONJUNCTION_AND", "children": children}:
+            for child in children:
+                yield from _walk(child)
+        case {"class": "COMPARISON", "type": kind, "left": left, "right": right} if kind in _OPERATORS:
+            operator = _OPERATORS[kind]
+            if (column := _column(left)) is None:
+                column, right, operator = _column(right), left, _FLIPPED[operator]
+            value = _constant(right)
+            if column is not None and value is not None:
+                yield Comparison(column, operator, (value,))
+        case {"type": "COMPARE_BETWEEN", "input": tested, "lower": lower, "upper": upper}:
+            if (column := _column(tested)) is not None:
+                for operator, bound in ((">=", _constant(lower)), ("<=", _constant(upper))):
+                    if bound is not None:
+                        yield Comparison(column, operator, (bound,))
+        case {"type": "COMPARE_IN", "children": [tested, *options]}:
+            values = [_constant(option) for option in options]
+            if (column := _column(tested)) is not None and None not in values:
+                yield Comparison(column, "in", tuple(value for value in values if value is not None))
+
+
+def _column(node: Any) -> str | None:
+    match node:
+        case {"class": "COLUMN_REF", "column_names": [str(name)]}:
+            return name
+    return None
+
+
+def _constant(node: Any) -> Bound | None:
+    match node:
+        case {"class": "CONSTANT", "literal": Mapping() as literal}:
+            text = literal.get("text", "")
+            match literal.get("kind"):
+                case "STRING":
+                    return str(text)
+                case "INTEGER":
+                    return int(text)
+                case "NUMERIC":
+                    return float(text)
+    return None

@@ -1,0 +1,248 @@
+"""What is read of a table: some parts of one snapshot, through DuckDB, here or in a task of another process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from tracelake._errors import DamageError, NotFoundError, QueryError
+from tracelake.limits import PART_COPIES_MAX_BYTES, SPLIT_BATCH_ROWS, SPLIT_MIN_BYTES
+from tracelake.predicates import Layout
+from tracelake.shards.model import Part
+from tracelake.shards.parts import check_part
+from tracelake.shards.rows import GONE, ROW_ID, FileOf, first_row_id, parquet, quoted, rows_sql, time_sql
+from tracelake.shards.store import EMPTY, Snapshot
+from tracelake.storage import LocalFiles, ObjectStore, open_objects
+
+CHANGE: Final = pa.field("_change", pa.int8(), nullable=False)
+"""+1 for a row that came, -1 for a row that went."""
+CHANGED_AT: Final = pa.field("_transaction", pa.int64(), nullable=False)
+"""The transaction that changed it; for a table of the user, the number of the write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Rows that came, or that went, later than one transaction and up to another."""
+
+    after: int
+    until: int
+    came: bool
+    told: bool
+    """Whether columns `_change` and `_transaction` tell of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Rows of a snapshot. It is pickled to where they are read; the store must be reachable from there by URL."""
+
+    objects_url: str
+    copies: str
+    """Where copies of remote parts are kept."""
+    layout: Layout
+    snapshot: Snapshot
+    changed: Changed | None = None
+    """Where it is set, these rows are read instead of those that are there."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+        told = self.changed is not None and self.changed.told
+        return pa.schema([*self.layout.schema, *((CHANGE, CHANGED_AT) if told else ())])
+
+    def where(self, condition: str | None) -> Scan:
+        """Return the scan of those parts that may hold rows of a condition."""
+        return self if condition is None else self.of_parts(self.layout.matching(self._parts, condition))
+
+    def of_parts(self, parts: Iterable[Part]) -> Scan:
+        """Return the scan of some of the parts, with the retractions that can concern them."""
+        kept = {part.path for part in parts}
+        buckets = {part.bucket for part in self._parts if part.path in kept}
+        snapshot = self.snapshot
+        return replace(
+            self,
+            snapshot=replace(
+                snapshot,
+                parts=tuple(part for part in snapshot.parts if part.path in kept),
+                history=tuple(part for part in snapshot.history if part.path in kept),
+                retractions=tuple(part for part in snapshot.retractions if part.bucket in buckets),
+                rows=None,
+            ),
+        )
+
+    def splits(self) -> list[Scan]:
+        """Cut the scan into tasks: a part each, and small parts together."""
+        groups: list[list[Part]] = []
+        size = SPLIT_MIN_BYTES
+        for part in sorted(self._parts, key=lambda part: part.bucket):
+            if size + part.size_bytes > SPLIT_MIN_BYTES:
+                groups.append([])
+                size = 0
+            groups[-1].append(part)
+            size += part.size_bytes
+        return [self.of_parts(group) for group in groups]
+
+    def open_files(self) -> LocalFiles:
+        """Return the lake's objects as files; copies of remote ones stay as long as what is returned."""
+        return LocalFiles(_objects(self.objects_url), Path(self.copies), PART_COPIES_MAX_BYTES)
+
+    def check(self, files: LocalFiles) -> None:
+        """Read parts that were not read before, to see that they are what was written. Raises DamageError."""
+        check_parts(files, (*self._parts, *self.snapshot.retractions))
+
+    def select(
+        self,
+        files: LocalFiles,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        order_by: str | None = None,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """Return rows; arguments and errors as `Table.to_arrow`."""
+        scan = self.where(where)
+        scan.check(files)
+        with connection() as db:
+            rows: pa.Table = select(db, scan._query(files, columns, where, order_by, limit)).to_arrow_table()
+        return rows
+
+    def batches(
+        self, columns: Sequence[str] | None = None, where: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows in batches, without holding all of them."""
+        scan, files = self.where(where), self.open_files()
+        scan.check(files)
+        with connection() as db:
+            yield from select(db, scan._query(files, columns, where)).to_arrow_reader(SPLIT_BATCH_ROWS)
+
+    def sql(self, files: LocalFiles, further: Sequence[str] = ()) -> str:
+        """Return the DuckDB query of the rows, `_row_id` being a further column if named.
+
+        It does not notice flipped bits in parts: `check` does.
+        """
+        check_parts(files, self.snapshot.retractions)
+        if self.changed is None:
+            names = [*self.layout.schema.names, *further]
+            return rows_sql(self.snapshot, files.file, names, self.layout.schema)
+        return changes_sql(self.snapshot, files.file, self.layout.schema, self.changed)
+
+    @property
+    def _parts(self) -> tuple[Part, ...]:
+        return (*self.snapshot.parts, *self.snapshot.history)
+
+    def _query(
+        self,
+        files: LocalFiles,
+        columns: Sequence[str] | None,
+        where: str | None,
+        order_by: str | None = None,
+        limit: int | None = None,
+    ) -> str:
+        names = ", ".join(map(quoted, columns)) if columns is not None else "*"
+        query = f"select {names} from ({self.sql(files)})"
+        query += f" where {where}" if where else ""
+        query += f" order by {order_by}" if order_by else ""
+        query += f" limit {int(limit)}" if limit is not None else ""
+        return query
+
+
+def changes_sql(snapshot: Snapshot, file: FileOf, schema: pa.Schema, changed: Changed) -> str:
+    """Return a query for the rows of a snapshot's parts that came, or went, in a range of times."""
+    names = ", ".join(map(quoted, schema.names))
+    times = f"between {changed.after + 1} and {changed.until}"
+
+    def columns(change: int, time: str) -> str:
+        told = f", {change}::tinyint as {CHANGE.name}, {time}::bigint as {CHANGED_AT.name}"
+        return names + (told if changed.told else "")
+
+    branches = []
+    if changed.came:
+        first, end = first_row_id(changed.after + 1), first_row_id(changed.until + 1)
+        for parts in filter(None, (snapshot.parts, snapshot.history)):
+            branches.append(
+                f"select {columns(1, time_sql())} from {parquet(parts, file)} "
+                f"where {ROW_ID.name} >= {first} and {ROW_ID.name} < {end}"
+            )
+    else:
+        if snapshot.parts and snapshot.retractions:
+            branches.append(
+                f"select {columns(-1, '_went')} from {parquet(snapshot.parts, file)} join (select row_id as "
+                f"{ROW_ID.name}, time as _went from {parquet(snapshot.retractions, file)} where time {times}) "
+                f"using ({ROW_ID.name})"
+            )
+        if snapshot.history:
+            branches.append(
+                f"select {columns(-1, GONE.name)} from {parquet(snapshot.history, file)} "
+                f"where {GONE.name} {times}"
+            )
+    nothing = f"select {columns(0, '0')} from ({rows_sql(EMPTY, file, schema.names, schema)})"
+    return " union all ".join(branches) or nothing
+
+
+def check_parts(files: LocalFiles, parts: Sequence[Part]) -> None:
+    """Compare parts with what was written, once in a process. Raises DamageError where one is gone, or another."""
+    try:
+        files.fetch([part.path for part in parts])
+        for part in parts:
+            _check_part(files, part)
+    except NotFoundError as error:
+        raise DamageError(f"a part is gone: {error}. `tracelake verify` names all that is wrong.") from error
+
+
+def _check_part(files: LocalFiles, part: Part) -> None:
+    try:
+        check_part(files.file(part.path), part)
+    except DamageError:
+        if not files.forget(part.path):
+            raise
+        # Only the copy was bad, perhaps: a disk that failed, or a file that somebody removed.
+        check_part(files.file(part.path), part)
+
+
+@cache
+def _objects(url: str) -> ObjectStore:
+    return open_objects(url)
+
+
+@contextmanager
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a DuckDB connection, and turn its errors into ours.
+
+    Connections share one in-memory database, which is quicker than one each; make temporary tables and
+    views only, which nobody else sees.
+    """
+    db = _database().cursor()
+    try:
+        yield db
+    except duckdb.IOException as error:
+        raise DamageError(
+            f"a part cannot be read: {error}. Run `tracelake verify` to see all that is wrong."
+        ) from error
+    except duckdb.InvalidInputException as error:
+        if "parquet" in str(error).lower():
+            raise DamageError(f"a part cannot be read: {error}. Run `tracelake verify`.") from error
+        raise QueryError(f"DuckDB refuses the query: {error}") from error
+    except duckdb.Error as error:
+        raise QueryError(f"DuckDB refuses the query: {error}") from error
+    finally:
+        db.close()
+
+
+def select(db: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyRelation:
+    """Run one SELECT. Anything else is refused: statements that write, and settings, would outlive the query."""
+    statements = db.extract_statements(query)
+    if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
+        raise QueryError(
+            "a lake is read by one SELECT statement here, and changed by `tracelake ingest` only."
+        )
+    return db.sql(query)
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect()

@@ -1,0 +1,27 @@
+"""Format `tracelake` for Spark: read, stream and write tables of a lake.
+
+spark.read.format("tracelake").option("lake", "./lake").option("at", "main").load("spans")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tracelake.spark.source import TracelakeSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["TracelakeSource", "register"]
+
+_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+def register(spark: SparkSession) -> None:
+    """Register format `tracelake` with a session, and let Spark hand its filters down to it.
+
+    PySpark finds the format by itself where this package is installed for its drivers and executors; filters
+    are then handed down where `spark.sql.python.filterPushdown.enabled` is set, which this does.
+    """
+    spark.dataSource.register(TracelakeSource)
+    spark.conf.set(_PUSHDOWN, "true")

@@ -1,0 +1,73 @@
+"""Read a table as of one commit: each task reads one part, or some small ones, and yields Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from tracelake.changes import ChangeLog, Retractions
+from tracelake.scan import Scan
+from tracelake.spark.filters import condition_of
+from tracelake.spark.options import Options
+from tracelake.spark.types import to_arrow
+
+
+@dataclass
+class ScanPartition(InputPartition):
+    """What one task reads."""
+
+    scan: Scan
+
+
+class Reader(DataSourceReader):
+    """Plans and reads one query."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = to_arrow(schema)
+        self._where = options.where
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks: none for parts that cannot hold a wanted row."""
+        with self._options.opened() as lake:
+            name, at = self._options.table, self._options.at
+            lake.hold(name)
+            if self._options.changes is not None:
+                until = lake.view(at).time_of(name)
+                since = until if self._options.since == "latest" else int(self._options.since)
+                return change_partitions(lake.change_log(name), since, until, self._options.retractions)
+            table = lake.table(name, at)
+            return [ScanPartition(scan) for scan in table.splits(self._where)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        return read_scan(partition, self._schema, self._where)
+
+
+class FilteringReader(Reader):
+    """A reader that is told Spark's filters, where Spark's configuration lets it."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
+        """Leave out what no filter asks for; Spark applies all of them again, by its own rules."""
+        pushed = condition_of(filters)
+        both = [f"({condition})" for condition in (self._where, pushed) if condition]
+        self._where = " and ".join(both) or None
+        return filters
+
+
+def change_partitions(
+    log: ChangeLog, after: int, until: int, retractions: Retractions
+) -> list[InputPartition]:
+    """Return the tasks of the changes later than `after`, up to `until`."""
+    return [ScanPartition(split) for scan in log.scans(after, until, retractions) for split in scan.splits()]
+
+
+def read_scan(partition: InputPartition, schema: pa.Schema, where: str | None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a partition with the columns and types that Spark was told of."""
+    if isinstance(partition, ScanPartition):  # Spark makes an empty one where there is nothing to read
+        for batch in partition.scan.batches(schema.names, where):
+            yield batch.cast(schema)

@@ -1,0 +1,51 @@
+"""The data source: what PySpark asks for schema, readers and writers."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from tracelake.spark.options import Options
+from tracelake.spark.reading import FilteringReader, Reader
+from tracelake.spark.streaming import StreamReader
+from tracelake.spark.types import to_spark_schema
+from tracelake.spark.writing import make_writer
+
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class TracelakeSource(DataSource):
+    """Format `tracelake`; `Options` says what it can be told."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "tracelake"
+
+    def schema(self) -> StructType:
+        """Return the columns of the table, and stay with the commit that has them."""
+        options = Options.of(self.options)
+        with options.opened() as lake:
+            schema = options.schema_of(lake.table(options.table, options.at).schema)
+            if log := lake.log(options.at, limit=1):
+                self.options["at"] = log[0].id
+        return to_spark_schema(schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of one query."""
+        # Spark refuses a reader that takes filters where its configuration does not hand any down, and says
+        # which it is by the worker that asks only.
+        main = getattr(sys.modules.get("__main__"), "__spec__", None)
+        pushes = _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", None) == _PUSHDOWN_WORKER
+        return (FilteringReader if pushes else Reader)(Options.of(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        """Return the reader of a stream of changes."""
+        return StreamReader(Options.of(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a table of the user."""
+        return make_writer(Options.of(self.options), self.options, schema, overwrite=overwrite)

@@ -1,0 +1,97 @@
+"""Write a frame into a table of the user: tasks write parts, the driver appends and commits once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from tracelake._errors import TableNotFoundError, UsageError
+from tracelake.lake import Lake
+from tracelake.spark.options import Options, number
+from tracelake.spark.types import to_arrow
+from tracelake.storage import open_objects
+from tracelake.user_tables.spec import TableSpec, check_name, create_spec, make_spec, read_spec
+from tracelake.user_tables.staging import Staged, stage
+from tracelake.user_tables.write import publish
+
+
+@dataclass
+class StagedMessage(WriterCommitMessage):
+    """What one task wrote."""
+
+    staged: Staged
+
+
+class Writer(DataSourceArrowWriter):
+    """One job. What it writes is named by nothing until `commit`, so a job that fails leaves nothing to see."""
+
+    def __init__(
+        self, told: Options, objects_url: str, spec: TableSpec, tombstone: str | None, write_id: str | None
+    ) -> None:
+        self._told = told
+        self._objects_url = objects_url
+        self._spec = spec
+        self._tombstone = tombstone
+        self._write_id = write_id
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        """Write the rows of one task as parts."""
+        return StagedMessage(stage(open_objects(self._objects_url), self._spec, iterator, self._tombstone))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Append and commit what all tasks wrote, on the driver."""
+        staged = [message.staged for message in messages if isinstance(message, StagedMessage)]
+        with self._told.opened() as lake:
+            spec = create_spec(lake.objects, self._spec)
+            publish(lake.stores, spec, staged, self._write_id)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete what tasks wrote that ended; what the others left is named by nothing."""
+        objects = open_objects(self._objects_url)
+        for message in messages:
+            if isinstance(message, StagedMessage):
+                for path in message.staged.paths():
+                    objects.delete(path)
+
+
+def make_writer(told: Options, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Writer:
+    """Return the writer of a frame. Raises UsageError where it cannot be written so."""
+    table = told.table
+    check_name(table)
+    if overwrite:
+        raise UsageError(
+            f"table {table} cannot be overwritten: use mode append, which replaces rows by key; option tombstone "
+            "deletes rows."
+        )
+    tombstone = options.get("tombstone")
+    columns = to_arrow(schema)
+    if tombstone is not None and tombstone not in columns.names:
+        raise UsageError(f"there is no column {tombstone!r} to tell which keys to delete.")
+    key = tuple(name.strip() for name in options.get("key", "").split(",") if name.strip())
+    with told.opened() as lake:
+        spec = _spec(lake, table, columns, key, tombstone, number(options, "buckets", lake.config.buckets))
+        if tombstone is not None and not spec.key:
+            raise UsageError(f"table {table} has no key, so no row of it can be deleted by one.")
+        return Writer(told, lake.objects.url, spec, tombstone, options.get("writeId"))
+
+
+def _spec(
+    lake: Lake, table: str, columns: pa.Schema, key: tuple[str, ...], tombstone: str | None, buckets: int
+) -> TableSpec:
+    """Return the table as it is, or as the first write makes it."""
+    try:
+        spec = read_spec(lake.objects, table)
+    except TableNotFoundError:
+        # A column of constants is not null to Spark; the next write may bring nulls all the same.
+        fields = [pa.field(field.name, field.type) for field in columns if field.name != tombstone]
+        return make_spec(table, pa.schema(fields), key, buckets)
+    if key and key != spec.key:
+        raise UsageError(
+            f"the key of table {table} is {', '.join(spec.key) or 'none'}, and not {', '.join(key)}; leave option key "
+            "out, or choose another table."
+        )
+    return spec

@@ -1,0 +1,114 @@
+"""What is fixed when a table of the user is made: its columns, its key, its buckets. One object a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from tracelake._errors import DamageError, NotFoundError, TableNotFoundError, UsageError
+from tracelake.predicates import Layout
+from tracelake.storage import ObjectStore
+
+FORMAT_VERSION: Final = 1
+RESERVED: Final = ("spans", "traces")
+"""Tables that the pipeline writes, and nobody else."""
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the user. `columns` is its Arrow schema as Arrow IPC writes it; `key` may be empty."""
+
+    name: str
+    columns: bytes
+    key: tuple[str, ...]
+    buckets: int
+    version: int = FORMAT_VERSION
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema."""
+        return pa.ipc.read_schema(pa.py_buffer(self.columns))
+
+    def layout(self) -> Layout:
+        """Return how its rows are laid out."""
+        return Layout(self.schema, self.key, self.buckets)
+
+
+def check_name(name: str) -> None:
+    """Raise UsageError where a table of the user cannot have this name."""
+    if name in RESERVED:
+        raise UsageError(
+            f"table {name} is made of what is ingested, and cannot be written to; choose another name."
+        )
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a table: use up to 63 of a-z, 0-9 and _, a letter first."
+        )
+
+
+def make_spec(name: str, schema: pa.Schema, key: Sequence[str], buckets: int) -> TableSpec:
+    """Describe a table; it is not made by this. Raises UsageError where something of it cannot be."""
+    check_name(name)
+    if not 1 <= buckets <= 4096:
+        raise UsageError(f"buckets must be from 1 to 4096, not {buckets}.")
+    lower = [column.lower() for column in schema.names]
+    if not lower or len(set(lower)) < len(lower):
+        raise UsageError(
+            f"table {name}: it needs columns, each with a name of its own in any case of letters."
+        )
+    if reserved := [
+        column for column in lower if column.startswith("_") or column in ("", "file_row_number")
+    ]:
+        raise UsageError(
+            f"table {name}: a column cannot be {reserved[0]!r}: file_row_number and names that begin with _ are "
+            "reserved. Rename it."
+        )
+    for column in key:
+        if column not in schema.names:
+            raise UsageError(f"table {name}: there is no column {column!r} to be part of its key.")
+        kind = schema.field(column).type
+        if not (pa.types.is_string(kind) or pa.types.is_integer(kind)):
+            raise UsageError(
+                f"table {name}: column {column!r} is {kind}; a key is made of text and integers."
+            )
+    columns = schema.remove_metadata().serialize().to_pybytes()
+    return TableSpec(name, columns, tuple(dict.fromkeys(key)), buckets)
+
+
+def create_spec(objects: ObjectStore, spec: TableSpec) -> TableSpec:
+    """Record a table, or find it recorded the same; return what is recorded.
+
+    Raises UsageError where there is another of the same name.
+    """
+    if objects.create(_path(spec.name), msgspec.json.encode(spec)):
+        return spec
+    there = read_spec(objects, spec.name)
+    if not there.schema.equals(spec.schema) or there.key != spec.key:
+        raise UsageError(
+            f"there is a table {spec.name} already, with other columns or another key: its key is "
+            f"{', '.join(there.key) or 'none'}, its columns are {', '.join(there.schema.names)}."
+        )
+    return there
+
+
+def read_spec(objects: ObjectStore, name: str) -> TableSpec:
+    """Return what is recorded of a table. Raises TableNotFoundError, DamageError."""
+    try:
+        spec = msgspec.json.decode(objects.get(_path(name)), type=TableSpec)
+    except NotFoundError as error:
+        raise TableNotFoundError(
+            f"no table {name!r}; make it by a first write or by create_table."
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise DamageError(f"{_path(name)} cannot be read: {error}. Restore it from a backup.") from error
+    if spec.version != FORMAT_VERSION:
+        raise DamageError(f"table {name} has format {spec.version}; this release reads {FORMAT_VERSION}.")
+    return spec
+
+
+def _path(name: str) -> str:
+    return f"tables/{name}.json"

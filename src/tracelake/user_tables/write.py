@@ -1,0 +1,118 @@
+"""Publish what tasks have staged: one append to the table's shard, then one commit that names it.
+
+The batch stands at the shard's own next time. Where another writer was faster, the merge is done again against
+what he wrote. A writer that ends before the append leaves parts that nothing names; one that ends between append
+and commit leaves rows that are not visible until the next commit of the table, and the same `write_id` again
+finishes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tracelake._errors import LimitError
+from tracelake.limits import UPPER_MISMATCHES_MAX
+from tracelake.scan import Scan
+from tracelake.shards.leases import Lease
+from tracelake.shards.model import Batch
+from tracelake.shards.store import Shard
+from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.user_tables.merge import Merge
+from tracelake.user_tables.spec import TableSpec, create_spec
+from tracelake.user_tables.staging import Staged, clean_staging
+from tracelake.versions.model import TableAt
+from tracelake.versions.store import Repository
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Where a lake is; `copies` is a directory for copies of remote parts."""
+
+    key_value: KeyValueStore
+    objects: ObjectStore
+    copies: str
+
+
+def create_table(stores: Stores, spec: TableSpec) -> TableSpec:
+    """Make a table without rows, and name it by a commit; fine where it is there just so. Raises UsageError."""
+    spec = create_spec(stores.objects, spec)
+    _commit(stores, spec, -1, f"table {spec.name} made", {})
+    return spec
+
+
+def publish(stores: Stores, spec: TableSpec, staged: Sequence[Staged], write_id: str | None = None) -> str:
+    """Make staged rows part of a table; return the commit that shows them.
+
+    Args:
+        stores: the lake.
+        spec: the table.
+        staged: what tasks have written; deleted on return.
+        write_id: a write of this id happens once: if the table holds it, nothing is appended. After compaction
+            the shard remembers the ids of the last 64 writes.
+
+    Raises:
+        LimitError: other writers were faster again and again.
+    """
+    batch_id = hashlib.sha256((write_id or uuid.uuid4().hex).encode()).hexdigest()[:32]
+    time, counts = _append(stores, spec, staged, batch_id)
+    commit = _commit(stores, spec, time, f"table {spec.name}: {counts.get('came', 0)} rows came", counts)
+    for path in (path for task in staged for path in task.paths()):
+        stores.objects.delete(path)
+    clean_staging(stores.objects)
+    return commit
+
+
+def _append(
+    stores: Stores, spec: TableSpec, staged: Sequence[Staged], batch_id: str
+) -> tuple[int, dict[str, int]]:
+    """Append; return a time at which the rows are there, and what was counted."""
+    shard = Shard(spec.name, stores.key_value, stores.objects)
+    merge = Merge(stores.objects, stores.copies, spec, staged)
+    for _ in range(UPPER_MISMATCHES_MAX):
+        with Lease(shard, stores.key_value) as lease:
+            state = lease.state
+            time = state.upper
+            known = {ref.id: ref.lower for ref in state.batches}
+            known |= {known_id: lower for lower, known_id in state.recent}  # compaction gives batches new ids
+            if batch_id in known:
+                batch_there = shard.batch_at(known[batch_id])
+                return time - 1, batch_there.counts if batch_there is not None else {}
+            snapshot = shard.snapshot(time - 1, state)
+            stored = Scan(stores.objects.url, stores.copies, spec.layout(), snapshot)
+            merged = merge.against(stored, state.epoch)
+        came = sum(part.rows for part in merged.parts)
+        went = sum(part.rows for part in merged.retractions)
+        counts = {"came": came, "went": went}
+        if merged.is_empty:
+            return time - 1, counts
+        batch = Batch(
+            lower=time,
+            upper=time + 1,
+            id=batch_id,
+            parts=tuple(merged.parts),
+            retractions=tuple(merged.retractions),
+            counts=counts,
+            epoch=state.epoch,
+        )
+        if shard.compare_and_append(batch) is None:
+            return time, counts
+        for path in merged.paths():
+            stores.objects.delete(path)
+    raise LimitError(
+        f"table {spec.name}: {UPPER_MISMATCHES_MAX} other writers in a row were faster. Nothing was written; "
+        "try again, or let fewer write at a time."
+    )
+
+
+def _commit(stores: Stores, spec: TableSpec, time: int, message: str, counts: Mapping[str, int]) -> str:
+    return Repository(stores.key_value, stores.objects).commit_entries(
+        {f"tables/{spec.name}": TableAt(spec.name, time)},
+        message=message,
+        committer="writer",
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        metadata={"table": spec.name, **{f"rows_{name}": str(count) for name, count in counts.items()}},
+    )

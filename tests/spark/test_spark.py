@@ -1,0 +1,219 @@
+"""Format `tracelake` on a real Spark: reading, push-down, streams, writing. One session for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import tracelake
+from tests.pipeline.spans import AGENTS, a_line, a_span
+from tracelake import Lake
+from tracelake.pipeline.executors import InProcess, Spark
+from tracelake.spark import register
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """Return a session; PySpark finds the format by itself."""
+    executor = Spark("local[2]")
+    executor.start()
+    session = SparkSession.builder.getOrCreate()
+    session.conf.set("spark.sql.shuffle.partitions", "2")
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    yield session
+    executor.stop()
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """Return a lake with the real data, and a span of its own that was replaced since."""
+    folder = tmp_path_factory.mktemp("spark")
+    with tracelake.init(folder / "lake") as lake:
+        lake.ingest(AGENTS, executor=InProcess())
+        for end in (20, 30):
+            (folder / f"{end}.jsonl").write_bytes(a_line(a_span(0, 0, end=end, note="own"), service="own"))
+            lake.ingest(folder / f"{end}.jsonl", executor=InProcess())
+        yield lake
+
+
+def read(spark: SparkSession, lake: Lake, table: str, **options: str) -> DataFrame:
+    """Read a table as a user does."""
+    return spark.read.format("tracelake").options(lake=lake.url, **options).load(table)
+
+
+QUERIES = {
+    "all": "select count(*) as n, sum(duration_ns) as total, max(end_ns) as last from spans",
+    "by service": "select service, count(*) as n, avg(duration_ns) as mean from spans group by service",
+    "equal": "select span_id, name, start_ns from spans where service = 'beeai'",
+    "range": "select span_id from spans where duration_ns > 60000000000 and start_ns >= 1700000000000000000",
+    "null": "select count(*) as n, count(model) as models from spans where parent_span_id is null",
+    "in": "select kind, status, count(*) as n from spans where service in ('own', 'crewai', 'nobody') group by 1, 2",
+    "prefix": "select name, count(*) as n from spans where name like 'Agent%' group by name",
+    "tokens": "select model, sum(input_tokens) as i, sum(output_tokens) as o from spans "
+    "where model is not null group by model",
+    "join": "select t.service, count(*) as n, max(s.duration_ns) as longest "
+    "from spans s join traces t using (trace_id) where t.span_count > 20 group by t.service",
+    "distinct": "select count(distinct trace_id) as traces, count(distinct session_id) as sessions from spans "
+    "where not (service = 'airline-agent')",
+}
+SPANS = [
+    *("trace_id", "span_id", "parent_span_id", "service", "name", "kind", "status", "start_ns", "end_ns"),
+    *("duration_ns", "session_id", "model", "input_tokens", "output_tokens"),
+]
+
+
+def comparable(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Return rows in one order, with sums and means as floats of nine digits."""
+    number = (float, int)
+    found = [
+        tuple(f"{float(v):.9g}" if isinstance(v, number) or hasattr(v, "is_nan") else v for v in row.values())
+        for row in rows
+    ]
+    return sorted(found, key=repr)
+
+
+def test_ten_queries_give_the_same_everywhere(spark: SparkSession, lake: Lake) -> None:
+    """Spark, DuckDB and Polars agree on real data, with a replaced row in it."""
+    read(spark, lake, "spans", columns=",".join(SPANS)).createOrReplaceTempView("spans")
+    lake.table("traces").to_spark(spark).createOrReplaceTempView("traces")
+    frames = {name: lake.table(name).to_polars().lazy() for name in ("spans", "traces")}
+    polars = pl.SQLContext(frames=frames)
+    for name, query in QUERIES.items():
+        duck = comparable(lake.sql(query).to_pylist())
+        assert duck, name
+        assert comparable([row.asDict() for row in spark.sql(query).collect()]) == duck, f"{name}: Spark"
+        assert comparable(polars.execute(query).collect().to_dicts()) == duck, f"{name}: Polars"
+
+
+def test_rows_are_whole_at_any_commit(spark: SparkSession, lake: Lake) -> None:
+    """Maps, structs and lists come as they are; an older commit shows what was; a frame stays with its commit."""
+    own = read(spark, lake, "spans").where("service = 'own'").collect()
+    (expected,) = lake.table("spans").to_arrow(where="service = 'own'").to_pylist(maps_as_pydicts="strict")
+    assert [row.asDict(recursive=True) for row in own] == [expected]
+    older = lake.log()[1].id
+    (was,) = read(spark, lake, "spans", at=older, where="service = 'own'").select("end_ns").collect()
+    assert (was.end_ns, expected["end_ns"]) == (20, 30)
+    chosen = spark.read.schema("end_ns long, span_id string").format("tracelake").option("lake", lake.url)
+    assert chosen.load("spans").where("end_ns = 30").collect() == [(30, expected["span_id"])]
+
+
+def test_filters_are_handed_down(spark: SparkSession, tmp_path: Path) -> None:
+    """Once registered, a query opens no part without wanted rows: it goes well with all other parts gone."""
+    with tracelake.init(tmp_path / "lake", buckets=4) as lake:
+        for number in range(2):
+            lines = [a_line(a_span(n, number, start=1000 + number), service=f"s{number}") for n in range(20)]
+            (tmp_path / f"{number}.jsonl").write_bytes(b"\n".join(lines))
+            lake.ingest(tmp_path / f"{number}.jsonl", executor=InProcess())
+        register(spark)
+        wanted = {part.path for part in lake.table("spans").scan.where("start_ns > 1000").snapshot.parts}
+        assert len(wanted) == 4
+        for part in lake.table("spans").scan.snapshot.parts:
+            if part.path not in wanted:
+                lake.objects.delete(part.path)
+        for condition in (
+            "start_ns > 1000",
+            "service = 's1'",
+            "start_ns in (1001)",
+            "service like 's1%' and service > 's0'",
+        ):
+            assert read(spark, lake, "spans", columns="start_ns,service").where(condition).count() == 20, (
+                condition
+            )
+        with pytest.raises(PySparkException, match="is gone"):
+            read(spark, lake, "spans").count()
+
+
+def test_a_stream_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    """Failed between its write and its checkpoint, restarted, and restarted again: each change arrives once."""
+    with tracelake.init(tmp_path / "lake", buckets=2) as lake:
+
+        def ingest(*ends: int) -> None:
+            for end in ends:
+                (tmp_path / f"{end}.jsonl").write_bytes(a_line(a_span(0, 0, end=end), a_span(end, 0)))
+                lake.ingest(tmp_path / f"{end}.jsonl", executor=InProcess())
+
+        ingest(20, 30)
+        fails_at = [1]
+
+        def copy(frame: DataFrame, batch: int) -> None:
+            rows = frame.selectExpr("end_ns", "_change as change", "_transaction as at")
+            options = {"lake": lake.url, "writeId": f"copy-{batch}"}
+            rows.write.format("tracelake").mode("append").options(**options).save("copied")
+            if batch in fails_at:
+                raise RuntimeError("killed after the write")
+
+        def run(**options: str) -> None:
+            stream = spark.readStream.format("tracelake").options(lake=lake.url, **options).load("spans")
+            writer = stream.writeStream.foreachBatch(copy).trigger(availableNow=True)
+            writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+
+        with pytest.raises(PySparkException, match="killed after the write"):
+            run(changes="all", transactionsPerBatch="1")
+        assert lake.table("copied").info().upper == 2, "batch 1 is written, and not in the checkpoint"
+        fails_at.clear()
+        ingest(40)
+        run(changes="all")
+        found = lake.table("copied").to_arrow().to_pylist()
+        told = sorted((row["at"], row["change"], row["end_ns"]) for row in found)
+        came = [(at, 1, end) for at, end in enumerate((20, 30, 40))]
+        went = [(at, -1, end) for at, end in enumerate((20, 30), 1)]
+        own = [(at, 1, 10) for at in range(3)]
+        assert told == sorted([*came, *went, *own])
+
+
+def test_frames_are_written_by_key(spark: SparkSession, lake: Lake) -> None:
+    """The first write makes the table; later ones replace and delete by key; a failed job shows nothing."""
+
+    def write(frame: DataFrame, **options: str) -> None:
+        frame.write.format("tracelake").mode("append").options(lake=lake.url, **options).save("mine")
+
+    def mine() -> dict[int, str]:
+        return {row.id: row.text for row in read(spark, lake, "mine").collect()}
+
+    numbers = spark.range(100, numPartitions=3)
+    write(numbers.withColumn("text", f.lit("first")), key="id")
+    assert lake.table("mine").schema.names == ["id", "text"]
+    write(spark.range(90, 110).withColumn("text", f.lit("second")))
+    assert mine() == {n: "first" if n < 90 else "second" for n in range(110)}
+    gone = spark.range(5, 200).withColumn("text", f.lit(None).cast("string")).withColumn("gone", f.lit(True))
+    write(gone, tombstone="gone")
+    assert mine() == dict.fromkeys(range(5), "first")
+    head = lake.log()[0].id
+    with pytest.raises(PySparkException, match="boom"):
+        write(numbers.selectExpr("id", "if(id = 99, raise_error('boom'), 'third') as text"))
+    with pytest.raises(PySparkException, match="'id' is part of its key, and must not be null"):
+        write(numbers.selectExpr("if(id = 99, null, id) as id", "'third' as text"))
+    assert lake.log()[0].id == head
+    assert lake.verify().ok
+
+
+def test_writers_at_once_and_what_is_refused(spark: SparkSession, lake: Lake) -> None:
+    """Two jobs at once are both there; tables of the pipeline, overwriting and another key are refused."""
+
+    def write(number: int) -> None:
+        rows = [(n, number) for n in range(number * 10, number * 10 + 20)]
+        frame = spark.createDataFrame(rows, "id long, writer int")  # which tells Spark this thread's session
+        frame.write.format("tracelake").mode("append").options(lake=lake.url, key="id").save("both")
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(write, (0, 1)))
+    rows = lake.table("both").to_arrow(order_by="id").to_pylist()
+    assert [row["id"] for row in rows] == list(range(30))
+    assert len({row["writer"] for row in rows[10:20]}) == 1
+    frame = spark.range(3)
+    for table, mode, options, match in (
+        ("spans", "append", {}, "spans is made of what is ingested"),
+        ("both", "overwrite", {}, "cannot be overwritten"),
+        ("both", "append", {"key": "writer"}, "the key of table both is id"),
+        ("both", "append", {"tombstone": "gone"}, "no column 'gone'"),
+    ):
+        with pytest.raises(PySparkException, match=match):
+            frame.write.format("tracelake").mode(mode).options(lake=lake.url, **options).save(table)

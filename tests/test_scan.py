@@ -1,0 +1,179 @@
+"""Reading parts: those without a wanted row are not opened, and what one task reads can be sent anywhere."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tracelake
+from tests.pipeline.spans import AGENTS, a_line, a_span
+from tracelake import Lake
+from tracelake._errors import ExpiredError
+from tracelake.changes import Retractions
+from tracelake.pipeline.executors import InProcess
+from tracelake.scan import connection
+from tracelake.shards.model import Part
+from tracelake.shards.parts import check_part
+
+FIRST, SECOND = 1_000, 2_000
+"""Start times of the spans of two transactions."""
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """Return a lake of two transactions, 40 traces each, of which the second replaces a span of the first."""
+    folder = tmp_path_factory.mktemp("scan")
+    lines = (
+        [a_line(a_span(n, 0, start=FIRST, end=FIRST + n), service="early") for n in range(40)],
+        [a_line(a_span(n, 0, start=SECOND, end=SECOND + n), service="late") for n in range(40, 80)]
+        + [a_line(a_span(3, 0, start=FIRST, end=FIRST + 500), service="early")],
+    )
+    with tracelake.init(folder / "lake", buckets=4) as lake:
+        for number, of_transaction in enumerate(lines):
+            (folder / f"{number}.jsonl").write_bytes(b"\n".join(of_transaction))
+            lake.ingest(folder / f"{number}.jsonl", executor=InProcess())
+        yield lake
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[str]]:
+    """Return a function that tells which parts were opened since it was last asked."""
+    seen = set[str]()
+
+    def note(file: str, part: Part) -> None:
+        seen.add(part.path)
+        check_part(file, part)
+
+    def told() -> set[str]:
+        found = set(seen)
+        seen.clear()
+        return found
+
+    monkeypatch.setattr("tracelake.scan.check_part", note)
+    return told
+
+
+def test_parts_without_wanted_rows_are_not_opened(lake: Lake, opened: Callable[[], set[str]]) -> None:
+    """By key, one bucket is left; by time or by service, one transaction; by both, one part."""
+    spans = lake.table("spans")
+    parts = {part.path: part for part in spans.scan.snapshot.parts}
+    retractions = {part.path for part in spans.scan.snapshot.retractions}
+    trace_id = f"{61:032x}"
+
+    def read(where: str) -> tuple[int, list[Part]]:
+        rows = len(spans.to_arrow(["trace_id"], where))
+        return rows, [parts[path] for path in opened() - retractions]
+
+    everything = read("true")
+    assert everything[0] == 80
+    assert len(everything[1]) == len(parts) == 8
+    rows, found = read(f"trace_id = '{trace_id}'")
+    assert rows == 1
+    assert len({part.bucket for part in found}) == 1
+    rows, found = read(f"start_ns >= {SECOND}")
+    assert rows == 40
+    assert len(found) == 4
+    assert [len(read(f"service = '{service}'")[1]) for service in ("early", "late", "none")] == [5, 4, 0]
+    rows, found = read(f"trace_id in ('{trace_id}') and start_ns between {SECOND} and {SECOND + 50}")
+    assert (rows, len(found)) == (1, 1)
+    assert read(f"start_ns < {FIRST}") == (0, [])
+    assert len(read(f"start_ns < {FIRST} or duration_ns > 30")[1]) == 8
+    assert len(spans.lookup([trace_id])) == 1
+    assert len(opened() - retractions) == 1
+
+
+def test_splits_are_the_table_in_pieces(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small the pieces, and after a journey as bytes, together they are the rows of the table."""
+    spans = lake.table("spans")
+    whole = spans.to_arrow(order_by="trace_id")
+    assert len(spans.splits()) == 1
+    monkeypatch.setattr("tracelake.scan.SPLIT_MIN_BYTES", 1)
+    splits = [pickle.loads(pickle.dumps(split)) for split in spans.splits()]
+    assert len(splits) == 8
+    batches = [batch for split in splits for batch in split.batches()]
+    assert pa.Table.from_batches(batches).sort_by("trace_id") == whole
+    late = spans.splits("service = 'late'")
+    assert sum(len(batch) for split in late for batch in split.batches(["span_id"], "end_ns > 2050")) == 29
+    assert lake.table("spans").splits("service = 'none'") == []
+
+
+def test_listen_yields_each_transaction_once(tmp_path: Path) -> None:
+    """Changes come as they are committed, with +1 and -1; a listener that begins later gets what is later."""
+    with tracelake.init(tmp_path / "lake", buckets=2) as lake:
+        assert list(lake.listen("spans", timeout_s=0)) == []
+        listener = lake.listen("spans", timeout_s=20)
+        inputs = [[a_span(0, 0), a_span(0, 1)], [a_span(0, 0)], [a_span(0, 1, end=99), a_span(1, 0)]]
+        for number, spans in enumerate(inputs):
+            (tmp_path / f"{number}.jsonl").write_bytes(a_line(*spans))
+            lake.ingest(tmp_path / f"{number}.jsonl", executor=InProcess())
+        first, last = next(listener), next(listener)
+        assert (first.transaction, last.transaction) == (0, 2), "transaction 1 changed nothing"
+        assert first.rows.column_names == [*lake.table("spans").schema.names, "_change", "_transaction"]
+
+        def told(rows: pa.Table) -> list[tuple[str, int, int]]:
+            return sorted((row["span_id"][-1], row["end_ns"], row["_change"]) for row in rows.to_pylist())
+
+        assert told(first.rows) == [("1", 10, 1), ("2", 10, 1)]
+        assert told(last.rows) == [("1", 10, 1), ("2", 10, -1), ("2", 99, 1)]
+        assert [changes.transaction for changes in lake.listen("spans", 0, timeout_s=0)] == [2]
+        plain = list(lake.listen("spans", 0, timeout_s=0, insertions_only=True))
+        assert [len(changes.rows) for changes in plain] == [2]
+        with pytest.raises(
+            tracelake.UsageError, match="table spans: rows were replaced or deleted later than"
+        ):
+            list(lake.change_log("spans").scans(0, 2, Retractions.REFUSE))
+        traces = list(lake.listen("traces", -1, timeout_s=0))
+        assert [changes.rows["_change"].to_pylist().count(-1) for changes in traces] == [0, 1]
+        with pytest.raises(tracelake.TableNotFoundError):
+            lake.listen("nothing")
+
+        def changes() -> list[tuple[int, list[tuple[str, int, int]]]]:
+            return [(each.transaction, told(each.rows)) for each in lake.listen("spans", -1, timeout_s=0)]
+
+        before = changes()
+        lake.compact(executor=InProcess())
+        assert len(lake.table("spans").scan.snapshot.parts) < 3
+        assert changes() == before, "compaction forgets no change"
+        lake.compact(forget_before="main~1", executor=InProcess())
+        with pytest.raises(ExpiredError, match="single changes up to transaction 1 are forgotten"):
+            changes()
+        assert [each.transaction for each in lake.listen("spans", 1, timeout_s=0)] == [2]
+
+
+def test_a_listener_stops_when_told(lake: Lake) -> None:
+    """It ends at its time limit, and soon after its event is set."""
+    stop = threading.Event()
+    found = list[int]()
+    changes = lake.listen("spans", 0, stop=stop)
+    listener = threading.Thread(target=lambda: found.extend(each.transaction for each in changes))
+    listener.start()
+    listener.join(timeout=0.7)
+    assert listener.is_alive()
+    stop.set()
+    listener.join(timeout=10)
+    assert not listener.is_alive()
+    assert found == [1]
+
+
+def test_ranges_of_real_data_lead_to_the_same_rows(tmp_path: Path) -> None:
+    """Conditions that leave out parts give what the same conditions give over all rows."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.ingest(AGENTS, executor=InProcess())
+        spans = lake.table("spans")
+        everything = spans.to_arrow(["span_id", "service", "name", "duration_ns", "model", "input_tokens"])
+        assert len(everything) == 4931
+        for where in (
+            "service = 'beeai'",
+            "model > 'gpt' and input_tokens > 5000",
+            "duration_ns = 0",
+            "name < 'B'",
+        ):
+            with connection() as db:
+                db.register("everything", everything)
+                ((expected,),) = db.sql(f"select count(*) from everything where {where}").fetchall()
+            assert len(spans.to_arrow(["span_id"], where)) == expected, where
