@@ -57,7 +57,7 @@ def make_input(folder: Path, rows: int, upserts: int, hit_percent: float) -> Non
                {payload} as payload
         from range({{low}}, {{high}}) t(i)
     """
-    hits = int(upserts * hit_percent / 100)
+    hits = max(1, int(upserts * hit_percent / 100))
     with duckdb.connect() as db:
         for number in range(FILES):
             low, high = rows * number // FILES, rows * (number + 1) // FILES
@@ -66,7 +66,11 @@ def make_input(folder: Path, rows: int, upserts: int, hit_percent: float) -> Non
             db.execute(
                 f"copy ({query}) to '{folder}/base/{number}.parquet' (format parquet, compression zstd)"
             )
-        query = row.format(salt=2, low=rows - hits, high=rows - hits + upserts)
+        spread = row.format(salt=2, low=0, high=hits).replace(
+            "t(i)", f"k(k), lateral (select k * {rows // hits} as i)"
+        )
+        new = row.format(salt=2, low=rows, high=rows + upserts - hits)
+        query = f"{spread} union all {new}"
         db.execute(f"copy ({query}) to '{folder}/upserts.parquet' (format parquet, compression zstd)")
 
 

@@ -28,7 +28,7 @@ LAYERS: list[set[str]] = [
     {"table"},
     {"view"},
     {"changes"},
-    {"lake_tables"},
+    {"lake_tables", "lake_upkeep"},
     {"verify"},
     {"lake"},
     {"doctor"},

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from tracelake._errors import (
     DamageError,
     DecodeError,
+    ExpiredError,
     IndeterminateError,
     InputError,
     LakeExistsError,
@@ -57,6 +58,7 @@ __all__ = [
     "CommitInfo",
     "DamageError",
     "DecodeError",
+    "ExpiredError",
     "Finding",
     "Hit",
     "InboxInfo",

@@ -13,23 +13,21 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from tracelake._errors import RefNotFoundError, UsageError
+from tracelake._errors import UsageError
 from tracelake._settings import find_lake, find_metadata
 from tracelake.lake_tables import LakeTables
-from tracelake.limits import BUCKETS_DEFAULT, EPOCH_MIN_S, TRANSACTION_INPUT_MAX_BYTES
+from tracelake.lake_upkeep import LakeUpkeep
+from tracelake.limits import BUCKETS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.executors import Executor, InProcess, Spark
 from tracelake.pipeline.inputs import Input, find_files, into_transactions
 from tracelake.pipeline.loop import Pipeline
-from tracelake.pipeline.maintenance import ORDERS, Maintainer, collect
 from tracelake.pipeline.progress import OnProgress, silent
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.report import report_of
 from tracelake.place import Stores, cache_directory, make_lake, open_lake, shown
 from tracelake.records import (
     CommitInfo,
-    CompactReport,
-    GcReport,
     Hit,
     InboxInfo,
     IngestReport,
@@ -39,12 +37,11 @@ from tracelake.records import (
     VerifyReport,
 )
 from tracelake.replicas.info import describe_all
-from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.storage.files import FileObjectStore
 from tracelake.table import Table
 from tracelake.tracking.inbox import inbox_info
 from tracelake.verify import Verifier
+from tracelake.versions.model import Reference
 from tracelake.versions.store import Repository
 from tracelake.view import View
 
@@ -89,7 +86,7 @@ def open(place: str | os.PathLike[str] | None = None, *, metadata: str | None = 
     return Lake(open_lake(found, find_metadata(metadata)))
 
 
-class Lake(LakeTables):
+class Lake(LakeTables, LakeUpkeep):
     """One lake. Threads may share it; `close` it, or use it in a `with` block."""
 
     def __init__(self, stores: Stores) -> None:
@@ -317,64 +314,12 @@ class Lake(LakeTables):
         """Read everything again and compare it: commits, journal, parts, index, and tables with one another."""
         return Verifier(self._key_value, self.objects, self.config.buckets, self.view).run(progress or silent)
 
-    # Maintenance
+    def _maintenance_executor(self, executor: Executor | None) -> Executor:
+        return self._executor_for(None, executor) or self._spark(None)
 
-    def compact(
-        self,
-        *,
-        forget_before: str | None = None,
-        executor: Executor | None = None,
-        progress: OnProgress | None = None,
-    ) -> list[CompactReport]:
-        """Put the rows of each table into few sorted parts. Safe beside readers and writers.
-
-        The pipeline compacts what is due by itself; this does all of it at once. History stays readable, at
-        every commit, unless it is given up.
-
-        Args:
-            forget_before: a branch or commit before which no table need be readable any more: rows that were
-                replaced by then are left out.
-            executor: run the tasks there instead of on Spark.
-            progress: is told what is going on.
-
-        Raises:
-            RefNotFoundError: no such branch or commit.
-            LimitError: other compactions were faster, again and again.
-        """
-        maintainer = Maintainer(
-            self._key_value, self.objects, self._executor_for(None, executor) or self._spark(None)
-        )
-        since = None if forget_before is None else self._transaction_of(forget_before)
-        reports = [
-            maintainer.compact_all(shard, ORDERS[name], since, progress or silent)
-            for name, shard in self._shards().items()
-        ]
-        self._view = None  # the next one reads the new parts
-        return reports
-
-    def gc(self, *, dry_run: bool = False, epoch_min_s: float = EPOCH_MIN_S) -> list[GcReport]:
-        """Delete what nobody can name any more, of each table. Safe beside readers and writers.
-
-        What compaction replaced goes as soon as no reader holds a lease on it. Objects of writers that were
-        killed go at the third collection after they were written, each at least `epoch_min_s` seconds after
-        the one before: a writer that takes longer from its first upload to its append has to upload again.
-
-        Args:
-            dry_run: delete nothing, and report what would be deleted now.
-            epoch_min_s: an hour by default; with 0, every call counts.
-        """
-        if isinstance(self.objects, FileObjectStore) and not dry_run:
-            self.objects.sweep_temporaries()
-        return [
-            collect(shard, self._key_value, self.objects, epoch_min_s, dry_run=dry_run)
-            for shard in self._shards().values()
-        ]
-
-    def _shards(self) -> dict[str, Shard]:
-        return {name: Shard(name, self._key_value, self.objects) for name in ORDERS}
-
-    def _transaction_of(self, ref: str) -> int:
+    def _entries_at(self, ref: str) -> dict[str, Reference]:
         head = self._commit_of(ref)
-        if head is None:
-            raise RefNotFoundError(f"no commit {ref!r}: the lake is still empty; ingest something first.")
-        return self._repository.transaction_of(head)
+        return {} if head is None else self._repository.entries(head)
+
+    def _forget_view(self) -> None:
+        self._view = None

@@ -206,10 +206,10 @@ class Campaign:
             for _ in range(3):
                 reports = lake.gc(epoch_min_s=0)
             assert [report.held for report in reports] == [0, 0]
-            for name, shard in lake._shards().items():
+            for shard, _ in lake._maintained():
                 batches = [shard.batch(ref) for ref in shard.state().batches]
                 named = {part.path for batch in batches for part in batch.objects()}
-                assert {info.path for info in lake.objects.list(f"shards/{name}/parts/")} == named
+                assert {info.path for info in lake.objects.list(f"shards/{shard.name}/parts/")} == named
             assert {commit.message: content(lake, commit.id) for commit in lake.log()} == self.expected
             assert lake.verify().findings == ()
 

@@ -36,7 +36,7 @@ logger = logging.getLogger("tracelake.maintenance")
 
 
 class Maintainer:
-    """Maintains tables, given by their shards and the columns that sort their rows."""
+    """Maintains tables, given by their shards and the columns that sort their rows; without any, by row id."""
 
     def __init__(self, key_value: KeyValueStore, objects: ObjectStore, executor: Executor) -> None:
         self._key_value = key_value

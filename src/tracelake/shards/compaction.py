@@ -44,7 +44,7 @@ class CompactTask:
     upper: int
     since: int
     order: tuple[str, ...]
-    """Columns by which rows are sorted; the first one is the key of the parts."""
+    """Columns by which rows are sorted, the first one of text or integers; by their ids where there is none."""
     parts: tuple[Part, ...]
     retractions: tuple[Part, ...]
     history: tuple[Part, ...]
@@ -190,7 +190,9 @@ class _Compaction:
         if gone:
             schema = pa.schema([*(f for f in schema if f.name != GONE.name), GONE])
         return [
-            write_part(self._objects, task.shard, task.epoch, task.bucket, rows, task.order[0])
+            write_part(
+                self._objects, task.shard, task.epoch, task.bucket, rows, _text_key(task.order, schema)
+            )
             for rows in _tables(self._sorted(parts, query), schema)
         ]
 
@@ -200,16 +202,19 @@ class _Compaction:
         DuckDB cannot sort wide rows in less memory than they take. The parts are sorted, so of each a range lies in
         a few row groups, and no row is read twice but at the borders.
         """
-        key = quoted(self._task.order[0])
+        key = quoted(self._sorted_by())
         for low, high in pairwise([None, *self._borders(parts), None]):
-            limits = [f"{key} >= {literal(low)}"] if low is not None else []
-            limits += [f"{key} < {literal(high)}"] if high is not None else []
+            limits = [f"{key} >= {_constant(low)}"] if low is not None else []
+            limits += [f"{key} < {_constant(high)}"] if high is not None else []
             where = f" where {' and '.join(limits)}" if limits else ""
             yield from self._db.sql(f"from ({query}){where} order by {self._order()}").to_arrow_reader(
                 _READ_ROWS
             )
 
-    def _borders(self, parts: Sequence[Part]) -> list[str]:
+    def _sorted_by(self) -> str:
+        return (*self._task.order, ROW_ID.name)[0]
+
+    def _borders(self, parts: Sequence[Part]) -> list[str] | list[int]:
         """Return keys between which there are about as many bytes as may be sorted at once."""
         footers = [pq.read_metadata(self._file(part.path)) for part in parts]
         size = sum(
@@ -219,11 +224,20 @@ class _Compaction:
         if ranges == 1:
             return []
         sample = self._db.sql(f"""
-            select {quoted(self._task.order[0])} from {parquet(parts, self._file)}
+            select {quoted(self._sorted_by())} from {parquet(parts, self._file)}
             using sample reservoir({_SAMPLED_ROWS} rows) repeatable (1)
         """).to_arrow_table()
         keys = sorted(sample.column(0).to_pylist())
         return sorted({keys[len(keys) * number // ranges] for number in range(1, ranges)})
+
+
+def _text_key(order: Sequence[str], schema: pa.Schema) -> str | None:
+    """Return the column whose first and last value a part tells: the one that sorts it, if it is of text."""
+    return order[0] if order and pa.types.is_string(schema.field(order[0]).type) else None
+
+
+def _constant(value: str | int) -> str:
+    return literal(value) if isinstance(value, str) else str(value)
 
 
 def _is_large(part: Part) -> bool:

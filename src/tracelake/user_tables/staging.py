@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -130,6 +130,11 @@ def clean_staging(objects: ObjectStore) -> None:
 
 
 def _key_texts(rows: pa.Table, key: Sequence[str]) -> pa.StringArray:
+    if all(pa.types.is_integer(rows[column].type) for column in key):  # the same texts, many times as fast
+        texts: list[Any] = [rows[column].cast(pa.string()) for column in key]
+        joined: Any = pc.binary_join_element_wise(*texts, ",")
+        whole: pa.StringArray = pc.binary_join_element_wise("[", joined, "]", "").combine_chunks()
+        return whole
     values = zip(*(rows[column].to_pylist() for column in key), strict=True)
     return pa.array([key_text(value) for value in values], pa.string())
 

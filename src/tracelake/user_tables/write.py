@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 
 from tracelake._errors import LimitError
 from tracelake.limits import UPPER_MISMATCHES_MAX
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.maintenance import Maintainer
 from tracelake.scan import Scan
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch
@@ -63,6 +65,8 @@ def publish(stores: Stores, spec: TableSpec, staged: Sequence[Staged], write_id:
     for path in (path for task in staged for path in task.paths()):
         stores.objects.delete(path)
     clean_staging(stores.objects)
+    shard = Shard(spec.name, stores.key_value, stores.objects)
+    Maintainer(stores.key_value, stores.objects, InProcess()).maintain(shard, spec.key, time + 1)
     return commit
 
 

@@ -1,0 +1,108 @@
+"""What a lake does to stay small: compaction, and garbage collection, of all of its tables."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from tracelake._errors import RefNotFoundError
+from tracelake.limits import EPOCH_MIN_S
+from tracelake.pipeline.executors import Executor
+from tracelake.pipeline.maintenance import ORDERS, Maintainer, collect
+from tracelake.pipeline.progress import OnProgress, silent
+from tracelake.records import CompactReport, GcReport
+from tracelake.shards.store import Shard
+from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage.files import FileObjectStore
+from tracelake.user_tables.spec import read_spec
+from tracelake.versions.model import Reference, TableAt
+
+
+class LakeUpkeep(ABC):
+    """The part of `Lake` that maintains tables."""
+
+    objects: ObjectStore
+    _key_value: KeyValueStore
+
+    def compact(
+        self,
+        *,
+        forget_before: str | None = None,
+        executor: Executor | None = None,
+        progress: OnProgress | None = None,
+    ) -> list[CompactReport]:
+        """Put the rows of each table into few sorted parts. Safe beside readers and writers.
+
+        Writers compact what is due by themselves; this does all of it at once. History stays readable, at
+        every commit, unless it is given up.
+
+        Args:
+            forget_before: a commit before which no table need be readable any more: rows that were replaced by
+                then are left out.
+            executor: run the tasks there instead of on Spark.
+            progress: is told what is going on.
+
+        Raises:
+            RefNotFoundError: no such commit.
+            LimitError: other compactions were faster, again and again.
+        """
+        maintainer = Maintainer(self._key_value, self.objects, self._maintenance_executor(executor))
+        kept = {} if forget_before is None else self._entries_at(forget_before)
+        if forget_before is not None and not kept:
+            raise RefNotFoundError(
+                f"no commit {forget_before!r}: the lake is still empty; ingest something first."
+            )
+        reports = [
+            maintainer.compact_all(shard, order, _since(kept, shard.name), progress or silent)
+            for shard, order in self._maintained()
+        ]
+        self._forget_view()  # the next one reads the new parts
+        return reports
+
+    def gc(self, *, dry_run: bool = False, epoch_min_s: float = EPOCH_MIN_S) -> list[GcReport]:
+        """Delete what nobody can name any more, of each table. Safe beside readers and writers.
+
+        What compaction replaced goes as soon as no reader holds a lease on it. Objects of writers that were
+        killed go at the third collection after they were written, each at least `epoch_min_s` seconds after
+        the one before: a writer that takes longer from its first upload to its append has to upload again.
+
+        Args:
+            dry_run: delete nothing, and report what would be deleted now.
+            epoch_min_s: an hour by default; with 0, every call counts.
+        """
+        if isinstance(self.objects, FileObjectStore) and not dry_run:
+            self.objects.sweep_temporaries()
+        return [
+            collect(shard, self._key_value, self.objects, epoch_min_s, dry_run=dry_run)
+            for shard, _ in self._maintained()
+        ]
+
+    def _maintained(self) -> list[tuple[Shard, tuple[str, ...]]]:
+        """Return the shard of each table, and the columns that sort its rows."""
+        orders = dict(ORDERS)
+        for reference in self._entries_at("main").values():
+            if isinstance(reference, TableAt) and reference.shard not in orders:
+                orders[reference.shard] = read_spec(self.objects, reference.shard).key
+        return [(Shard(name, self._key_value, self.objects), order) for name, order in orders.items()]
+
+    @abstractmethod
+    def _maintenance_executor(self, executor: Executor | None) -> Executor:
+        """Return where tasks are to run."""
+
+    @abstractmethod
+    def _entries_at(self, ref: str) -> dict[str, Reference]:
+        """Return what a commit names; nothing for `main` of an empty lake."""
+
+    @abstractmethod
+    def _forget_view(self) -> None:
+        """Open the newest commit anew when it is asked for next."""
+
+
+def _since(kept: Mapping[str, Reference], table: str) -> int | None:
+    """Return the time of a table that a commit names, None where it names none."""
+    times = [
+        reference.as_of
+        for reference in kept.values()
+        if isinstance(reference, TableAt) and reference.shard == table
+    ]
+    return times[0] if times and times[0] >= 0 else None
