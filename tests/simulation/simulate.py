@@ -8,6 +8,7 @@ Run n of a search with seed S has the seed S + n, which its report names.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Sequence
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     seed = time.time_ns() // 1_000_000 if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
+    logging.disable(logging.WARNING)  # of stores that fail on purpose
     reports = simulate(seed, given.seconds, given.schedules, given.scenario)
     total = Report()
     for name, report in reports.items():
