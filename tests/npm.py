@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +14,10 @@ def install(directory: Path) -> str:
     assert node and npm, "node and npm are missing: install Node.js 20 or newer"  # noqa: PT018 one cause
     # npm writes this file last, so that an install that was interrupted, or of an older lock, is done again.
     done = directory / "node_modules" / ".package-lock.json"
-    if not done.exists() or done.stat().st_mtime < (directory / "package-lock.json").stat().st_mtime:
-        subprocess.run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=directory, check=True)
+    with (directory / "package-lock.json").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
+        if not done.exists() or done.stat().st_mtime < (directory / "package-lock.json").stat().st_mtime:
+            subprocess.run(
+                [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=directory, check=True
+            )
     return node
