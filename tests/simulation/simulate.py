@@ -59,7 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     seed = time.time_ns() // 1_000_000 if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
-    logging.disable(logging.WARNING)  # of stores that fail on purpose
     reports = simulate(seed, given.seconds, given.schedules, given.scenario)
     total = Report()
     for name, report in reports.items():
@@ -72,4 +71,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)  # of stores that fail on purpose
     sys.exit(main())

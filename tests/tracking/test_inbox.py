@@ -90,6 +90,14 @@ def hold_writer(inbox: Inbox, store: FaultyStore, threads: ThreadPoolExecutor) -
     return released, first
 
 
+def wait_for_requests(inbox: Inbox, count: int) -> None:
+    """Wait until so many requests are in the queue, however slowly their threads get going."""
+    end = time.monotonic() + 30
+    while inbox._waiting_requests < count:
+        assert time.monotonic() < end, f"{inbox._waiting_requests} of {count} requests came"
+        time.sleep(0.001)
+
+
 def test_append_is_durable_on_return(inbox: Inbox, store: FaultyStore, tmp_path: Path) -> None:
     """A request is in the store, as it came, when append returns."""
     inbox.append("protobuf", b"\x00\xff")
@@ -113,6 +121,7 @@ def test_waiting_requests_share_a_segment(
     """Requests that arrive while a segment is written become one segment, not one each."""
     released, first = hold_writer(inbox, store, threads)
     others = [threads.submit(inbox.append, "json", b"%d" % number) for number in range(20)]
+    wait_for_requests(inbox, 21)
     released.set()
     for waiting in [first, *others]:
         waiting.result(5)
@@ -127,6 +136,7 @@ def test_groups_keep_to_the_segment_size(
     monkeypatch.setattr(limits, "INBOX_SEGMENT_MAX_BYTES", 10)
     released, first = hold_writer(inbox, store, threads)
     others = [threads.submit(inbox.append, "json", b"6 byte") for _ in range(3)]
+    wait_for_requests(inbox, 4)
     released.set()
     for waiting in [first, *others]:
         waiting.result(5)

@@ -114,9 +114,8 @@ def replicas(infos: Iterable[ReplicaInfo]) -> Table:
             "frontier",
             "behind",
             "waiting",
-            "oldest",
             "won",
-            "of peers",
+            "peers",
             "dropped",
             "moved",
         ),
@@ -126,17 +125,23 @@ def replicas(infos: Iterable[ReplicaInfo]) -> Table:
                 info.status,
                 info.frontier,
                 info.transactions_behind,
-                f"{info.waiting_inputs:,} ({size(info.waiting_bytes)})" if info.waiting_inputs else "0",
-                None if info.oldest_waiting_s is None else f"{info.oldest_waiting_s:.1f} s",
+                _waiting(info),
                 info.batches_won,
                 info.batches_of_peers,
                 info.rows_dropped,
-                info.moved_at[:19].replace("T", " "),
+                info.moved_at[11:19],
             )
             for info in infos
         ],
-        ids=("status", "moved"),
+        ids=("replica", "status", "moved"),
     )
+
+
+def _waiting(info: ReplicaInfo) -> str:
+    if not info.waiting_inputs:
+        return "0"
+    oldest = "" if info.oldest_waiting_s is None else f", {info.oldest_waiting_s:.1f} s"
+    return f"{info.waiting_inputs:,} ({size(info.waiting_bytes)}{oldest})"
 
 
 def replica_notes(infos: Iterable[ReplicaInfo]) -> Iterable[str]:
