@@ -13,7 +13,8 @@ from tracelake.journal.store import Journal
 from tracelake.search import fields
 from tracelake.search.finalize import finalize, read_manifest
 from tracelake.search.model import Manifest, Receipt, manifest_path, staged_path
-from tracelake.shards.model import Batch, Part, batch_from_bytes, state_from_bytes
+from tracelake.shards.model import Batch, Part, ShardState
+from tracelake.shards.model import from_bytes as shard_from_bytes
 from tracelake.shards.protocol import Verdict, classify
 from tracelake.shards.store import Shard
 from tracelake.storage import ABSENT, KeyValueStore, ObjectStore
@@ -79,14 +80,14 @@ class ShardScenario(Scenario):
         entry = run.key_value.get("shards", "spans")
         if entry is None:
             return
-        state = state_from_bytes(entry.value, "spans")
+        state = shard_from_bytes(ShardState, entry.value, "spans")
         require(
             [(ref.lower, ref.upper) for ref in state.batches] == [(t, t + 1) for t in range(state.upper)],
             "the batches do not cover the shard exactly once",
         )
         for ref in state.batches:
             require(ref.path in run.objects.objects, f"the state names {ref.path}, which is not there")
-            for part in batch_from_bytes(run.objects.get(ref.path), ref.path).parts:
+            for part in shard_from_bytes(Batch, run.objects.get(ref.path), ref.path).parts:
                 require(part.path in run.objects.objects, f"a batch names {part.path}, which is not there")
 
     def check(self, run: Run) -> None:
@@ -94,7 +95,7 @@ class ShardScenario(Scenario):
         entry = run.key_value.get("shards", "spans")
         require(entry is not None, "nothing was ever appended")
         assert entry is not None
-        state = state_from_bytes(entry.value, "spans")
+        state = shard_from_bytes(ShardState, entry.value, "spans")
         require(state.upper == self._times, f"the shard stopped at {state.upper}")
         ids = Counter(ref.id for ref in state.batches)
         for writer, batch_id in run.history:

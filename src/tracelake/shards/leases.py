@@ -18,7 +18,7 @@ from typing import Final
 
 from tracelake._errors import ExpiredError, StorageError, TracelakeError
 from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, LEASE_S
-from tracelake.shards.model import LeaseRecord, ShardState, lease_from_bytes, to_bytes
+from tracelake.shards.model import LeaseRecord, ShardState, from_bytes, to_bytes
 from tracelake.shards.store import Shard
 from tracelake.storage import Done, Entry, KeyValueStore, settle
 
@@ -102,13 +102,13 @@ class Lease:
 
 def leases(shard: str, key_value: KeyValueStore) -> dict[str, LeaseRecord]:
     """Return all leases on a shard, ended ones too, by their keys."""
-    return {entry.key: lease_from_bytes(entry.value, shard) for entry in _entries(shard, key_value)}
+    return {entry.key: _lease_of(entry) for entry in _entries(shard, key_value)}
 
 
 def forget_ended(shard: str, key_value: KeyValueStore, now_s: float) -> int:
     """Remove leases that have ended and nobody gave back; return how many."""
     entries = _entries(shard, key_value)
-    ended = [entry for entry in entries if lease_from_bytes(entry.value, shard).expires_s <= now_s]
+    ended = [entry for entry in entries if _lease_of(entry).expires_s <= now_s]
     for entry in ended:
         key_value.delete_if(_PARTITION, entry.key, entry.version)  # unless its reader has just extended it
     return len(ended)
@@ -116,6 +116,10 @@ def forget_ended(shard: str, key_value: KeyValueStore, now_s: float) -> int:
 
 def _entries(shard: str, key_value: KeyValueStore) -> list[Entry]:
     return key_value.scan(_PARTITION, f"{shard}/", f"{shard}0")  # "0" follows "/"
+
+
+def _lease_of(entry: Entry) -> LeaseRecord:
+    return from_bytes(LeaseRecord, entry.value, f"lease {entry.key}")
 
 
 class Leases:

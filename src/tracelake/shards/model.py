@@ -5,7 +5,7 @@ The state record is small and mutable by compare-and-set; all that it names is i
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -131,10 +131,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int = FORMAT_VERSION
 
 
-_state_decoder = msgspec.json.Decoder(ShardState)
-_batch_decoder = msgspec.json.Decoder(Batch)
-_beginning_decoder = msgspec.json.Decoder(Beginning)
-_lease_decoder = msgspec.json.Decoder(LeaseRecord)
+RecordT = TypeVar("RecordT", ShardState, Batch, Beginning, LeaseRecord)
 
 
 def to_bytes(record: ShardState | Batch | Beginning | LeaseRecord) -> bytes:
@@ -142,46 +139,12 @@ def to_bytes(record: ShardState | Batch | Beginning | LeaseRecord) -> bytes:
     return msgspec.json.encode(record)
 
 
-def state_from_bytes(data: bytes, shard: str) -> ShardState:
-    """Decode a state record. Raises DamageError for one that is torn or of another format."""
+def from_bytes(kind: type[RecordT], data: bytes, what: str) -> RecordT:
+    """Decode a record. Raises DamageError, naming it as `what`, for one that is torn or of another format."""
     try:
-        state = _state_decoder.decode(data)
+        record = msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:
-        raise DamageError(f"the state of shard {shard} cannot be read: {error}") from error
-    _check_version(state.version, f"the state of shard {shard}")
-    return state
-
-
-def batch_from_bytes(data: bytes, path: str) -> Batch:
-    """Decode a batch record. Raises DamageError for one that is torn or of another format."""
-    try:
-        batch = _batch_decoder.decode(data)
-    except msgspec.MsgspecError as error:
-        raise DamageError(f"batch {path} cannot be read: {error}") from error
-    _check_version(batch.version, f"batch {path}")
-    return batch
-
-
-def beginning_from_bytes(data: bytes, path: str) -> Beginning:
-    """Decode the beginning of a state. Raises DamageError for one that is torn or of another format."""
-    try:
-        beginning = _beginning_decoder.decode(data)
-    except msgspec.MsgspecError as error:
-        raise DamageError(f"{path}, which holds a part of a state, cannot be read: {error}") from error
-    _check_version(beginning.version, path)
-    return beginning
-
-
-def lease_from_bytes(data: bytes, shard: str) -> LeaseRecord:
-    """Decode a lease. Raises DamageError for one that is torn or of another format."""
-    try:
-        lease = _lease_decoder.decode(data)
-    except msgspec.MsgspecError as error:
-        raise DamageError(f"a lease of shard {shard} cannot be read: {error}") from error
-    _check_version(lease.version, f"a lease of shard {shard}")
-    return lease
-
-
-def _check_version(version: int, what: str) -> None:
-    if version != FORMAT_VERSION:
-        raise DamageError(f"{what} has format {version}; this release reads {FORMAT_VERSION}.")
+        raise DamageError(f"{what} cannot be read: {error}") from error
+    if record.version != FORMAT_VERSION:
+        raise DamageError(f"{what} has format {record.version}; this release reads {FORMAT_VERSION}.")
+    return record

@@ -14,8 +14,7 @@ from tracelake.shards.model import (
     Beginning,
     Rolled,
     ShardState,
-    beginning_from_bytes,
-    state_from_bytes,
+    from_bytes,
     to_bytes,
 )
 from tracelake.storage import ABSENT, Done, Indeterminate, KeyValueStore, ObjectStore, Version, settle
@@ -41,7 +40,7 @@ class States:
             entry = self._key_value.get(PARTITION, self._shard)
             if entry is None:
                 return ShardState(), None
-            state = state_from_bytes(entry.value, self._shard)
+            state = from_bytes(ShardState, entry.value, f"the state of shard {self._shard}")
             if state.rolled is None:
                 return state, entry.version
             try:
@@ -75,7 +74,7 @@ class States:
             data = self._objects.get(rolled.path)
             if hashlib.sha256(data).hexdigest() != rolled.sha256:
                 raise DamageError(f"shard {self._shard}: {rolled.path} is not what was written.")
-            self._known = known = rolled, beginning_from_bytes(data, rolled.path)
+            self._known = known = rolled, from_bytes(Beginning, data, rolled.path)
         return known[1]
 
     def _shortened(self, state: ShardState) -> ShardState:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tracelake._errors import DamageError, ExpiredError, IndeterminateError, LimitError, NotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.shards.model import Batch, BatchRef, Part, ShardState, batch_from_bytes, to_bytes
+from tracelake.shards.model import Batch, BatchRef, Part, ShardState, from_bytes, to_bytes
 from tracelake.shards.protocol import (
     AppendDecision,
     Lost,
@@ -115,7 +115,7 @@ class Shard:
             return None
         if hashlib.sha256(data).hexdigest() != ref.sha256:
             raise DamageError(f"shard {self.name}: batch record {ref.path} is not what was written.")
-        return batch_from_bytes(data, ref.path)
+        return from_bytes(Batch, data, f"batch {ref.path}")
 
     def batch_at(self, time: int) -> Batch | None:
         """Return the batch that holds a time, or None where no row changed at it."""
