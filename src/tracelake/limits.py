@@ -43,6 +43,8 @@ STAGED_ROWS_MAX_BYTES: Final = 64 * MIB
 """Arrow bytes that a task that writes to a table of the user holds before it writes pieces."""
 STAGED_ROWS_AGE_MAX_S: Final = 24 * 3600.0
 """Pieces that are older were left behind by a killed writer: no write takes so long."""
+MERGE_THREADS_MAX: Final = 4
+"""Buckets of a table of the user that one writer merges at once, and no more than there are processors."""
 SMALL_PARTS_MAX_BYTES: Final = 8 * MIB
 """Pieces of one bucket become one part where they are not larger together, else a part each."""
 UPPER_MISMATCHES_MAX: Final = 100

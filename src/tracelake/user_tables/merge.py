@@ -11,14 +11,16 @@ here, because the id of a row tells the time at which it came, which only the ap
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
-from tracelake.limits import PART_COPIES_MAX_BYTES, SMALL_PARTS_MAX_BYTES
+from tracelake.limits import MERGE_THREADS_MAX, PART_COPIES_MAX_BYTES, SMALL_PARTS_MAX_BYTES
 from tracelake.scan import Scan, check_parts, connection
 from tracelake.shards.model import Part
 from tracelake.shards.parts import write_part
@@ -46,7 +48,7 @@ class Merged:
 
 
 class Merge:
-    """Merges staged rows with the rows of a snapshot, a bucket after the other."""
+    """Merges staged rows with the rows of a snapshot, each bucket by itself, some of them at once."""
 
     def __init__(self, objects: ObjectStore, copies: str, spec: TableSpec, staged: Sequence[Staged]) -> None:
         self._objects = objects
@@ -58,25 +60,35 @@ class Merge:
 
     def against(self, stored: Scan, epoch: int) -> Merged:
         """Write the changes that lead from what is stored to what is wanted; called again for a newer state."""
+        buckets = sorted({part.bucket for part in (*self._rows, *self._deleted)})
         merged = Merged()
-        for bucket in sorted({part.bucket for part in (*self._rows, *self._deleted)}):
-            rows = [part for part in self._rows if part.bucket == bucket]
-            deleted = [part for part in self._deleted if part.bucket == bucket]
-            here = replace(stored, snapshot=stored.snapshot.for_buckets({bucket}))
-            with connection() as db:
-                gone: list[int] = []
-                if self._spec.key:
-                    here.check(self._files)
-                    self._decide(db, rows, deleted, here)
-                    gone = [row_id for (row_id,) in db.sql("from gone order by all").fetchall()]
-                else:
-                    db.execute("create temp table lost (_file varchar, _number bigint)")
-                self._take(db, bucket, rows, stored.snapshot.as_of + 1, epoch, merged)
-            if gone:
-                times = [stored.snapshot.as_of + 1] * len(gone)
-                retractions = pa.table([gone, times], schema=RETRACTIONS)
-                part = write_part(self._objects, self._spec.name, epoch, bucket, retractions, None)
-                merged.retractions.append(part)
+        # DuckDB and Parquet leave other threads to run while they work.
+        with ThreadPoolExecutor(min(MERGE_THREADS_MAX, os.cpu_count() or 1)) as threads:
+            for of_bucket in threads.map(lambda bucket: self._merge_bucket(bucket, stored, epoch), buckets):
+                merged.parts.extend(of_bucket.parts)
+                merged.retractions.extend(of_bucket.retractions)
+        return merged
+
+    def _merge_bucket(self, bucket: int, stored: Scan, epoch: int) -> Merged:
+        merged = Merged()
+        rows = [part for part in self._rows if part.bucket == bucket]
+        deleted = [part for part in self._deleted if part.bucket == bucket]
+        here = replace(stored, snapshot=stored.snapshot.for_buckets({bucket}))
+        with connection() as db:
+            gone = pa.table({ROW_ID.name: pa.array([], pa.int64())})
+            if self._spec.key:
+                here.check(self._files)
+                self._decide(db, rows, deleted, here)
+                gone = db.sql("from gone order by all").to_arrow_table()
+            else:
+                db.execute("create temp table lost (_file varchar, _number bigint)")
+            self._take(db, bucket, rows, stored.snapshot.as_of + 1, epoch, merged)
+        if len(gone):
+            times = pa.array([stored.snapshot.as_of + 1] * len(gone), pa.int64())
+            retractions = pa.table([gone[0], times], schema=RETRACTIONS)
+            merged.retractions.append(
+                write_part(self._objects, self._spec.name, epoch, bucket, retractions, None)
+            )
         return merged
 
     def _decide(
