@@ -59,8 +59,9 @@ def merge(incoming: pa.Table, spans: Stored, traces: Stored, transaction: int) -
         numbered = incoming.append_column("ord", pa.array(range(len(incoming)), pa.int64()))
         db.register("incoming", numbered)
         db.execute("create temp table touched as select distinct trace_id from incoming")
-        _load_stored(db, "stored", spans.sql([ROW_ID.name, *SPAN_COLUMNS], SPANS_TABLE))
-        _contest(db, numbered, spans)
+        held = spans.sql([ROW_ID.name, *SPANS.names], SPANS_TABLE)  # made once: it reads the retractions
+        _load_stored(db, "stored", f"select {ROW_ID.name}, {', '.join(SPAN_COLUMNS)} from ({held})")
+        _contest(db, numbered, held)
         taken = db.sql("""
             select ord from incoming
             where ord not in (select ord from lost)
@@ -99,7 +100,7 @@ def _load_stored(db: duckdb.DuckDBPyConnection, name: str, rows: str) -> None:
     db.execute(f"create temp table {name} as from ({rows}) where trace_id in (select trace_id from touched)")
 
 
-def _contest(db: duckdb.DuckDBPyConnection, incoming: pa.Table, spans: Stored) -> None:
+def _contest(db: duckdb.DuckDBPyConnection, incoming: pa.Table, held: str) -> None:
     """Make `lost` (ord of incoming rows that are not taken) and `replaced` (ids of stored rows that go)."""
     db.execute("""
         create temp table contested as
@@ -113,7 +114,6 @@ def _contest(db: duckdb.DuckDBPyConnection, incoming: pa.Table, spans: Stored) -
     db.execute("""
         create temp table places as select _row_id from stored semi join contested using (trace_id, span_id)
     """)
-    rows = spans.sql([*SPANS.names, ROW_ID.name], SPANS_TABLE)
     db.execute(f"""
         create temp table ranked as
         select trace_id, span_id, ord, _row_id,
@@ -124,7 +124,7 @@ def _contest(db: duckdb.DuckDBPyConnection, incoming: pa.Table, spans: Stored) -
         from (
             select {_CONTENT}, ord, null::bigint as _row_id from claims
             union all by name
-            select {_CONTENT}, null::bigint as ord, _row_id from ({rows}) semi join places using (_row_id)
+            select {_CONTENT}, null::bigint as ord, _row_id from ({held}) semi join places using (_row_id)
         )
     """)
     db.execute("create temp table lost as select ord from ranked where ord is not null and rank > 1")

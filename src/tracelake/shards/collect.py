@@ -28,8 +28,6 @@ class Collected:
 
     objects: int = 0
     size_bytes: int = 0
-    orphans: int = 0
-    """How many of the objects no state ever named."""
     held: int = 0
     """Replaced batches that stay, because a reader's lease holds them."""
 
@@ -86,7 +84,7 @@ class Collector:
             if not dry_run:
                 for path, _ in found:
                     self._objects.delete(path)
-        return Collected(len(found), sum(size for _, size in found), orphans=len(found))
+        return Collected(len(found), sum(size for _, size in found))
 
     def _written(self) -> Iterator[tuple[str, int, int]]:
         """Yield (path, bytes, epoch) of every object of the shard."""

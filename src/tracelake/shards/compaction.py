@@ -123,16 +123,14 @@ class _Compaction:
         with self._db:
             self._split_retractions()
             lost = self._lost_rows()
-            kept = [part for part in task.parts if part.path not in lost and _is_large(part)]
-            rewritten = [part for part in task.parts if part not in kept]
-            receipt.parts = [*kept, *self._write(rewritten, self._live_sql(rewritten))]
+            kept = {part.path: part for part in task.parts if part.path not in lost and _is_large(part)}
+            rewritten = [part for part in task.parts if part.path not in kept]
+            receipt.parts = [*kept.values(), *self._write(rewritten, self._live_sql(rewritten))]
             sources = [*rewritten, *task.history]
             receipt.history = self._write(sources, self._history_sql(rewritten), gone=True)
         receipt.parts.sort(key=lambda part: part.first_key)
-        written = {part.path for part in (*receipt.parts, *receipt.retractions, *receipt.history)}
-        written -= {part.path for part in kept}
-        for part in (*receipt.parts, *receipt.retractions, *receipt.history):
-            receipt.written_bytes += part.size_bytes if part.path in written else 0
+        now = (*receipt.parts, *receipt.retractions, *receipt.history)
+        receipt.written_bytes = sum(part.size_bytes for part in now if part.path not in kept)
         return receipt
 
     def _split_retractions(self) -> None:

@@ -87,9 +87,12 @@ def rows_sql(snapshot: Snapshot, file: FileOf, columns: Sequence[str], schema: p
     end = first_row_id(snapshot.as_of + 1)
     gone = retracted(snapshot, file)
     names = ", ".join(quoted(name) for name in columns)
-    come = [part for part in snapshot.parts if part.first_row_id < end]
-    whole = [part for part in come if part.last_row_id < end and not lost_rows(part, gone)]
-    rest = [part for part in come if part not in whole]
+    whole: list[Part] = []
+    rest: list[Part] = []
+    for part in snapshot.parts:
+        if part.first_row_id < end:
+            is_whole = part.last_row_id < end and not lost_rows(part, gone)
+            (whole if is_whole else rest).append(part)
     history = [part for part in snapshot.history if part.first_row_id < end]
     absent = _absent(snapshot, file, {part.bucket for part in (*rest, *history)})
     branches = []

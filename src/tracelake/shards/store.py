@@ -174,17 +174,9 @@ class Shard:
                 self._objects.delete(path)
         return not isinstance(decision, Lost)
 
-    def change(self, decide: Callable[[ShardState], Swap | None]) -> ShardState:
-        """Carry out a decision on the state until it is done or not needed; return the state that was then."""
-        final: list[ShardState] = []
-
-        def note(state: ShardState) -> Swap | None:
-            decision = decide(state)
-            final[:] = [state if decision is None else decision.state]
-            return decision
-
-        self._change(note)
-        return final[0]
+    def change(self, decide: Callable[[ShardState], Swap | None]) -> None:
+        """Carry out a decision on the state until it is done or not needed."""
+        self._change(decide)
 
     def _change(self, decide: Callable[[ShardState], DecisionT | Swap]) -> tuple[DecisionT | Swap, bool]:
         """Carry out a decision until it is done; return it, and whether a reply was lost on the way."""

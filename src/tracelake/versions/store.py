@@ -8,7 +8,7 @@ from typing import Final
 
 from tracelake._errors import DamageError, LimitError, NotFoundError, RefNotFoundError, UsageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.storage import ABSENT, Done, KeyValueStore, ObjectStore, Version, settle
+from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, ObjectStore, Version, settle
 from tracelake.versions.model import (
     Branch,
     Commit,
@@ -64,7 +64,7 @@ class Repository:
     def _resolve_name(self, name: str) -> str:
         if (head := self.head(name)) is not None:
             return head
-        if (tagged := self.tags().get(name)) is not None:
+        if (tagged := self._tagged(name)) is not None:
             return tagged
         if COMMIT_ID.fullmatch(name):
             found = [info.path for info in self._objects.list(COMMITS + name)]
@@ -77,10 +77,11 @@ class Repository:
 
     def tags(self) -> dict[str, str]:
         """Return the commit id of each tag, by name."""
-        return {
-            entry.key: from_bytes(Branch, entry.value, f"tag {entry.key}").head
-            for entry in self._key_value.scan(_TAGS)
-        }
+        return {entry.key: _tagged_by(entry) for entry in self._key_value.scan(_TAGS)}
+
+    def _tagged(self, name: str) -> str | None:
+        entry = self._key_value.get(_TAGS, name)
+        return None if entry is None else _tagged_by(entry)
 
     def tag(self, name: str, commit_id: str) -> None:
         """Give a commit a name that never moves. Fine where the tag names it already.
@@ -95,7 +96,7 @@ class Repository:
             raise UsageError(f"{name!r} is a branch; take another name for the tag.")
         outcome = self._key_value.set_if(_TAGS, name, to_bytes(Branch(commit_id)), ABSENT)
         settle(self._key_value, _TAGS, name, outcome, is_mine=lambda _: False)
-        if self.tags().get(name) != commit_id:
+        if self._tagged(name) != commit_id:
             raise UsageError(f"tag {name!r} is taken by another commit; delete it first.")
 
     def delete_tag(self, name: str) -> None:
@@ -248,6 +249,10 @@ class Repository:
         if content_id(data) != record_id:
             raise DamageError(f"{path} is not what was written: its content has another id.")
         return from_bytes(record_type, data, path)
+
+
+def _tagged_by(entry: Entry) -> str:
+    return from_bytes(Branch, entry.value, f"tag {entry.key}").head
 
 
 def _lost(branch: str) -> LimitError:
