@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from tracelake._errors import DamageError
+from tracelake._errors import DamageError, LimitError
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
 from tracelake.versions.model import (
     Announcement,
@@ -78,7 +79,8 @@ class BranchRecords:
             is_mine=lambda entry: is_mine(_branch_at(branch, entry).record),
         )
         if isinstance(settled, Done):
-            return True, BranchAt(record, settled.version)
+            # After a lost reply another may have done the same in another way: what is there counts, not what we wrote.
+            return True, BranchAt(record, settled.version) if settled is outcome else self.read(branch)
         return False, _branch_at(branch, settled.current)
 
     def delete(self, branch: str, at: BranchAt) -> bool:
@@ -127,8 +129,21 @@ class BranchRecords:
     # Staged entries
 
     def stage(self, token: str, path: str, named: Reference | None) -> None:
-        """Stage one entry under a token; None stages its removal."""
-        self._key_value.set(_staged(token), path, msgspec.json.encode(_Staged(named)))
+        """Stage one entry under a token; None stages its removal.
+
+        Conditionally, so that an earlier write whose reply was lost cannot land late, on top of this one.
+        """
+        value = msgspec.json.encode(_Staged(named))
+        expected: Expected = ABSENT
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            outcome = self._key_value.set_if(_staged(token), path, value, expected)
+            settled = settle(self._key_value, _staged(token), path, outcome, is_mine=lambda _: False)
+            if isinstance(settled, Done):
+                return
+            expected = ABSENT if settled.current is None else settled.current.version
+        raise LimitError(
+            f"{path}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row staged it, too. Nothing was staged; try again."
+        )
 
     def staged(self, token: str, start: str = "", stop: str | None = None) -> Changes:
         """Return what is staged under a token, in order of path."""

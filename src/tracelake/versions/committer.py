@@ -25,12 +25,21 @@ class Committer:
     """Commits requests to branches. Holds no lock, and nothing that another would have to wait for."""
 
     def __init__(
-        self, records: BranchRecords, contents: Contents, *, patience_polls: int = COMMIT_PATIENCE_POLLS
+        self,
+        records: BranchRecords,
+        contents: Contents,
+        *,
+        patience_polls: int = COMMIT_PATIENCE_POLLS,
+        answers_kept: int = BRANCH_ANSWERS_KEPT,
     ) -> None:
-        """Use these stores; look `patience_polls` times whether another builds what is sealed, then help."""
+        """Use these stores; look `patience_polls` times whether another builds what is sealed, then help.
+
+        At least `answers_kept` answers stay in the record of the branch.
+        """
         self._records = records
         self._contents = contents
         self._patience_polls = patience_polls
+        self._answers_kept = answers_kept
 
     def submit(self, branch: str, request: Request, at: BranchAt | None = None) -> Answer:
         """Get a request built, or find it built; return its answer.
@@ -50,7 +59,12 @@ class Committer:
                     return next(answer for answer in at.record.done if answer.request == request.id)
                 was_sealed = was_sealed or where is Place.SEALED
                 if where is Place.UNKNOWN and (announced or was_sealed or request.remembered):
-                    found = self._answered(branch, at, request, since)
+                    is_known_of = announced or was_sealed
+                    found = (
+                        self._answered(branch, at, request, since)
+                        if is_known_of
+                        else self._records.answer(branch, request.id)  # of an earlier try, long ago perhaps
+                    )
                     if found is not None:
                         return found
                     if was_sealed:
@@ -65,8 +79,8 @@ class Committer:
                 elif where is Place.SEALED:
                     at = self.finish(branch, at)
                 else:
-                    sealed, at = self._seal(branch, at, request)
-                    if not sealed and not announced:
+                    was_sealed, at = self._seal(branch, at, request)
+                    if not was_sealed and not announced:
                         announced = True
                         self._records.announce(branch, Announcement(request, since))
         finally:
@@ -79,7 +93,7 @@ class Committer:
         began = at.record
         built = build(began, self._contents, self._records.staged)
         self._contents.write(built.records)
-        stay, leave = kept(began.done, built.answers, BRANCH_ANSWERS_KEPT)
+        stay, leave = kept(began.done, built.answers, self._answers_kept)
         self._let_go(branch, leave)
         while (record := cut(at.record, began, built.head, stay)) is not None:
             published, at = self._records.swap(
@@ -116,11 +130,16 @@ class Committer:
         """Return the answer to a request that is not in the record, where it was there and has left it.
 
         It has if a commit after `since` carries it. Refusals, and answers to requests that may come twice,
-        were recorded before they left; they are looked up after the branch was read.
+        were recorded before they left; they are looked up after the branch was read. Not where all answers
+        after `since` are in the record still: else N committers that seal would look up N requests each.
         """
-        recent = [answer.commit for answer in at.record.done if not answer.refusal]
-        if since not in (at.record.head, *recent):  # else all commits after it are in the record
-            for commit_id, commit in history.log(at.record.head, self._commit):
+        head, done = at.record.head, at.record.done
+        if any(answer.commit == since and not answer.refusal for answer in done) or (
+            since == head and not done
+        ):
+            return None
+        if since != head:
+            for commit_id, commit in history.log(head, self._commit):
                 if commit_id == since:
                     break
                 if commit.request == request.id:
