@@ -83,7 +83,9 @@ class Repository(Commits):
             patience_polls: see `Committer`.
         """
         super().__init__(key_value, Contents(objects))
-        self._committer = Committer(self._records, self._contents, patience_polls=patience_polls)
+        self._committer = Committer(
+            self._records, self._contents, self.reaches, patience_polls=patience_polls
+        )
         self._staging = Staging(self._records, self)
 
     # Branches
@@ -103,10 +105,12 @@ class Repository(Commits):
             raise UsageError(f"{name!r} is a tag; take another name for the branch.")
         at = self._records.read(name)
         token = new_token()
-        made = at.is_absent and self._records.swap(
-            name, at, Branch(commit_id, token), is_mine=lambda found: found.staging == token
-        )
-        if not made or not made[0]:
+        made = at.is_absent
+        if made:
+            with self._kept(commit_id):
+                record = Branch(uuid.uuid4().hex, commit_id, token)
+                made, _ = self._records.swap(name, at, record, is_mine=lambda found: found.staging == token)
+        if not made:
             raise UsageError(f"there is a branch {name!r} already; take another name, or delete it first.")
 
     def delete_branch(self, name: str, *, force: bool = False) -> None:
@@ -312,6 +316,10 @@ def _refused(branch: str, answer: Answer) -> TracelakeError:
         return NothingToCommitError(branch, answer.commit)
     if answer.refusal == Refusal.GONE:
         return RefNotFoundError(f"branch {branch} was deleted; nothing was committed.")
+    if answer.refusal == Refusal.UNREACHABLE:
+        return RefNotFoundError(
+            f"branch {branch}: nothing was committed: {' '.join(answer.detail)} any more."
+        )
     return DamageError(f"branch {branch}: nothing was committed: {' '.join(answer.detail)}")
 
 
