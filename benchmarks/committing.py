@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import logging
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.versions.histories import check_history
 from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
 from tracelake.testing import CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 from tracelake.versions.model import TableAt
@@ -134,23 +134,6 @@ class TracelakeCommitter:
     def operations(self) -> tuple[int, int]:
         """Return the calls of commits; the rows are not among them."""
         return self._calls[0].calls, self._calls[1].calls
-
-
-def check_history(repository: Repository, acknowledged: Sequence[tuple[str, str]]) -> None:
-    """Assert that the branch is one line of commits in which each acknowledged one is exactly once."""
-    head = repository.head()
-    assert head is not None, "nothing was committed"
-    history = list(repository.log(head))
-    assert all(len(commit.parents) <= 1 for _, commit in history), "a commit has two parents"
-    messages = Counter(commit.message for _, commit in history)
-    assert max(messages.values()) == 1, f"committed twice: {messages.most_common(3)}"
-    by_id = {commit_id: commit.message for commit_id, commit in history}
-    for key, commit_id in acknowledged:
-        assert by_id.get(commit_id) == key, (
-            f"{key} was acknowledged as {commit_id[:12]}, which is not its commit"
-        )
-    missing = {key for key, _ in acknowledged} - repository.entries(head).keys()
-    assert not missing, f"acknowledged and not named by the head: {sorted(missing)[:3]}"
 
 
 # Peers
