@@ -88,8 +88,6 @@ COMMIT_POLL_MAX_S: Final = 0.05
 """The longest of these pauses."""
 COMMIT_PATIENCE_POLLS: Final = 24
 """How often it looks without seeing progress, about a second in all; then it builds what is sealed itself."""
-COMMIT_OBJECTS_AT_ONCE: Final = 8
-"""Objects of commits that one process writes at the same time."""
 COMMIT_RECORDS_CACHED: Final = 1_024
 """Commits, metaranges and ranges that a process remembers."""
 BRANCH_SEALED_MAX_BYTES: Final = 2 * MIB
@@ -178,6 +176,8 @@ POSTGRES_TURN_TIMEOUT_S: Final = 35.0
 """How long a thread waits for one of the connections to be free: longer than who has it waits for a reply."""
 OBJECT_REQUEST_TIMEOUT_S: Final = 120.0
 """One request to an object store, with its body."""
+OBJECTS_CREATED_AT_ONCE: Final = 16
+"""Small objects that one process writes at the same time."""
 RECORD_VERSIONS_KEPT: Final = 16
 """Versions of a record that a store of create-only files keeps behind the newest."""
 RECORD_NAME_KEY_BYTES: Final = 80

@@ -50,9 +50,12 @@ class BranchRecords:
     def __init__(self, key_value: KeyValueStore) -> None:
         self._key_value = key_value
 
-    def read(self, branch: str) -> BranchAt:
-        """Return a branch; an empty record where there is none."""
-        return _branch_at(branch, self._key_value.get(BRANCHES, branch))
+    def read(self, branch: str, known: BranchAt | None = None) -> BranchAt:
+        """Return a branch; an empty record where there is none. `known` itself, where it has not changed since."""
+        entry = self._key_value.get(BRANCHES, branch)
+        if known is not None and entry is not None and entry.version == known.version:
+            return known
+        return _branch_at(branch, entry)
 
     def all(self) -> dict[str, BranchAt]:
         """Return all branches by name."""

@@ -66,6 +66,19 @@ def place(branch: Branch, request: str) -> Place:
     return Place.UNKNOWN
 
 
+def requests_in(branch: Branch) -> set[str]:
+    """Return the ids of all requests that the record knows."""
+    return {item.request.id for item in branch.sealed} | {answer.request for answer in branch.done}
+
+
+def is_for_others(branch: Branch, request: str) -> bool:
+    """Tell whether it is for another to build what is sealed: for the committer of the oldest request.
+
+    A rule of courtesy, on which nothing rests: it keeps committers from building the same all at once.
+    """
+    return bool(branch.sealed) and branch.sealed[0].request.id != request
+
+
 def seal(branch: Branch, requests: Iterable[Request], token: str) -> Branch:
     """Return the record with these requests on the list, those that it knows already left out.
 
@@ -74,7 +87,7 @@ def seal(branch: Branch, requests: Iterable[Request], token: str) -> Branch:
     """
     sealed = list(branch.sealed)
     staging = branch.staging
-    known = {item.request.id for item in sealed} | {answer.request for answer in branch.done}
+    known = requests_in(branch)
     for request in requests:
         if request.id in known:
             continue

@@ -11,6 +11,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Final
@@ -35,6 +36,7 @@ class Difference:
     after: Reference | None
 
 
+@lru_cache(maxsize=64 * ENTRIES_MEAN)
 def is_last(path: str) -> bool:
     """Tell whether a range ends after this path."""
     digest = hashlib.blake2b(path.encode(), digest_size=8).digest()

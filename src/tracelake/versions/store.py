@@ -73,7 +73,6 @@ class Repository(Commits):
         key_value: KeyValueStore,
         objects: ObjectStore,
         *,
-        at_once: int = 1,
         patience_polls: int = COMMIT_PATIENCE_POLLS,
     ) -> None:
         """Open a repository.
@@ -81,10 +80,9 @@ class Repository(Commits):
         Args:
             key_value: where branches and tags are.
             objects: where commits are.
-            at_once: objects that are written at the same time, by threads.
             patience_polls: see `Committer`.
         """
-        super().__init__(key_value, Contents(objects, at_once=at_once))
+        super().__init__(key_value, Contents(objects))
         self._committer = Committer(self._records, self._contents, patience_polls=patience_polls)
         self._staging = Staging(self._records, self)
 
