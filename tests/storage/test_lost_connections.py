@@ -300,6 +300,16 @@ def test_bucket_records_survive_cuts(bucket: Cuttable, cut: Cut) -> None:
     assert store.get("p", "k") is None
 
 
+def test_bucket_scan_passes_over_what_is_no_record(bucket: Cuttable) -> None:
+    """A server may list the file under which it receives an object that is not there yet."""
+    url = bucket.url()
+    records = BucketKeyValueStore(url)
+    records.set("p", "k", b"v")
+    path = record_path("p", "k")
+    BucketObjectStore(url).put(f"{path.rpartition('/')[0]}/.k61.received.17", b"half")
+    assert [entry.key for entry in records.scan("p")] == ["k"]
+
+
 def test_bucket_write_that_was_replaced_before_it_was_read_back(bucket: Cuttable) -> None:
     """A write that nobody can find any more is neither claimed nor denied."""
     url = bucket.url()
