@@ -6,6 +6,7 @@ worker, and opens there what it commits to.
 
 from __future__ import annotations
 
+import copy
 import io
 import logging
 import tempfile
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 
 from tests.versions.histories import check_history
 from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
-from tracelake.testing import CrashingKeyValueStore, CrashingObjectStore, CrashPoint
+from tracelake.testing import CrashingKeyValueStore, CrashPoint
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
 
@@ -106,15 +107,15 @@ class TracelakeCommitter:
     """Commits small changes to entries of its own, and counts what the stores are asked."""
 
     def __init__(self, key_value: KeyValueStore, objects: ObjectStore, number: int, upload: bool) -> None:
-        # A crash point without a moment only counts.
-        self._calls = (CrashPoint(), CrashPoint())
+        self._record_calls = CrashPoint()  # without a moment to crash at, it only counts
+        self._object_calls: list[int] = []
         self._objects = objects
         self._repository = Repository(
-            CrashingKeyValueStore(key_value, self._calls[0]), CrashingObjectStore(objects, self._calls[1])
+            CrashingKeyValueStore(key_value, self._record_calls), counted(objects, self._object_calls)
         )
         self._number, self._upload = number, upload
         self._repository.head()  # opens the connection of this thread
-        self._calls[0].calls = 0
+        self._record_calls.calls = 0
 
     def commit(self, turn: int) -> str:
         """Write the rows as an object, and commit an entry that names it."""
@@ -133,7 +134,26 @@ class TracelakeCommitter:
 
     def operations(self) -> tuple[int, int]:
         """Return the calls of commits; the rows are not among them."""
-        return self._calls[0].calls, self._calls[1].calls
+        return self._record_calls.calls, sum(self._object_calls)
+
+
+def counted(objects: ObjectStore, calls: list[int]) -> ObjectStore:
+    """Return the same store, of the same class, that appends to `calls` how many objects each call is about."""
+    twin = copy.copy(objects)
+    for name in ("put", "create", "create_all", "get", "get_range", "head", "list", "copy", "delete"):
+        if hasattr(objects, name):
+            setattr(twin, name, counting(getattr(objects, name), calls))
+    return twin
+
+
+def counting(method: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+    """Return a method that counts its calls; one about many objects counts as one for each."""
+
+    def call(*arguments: Any) -> Any:
+        calls.append(len(arguments[0]) if isinstance(arguments[0], dict) else 1)
+        return method(*arguments)
+
+    return call
 
 
 # Peers
