@@ -155,7 +155,7 @@ SYNCED_DIRECTORIES_MAX: Final = 10_000
 TEMPORARY_FILE_AGE_MAX_S: Final = 24 * 3600.0
 """A temporary file that is older was left behind by a killed writer."""
 STORE_CONNECT_TIMEOUT_S: Final = 10.0
-"""How long a connection to PostgreSQL or an object store may take to come about, or to be free."""
+"""How long a connection to PostgreSQL or an object store may take to come about."""
 STORE_TRIES_MAX: Final = 6
 """Requests to a store across a network for one operation, before it is given up."""
 STORE_TRIES_TIMEOUT_S: Final = 120.0
@@ -172,6 +172,8 @@ POSTGRES_LOCK_TIMEOUT_S: Final = 10.0
 """How long a statement may wait for a lock."""
 POSTGRES_REPLY_TIMEOUT_S: Final = 30.0
 """How long this side waits for a reply: longer than the server may work on it."""
+POSTGRES_TURN_TIMEOUT_S: Final = 35.0
+"""How long a thread waits for one of the connections to be free: longer than who has it waits for a reply."""
 OBJECT_REQUEST_TIMEOUT_S: Final = 120.0
 """One request to an object store, with its body."""
 OBJECTS_CREATED_AT_ONCE: Final = 16
