@@ -12,6 +12,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from tracelake._errors import (
+    ConflictError,
     DamageError,
     DecodeError,
     ExpiredError,
@@ -21,6 +22,7 @@ from tracelake._errors import (
     LakeNotFoundError,
     LimitError,
     NotFoundError,
+    NothingToCommitError,
     QueryError,
     RefNotFoundError,
     SourceChangedError,
@@ -32,11 +34,14 @@ from tracelake._errors import (
 from tracelake.pipeline.progress import Progress
 from tracelake.records import (
     BadInput,
+    BranchInfo,
     CommitInfo,
+    EntryChange,
     Finding,
     Hit,
     InboxInfo,
     IngestReport,
+    MergeConflict,
     Problem,
     ReplicaInfo,
     TableInfo,
@@ -45,6 +50,7 @@ from tracelake.records import (
 )
 
 if _TYPE_CHECKING:
+    from tracelake.branch import Branch
     from tracelake.changes import Changes
     from tracelake.lake import Lake, init, open
     from tracelake.pipeline.continuous import InboxPipeline
@@ -54,10 +60,14 @@ __version__ = _version("tracelake")
 
 __all__ = [
     "BadInput",
+    "Branch",
+    "BranchInfo",
     "Changes",
     "CommitInfo",
+    "ConflictError",
     "DamageError",
     "DecodeError",
+    "EntryChange",
     "ExpiredError",
     "Finding",
     "Hit",
@@ -70,7 +80,9 @@ __all__ = [
     "LakeExistsError",
     "LakeNotFoundError",
     "LimitError",
+    "MergeConflict",
     "NotFoundError",
+    "NothingToCommitError",
     "Problem",
     "Progress",
     "QueryError",
@@ -90,6 +102,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Branch": "branch",
     "Changes": "changes",
     "InboxPipeline": "pipeline.continuous",
     "Lake": "lake",
