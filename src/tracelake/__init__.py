@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from tracelake._errors import (
     ConflictError,
     DamageError,
+    DatasetNotFoundError,
     DecodeError,
     ExpiredError,
     IndeterminateError,
@@ -33,10 +34,13 @@ from tracelake._errors import (
 )
 from tracelake.pipeline.progress import Progress
 from tracelake.records import (
+    AddReport,
     BadInput,
     BranchInfo,
     CommitInfo,
+    DatasetInfo,
     EntryChange,
+    ExportReport,
     Finding,
     Hit,
     InboxInfo,
@@ -52,6 +56,8 @@ from tracelake.records import (
 if _TYPE_CHECKING:
     from tracelake.branch import Branch
     from tracelake.changes import Changes
+    from tracelake.datasets.dataset import Dataset
+    from tracelake.datasets.model import Example
     from tracelake.lake import Lake, init, open
     from tracelake.pipeline.continuous import InboxPipeline
     from tracelake.table import Table
@@ -59,6 +65,7 @@ if _TYPE_CHECKING:
 __version__ = _version("tracelake")
 
 __all__ = [
+    "AddReport",
     "BadInput",
     "Branch",
     "BranchInfo",
@@ -66,9 +73,14 @@ __all__ = [
     "CommitInfo",
     "ConflictError",
     "DamageError",
+    "Dataset",
+    "DatasetInfo",
+    "DatasetNotFoundError",
     "DecodeError",
     "EntryChange",
+    "Example",
     "ExpiredError",
+    "ExportReport",
     "Finding",
     "Hit",
     "InboxInfo",
@@ -104,6 +116,8 @@ __all__ = [
 _LAZY = {
     "Branch": "branch",
     "Changes": "changes",
+    "Dataset": "datasets.dataset",
+    "Example": "datasets.model",
     "InboxPipeline": "pipeline.continuous",
     "Lake": "lake",
     "Table": "table",

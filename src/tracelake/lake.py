@@ -16,6 +16,7 @@ import pyarrow as pa
 from tracelake._errors import UsageError
 from tracelake._settings import find_lake, find_metadata
 from tracelake.lake_branches import LakeBranches
+from tracelake.lake_datasets import LakeDatasets
 from tracelake.lake_tables import LakeTables
 from tracelake.lake_upkeep import LakeUpkeep
 from tracelake.limits import BUCKETS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
@@ -86,7 +87,7 @@ def open(place: str | os.PathLike[str] | None = None, *, metadata: str | None = 
     return Lake(open_lake(found, find_metadata(metadata)))
 
 
-class Lake(LakeBranches, LakeTables, LakeUpkeep):
+class Lake(LakeBranches, LakeDatasets, LakeTables, LakeUpkeep):
     """One lake. Threads may share it; `close` it, or use it in a `with` block."""
 
     def __init__(self, stores: Stores) -> None:

@@ -227,6 +227,49 @@ class MergeConflict:
 
 
 @dataclass(frozen=True, slots=True)
+class DatasetInfo:
+    """One dataset at one commit, and on a branch what is staged besides."""
+
+    name: str
+    description: str
+    examples: int
+    """Those that are committed."""
+    staged: int
+    """Examples that are staged: to be added, changed or removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddReport:
+    """What became of spans that were added to a dataset."""
+
+    dataset: str
+    branch: str
+    added: int
+    replaced: int
+    """Examples that were there, and now have the span's newest input and output."""
+    known: int
+    """Spans whose example was there, and stays as it is."""
+    empty: int
+    """Spans with neither input nor output: they make no example."""
+    commit: str | None
+    """The commit that has them; None where they are staged."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """A dataset that was written to a file."""
+
+    dataset: str
+    commit: str | None
+    """The commit whose examples they are; None where there is none yet."""
+    path: str
+    format: str
+    """jsonl | parquet"""
+    examples: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """All spans of one trace, and its row of table `traces`."""
 
