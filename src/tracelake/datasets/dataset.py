@@ -139,16 +139,32 @@ class Dataset:
             change for change in Branch(self.at, self._repository).staged() if start <= change.path < stop
         ]
 
-    def examples(self, *, staged: bool = False) -> Iterator[Example]:
-        """Yield the examples in order of id, few of them in memory; with what is staged, on a branch, if asked."""
+    @property
+    def on_branch(self) -> bool:
+        """Whether examples can be staged here."""
+        return self.at in self._repository.branches()
+
+    def states(self) -> dict[str, str]:
+        """Return `added`, `changed` or `removed` for each example that is staged, by id; nothing beside a branch."""
+        changes = self.staged() if self.on_branch else []
+        return {change.path.rpartition("/")[2]: change.change for change in changes}
+
+    def examples(self, *, staged: bool = False, after: str = "") -> Iterator[Example]:
+        """Yield the examples in order of id, few of them in memory.
+
+        Args:
+            staged: as the next commit of the branch would have them; their ids are in memory together then.
+            after: begin behind this id.
+        """
+        start, stop = examples_of(self.name)
+        if after:
+            start = example_path(self.name, f"{after} ")  # what sorts just behind it
+        entries: Iterable[tuple[str, Reference]] = ()
         if staged:
             self._check_branch()
-            entries: Iterable[tuple[str, Reference]] = self._repository.uncommitted(
-                self.at, *examples_of(self.name)
-            ).items()
-        else:
-            head = self._commit()
-            entries = self._repository.scan(head, *examples_of(self.name)) if head else ()
+            entries = self._repository.uncommitted(self.at, start, stop).items()
+        elif head := self._commit():
+            entries = self._repository.scan(head, start, stop)
         files = (named for _, named in entries if isinstance(named, FileAt))
         for data in read_files(self._objects, files):
             yield model.from_bytes(Example, data, f"an example of dataset {self.name}")
@@ -199,7 +215,7 @@ class Dataset:
         return self._change({spec_path(self.name): file}, message, committer)
 
     def _check_branch(self) -> None:
-        if self.at not in self._repository.branches():
+        if not self.on_branch:
             raise UsageError(
                 f"{self.at!r} is no branch: examples are staged on a branch, and elsewhere only read. Name one, or "
                 f"make it: `tracelake branch create NAME {self.at}`."
@@ -219,7 +235,7 @@ class Dataset:
         """Return what paths name, on a branch with what is staged."""
         head = self._commit()
         found: dict[str, Reference | None] = dict(self._repository.find(head, paths)) if head else {}
-        if not committed_only and self.at in self._repository.branches():
+        if not committed_only and self.on_branch:
             wanted = set(paths)
             found |= {path: named for path, named in self._repository.staged(self.at) if path in wanted}
         return {path: named for path, named in found.items() if named is not None}
