@@ -103,6 +103,18 @@ STAGING_READ_TRIES_MAX: Final = 10
 BRANCH_ANSWERS_KEPT: Final = 32
 """Answers that stay in the record of a branch, at least."""
 
+# Datasets
+DATASET_ADD_MAX: Final = 10_000
+"""Examples that one call adds to a dataset, at most."""
+DATASET_LOOKUP_SPANS: Final = 500
+"""Spans whose texts are in memory together while they become examples."""
+FILES_AT_ONCE: Final = 16
+"""Files of entries, such as examples, that one call reads or writes at the same time."""
+FILES_READ_AHEAD: Final = 64
+"""Files that are in memory before they are asked for."""
+EXPORT_BATCH_EXAMPLES: Final = 1_000
+"""Examples of one Arrow batch, and of one row group of an export as Parquet."""
+
 # Server
 INBOX_QUEUE_MAX_REQUESTS: Final = 1_000
 """Requests that wait for the next inbox segment; beyond that the answer is 503."""

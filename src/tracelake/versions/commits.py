@@ -48,6 +48,16 @@ class Commits:
         """Return what a commit names, by path, in order; only the paths with start <= path < stop."""
         return dict(ranges.scan(self._ranges(commit_id), self._range, start, stop))
 
+    def scan(
+        self, commit_id: str, start: str = "", stop: str | None = None
+    ) -> Iterator[tuple[str, Reference]]:
+        """Yield what `entries` returns, a range at a time: for more than fits into memory."""
+        return ranges.scan(self._ranges(commit_id), self._range, start, stop)
+
+    def count(self, commit_id: str, start: str, stop: str) -> int:
+        """Return how many entries of a commit have start <= path < stop, without reading most of them."""
+        return ranges.count(self._ranges(commit_id), self._range, start, stop)
+
     def find(self, commit_id: str, paths: Sequence[str]) -> dict[str, Reference]:
         """Return what these paths name in a commit, those that name something."""
         return ranges.find(self._ranges(commit_id), sorted(paths), self._range)

@@ -94,6 +94,10 @@ class Repository(Commits):
         """Return the record of each branch, by name; `main` is there from the beginning."""
         return {MAIN: Branch()} | {name: at.record for name, at in self._records.all().items()}
 
+    def branch(self, name: str = MAIN) -> Branch:
+        """Return the record of a branch. Raises RefNotFoundError where there is none."""
+        return read_branch(self._records, name).record
+
     def create_branch(self, name: str, commit_id: str) -> None:
         """Make a branch that begins at a commit.
 
@@ -147,7 +151,7 @@ class Repository(Commits):
 
         Raises RefNotFoundError where there is no such branch, UsageError for a path that is none.
         """
-        self._refuse_protected(branch)
+        self.refuse_protected(branch)
         self._staging.stage(branch, entries)
 
     def staged(self, branch: str = MAIN) -> Changes:
@@ -174,7 +178,7 @@ class Repository(Commits):
 
         Raises NothingToCommitError where that changes nothing, unless `allow_empty`.
         """
-        self._refuse_protected(branch)
+        self.refuse_protected(branch)
         return self._submit(branch, Change(staged=True), about, allow_empty=allow_empty)
 
     def commit_entries(
@@ -234,7 +238,7 @@ class Repository(Commits):
 
         Raises ConflictError where an entry has changed again since, NothingToCommitError where all is back already.
         """
-        self._refuse_protected(branch)
+        self.refuse_protected(branch)
         return self._submit(branch, Revert(commit_id, parent), about)
 
     def cherry_pick(
@@ -244,7 +248,7 @@ class Repository(Commits):
 
         Raises ConflictError where an entry differs from what the change began with, NothingToCommitError.
         """
-        self._refuse_protected(branch)
+        self.refuse_protected(branch)
         return self._submit(branch, CherryPick(commit_id, parent), about)
 
     def _submit(self, branch: str, operation: Operation, about: About, *, allow_empty: bool = False) -> str:
@@ -292,7 +296,8 @@ class Repository(Commits):
         head = at.record.head
         return decide(transaction, self.transaction_of(head) if head else None)
 
-    def _refuse_protected(self, branch: str) -> None:
+    def refuse_protected(self, branch: str) -> None:
+        """Raise UsageError where a branch takes no commits of people, RefNotFoundError where there is none."""
         if read_branch(self._records, branch).record.protected:
             raise UsageError(
                 f"branch {branch} is protected: it takes merges, pipelines and writers of tables only. Commit to a "
