@@ -169,7 +169,8 @@ def upsert(lake: Any, paths: list[Path]) -> None:
     spec = read_spec(lake.objects, "users")
     slices = [(path, part, 2) for path in paths for part in range(2)]
     with ThreadPoolExecutor(2) as threads:
-        staged = list(threads.map(lambda piece: stage(lake.objects, spec, batches(*piece)), slices))
+        epoch = lake.epoch("users")
+        staged = list(threads.map(lambda piece: stage(lake.objects, spec, epoch, batches(*piece)), slices))
     publish(lake.stores, spec, staged)
 
 

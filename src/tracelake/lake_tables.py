@@ -128,4 +128,9 @@ class LakeTables(ABC):
         batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
         check_name(name)
         spec = read_spec(self.objects, name)
-        return publish(self.stores, spec, [stage(self.objects, spec, batches, tombstone)], write_id)
+        staged = stage(self.objects, spec, self.epoch(name), batches, tombstone)
+        return publish(self.stores, spec, [staged], write_id)
+
+    def epoch(self, name: str) -> int:
+        """Return the epoch of a table, by which garbage collection tells how old unpublished parts are."""
+        return Shard(name, self._key_value, self.objects).state().epoch

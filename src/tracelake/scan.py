@@ -188,8 +188,9 @@ def check_parts(files: LocalFiles, parts: Sequence[Part]) -> None:
     """Compare parts with what was written, once in a process. Raises DamageError where one is gone, or another."""
     try:
         files.fetch([part.path for part in parts])
-        for part in parts:
-            _check_part(files, part)
+        with ThreadPoolExecutor(min(CHECK_THREADS_MAX, os.cpu_count() or 1)) as threads:
+            for _ in threads.map(lambda part: _check_part(files, part), parts):
+                pass
     except NotFoundError as error:
         raise DamageError(f"a part is gone: {error}. `tracelake verify` names all that is wrong.") from error
 

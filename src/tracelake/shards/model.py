@@ -29,6 +29,9 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Least and greatest value of some columns."""
     first_row_id: int = 0
     last_row_id: int = 0
+    relative: bool = False
+    """Whether `_row_id` counts from 0 in the object, so that it could be written before the time of its batch was
+    known; `first_row_id` is to be added."""
 
 
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
