@@ -55,6 +55,8 @@ UPPER_MISMATCHES_MAX: Final = 100
 """Other writers that may be faster, one after the other, before such a write is given up."""
 LISTEN_POLL_S: Final = 0.5
 """How often a listener looks for new commits."""
+CHECK_THREADS_MAX: Final = 4
+"""Parts that a reader compares with their checksums at once, and no more than there are processors."""
 CHECKED_PARTS_MAX: Final = 100_000
 """Parts that a process remembers to have compared with their checksums; beyond that it compares them again."""
 PIPELINE_PAUSE_MAX_S: Final = 15.0

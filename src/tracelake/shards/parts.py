@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import xxhash
 
 from tracelake._errors import DamageError
 from tracelake.limits import CHECKED_PARTS_MAX, ROW_GROUP_ROWS
@@ -71,6 +72,7 @@ def write_part(
         ranges=ranges_of(rows.select([name for name in rows.column_names if name not in _DELTA])),
         first_row_id=bounds["min"].as_py() or 0,
         last_row_id=bounds["max"].as_py() or 0,
+        xxh3=xxhash.xxh3_128_hexdigest(data),
     )
 
 
@@ -117,10 +119,13 @@ def check_part(file: str, part: Part) -> None:
         if state in _checked:
             return
         with Path(file).open("rb") as opened:
-            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+            if part.xxh3:
+                is_same = hashlib.file_digest(opened, xxhash.xxh3_128).hexdigest() == part.xxh3
+            else:
+                is_same = hashlib.file_digest(opened, "sha256").hexdigest() == part.sha256
     except FileNotFoundError as error:
         raise DamageError(f"part {part.path} is gone. `tracelake verify` names all that is wrong.") from error
-    if sha256 != part.sha256:
+    if not is_same:
         raise DamageError(
             f"part {part.path} is not what was written: its checksum differs. "
             "`tracelake verify` names all that is wrong."

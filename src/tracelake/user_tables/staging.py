@@ -144,7 +144,7 @@ def _write(objects: ObjectStore, spec: TableSpec, epoch: int, rows: pa.Table, in
             raise InputError(
                 f"table {spec.name}: column {column!r} is part of its key, and must not be null."
             )
-    rows = _each_key_once(rows, spec.key).combine_chunks()
+    rows = rows.combine_chunks()
 
     def write(bucket: int, places: Numbers | None) -> Part:
         taken = rows if places is None else rows.take(places)
@@ -155,13 +155,13 @@ def _write(objects: ObjectStore, spec: TableSpec, epoch: int, rows: pa.Table, in
     if not spec.key:
         into.append(write(0, None))
         return
+    rows, order = _each_key_once(rows, spec.key)
     with ThreadPoolExecutor(min(MERGE_THREADS_MAX, os.cpu_count() or 1)) as threads:
-        into.extend(threads.map(lambda found: write(*found), _sorted_places(rows, spec)))
+        into.extend(threads.map(lambda found: write(*found), _places(rows, order, spec)))
 
 
-def _sorted_places(rows: pa.Table, spec: TableSpec) -> Iterator[tuple[int, Numbers]]:
-    """Yield (bucket, the places of its rows in the order of their keys) for each bucket that has rows."""
-    order = pc.sort_indices(rows, sort_keys=[(column, "ascending") for column in spec.key]).to_numpy()
+def _places(rows: pa.Table, order: Numbers, spec: TableSpec) -> Iterator[tuple[int, Numbers]]:
+    """Yield (bucket, the places of its rows, in order) for each bucket that has rows."""
     # Sorting numbers of 16 bits that are to stay in their order is done by counting them.
     buckets = buckets_of(_key_texts(rows, spec.key), spec.buckets).astype(np.uint16)[order]
     by_bucket = np.argsort(buckets, kind="stable")
@@ -200,16 +200,27 @@ def _one_array(column: pa.ChunkedArray[Any]) -> pa.StringArray:
     return whole
 
 
-def _each_key_once(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return, of several rows with one key, the one that compares greatest (see `merge`)."""
-    if not key or len(rows.group_by(list(key)).aggregate([])) == len(rows):
-        return rows
-    names = ", ".join(map(quoted, key))
+def _each_key_once(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, Numbers]:
+    """Return rows, of several with one key the one that compares greatest (see `merge`), and the order of keys."""
+    order = _order(rows, key)
+    in_order = rows.select(list(key)).take(order)
+    repeated = np.ones(len(rows) - 1, dtype=np.bool_)
+    for column in in_order.columns:
+        repeated &= pc.equal(column[1:], column[:-1]).to_numpy()
+    if not repeated.any():
+        return rows, order
     numbered = rows.append_column("_number", pa.array(range(len(rows)), pa.int64()))
     with connection() as db:
         db.register("rows_to_write", numbered)
-        content = ", ".join(map(quoted, rows.column_names))
+        content, names = (", ".join(map(quoted, columns)) for columns in (rows.column_names, key))
         kept = db.sql(f"""
             select arg_max(_number, row({content})) as number from rows_to_write group by {names}
         """).to_arrow_table()
-    return rows.take(kept["number"])
+    rows = rows.take(kept["number"]).combine_chunks()
+    return rows, _order(rows, key)
+
+
+def _order(rows: pa.Table, key: Sequence[str]) -> Numbers:
+    """Return the places of rows in the order of their keys."""
+    order: Numbers = pc.sort_indices(rows, sort_keys=[(column, "ascending") for column in key]).to_numpy()
+    return order
