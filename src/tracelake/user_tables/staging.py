@@ -83,15 +83,14 @@ def staged_anew(objects: ObjectStore, spec: TableSpec, staged: Staged, epoch: in
     """
 
     def copied(piece: Part) -> Part:
+        path = part_path(spec.name, epoch, piece.bucket, STAGED)
         try:
-            data = objects.get(piece.path)
+            objects.copy(piece.path, path)
         except NotFoundError as error:
             raise ExpiredError(
                 f"table {spec.name}: rows were staged so long ago that they have been collected since. Nothing was "
                 "written; write again."
             ) from error
-        path = part_path(spec.name, epoch, piece.bucket, STAGED)
-        objects.put(path, data)
         return changed(piece, path=path)
 
     return Staged(
