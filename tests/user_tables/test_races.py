@@ -16,7 +16,7 @@ from tracelake.shards.store import Shard
 def test_two_tries_of_one_write_at_once_leave_one_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first try, taken for dead, ends while the second is about to append: the record that the state names stays."""
+    """The first try, taken for dead, appends just before the second: what the state names stays as it was."""
     given = pa.table({"id": [1, 2], "who": ["ann", "bob"]})
     with tracelake.init(tmp_path / "lake") as lake:
         lake.create_table("people", given.schema, key=["id"], buckets=2)
