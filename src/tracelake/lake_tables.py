@@ -89,7 +89,8 @@ class LakeTables(ABC):
 
         Args:
             name: up to 63 of a-z, 0-9 and _, a letter first; not `spans` or `traces`.
-            schema: columns. Names that begin with _ are reserved.
+            schema: columns. Names that begin with _ are reserved, and file_index and
+                file_row_number.
             key: columns of text or integers by which a row is told: each key has one row. Without a key, rows
                 are only added.
             buckets: hash buckets of the key, from 1 to 4096; those of the lake by default.
