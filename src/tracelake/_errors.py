@@ -6,6 +6,8 @@ TracelakeError
 │   ├── LakeExistsError        a lake is there already
 │   ├── RefNotFoundError       no such branch, tag or commit
 │   ├── TableNotFoundError     no such table
+│   ├── NothingToCommitError   a commit would change nothing
+│   ├── ConflictError          two commits changed the same entries
 │   └── QueryError             a search, filter or SQL text that does not parse
 ├── InputError                 data from outside that cannot be taken; says where and why
 │   ├── DecodeError            bytes that are not OTLP
@@ -43,6 +45,28 @@ class RefNotFoundError(UsageError):
 
 class TableNotFoundError(UsageError):
     """No such table."""
+
+
+class NothingToCommitError(UsageError):
+    """A commit would change nothing. `head` is the commit that names all of it already, empty where none does."""
+
+    def __init__(self, branch: str, head: str) -> None:
+        super().__init__(
+            f"nothing to commit on branch {branch}: what was staged or asked for is there already"
+            + (f", in {head[:12]} or before." if head else ".")
+        )
+        self.head = head
+
+
+class ConflictError(UsageError):
+    """Two commits changed the same entries, each in its own way. `paths` are the first of them, in order."""
+
+    def __init__(self, branch: str, paths: tuple[str, ...]) -> None:
+        super().__init__(
+            f"branch {branch} and the commit changed the same entries, and nothing was committed: "
+            f"{', '.join(paths[:10])}{' and more' if len(paths) > 10 else ''}. Choose a side, or make them equal first."
+        )
+        self.paths = paths
 
 
 class QueryError(UsageError):

@@ -87,6 +87,28 @@ COMPACTION_MEMORY_BYTES: Final = 512 * MIB
 COMPACTED_PART_MAX_BYTES: Final = 256 * MIB
 """Arrow bytes of one part that compaction writes; a part of half of it is left as it is, if no row of it went."""
 
+# Versions
+COMMIT_POLL_FIRST_S: Final = 0.002
+"""The first pause of a committer whose request another builds; it doubles."""
+COMMIT_POLL_MAX_S: Final = 0.05
+"""The longest of these pauses."""
+COMMIT_PATIENCE_POLLS: Final = 24
+"""How often it looks without seeing progress, about a second in all; then it builds what is sealed itself."""
+COMMIT_RECORDS_CACHED: Final = 1_024
+"""Commits, metaranges and ranges that a process remembers."""
+BRANCH_SEALED_MAX_BYTES: Final = 2 * MIB
+"""A longer record of a branch takes no further requests until some are built."""
+COMMIT_REQUEST_MAX_BYTES: Final = 64 * 1024
+"""What one commit may put into the record of its branch: message, metadata, and changes that are few."""
+CHANGES_INLINE_MAX: Final = 32
+"""Changes that are few; more go into objects."""
+CHANGE_SET_ENTRIES_MAX: Final = 10_000
+"""Changes in one such object."""
+STAGING_READ_TRIES_MAX: Final = 10
+"""How often a read of what is staged begins again because a commit came between."""
+BRANCH_ANSWERS_KEPT: Final = 32
+"""Answers that stay in the record of a branch, at least."""
+
 # Server
 INBOX_QUEUE_MAX_REQUESTS: Final = 1_000
 """Requests that wait for the next inbox segment; beyond that the answer is 503."""
@@ -158,6 +180,8 @@ POSTGRES_REPLY_TIMEOUT_S: Final = 30.0
 """How long this side waits for a reply: longer than the server may work on it."""
 OBJECT_REQUEST_TIMEOUT_S: Final = 120.0
 """One request to an object store, with its body."""
+OBJECTS_CREATED_AT_ONCE: Final = 16
+"""Small objects that one process writes at the same time."""
 RECORD_VERSIONS_KEPT: Final = 16
 """Versions of a record that a store of create-only files keeps behind the newest."""
 RECORD_NAME_KEY_BYTES: Final = 80

@@ -29,8 +29,9 @@ from tracelake.shards.model import Batch, BatchRef, Part
 from tracelake.shards.rows import quoted, rows_by_time
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.versions.model import Commit, IndexAt, Reference, TableAt
-from tracelake.versions.store import COMMITS, TRANSACTION, Repository
+from tracelake.versions.model import TRANSACTION, Commit, IndexAt, Reference, TableAt
+from tracelake.versions.objects import COMMITS
+from tracelake.versions.store import Repository
 from tracelake.view import View
 
 _TABLES: Final = ("spans", "traces")

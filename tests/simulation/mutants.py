@@ -12,7 +12,6 @@ from tests.simulation.scenarios import (
     INDEX,
     IndexScenario,
     JournalScenario,
-    RepositoryScenario,
     ShardScenario,
     StoreScenario,
     receipt_of,
@@ -37,9 +36,6 @@ from tracelake.shards.states import States
 from tracelake.shards.store import Shard
 from tracelake.storage import ABSENT, Done, Entry, Indeterminate, KeyValueStore, ObjectStore, Version
 from tracelake.testing import Faults, Process, Scenario
-from tracelake.versions.model import Branch, Commit, Metarange, Range, content_id
-from tracelake.versions.model import to_bytes as versions_to_bytes
-from tracelake.versions.store import Repository
 
 # Shards
 
@@ -175,53 +171,6 @@ class BlindRecord(Journal):
         return record, True
 
 
-# Repository
-
-
-class BlindHead(Repository):
-    """The head is written whatever it is."""
-
-    def _move(self, branch: str, commit_id: str, expected: Version | None) -> bool:
-        del expected
-        self._key_value.set("branches", branch, versions_to_bytes(Branch(commit_id)))
-        return True
-
-
-class HeadTakenForMoved(Repository):
-    """A lost reply is taken for success."""
-
-    def _move(self, branch: str, commit_id: str, expected: Version | None) -> bool:
-        value = versions_to_bytes(Branch(commit_id))
-        outcome = self._key_value.set_if("branches", branch, value, ABSENT if expected is None else expected)
-        return isinstance(outcome, Done | Indeterminate)
-
-
-class HeadBeforeCommit(Repository):
-    """The head names a commit that is written afterwards."""
-
-    def _write(self, kind: str, record: Range | Metarange | Commit) -> str:
-        if isinstance(record, Commit):
-            self._held = record
-            return content_id(versions_to_bytes(record))
-        return super()._write(kind, record)
-
-    def _move(self, branch: str, commit_id: str, expected: Version | None) -> bool:
-        moved = super()._move(branch, commit_id, expected)
-        super()._write("commits", self._held)
-        return moved
-
-
-class BuildsAgain(Repository):
-    """Commits without looking whether the transaction has its commit."""
-
-    def transaction_of(self, commit_id: str) -> int:
-        return min(super().transaction_of(commit_id), self._asked - 1)
-
-    def commit_transaction(self, transaction: int, *given: object, **named: object) -> str:
-        self._asked = transaction
-        return super().commit_transaction(transaction, *given, **named)  # type: ignore[arg-type]
-
-
 # Index
 
 
@@ -354,10 +303,6 @@ def _journal(journal: type[Journal]) -> Callable[[], Scenario]:
     return lambda: _with(JournalScenario(2, 1), "journal", journal)
 
 
-def _repository(repository: type[Repository], replicas: int = 2) -> Callable[[], Scenario]:
-    return lambda: _with(RepositoryScenario(replicas, 2), "repository", repository)
-
-
 def _with(scenario: Scenario, name: str, implementation: type) -> Scenario:
     setattr(scenario, name, implementation)
     return scenario
@@ -374,10 +319,6 @@ MUTANTS = [
     Mutant("journal: step before seal", _journal(StepBeforeSeal)),
     Mutant("journal: created once", _journal(CreatedOnce), LOST),
     Mutant("journal: blind record", _journal(BlindRecord)),
-    Mutant("repository: blind head", _repository(BlindHead)),
-    Mutant("repository: head taken for moved", _repository(HeadTakenForMoved, 1), LOST, random_max=200),
-    Mutant("repository: head before commit", _repository(HeadBeforeCommit)),
-    Mutant("repository: builds again", _repository(BuildsAgain)),
     Mutant("index: deleted before marker", DeletedBeforeMarker, Faults(kills=1)),
     Mutant("index: marker first", MarkerFirst),
     Mutant("index: blind marker", BlindMarker),

@@ -159,7 +159,7 @@ class RepositoryScenario(Scenario):
         return [Actor(f"replica-{index}", self._run) for index in range(self._replicas)]
 
     def _run(self, process: Process) -> None:
-        repository = self.repository(process.key_value, process.objects)
+        repository = self.repository(process.key_value, process.objects, patience_polls=1)
         for t in range(self._transactions):
             commit = repository.commit_transaction(
                 t,
@@ -196,7 +196,7 @@ class RepositoryScenario(Scenario):
 
     def _history(self, run: Run) -> list[tuple[str, int]]:
         entry = run.key_value.get("branches", "main")
-        following = from_bytes(Branch, entry.value, "main").head if entry else None
+        following = from_bytes(Branch, entry.value, "main").head or None if entry else None
         ids: list[str] = []
         while following is not None:
             ids.append(following)

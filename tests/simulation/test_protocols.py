@@ -26,7 +26,7 @@ SMALL = [ShardScenario(2, 1), JournalScenario(2, 1), RepositoryScenario(2, 1)]
 )
 def test_every_schedule_of_two_actors(scenario: Scenario, faults: Faults) -> None:
     """S7 to S9, J1 to J3, V4, V7: no order of calls, lost reply or kill breaks a rule, and all is searched."""
-    report = explore(scenario, faults, schedules_max=2_000)
+    report = explore(scenario, faults, schedules_max=10_000)
     assert report.failures == []
     assert report.is_complete
     assert report.completed == report.schedules

@@ -113,10 +113,10 @@ def test_altered_objects_are_damage() -> None:
         (info,) = objects.list(f"versions/{kind}/")
         objects.put(info.path, objects.get(info.path) + b" ")
         with pytest.raises(DamageError, match=f"versions/{kind}/.* is not what was written"):
-            repository.entries(head)
+            a_repository(objects=objects).entries(head)
         objects.delete(info.path)
         with pytest.raises(DamageError, match=f"versions/{kind}/.* is gone"):
-            repository.entries(head)
+            a_repository(objects=objects).entries(head)
 
 
 def test_a_write_beside_the_pipeline_keeps_what_others_named() -> None:

@@ -229,7 +229,7 @@ class Outputs:
         head = self.repository.head()
         if head is not None and self.repository.transaction_of(head) >= step.transaction:
             # A peer has committed it, and compaction may have made the batch a part of a larger one.
-            commit = self.repository.commit(self.repository.find(head, step.transaction))
+            commit = self.repository.commit(self.repository.commit_of(step.transaction, head))
             return Counts.from_metadata(commit.metadata)
         if failure is not None:
             raise failure

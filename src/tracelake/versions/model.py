@@ -1,7 +1,9 @@
-"""Records of a repository: commits, and the entries that they name (PROTOCOLS §3). Content-addressed JSON.
+"""Records of a repository: commits, what they name, and the record of a branch (PROTOCOLS §3).
 
-A commit names a metarange, a metarange its ranges, a range the entries in order of name. Each id is the
-SHA-256 of the record's bytes, so two writers that build the same record write the same object.
+A commit names a metarange, a metarange its ranges, a range a sorted run of entries. These are immutable and
+content-addressed: each id is the SHA-256 of the record's bytes, so two who build the same record write the same
+object. A branch is one small record, moved by conditional writes, which holds all that a helper needs to finish
+the commits that were begun on it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,11 @@ import msgspec
 
 from tracelake._errors import DamageError
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+TRANSACTION: Final = "transaction"
+"""The key of a commit's metadata under which its transaction number stands."""
+AFTER: Final = "after_transaction"
+"""The same for a commit of another kind: the last transaction before it, none where there was none."""
 
 
 class TableAt(msgspec.Struct, frozen=True, tag="table", forbid_unknown_fields=True):
@@ -29,20 +35,41 @@ class IndexAt(msgspec.Struct, frozen=True, tag="index", forbid_unknown_fields=Tr
     manifest: str
 
 
-Reference = TableAt | IndexAt
+class FileAt(msgspec.Struct, frozen=True, tag="file", forbid_unknown_fields=True):
+    """A file: an object below `files/`, named by the SHA-256 of its bytes."""
+
+    sha256: str
+    size_bytes: int
+
+
+Reference = TableAt | IndexAt | FileAt
+Changes = tuple[tuple[str, Reference | None], ...]
+"""Paths in order, each with what it names from now on, or None where it goes."""
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A sorted run of entries."""
 
     entries: tuple[tuple[str, Reference], ...]
+    epoch: int = 0
+    """The epoch of the branch that wrote it first: garbage collection never meets a name that is written again."""
     version: int = FORMAT_VERSION
 
 
-class Metarange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The ranges of one commit, in order."""
+class RangeRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a metarange says of a range: enough to find a path, and to see that two are equal."""
 
-    ranges: tuple[str, ...]
+    id: str
+    first: str
+    last: str
+    entries: int
+
+
+class Metarange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The ranges of one commit, in order of path."""
+
+    ranges: tuple[RangeRef, ...]
+    epoch: int = 0
     version: int = FORMAT_VERSION
 
 
@@ -55,20 +82,136 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     committer: str
     created_at: str
     metadata: dict[str, str]
+    request: str = ""
+    """The id of the request that it was built for: a committer finds his commit in the history by it."""
+    generation: int = 0
+    """One more than that of the parents: the length of the longest way back to the first commit."""
+    version: int = FORMAT_VERSION
+
+
+class Change(msgspec.Struct, frozen=True, tag="change", forbid_unknown_fields=True):
+    """Entries that a commit sets or takes away: some in the record, many in objects, or what is staged."""
+
+    entries: Changes = ()
+    objects: tuple[str, ...] = ()
+    """Ids of `ChangeSet` objects, in order."""
+    staged: bool = False
+    """Whether it takes all that is staged on the branch."""
+    forward: bool = False
+    """No table is taken to an older time: its writers append in one order and may commit in another."""
+
+
+class Merge(msgspec.Struct, frozen=True, tag="merge", forbid_unknown_fields=True):
+    """What a commit has that the branch has not, seen from their common ancestor."""
+
+    source: str
+    prefer: str = ""
+    """Which side stands where both changed an entry: `source`, `dest`, or neither: then it is refused."""
+
+
+class Revert(msgspec.Struct, frozen=True, tag="revert", forbid_unknown_fields=True):
+    """The change of an earlier commit against its parent, taken back."""
+
+    commit: str
+    parent: int = 0
+
+
+class CherryPick(msgspec.Struct, frozen=True, tag="pick", forbid_unknown_fields=True):
+    """The change of a commit against its parent, made once more."""
+
+    commit: str
+    parent: int = 0
+
+
+Operation = Change | Merge | Revert | CherryPick
+
+
+class ChangeSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An object with changes that are too many for the record of a branch."""
+
+    entries: Changes
+    nonce: str
+    """Unique, so that no two writers share one such object: it is deleted when it is old."""
+    version: int = FORMAT_VERSION
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that a helper has to know to build a commit. `id` tells a second try from another commit."""
+
+    id: str
+    operation: Operation
+    message: str
+    committer: str
+    created_at: str
+    metadata: dict[str, str] = {}
+    allow_empty: bool = False
+    remembered: bool = False
+    """Whether it may be submitted again: its answer is kept."""
+    version: int = FORMAT_VERSION
+
+
+class Announcement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request that waits for anyone to seal it."""
+
+    request: Request
+    since: str
+    """The head before it was announced: no commit up to that one carries it."""
+    version: int = FORMAT_VERSION
+
+
+class Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request whose place in the history is settled."""
+
+    request: Request
+    token: str = ""
+    """Where the staged entries are that belong to it."""
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What became of a request: a commit, or why there is none."""
+
+    request: str
+    commit: str = ""
+    """The commit that carries it; of one that was refused, the head that it met."""
+    refusal: str = ""
+    """Empty for a commit; else one of the kinds of `protocol.Refusal`."""
+    detail: tuple[str, ...] = ()
+    """Paths in conflict, at most as many as limits allow, or one sentence."""
+    token: str = ""
+    """Where its staged entries were: they are deleted when the answer leaves the record."""
+    remembered: bool = False
     version: int = FORMAT_VERSION
 
 
 class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The mutable record of a branch."""
 
-    head: str
+    head: str = ""
+    """The newest commit; empty before the first."""
+    staging: str = ""
+    """The token under which entries are staged now; empty before the first."""
+    sealed: tuple[Sealed, ...] = ()
+    """Requests to be built on top of head, oldest first."""
+    done: tuple[Answer, ...] = ()
+    """Answers to the requests that were built last, oldest first; what the history does not tell of them is
+    recorded elsewhere before they leave."""
+    protected: bool = False
+    epoch: int = 0
     version: int = FORMAT_VERSION
 
 
-RecordT = TypeVar("RecordT", Range, Metarange, Commit, Branch)
+class Tag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A name that never moves."""
+
+    commit: str
+    version: int = FORMAT_VERSION
 
 
-def to_bytes(record: Range | Metarange | Commit | Branch) -> bytes:
+Record = Range | Metarange | Commit | ChangeSet | Branch | Tag | Announcement | Answer
+RecordT = TypeVar("RecordT", Range, Metarange, Commit, ChangeSet, Branch, Tag, Announcement, Answer)
+
+
+def to_bytes(record: Record) -> bytes:
     """Encode as JSON: the same record always gives the same bytes."""
     return msgspec.json.encode(record, order="deterministic")
 

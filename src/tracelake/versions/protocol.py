@@ -1,22 +1,131 @@
-"""Decisions of a repository (PROTOCOLS §3). Pure: no I/O.
+"""Decisions of a repository (PROTOCOLS §3). Pure: no I/O, no clock, no randomness.
 
-A commit stands for a transaction of the pipeline, or for a write to a table of the user. Every replica of a
-pipeline builds the same commit for T: time and message come from the journal, the parent is the commit before.
-So a replica that loses the race finds its own commit in the history.
+A commit takes two conditional writes on the record of its branch. The first *seals* the request: from then on its
+place in the history is settled, and everything that it takes to build it is in the record or immutable. The second
+*cuts* what was built off the list and moves the head. Between the two anyone may build: a committer that was killed,
+or is slow, keeps nobody waiting.
+
+Where committers race to seal, one wins. The others announce their requests, each under a key of its own, where nobody
+races; who seals takes all that is announced with him. After an announcement at most one seal can pass it by, one that
+looked before: so a committer loses a bounded number of conditional writes, however many there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import Enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Final
 
-from tracelake.versions.model import Reference, TableAt
+from msgspec.structs import replace
+
+from tracelake.versions.model import (
+    TRANSACTION,
+    Answer,
+    Branch,
+    Change,
+    Changes,
+    Reference,
+    Request,
+    Sealed,
+    TableAt,
+)
+from tracelake.versions.ranges import Difference
+
+CONFLICTS_TOLD_MAX: Final = 100
+"""Paths in conflict that an answer names."""
+
+
+class Refusal(StrEnum):
+    """Why a request gets no commit."""
+
+    NOTHING = "nothing"
+    """It changes no entry."""
+    CONFLICT = "conflict"
+    """Both sides changed the same entries."""
+    DAMAGED = "damaged"
+    """What it names cannot be read."""
+    GONE = "gone"
+    """The branch was deleted meanwhile."""
+
+
+class Place(Enum):
+    """Where a request stands, as the record of the branch says."""
+
+    DONE = "built: its answer is in the record"
+    SEALED = "on the list: build it, or wait for who does"
+    UNKNOWN = "not on the list, or answered longer ago"
+
+
+def place(branch: Branch, request: str) -> Place:
+    """Tell where the request of this id stands."""
+    if any(answer.request == request for answer in branch.done):
+        return Place.DONE
+    if any(sealed.request.id == request for sealed in branch.sealed):
+        return Place.SEALED
+    return Place.UNKNOWN
+
+
+def requests_in(branch: Branch) -> set[str]:
+    """Return the ids of all requests that the record knows."""
+    return {item.request.id for item in branch.sealed} | {answer.request for answer in branch.done}
+
+
+def is_for_others(branch: Branch, request: str) -> bool:
+    """Tell whether it is for another to build what is sealed: for the committer of the oldest request.
+
+    A rule of courtesy, on which nothing rests: it keeps committers from building the same all at once.
+    """
+    return bool(branch.sealed) and branch.sealed[0].request.id != request
+
+
+def seal(branch: Branch, requests: Iterable[Request], token: str) -> Branch:
+    """Return the record with these requests on the list, those that it knows already left out.
+
+    The first that takes what is staged gets the token under which entries were staged, and `token` is the one
+    from then on; another finds nothing staged.
+    """
+    sealed = list(branch.sealed)
+    staging = branch.staging
+    known = requests_in(branch)
+    for request in requests:
+        if request.id in known:
+            continue
+        known.add(request.id)
+        takes = isinstance(request.operation, Change) and request.operation.staged and staging != token
+        sealed.append(Sealed(request, staging if takes else ""))
+        staging = token if takes else staging
+    return replace(branch, sealed=tuple(sealed), staging=staging or token)
+
+
+def cut(branch: Branch, built: Branch, head: str, done: tuple[Answer, ...]) -> Branch | None:
+    """Return the record with `head` moved and the requests cut off that were built from the record `built`.
+
+    None where another helper was first. More requests on the list do not matter: what was built stays right as
+    long as it is the beginning of the list and stands on the same head.
+    """
+    if branch.head != built.head or branch.sealed[: len(built.sealed)] != built.sealed:
+        return None
+    return replace(branch, head=head, sealed=branch.sealed[len(built.sealed) :], done=done)
+
+
+def kept(
+    done: tuple[Answer, ...], new: tuple[Answer, ...], at_least: int
+) -> tuple[tuple[Answer, ...], tuple[Answer, ...]]:
+    """Return the answers that stay in the record, and those that leave it: all new ones stay, as do the last."""
+    answers = (*done, *new)
+    leaving = len(answers) - min(len(answers), max(len(new), at_least))
+    return answers[leaving:], answers[:leaving]
 
 
 class CommitDecision(Enum):
-    """What to do about transaction T, given the head of the branch."""
+    """What to do about transaction T of a pipeline, given the head of the branch.
 
-    BUILD = "T is next: build its commit and move the head"
+    Every replica of a pipeline asks for the same commit of T: its request has the same id, and time and message
+    come from the journal.
+    """
+
+    BUILD = "T is next"
     THERE = "T is in the history of the head already"
     AHEAD = "an earlier transaction has no commit yet: a mistake of the caller"
 
@@ -29,21 +138,70 @@ def decide(transaction: int, head_transaction: int | None) -> CommitDecision:
     return CommitDecision.BUILD if transaction == upper else CommitDecision.AHEAD
 
 
-def carried(head: Mapping[str, Reference], wanted: Mapping[str, Reference]) -> dict[str, Reference]:
-    """Return what a commit names that changes some entries: all others as before, and no table at an older time.
+def transaction_of(request: Request) -> int | None:
+    """Return the transaction whose commit a request asks for."""
+    number = request.metadata.get(TRANSACTION)
+    return None if number is None else int(number)
 
-    Writers of one table append one after the other, and may commit in another order: who comes late finds that
-    the head names his rows already, and has nothing to add.
+
+def is_older(before: Reference | None, after: Reference | None) -> bool:
+    """Tell whether `after` is the table that `before` is, at an older time."""
+    return (
+        isinstance(before, TableAt)
+        and isinstance(after, TableAt)
+        and before.shard == after.shard
+        and before.as_of > after.as_of
+    )
+
+
+def effective(change: Change, changes: Changes, there: Mapping[str, Reference]) -> Changes:
+    """Return those of the changes that change something, given what their paths name now.
+
+    With `forward`, no table is taken to an older time: writers of one table append one after the other, and may
+    commit in another order. Who comes late finds that the head names his rows already.
     """
-    entries = dict(head)
-    for name, reference in wanted.items():
-        before = head.get(name)
-        older = (
-            isinstance(before, TableAt)
-            and isinstance(reference, TableAt)
-            and before.shard == reference.shard
-            and before.as_of > reference.as_of
-        )
-        if not older:
-            entries[name] = reference
-    return entries
+    return tuple(
+        (path, wanted)
+        for path, wanted in changes
+        if wanted != there.get(path) and not (change.forward and is_older(there.get(path), wanted))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An entry that both sides changed, each in its own way."""
+
+    path: str
+    base: Reference | None
+    ours: Reference | None
+    theirs: Reference | None
+
+
+def merged(
+    changes: Iterable[Difference], ours: Mapping[str, Reference], prefer: str = ""
+) -> tuple[Changes, list[Conflict]]:
+    """Decide on a three-way merge: `changes` lead from the base to their side, `ours` is what our side names.
+
+    What only they changed is taken; what both made the same needs no change. Of one table at two times, neither
+    of which is older than the base, the later holds all rows of the other. What else both changed is in
+    conflict, unless one side is preferred: `source` is theirs, `dest` is ours.
+    """
+    taken: list[tuple[str, Reference | None]] = []
+    conflicts: list[Conflict] = []
+    for path, base, theirs in ((change.path, change.before, change.after) for change in changes):
+        mine = ours.get(path)
+        if mine == theirs:
+            continue
+        if mine == base or prefer == "source" or _later(base, mine, theirs):
+            taken.append((path, theirs))
+        elif prefer != "dest" and not _later(base, theirs, mine):
+            conflicts.append(Conflict(path, base, mine, theirs))
+    return tuple(taken), conflicts
+
+
+def _later(base: Reference | None, first: Reference | None, second: Reference | None) -> bool:
+    """Tell whether `second` holds all rows that `first` holds: one table, later, and neither went back."""
+    both_on_from_base = all(
+        isinstance(side, TableAt) and (base is None or not is_older(base, side)) for side in (first, second)
+    )
+    return both_on_from_base and is_older(second, first) and (base is None or isinstance(base, TableAt))

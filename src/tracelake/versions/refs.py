@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from tracelake._errors import RefNotFoundError
+from tracelake._errors import RefNotFoundError, UsageError
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
 """Names of branches and tags."""
@@ -44,6 +44,14 @@ def parse(text: str) -> Ref:
     transaction = int(match["transaction"]) if match["transaction"] else None
     time = _time(text, match["time"]) if match["time"] else None
     return Ref(match["name"], int(match["back"] or 0), transaction, time)
+
+
+def check_name(name: str, what: str) -> None:
+    """Raise UsageError where a branch or tag (`what`) cannot have this name."""
+    if not NAME.fullmatch(name) or COMMIT_ID.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be a {what}: take letters, digits, and . _ / - between, and no commit's id."
+        )
 
 
 def _time(text: str, time: str) -> datetime:

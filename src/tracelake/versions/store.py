@@ -1,261 +1,321 @@
-"""Branches in the key-value store; commits, metaranges and ranges in the object store."""
+"""A repository: branches that anyone may commit to at once, and the commits on them (PROTOCOLS §3)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import datetime
-from typing import Final
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TypedDict, Unpack
 
-from tracelake._errors import DamageError, LimitError, NotFoundError, RefNotFoundError, UsageError
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, ObjectStore, Version, settle
+from msgspec.structs import replace
+
+from tracelake._errors import (
+    ConflictError,
+    DamageError,
+    LimitError,
+    NothingToCommitError,
+    RefNotFoundError,
+    TracelakeError,
+    UsageError,
+)
+from tracelake.limits import (
+    CHANGE_SET_ENTRIES_MAX,
+    CHANGES_INLINE_MAX,
+    COMMIT_PATIENCE_POLLS,
+    COMMIT_REQUEST_MAX_BYTES,
+    CONDITIONAL_WRITE_TRIES_MAX,
+)
+from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage.names import check_path
+from tracelake.versions import ranges
+from tracelake.versions.branches import MAIN, BranchAt, new_token
+from tracelake.versions.commits import Commits
+from tracelake.versions.committer import Committer
 from tracelake.versions.model import (
+    TRANSACTION,
+    Answer,
     Branch,
-    Commit,
-    Metarange,
-    Range,
-    RecordT,
+    Change,
+    Changes,
+    ChangeSet,
+    CherryPick,
+    Merge,
+    Operation,
     Reference,
-    content_id,
-    from_bytes,
+    Request,
+    Revert,
+    Sealed,
     to_bytes,
 )
-from tracelake.versions.protocol import CommitDecision, carried, decide
-from tracelake.versions.refs import COMMIT_ID, NAME, parse
-
-_PARTITION: Final = "branches"
-_TAGS: Final = "tags"
-COMMITS: Final = "versions/commits/"
-"""Where commits are, each as `<id>.json`."""
-TRANSACTION: Final = "transaction"
-"""The key of a commit's metadata under which its transaction number stands."""
-_AFTER: Final = "after_transaction"
-"""The same for a commit of another kind: the last transaction before it, none where there was none."""
+from tracelake.versions.objects import Contents, id_of
+from tracelake.versions.protocol import CommitDecision, Refusal, decide
+from tracelake.versions.refs import check_name
+from tracelake.versions.staging import Staging, read_branch
 
 
-class Repository:
-    """Named, versioned references to tables and indexes."""
+class About(TypedDict, total=False):
+    """What a commit says of itself. `created_at` is ISO 8601, UTC."""
 
-    def __init__(self, key_value: KeyValueStore, objects: ObjectStore) -> None:
-        self._key_value = key_value
-        self._objects = objects
+    message: str
+    committer: str
+    created_at: str
+    metadata: Mapping[str, str]
+    request_id: str
+    """A commit with this id happens once, however often it is asked for; empty for a commit of its own."""
 
-    def head(self, branch: str = "main") -> str | None:
-        """Return the id of the branch's newest commit, or None on an empty branch."""
-        return self._read_branch(branch)[0]
 
-    def resolve(self, ref: str) -> str:
-        """Return the commit id of a reference (see `refs`). Raises RefNotFoundError where there is none."""
-        wanted = parse(ref)
-        commit_id = self._resolve_name(wanted.name)
-        if not wanted.back and wanted.transaction is None and wanted.time is None:
-            return commit_id
-        for steps, (found, commit) in enumerate(self.log(commit_id)):
-            if wanted.transaction is not None:
-                matches = commit.metadata.get(TRANSACTION) == str(wanted.transaction)
-            elif wanted.time is not None:
-                matches = datetime.fromisoformat(commit.created_at) <= wanted.time
-            else:
-                matches = steps == wanted.back
-            if matches:
-                return found
-        raise RefNotFoundError(f"no commit {ref!r}: the history of {wanted.name} does not hold it.")
+class Repository(Commits):
+    """Named, versioned references to tables, indexes and files. Threads and processes may share its stores."""
 
-    def _resolve_name(self, name: str) -> str:
-        if (head := self.head(name)) is not None:
-            return head
-        if (tagged := self._tagged(name)) is not None:
-            return tagged
-        if COMMIT_ID.fullmatch(name):
-            found = [info.path for info in self._objects.list(COMMITS + name)]
-            if len(found) == 1:
-                return found[0].removeprefix(COMMITS).removesuffix(".json")
-            if found:
-                raise RefNotFoundError(f"{len(found)} commits begin with {name}; give more digits.")
-        hint = "the lake is still empty; ingest something first" if name == "main" else "see `tracelake log`"
-        raise RefNotFoundError(f"no branch, tag or commit {name!r}: {hint}.")
-
-    def tags(self) -> dict[str, str]:
-        """Return the commit id of each tag, by name."""
-        return {entry.key: _tagged_by(entry) for entry in self._key_value.scan(_TAGS)}
-
-    def _tagged(self, name: str) -> str | None:
-        entry = self._key_value.get(_TAGS, name)
-        return None if entry is None else _tagged_by(entry)
-
-    def tag(self, name: str, commit_id: str) -> None:
-        """Give a commit a name that never moves. Fine where the tag names it already.
-
-        Raises UsageError for a name that is no name, or that a branch or another commit has.
-        """
-        if not NAME.fullmatch(name) or COMMIT_ID.fullmatch(name):
-            raise UsageError(
-                f"{name!r} cannot be a tag: take letters, digits, and . _ / - between, and no commit's id."
-            )
-        if self.head(name) is not None:
-            raise UsageError(f"{name!r} is a branch; take another name for the tag.")
-        outcome = self._key_value.set_if(_TAGS, name, to_bytes(Branch(commit_id)), ABSENT)
-        settle(self._key_value, _TAGS, name, outcome, is_mine=lambda _: False)
-        if self._tagged(name) != commit_id:
-            raise UsageError(f"tag {name!r} is taken by another commit; delete it first.")
-
-    def delete_tag(self, name: str) -> None:
-        """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
-        entry = self._key_value.get(_TAGS, name)
-        if entry is None:
-            raise RefNotFoundError(f"no tag {name!r}.")
-        outcome = self._key_value.delete_if(_TAGS, name, entry.version)
-        settle(self._key_value, _TAGS, name, outcome, is_mine=lambda _: False)
-
-    def commit(self, commit_id: str) -> Commit:
-        """Read one commit."""
-        return self._read(Commit, "commits", commit_id)
-
-    def entries(self, commit_id: str) -> dict[str, Reference]:
-        """Return what a commit names, by name."""
-        metarange = self._read(Metarange, "metaranges", self.commit(commit_id).metarange)
-        return {
-            name: reference
-            for range_id in metarange.ranges
-            for name, reference in self._read(Range, "ranges", range_id).entries
-        }
-
-    def log(self, commit_id: str) -> Iterator[tuple[str, Commit]]:
-        """Yield (id, commit) from this commit back to the first."""
-        following: str | None = commit_id
-        while following is not None:
-            commit = self.commit(following)
-            yield following, commit
-            following = commit.parents[0] if commit.parents else None
-
-    def commit_transaction(
+    def __init__(
         self,
-        transaction: int,
-        entries: Mapping[str, Reference],
+        key_value: KeyValueStore,
+        objects: ObjectStore,
         *,
-        message: str,
-        committer: str,
-        created_at: str,
-        metadata: Mapping[str, str],
-        branch: str = "main",
-    ) -> str:
-        """Put the commit of a transaction on the branch, or find it there; return its id.
+        patience_polls: int = COMMIT_PATIENCE_POLLS,
+    ) -> None:
+        """Open a repository.
 
-        Calling it twice, or from several replicas, gives one commit.
+        Args:
+            key_value: where branches and tags are.
+            objects: where commits are.
+            patience_polls: see `Committer`.
+        """
+        super().__init__(key_value, Contents(objects))
+        self._committer = Committer(self._records, self._contents, patience_polls=patience_polls)
+        self._staging = Staging(self._records, self)
+
+    # Branches
+
+    def branches(self) -> dict[str, Branch]:
+        """Return the record of each branch, by name; `main` is there from the beginning."""
+        return {MAIN: Branch()} | {name: at.record for name, at in self._records.all().items()}
+
+    def create_branch(self, name: str, commit_id: str) -> None:
+        """Make a branch that begins at a commit.
+
+        Raises UsageError for a name that is no name, or is taken; RefNotFoundError for a commit that is not there.
+        """
+        check_name(name, "branch")
+        self.commit(commit_id)
+        if self._tagged(name) is not None:
+            raise UsageError(f"{name!r} is a tag; take another name for the branch.")
+        at = self._records.read(name)
+        token = new_token()
+        made = at.is_absent and self._records.swap(
+            name, at, Branch(commit_id, token), is_mine=lambda found: found.staging == token
+        )
+        if not made or not made[0]:
+            raise UsageError(f"there is a branch {name!r} already; take another name, or delete it first.")
+
+    def delete_branch(self, name: str, *, force: bool = False) -> None:
+        """Delete a branch; its commits stay until garbage collection finds that nothing leads to them.
+
+        Raises UsageError for `main`, a protected branch, or, unless forced, one with staged entries.
         """
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            head, version = self._read_branch(branch)
-            decision = decide(transaction, self.transaction_of(head) if head else None)
-            if decision is CommitDecision.THERE:
-                assert head is not None
-                return self.find(head, transaction)
-            assert decision is CommitDecision.BUILD, f"transaction {transaction} is ahead of branch {branch}"
-            named = carried(self.entries(head) if head else {}, entries)
-            about = {**metadata, TRANSACTION: str(transaction)}
-            commit_id = self._build(head, named, message, committer, created_at, about)
-            if self._move(branch, commit_id, version):
-                return commit_id
-        raise _lost(branch)
+            at = read_branch(self._records, name)
+            if name == MAIN:
+                raise UsageError("branch main cannot be deleted: pipelines commit to it.")
+            if at.record.protected:
+                raise UsageError(
+                    f"branch {name} is protected; `tracelake branch protect --off {name}` first."
+                )
+            if at.record.sealed and not force:
+                self._committer.finish(name, at)
+                continue
+            if not force and self._records.staged(at.record.staging):
+                raise UsageError(f"branch {name} has staged entries; commit or discard them, or force it.")
+            if self._records.delete(name, at):
+                self._records.unstage(at.record.staging)
+                return
+        raise _busy(name)
+
+    def protect(self, name: str, *, on: bool = True) -> None:
+        """Let a branch be changed by merges, pipelines and writers of tables only; or end that."""
+        self._change(name, lambda record: replace(record, protected=on))
+
+    # Staged entries
+
+    def stage(self, entries: Mapping[str, Reference | None], branch: str = MAIN) -> None:
+        """Stage entries on a branch, None for one that is to go; they are in the next commit of what is staged.
+
+        Raises RefNotFoundError where there is no such branch, UsageError for a path that is none.
+        """
+        self._refuse_protected(branch)
+        self._staging.stage(branch, entries)
+
+    def staged(self, branch: str = MAIN) -> Changes:
+        """Return what is staged on a branch and not sealed, in order of path."""
+        return self._records.staged(read_branch(self._records, branch).record.staging)
+
+    def discard(self, branch: str = MAIN) -> int:
+        """Forget what is staged on a branch; return how many entries."""
+        before = self._change(branch, lambda record: replace(record, staging=new_token()))
+        forgotten = len(self._records.staged(before.staging))
+        self._records.unstage(before.staging)
+        return forgotten
+
+    def uncommitted(
+        self, branch: str = MAIN, start: str = "", stop: str | None = None
+    ) -> dict[str, Reference]:
+        """Return what a branch names with its staged entries, by path, in order; start <= path < stop."""
+        return self._staging.scan(branch, start, stop)
+
+    # Commits
+
+    def commit_staged(self, branch: str = MAIN, *, allow_empty: bool = False, **about: Unpack[About]) -> str:
+        """Commit all that is staged on a branch; return the commit.
+
+        Raises NothingToCommitError where that changes nothing, unless `allow_empty`.
+        """
+        self._refuse_protected(branch)
+        return self._submit(branch, Change(staged=True), about, allow_empty=allow_empty)
 
     def commit_entries(
-        self,
-        entries: Mapping[str, Reference],
-        *,
-        message: str,
-        committer: str,
-        created_at: str,
-        metadata: Mapping[str, str],
-        branch: str = "main",
+        self, entries: Mapping[str, Reference | None], branch: str = MAIN, **about: Unpack[About]
     ) -> str:
         """Put a commit on the branch that names these entries anew and all others as before; return its id.
 
         Where the head names them already, each table at that time or a later one, its id is returned: so calling
         it again after an unknown outcome is safe.
         """
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            head, version = self._read_branch(branch)
-            before = self.entries(head) if head else {}
-            named = carried(before, entries)
-            if head is not None and named == before:
-                return head
-            last = self.transaction_of(head) if head else -1
-            about = {**metadata, **({_AFTER: str(last)} if last >= 0 else {})}
-            commit_id = self._build(head, named, message, committer, created_at, about)
-            if self._move(branch, commit_id, version):
-                return commit_id
-        raise _lost(branch)
-
-    def _build(
-        self,
-        head: str | None,
-        entries: Mapping[str, Reference],
-        message: str,
-        committer: str,
-        created_at: str,
-        metadata: Mapping[str, str],
-    ) -> str:
-        entry_range = self._write("ranges", Range(tuple(sorted(entries.items()))))
-        commit = Commit(
-            parents=(head,) if head else (),
-            metarange=self._write("metaranges", Metarange((entry_range,))),
-            message=message,
-            committer=committer,
-            created_at=created_at,
-            metadata=dict(metadata),
-        )
-        return self._write("commits", commit)
-
-    def transaction_of(self, commit_id: str) -> int:
-        """Return the newest transaction that a commit holds, -1 where it holds none."""
-        metadata = self.commit(commit_id).metadata
-        return int(metadata.get(TRANSACTION, metadata.get(_AFTER, "-1")))
-
-    def find(self, head: str, transaction: int) -> str:
-        """Return the commit of a transaction in the history of a commit. Raises DamageError where there is none."""
-        for commit_id, commit in self.log(head):
-            if commit.metadata.get(TRANSACTION) == str(transaction):
-                return commit_id
-        raise DamageError(f"no commit of transaction {transaction} in the history of {head[:12]}.")
-
-    def _move(self, branch: str, commit_id: str, expected: Version | None) -> bool:
-        value = to_bytes(Branch(commit_id))
-        outcome = self._key_value.set_if(
-            _PARTITION, branch, value, expected if expected is not None else ABSENT
-        )
-        # A head is never set back to an older commit, so the same bytes mean that somebody built our commit.
-        settled = settle(
-            self._key_value, _PARTITION, branch, outcome, is_mine=lambda entry: entry.value == value
-        )
-        return isinstance(settled, Done)
-
-    def _read_branch(self, branch: str) -> tuple[str | None, Version | None]:
-        entry = self._key_value.get(_PARTITION, branch)
-        if entry is None:
-            return None, None
-        return from_bytes(Branch, entry.value, f"branch {branch}").head, entry.version
-
-    def _write(self, kind: str, record: Range | Metarange | Commit) -> str:
-        data = to_bytes(record)
-        record_id = content_id(data)
-        self._objects.create(f"versions/{kind}/{record_id}.json", data)
-        return record_id
-
-    def _read(self, record_type: type[RecordT], kind: str, record_id: str) -> RecordT:
-        path = f"versions/{kind}/{record_id}.json"
         try:
-            data = self._objects.get(path)
-        except NotFoundError as error:
-            raise DamageError(f"{path} is gone; restore it from a backup.") from error
-        if content_id(data) != record_id:
-            raise DamageError(f"{path} is not what was written: its content has another id.")
-        return from_bytes(record_type, data, path)
+            return self._submit(branch, self._change_to(entries), about)
+        except NothingToCommitError as nothing:
+            return nothing.head
+
+    def commit_transaction(
+        self,
+        transaction: int,
+        entries: Mapping[str, Reference],
+        branch: str = MAIN,
+        **about: Unpack[About],
+    ) -> str:
+        """Put the commit of a transaction on the branch, or find it there; return its id.
+
+        Calling it twice, or from several replicas, gives one commit.
+        """
+        at = self._records.read(branch)
+        while at.record.sealed and self._decide(transaction, at) is CommitDecision.AHEAD:
+            at = self._committer.finish(branch, at)
+        decision = self._decide(transaction, at)
+        if decision is CommitDecision.THERE:
+            return self.commit_of(transaction, at.record.head)
+        assert decision is CommitDecision.BUILD, f"transaction {transaction} is ahead of branch {branch}"
+        metadata = {**about.get("metadata", {}), TRANSACTION: str(transaction)}
+        request = self._request(self._change_to(entries), {**about, "metadata": metadata})
+        # Every replica asks by the same id. It need not be remembered: the history tells its transactions.
+        request = replace(request, id=f"transaction-{transaction}", allow_empty=True, remembered=False)
+        return self._committer.submit(branch, request, at).commit
+
+    def merge(self, source: str, branch: str = MAIN, *, prefer: str = "", **about: Unpack[About]) -> str:
+        """Bring what a commit has since it parted from the branch onto the branch; return the merge commit.
+
+        Args:
+            source: the id of a commit.
+            branch: where to.
+            prefer: which side stands where both changed an entry: `source` or `dest`; neither by default.
+            about: what the commit says.
+
+        Raises ConflictError where both sides changed an entry, NothingToCommitError where the branch has it all.
+        """
+        if prefer not in ("", "source", "dest"):
+            raise UsageError(f"a merge can prefer `source` or `dest`, not {prefer!r}.")
+        return self._submit(branch, Merge(source, prefer), about)
+
+    def revert(self, commit_id: str, branch: str = MAIN, *, parent: int = 0, **about: Unpack[About]) -> str:
+        """Take back what a commit changed against a parent of it; return the new commit.
+
+        Raises ConflictError where an entry has changed again since, NothingToCommitError where all is back already.
+        """
+        self._refuse_protected(branch)
+        return self._submit(branch, Revert(commit_id, parent), about)
+
+    def cherry_pick(
+        self, commit_id: str, branch: str = MAIN, *, parent: int = 0, **about: Unpack[About]
+    ) -> str:
+        """Make the change of a commit against a parent of it once more, on the branch; return the new commit.
+
+        Raises ConflictError where an entry differs from what the change began with, NothingToCommitError.
+        """
+        self._refuse_protected(branch)
+        return self._submit(branch, CherryPick(commit_id, parent), about)
+
+    def _submit(self, branch: str, operation: Operation, about: About, *, allow_empty: bool = False) -> str:
+        request = self._request(operation, about)
+        answer = self._committer.submit(branch, replace(request, allow_empty=allow_empty))
+        if answer.refusal:
+            raise _refused(branch, answer)
+        return answer.commit
+
+    def _request(self, operation: Operation, about: About) -> Request:
+        request_id = about.get("request_id", "")
+        now = datetime.fromtimestamp(time.time(), UTC)
+        request = Request(
+            id=request_id or uuid.uuid4().hex,
+            operation=operation,
+            message=about.get("message", ""),
+            committer=about.get("committer", ""),
+            created_at=about.get("created_at") or now.isoformat(timespec="seconds"),
+            metadata=dict(about.get("metadata", {})),
+            remembered=bool(request_id),
+        )
+        if (size := len(to_bytes(Branch(sealed=(Sealed(request),))))) > COMMIT_REQUEST_MAX_BYTES:
+            raise LimitError(
+                f"the commit has {size} bytes of message, metadata and paths, more than COMMIT_REQUEST_MAX_BYTES = "
+                f"{COMMIT_REQUEST_MAX_BYTES}; shorten them."
+            )
+        return request
+
+    def _change_to(self, entries: Mapping[str, Reference | None]) -> Change:
+        """Describe a change: in the request where it is small, else in objects that the request names."""
+        for path in entries:
+            check_path(path)
+        changes = ranges.latest(entries.items())
+        if len(changes) <= CHANGES_INLINE_MAX:
+            return Change(changes, forward=True)
+        sets = [
+            ChangeSet(changes[start : start + CHANGE_SET_ENTRIES_MAX], uuid.uuid4().hex)
+            for start in range(0, len(changes), CHANGE_SET_ENTRIES_MAX)
+        ]
+        records = {id_of(changes): changes for changes in sets}
+        self._contents.write(records)
+        return Change(objects=tuple(records), forward=True)
+
+    def _decide(self, transaction: int, at: BranchAt) -> CommitDecision:
+        head = at.record.head
+        return decide(transaction, self.transaction_of(head) if head else None)
+
+    def _refuse_protected(self, branch: str) -> None:
+        if read_branch(self._records, branch).record.protected:
+            raise UsageError(
+                f"branch {branch} is protected: it takes merges, pipelines and writers of tables only. Commit to a "
+                "branch of your own and merge it."
+            )
+
+    def _change(self, branch: str, change: Callable[[Branch], Branch]) -> Branch:
+        """Change a record by a conditional write; return what it was."""
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            at = read_branch(self._records, branch)
+            wanted = change(at.record)
+            if self._records.swap(branch, at, wanted, is_mine=wanted.__eq__)[0]:
+                return at.record
+        raise _busy(branch)
 
 
-def _tagged_by(entry: Entry) -> str:
-    return from_bytes(Branch, entry.value, f"tag {entry.key}").head
+def _refused(branch: str, answer: Answer) -> TracelakeError:
+    if answer.refusal == Refusal.CONFLICT:
+        return ConflictError(branch, answer.detail)
+    if answer.refusal == Refusal.NOTHING:
+        return NothingToCommitError(branch, answer.commit)
+    if answer.refusal == Refusal.GONE:
+        return RefNotFoundError(f"branch {branch} was deleted; nothing was committed.")
+    return DamageError(f"branch {branch}: nothing was committed: {' '.join(answer.detail)}")
 
 
-def _lost(branch: str) -> LimitError:
+def _busy(branch: str) -> LimitError:
     return LimitError(
-        f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
+        f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row were faster. Nothing was changed; try again."
     )

@@ -1,0 +1,177 @@
+"""Records in the key-value store: branches, announced requests, recorded answers, staged entries."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from tracelake._errors import DamageError
+from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
+from tracelake.versions.model import (
+    Announcement,
+    Answer,
+    Branch,
+    Changes,
+    Reference,
+    from_bytes,
+    to_bytes,
+)
+
+BRANCHES: Final = "branches"
+MAIN: Final = "main"
+"""The branch that is there from the beginning, and that pipelines commit to."""
+
+
+def new_token() -> str:
+    """Return a token for staged entries that nobody else has."""
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class BranchAt:
+    """A branch as it was read: the record, and the version to name in a conditional write."""
+
+    record: Branch
+    version: Expected
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether there was no record."""
+        return self.version is ABSENT
+
+
+class BranchRecords:
+    """Reads and writes the records. Holds no state: any number of processes may use the same store."""
+
+    def __init__(self, key_value: KeyValueStore) -> None:
+        self._key_value = key_value
+
+    def read(self, branch: str, known: BranchAt | None = None) -> BranchAt:
+        """Return a branch; an empty record where there is none. `known` itself, where it has not changed since."""
+        entry = self._key_value.get(BRANCHES, branch)
+        if known is not None and entry is not None and entry.version == known.version:
+            return known
+        return _branch_at(branch, entry)
+
+    def all(self) -> dict[str, BranchAt]:
+        """Return all branches by name."""
+        return {entry.key: _branch_at(entry.key, entry) for entry in self._key_value.scan(BRANCHES)}
+
+    def swap(
+        self, branch: str, at: BranchAt, record: Branch, is_mine: Callable[[Branch], bool]
+    ) -> tuple[bool, BranchAt]:
+        """Write the record in the place of the one that was read; return whether it is there, and what is.
+
+        `is_mine` tells, after a lost reply, whether a record shows that ours was written.
+        """
+        value = to_bytes(record)
+        outcome = self._key_value.set_if(BRANCHES, branch, value, at.version)
+        settled = settle(
+            self._key_value,
+            BRANCHES,
+            branch,
+            outcome,
+            is_mine=lambda entry: is_mine(_branch_at(branch, entry).record),
+        )
+        if isinstance(settled, Done):
+            return True, BranchAt(record, settled.version)
+        return False, _branch_at(branch, settled.current)
+
+    def delete(self, branch: str, at: BranchAt) -> bool:
+        """Delete a branch as it was read; False where it has changed since."""
+        assert isinstance(at.version, str), "a branch that is not there cannot be deleted"
+        outcome = self._key_value.delete_if(BRANCHES, branch, at.version)
+        settled = settle(self._key_value, BRANCHES, branch, outcome, is_mine=lambda _: False)
+        return isinstance(settled, Done) or settled.current is None
+
+    # Announced requests
+
+    def announce(self, branch: str, announcement: Announcement) -> None:
+        """Show a request to whoever seals next. Whether it is there, its committer learns by being sealed."""
+        key = announcement.request.id
+        self._key_value.set_if(_announced(branch), key, to_bytes(announcement), ABSENT)
+
+    def announced(self, branch: str) -> list[Announcement]:
+        """Return what is announced, the oldest request first."""
+        found = [
+            from_bytes(Announcement, entry.value, f"request {entry.key}")
+            for entry in self._key_value.scan(_announced(branch))
+        ]
+        return sorted(found, key=lambda waiting: (waiting.request.created_at, waiting.request.id))
+
+    def withdraw(self, branch: str, request: str) -> None:
+        """Take an announcement away; fine where there is none, or where it stays: who seals next cleans up."""
+        entry = self._key_value.get(_announced(branch), request)
+        if entry is not None:
+            self._key_value.delete_if(_announced(branch), request, entry.version)
+
+    # Answers
+
+    def record_answer(self, branch: str, answer: Answer) -> None:
+        """Keep the answer to a request for who asks later; durable on return."""
+        partition = _answers(branch)
+        outcome = self._key_value.set_if(partition, answer.request, to_bytes(answer), ABSENT)
+        settled = settle(self._key_value, partition, answer.request, outcome, is_mine=lambda _: False)
+        if not isinstance(settled, Done) and settled.current is None:
+            self._key_value.set(partition, answer.request, to_bytes(answer))
+
+    def answer(self, branch: str, request: str) -> Answer | None:
+        """Return the answer to a request, None where none is recorded."""
+        entry = self._key_value.get(_answers(branch), request)
+        return None if entry is None else from_bytes(Answer, entry.value, f"the answer to request {request}")
+
+    # Staged entries
+
+    def stage(self, token: str, path: str, named: Reference | None) -> None:
+        """Stage one entry under a token; None stages its removal."""
+        self._key_value.set(_staged(token), path, msgspec.json.encode(_Staged(named)))
+
+    def staged(self, token: str, start: str = "", stop: str | None = None) -> Changes:
+        """Return what is staged under a token, in order of path."""
+        if not token:
+            return ()
+        found = self._key_value.scan(_staged(token), start, stop)
+        return tuple((entry.key, _staged_entry(entry)) for entry in found)
+
+    def staged_at(self, token: str, path: str) -> tuple[Reference | None] | None:
+        """Return what is staged for one path, as a tuple of one; None where nothing is."""
+        entry = self._key_value.get(_staged(token), path) if token else None
+        return None if entry is None else (_staged_entry(entry),)
+
+    def unstage(self, token: str) -> None:
+        """Delete what is staged under a token that no branch names any more."""
+        for entry in self._key_value.scan(_staged(token)) if token else ():
+            self._key_value.delete_if(_staged(token), entry.key, entry.version)
+
+
+class _Staged(msgspec.Struct, frozen=True):
+    named: Reference | None
+
+
+def _staged_entry(entry: Entry) -> Reference | None:
+    try:
+        return msgspec.json.decode(entry.value, type=_Staged).named
+    except msgspec.MsgspecError as error:
+        raise DamageError(f"the staged entry {entry.key} cannot be read: {error}") from error
+
+
+def _branch_at(branch: str, entry: Entry | None) -> BranchAt:
+    if entry is None:
+        return BranchAt(Branch(), ABSENT)
+    return BranchAt(from_bytes(Branch, entry.value, f"branch {branch}"), entry.version)
+
+
+def _announced(branch: str) -> str:
+    return f"requests/{branch}"
+
+
+def _answers(branch: str) -> str:
+    return f"answers/{branch}"
+
+
+def _staged(token: str) -> str:
+    return f"staged/{token}"

@@ -1,0 +1,213 @@
+"""Builds the commits of sealed requests, one on top of the other.
+
+Everything that goes in is in the record of the branch or immutable, so that any helper builds the same bytes: to
+build twice is harmless. Nothing is written here. (What is staged under a token that is sealed can still grow by an
+entry whose writer was late; it is not acknowledged then, and may be in the commit or not.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from tracelake._errors import DamageError
+from tracelake.versions import history, ranges
+from tracelake.versions.model import (
+    AFTER,
+    Answer,
+    Branch,
+    Change,
+    Changes,
+    ChangeSet,
+    CherryPick,
+    Commit,
+    Merge,
+    Metarange,
+    Range,
+    RangeRef,
+    Reference,
+    Request,
+    Revert,
+    Sealed,
+)
+from tracelake.versions.objects import Content, Contents, ContentT, id_of
+from tracelake.versions.protocol import (
+    CONFLICTS_TOLD_MAX,
+    CommitDecision,
+    Refusal,
+    decide,
+    effective,
+    merged,
+    transaction_of,
+)
+
+Staged = Callable[[str], Changes]
+"""Returns what is staged under a token, in order of path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What became of a list of requests: objects to write, then the head and the answers to publish."""
+
+    head: str
+    answers: tuple[Answer, ...]
+    records: dict[str, Content]
+
+
+class _RefusedError(Exception):
+    """A request gets no commit."""
+
+    def __init__(self, why: Refusal, detail: tuple[str, ...] = ()) -> None:
+        super().__init__(why)
+        self.why = why
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a request comes to: changes of the head, and further parents."""
+
+    changes: Changes
+    parents: tuple[str, ...] = ()
+
+
+def build(branch: Branch, contents: Contents, staged: Staged) -> Built:
+    """Build the commits of all sealed requests on top of the head."""
+    return _Building(branch, contents, staged).run()
+
+
+class _Building:
+    def __init__(self, branch: Branch, contents: Contents, staged: Staged) -> None:
+        self._branch = branch
+        self._contents = contents
+        self._staged = staged
+        self._head = branch.head
+        self._records: dict[str, Content] = {}
+
+    def run(self) -> Built:
+        answers = tuple(self._answer(sealed) for sealed in self._branch.sealed)
+        return Built(self._head, answers, self._records)
+
+    def _answer(self, sealed: Sealed) -> Answer:
+        answer = Answer(sealed.request.id, token=sealed.token, remembered=sealed.request.remembered)
+        transaction = transaction_of(sealed.request)
+        if transaction is not None:
+            decision = decide(transaction, history.newest_transaction(self._head, self._commit))
+            if decision is CommitDecision.THERE:
+                there = history.commit_of(transaction, self._head, self._commit)
+                return replace(answer, commit=there)
+            assert decision is CommitDecision.BUILD, f"transaction {transaction} was sealed ahead of its time"
+        try:
+            made = self._make(sealed)
+        except _RefusedError as refused:
+            return replace(answer, commit=self._head, refusal=refused.why, detail=refused.detail)
+        self._head = self._add(sealed.request, made)
+        return replace(answer, commit=self._head)
+
+    def _make(self, sealed: Sealed) -> _Made:
+        operation = sealed.request.operation
+        if isinstance(operation, Change):
+            made = self._change(operation, sealed.token)
+        elif isinstance(operation, Merge):
+            made = self._merge(operation)
+        elif isinstance(operation, CherryPick):
+            made = self._again(operation.commit, operation.parent)
+        else:
+            made = self._revert(operation)
+        if not made.changes and not made.parents and not sealed.request.allow_empty:
+            raise _RefusedError(Refusal.NOTHING)
+        return made
+
+    def _change(self, change: Change, token: str) -> _Made:
+        listed = [
+            entry for object_id in change.objects for entry in self._given(ChangeSet, object_id).entries
+        ]
+        staged = self._staged(token) if token else ()
+        changes = ranges.latest((*staged, *listed, *change.entries))
+        return _Made(effective(change, changes, self._named([path for path, _ in changes])))
+
+    def _merge(self, merge: Merge) -> _Made:
+        self._given(Commit, merge.source)
+        base = history.merge_base(self._head, merge.source, self._commit)
+        if base == merge.source:
+            raise _RefusedError(Refusal.NOTHING)
+        changes = self._onto_head(base, merge.source, merge.prefer)
+        return _Made(changes, (merge.source,))
+
+    def _again(self, commit_id: str, parent: int) -> _Made:
+        return _Made(self._onto_head(self._parent(commit_id, parent), commit_id))
+
+    def _revert(self, revert: Revert) -> _Made:
+        return _Made(self._onto_head(revert.commit, self._parent(revert.commit, revert.parent)))
+
+    def _parent(self, commit_id: str, number: int) -> str:
+        parents = self._given(Commit, commit_id).parents
+        if not parents and number == 0:
+            return ""
+        if number >= len(parents):
+            raise _RefusedError(Refusal.DAMAGED, (f"commit {commit_id[:12]} has no parent {number}",))
+        return parents[number]
+
+    def _onto_head(self, before: str, after: str, prefer: str = "") -> Changes:
+        """Return the changes that lead from one commit to another, as they apply to the head."""
+        differences = list(ranges.differences(self._ranges(before), self._ranges(after), self._range))
+        ours = self._named([difference.path for difference in differences])
+        changes, conflicts = merged(differences, ours, prefer)
+        if conflicts:
+            paths = tuple(conflict.path for conflict in conflicts)
+            raise _RefusedError(Refusal.CONFLICT, paths[:CONFLICTS_TOLD_MAX])
+        return changes
+
+    def _add(self, request: Request, made: _Made) -> str:
+        parents = (self._head, *made.parents) if self._head else made.parents
+        refs, new = ranges.changed(self._ranges(self._head), made.changes, self._range, self._branch.epoch)
+        for made_range in new:
+            self._keep(made_range)
+        if self._head and refs == self._ranges(self._head):
+            metarange = self._commit(self._head).metarange
+        else:
+            metarange = self._keep(Metarange(refs, self._branch.epoch))
+        last = history.newest_transaction(self._head, self._commit)
+        is_other = transaction_of(request) is None and last >= 0
+        return self._keep(
+            Commit(
+                parents=parents,
+                metarange=metarange,
+                message=request.message,
+                committer=request.committer,
+                created_at=request.created_at,
+                metadata={**request.metadata, **({AFTER: str(last)} if is_other else {})},
+                request=request.id,
+                generation=max((self._commit(parent).generation + 1 for parent in parents), default=0),
+            )
+        )
+
+    def _keep(self, record: Content) -> str:
+        record_id = id_of(record)
+        self._records[record_id] = record
+        return record_id
+
+    def _named(self, paths: Sequence[str]) -> dict[str, Reference]:
+        return ranges.find(self._ranges(self._head), paths, self._range)
+
+    def _ranges(self, commit_id: str) -> tuple[RangeRef, ...]:
+        return self._read(Metarange, self._commit(commit_id).metarange).ranges if commit_id else ()
+
+    def _commit(self, commit_id: str) -> Commit:
+        return self._read(Commit, commit_id)
+
+    def _range(self, range_id: str) -> Range:
+        return self._read(Range, range_id)
+
+    def _read(self, kind: type[ContentT], record_id: str) -> ContentT:
+        record = self._records.get(record_id)
+        return record if isinstance(record, kind) else self._contents.read(kind, record_id)
+
+    def _given(self, kind: type[ContentT], record_id: str) -> ContentT:
+        """Read what a request names: where that is damaged, the request is refused, and the branch goes on."""
+        try:
+            return self._read(kind, record_id)
+        except DamageError as error:
+            raise _RefusedError(Refusal.DAMAGED, (str(error),)) from error

@@ -1,0 +1,146 @@
+"""What is committed, for reading: histories, entries, differences, and the names that lead to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from tracelake._errors import RefNotFoundError, UsageError
+from tracelake.storage import ABSENT, Entry, KeyValueStore, settle
+from tracelake.versions import history, ranges
+from tracelake.versions.branches import MAIN, BranchRecords
+from tracelake.versions.model import (
+    TRANSACTION,
+    Commit,
+    Metarange,
+    Range,
+    RangeRef,
+    Reference,
+    Tag,
+    from_bytes,
+    to_bytes,
+)
+from tracelake.versions.objects import Contents
+from tracelake.versions.ranges import Difference
+from tracelake.versions.refs import COMMIT_ID, check_name, parse
+
+_TAGS = "tags"
+
+
+class Commits:
+    """Commits by id and by name."""
+
+    def __init__(self, key_value: KeyValueStore, contents: Contents) -> None:
+        self._key_value = key_value
+        self._contents = contents
+        self._records = BranchRecords(key_value)
+
+    # By id
+
+    def commit(self, commit_id: str) -> Commit:
+        """Read one commit."""
+        return self._contents.read(Commit, commit_id)
+
+    def log(self, commit_id: str) -> Iterator[tuple[str, Commit]]:
+        """Yield (id, commit) from this commit back to the first, by first parents."""
+        return history.log(commit_id, self.commit)
+
+    def entries(self, commit_id: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:
+        """Return what a commit names, by path, in order; only the paths with start <= path < stop."""
+        return dict(ranges.scan(self._ranges(commit_id), self._range, start, stop))
+
+    def find(self, commit_id: str, paths: Sequence[str]) -> dict[str, Reference]:
+        """Return what these paths name in a commit, those that name something."""
+        return ranges.find(self._ranges(commit_id), sorted(paths), self._range)
+
+    def diff(self, before: str, after: str) -> Iterator[Difference]:
+        """Yield the entries that differ between two commits, in order; takes time in proportion to them."""
+        return ranges.differences(self._ranges(before), self._ranges(after), self._range)
+
+    def merge_base(self, left: str, right: str) -> str | None:
+        """Return the best common ancestor of two commits, None where they have none."""
+        return history.merge_base(left, right, self.commit) or None
+
+    def transaction_of(self, commit_id: str) -> int:
+        """Return the newest transaction that a commit holds, -1 where it holds none."""
+        return history.newest_transaction(commit_id, self.commit)
+
+    def commit_of(self, transaction: int, head: str) -> str:
+        """Return the commit of a transaction in the history of a commit. Raises DamageError where there is none."""
+        return history.commit_of(transaction, head, self.commit)
+
+    def _ranges(self, commit_id: str) -> tuple[RangeRef, ...]:
+        return self._contents.read(Metarange, self.commit(commit_id).metarange).ranges if commit_id else ()
+
+    def _range(self, range_id: str) -> Range:
+        return self._contents.read(Range, range_id)
+
+    # By name
+
+    def head(self, branch: str = MAIN) -> str | None:
+        """Return the id of the branch's newest commit, or None on an empty branch, or where there is none."""
+        return self._records.read(branch).record.head or None
+
+    def resolve(self, ref: str) -> str:
+        """Return the commit id of a reference (see `refs`). Raises RefNotFoundError where there is none."""
+        wanted = parse(ref)
+        commit_id = self._resolve_name(wanted.name)
+        if not wanted.back and wanted.transaction is None and wanted.time is None:
+            return commit_id
+        for steps, (found, commit) in enumerate(self.log(commit_id)):
+            if wanted.transaction is not None:
+                matches = commit.metadata.get(TRANSACTION) == str(wanted.transaction)
+            elif wanted.time is not None:
+                matches = datetime.fromisoformat(commit.created_at) <= wanted.time
+            else:
+                matches = steps == wanted.back
+            if matches:
+                return found
+        raise RefNotFoundError(f"no commit {ref!r}: the history of {wanted.name} does not hold it.")
+
+    def _resolve_name(self, name: str) -> str:
+        if (head := self.head(name)) is not None:
+            return head
+        if (tagged := self._tagged(name)) is not None:
+            return tagged
+        if COMMIT_ID.fullmatch(name):
+            found = self._contents.find(name, at_most=2)
+            if len(found) == 1:
+                return found[0]
+            if found:
+                raise RefNotFoundError(f"more than one commit begins with {name}; give more digits.")
+        hint = "the lake is still empty; ingest something first" if name == MAIN else "see `tracelake log`"
+        raise RefNotFoundError(f"no branch, tag or commit {name!r}: {hint}.")
+
+    def tags(self) -> dict[str, str]:
+        """Return the commit id of each tag, by name."""
+        return {entry.key: _tagged_by(entry) for entry in self._key_value.scan(_TAGS)}
+
+    def tag(self, name: str, commit_id: str) -> None:
+        """Give a commit a name that never moves. Fine where the tag names it already.
+
+        Raises UsageError for a name that is no name, or that a branch or another commit has.
+        """
+        check_name(name, "tag")
+        if not self._records.read(name).is_absent or name == MAIN:
+            raise UsageError(f"{name!r} is a branch; take another name for the tag.")
+        outcome = self._key_value.set_if(_TAGS, name, to_bytes(Tag(commit_id)), ABSENT)
+        settle(self._key_value, _TAGS, name, outcome, is_mine=lambda _: False)
+        if self._tagged(name) != commit_id:
+            raise UsageError(f"tag {name!r} is taken by another commit; delete it first.")
+
+    def delete_tag(self, name: str) -> None:
+        """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
+        entry = self._key_value.get(_TAGS, name)
+        if entry is None:
+            raise RefNotFoundError(f"no tag {name!r}.")
+        outcome = self._key_value.delete_if(_TAGS, name, entry.version)
+        settle(self._key_value, _TAGS, name, outcome, is_mine=lambda _: False)
+
+    def _tagged(self, name: str) -> str | None:
+        entry = self._key_value.get(_TAGS, name)
+        return None if entry is None else _tagged_by(entry)
+
+
+def _tagged_by(entry: Entry) -> str:
+    return from_bytes(Tag, entry.value, f"tag {entry.key}").commit

@@ -1,0 +1,152 @@
+"""Carries out the commit of a request: seal, build, cut, and help others on the way (see `protocol`)."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from tracelake._errors import DamageError, StorageError
+from tracelake.limits import (
+    BRANCH_ANSWERS_KEPT,
+    BRANCH_SEALED_MAX_BYTES,
+    COMMIT_PATIENCE_POLLS,
+    COMMIT_POLL_FIRST_S,
+    COMMIT_POLL_MAX_S,
+)
+from tracelake.versions import history
+from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
+from tracelake.versions.build import build
+from tracelake.versions.model import Announcement, Answer, Commit, Request, to_bytes
+from tracelake.versions.objects import Contents
+from tracelake.versions.protocol import Place, Refusal, cut, is_for_others, kept, place, requests_in, seal
+
+
+class Committer:
+    """Commits requests to branches. Holds no lock, and nothing that another would have to wait for."""
+
+    def __init__(
+        self, records: BranchRecords, contents: Contents, *, patience_polls: int = COMMIT_PATIENCE_POLLS
+    ) -> None:
+        """Use these stores; look `patience_polls` times whether another builds what is sealed, then help."""
+        self._records = records
+        self._contents = contents
+        self._patience_polls = patience_polls
+
+    def submit(self, branch: str, request: Request, at: BranchAt | None = None) -> Answer:
+        """Get a request built, or find it built; return its answer.
+
+        `at` is the branch as the caller read it last. A branch that is not there is made.
+        """
+        at = at or self._records.read(branch)
+        since = at.record.head  # no commit up to this one carries the request, unless it was submitted before
+        announced = was_sealed = False
+        looks = in_vain = 0
+        try:
+            while True:
+                if at.is_absent and branch != MAIN:
+                    return Answer(request.id, refusal=Refusal.GONE)
+                where = place(at.record, request.id)
+                if where is Place.DONE:
+                    return next(answer for answer in at.record.done if answer.request == request.id)
+                was_sealed = was_sealed or where is Place.SEALED
+                if where is Place.UNKNOWN and (announced or was_sealed or request.remembered):
+                    found = self._answered(branch, at, request, since)
+                    if found is not None:
+                        return found
+                    if was_sealed:
+                        raise _lost(branch, request)
+                    since = at.record.head
+                waits = announced or was_sealed  # others know of the request
+                if waits and is_for_others(at.record, request.id) and in_vain < self._patience_polls:
+                    looks += 1
+                    head = at.record.head
+                    at = self._look_again(branch, at, looks)
+                    in_vain = in_vain + 1 if at.record.head == head else 0  # whoever builds is alive
+                elif where is Place.SEALED:
+                    at = self.finish(branch, at)
+                else:
+                    sealed, at = self._seal(branch, at, request)
+                    if not sealed and not announced:
+                        announced = True
+                        self._records.announce(branch, Announcement(request, since))
+        finally:
+            if announced:
+                with suppress(StorageError):  # who seals next cleans up
+                    self._records.withdraw(branch, request.id)
+
+    def finish(self, branch: str, at: BranchAt) -> BranchAt:
+        """Build what is sealed and publish it, or find that another has; return the branch as it is then."""
+        began = at.record
+        built = build(began, self._contents, self._records.staged)
+        self._contents.write(built.records)
+        stay, leave = kept(began.done, built.answers, BRANCH_ANSWERS_KEPT)
+        self._let_go(branch, leave)
+        while (record := cut(at.record, began, built.head, stay)) is not None:
+            published, at = self._records.swap(
+                branch, at, record, is_mine=lambda found: place(found, built.answers[0].request) is Place.DONE
+            )
+            if published:
+                break  # where it was not, more was sealed: what is built stays right
+        return at
+
+    def _seal(self, branch: str, at: BranchAt, request: Request) -> tuple[bool, BranchAt]:
+        """Put a request on the list of the branch as it was read, and with it all that are announced."""
+        waiting = [request]
+        known = {request.id, *requests_in(at.record)}
+        for found in self._records.announced(branch):
+            other = found.request
+            if other.id in known:
+                continue
+            if self._answered(branch, at, other, found.since) is None:
+                waiting.append(other)
+            else:
+                self._records.withdraw(branch, other.id)  # its committer was killed, or the network slow
+        token = new_token()
+        record = seal(at.record, waiting, token)
+        while len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and len(waiting) > 1:
+            waiting = waiting[: len(waiting) // 2]
+            record = seal(at.record, waiting, token)
+        if len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and at.record.sealed:
+            return False, self.finish(branch, at)
+        return self._records.swap(
+            branch, at, record, is_mine=lambda found: place(found, request.id) is not Place.UNKNOWN
+        )
+
+    def _answered(self, branch: str, at: BranchAt, request: Request, since: str) -> Answer | None:
+        """Return the answer to a request that is not in the record, where it was there and has left it.
+
+        It has if a commit after `since` carries it. Refusals, and answers to requests that may come twice,
+        were recorded before they left; they are looked up after the branch was read.
+        """
+        recent = [answer.commit for answer in at.record.done if not answer.refusal]
+        if since not in (at.record.head, *recent):  # else all commits after it are in the record
+            for commit_id, commit in history.log(at.record.head, self._commit):
+                if commit_id == since:
+                    break
+                if commit.request == request.id:
+                    return Answer(request.id, commit_id)
+            else:
+                if since:  # the branch was deleted, and made again
+                    return Answer(request.id, refusal=Refusal.GONE)
+        return self._records.answer(branch, request.id)
+
+    def _let_go(self, branch: str, leave: tuple[Answer, ...]) -> None:
+        """Keep answers that the history does not tell, or that a second try of a request may look for."""
+        for answer in leave:
+            if answer.refusal or answer.remembered:
+                self._records.record_answer(branch, answer)
+            self._records.unstage(answer.token)
+
+    def _look_again(self, branch: str, at: BranchAt, looks: int) -> BranchAt:
+        time.sleep(min(COMMIT_POLL_MAX_S, COMMIT_POLL_FIRST_S * 2 ** min(looks, 16)))
+        return self._records.read(branch, at)
+
+    def _commit(self, commit_id: str) -> Commit:
+        return self._contents.read(Commit, commit_id)
+
+
+def _lost(branch: str, request: Request) -> DamageError:
+    return DamageError(
+        f"branch {branch}: request {request.id} was sealed, and there is neither a commit nor an answer. "
+        "Restore the metadata from a backup."
+    )

@@ -1,0 +1,95 @@
+"""Immutable records in the object store: written under the id of their content, checked against it when read."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from tracelake._errors import DamageError, NotFoundError
+from tracelake.limits import COMMIT_RECORDS_CACHED
+from tracelake.storage import ObjectStore, create_all
+from tracelake.versions.model import (
+    ChangeSet,
+    Commit,
+    Metarange,
+    Range,
+    content_id,
+    from_bytes,
+    to_bytes,
+)
+
+VERSIONS: Final = "versions/"
+_KINDS: Final[Mapping[type, str]] = {
+    Commit: "commits",
+    Metarange: "metaranges",
+    Range: "ranges",
+    ChangeSet: "changes",
+}
+ContentT = TypeVar("ContentT", Commit, Metarange, Range, ChangeSet)
+Content = Commit | Metarange | Range | ChangeSet
+
+
+def path_of(kind: type[Content], record_id: str) -> str:
+    """Return the path of the object that holds a record."""
+    return f"{VERSIONS}{_KINDS[kind]}/{record_id}.json"
+
+
+COMMITS: Final = f"{VERSIONS}{_KINDS[Commit]}/"
+"""Where commits are, each as `<id>.json`."""
+
+
+class Contents:
+    """Reads and writes records by id. Threads may share one; it remembers what it read or wrote last."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[type, str], Content] = OrderedDict()
+
+    def read(self, kind: type[ContentT], record_id: str) -> ContentT:
+        """Return a record. Raises DamageError where it is gone, or is not what was written."""
+        with self._lock:
+            known = self._known.get((kind, record_id))
+            if isinstance(known, kind):
+                self._known.move_to_end((kind, record_id))
+                return known
+        path = path_of(kind, record_id)
+        try:
+            data = self._objects.get(path)
+        except NotFoundError as error:
+            raise DamageError(f"{path} is gone; restore it from a backup.") from error
+        if content_id(data) != record_id:
+            raise DamageError(f"{path} is not what was written: its content has another id.")
+        record = from_bytes(kind, data, path)
+        self._remember(record_id, record)
+        return record
+
+    def write(self, records: Mapping[str, Content]) -> None:
+        """Write records under their ids; they are durable on return. What is there already stays."""
+        create_all(
+            self._objects, {path_of(type(made), made_id): to_bytes(made) for made_id, made in records.items()}
+        )
+        for record_id, record in records.items():
+            self._remember(record_id, record)
+
+    def find(self, beginning: str, at_most: int) -> list[str]:
+        """Return the ids of commits that begin so, `at_most` of them."""
+        found = []
+        for info in self._objects.list(COMMITS + beginning):
+            found.append(info.path.removeprefix(COMMITS).removesuffix(".json"))
+            if len(found) == at_most:
+                break
+        return found
+
+    def _remember(self, record_id: str, record: Content) -> None:
+        with self._lock:
+            self._known[type(record), record_id] = record
+            while len(self._known) > COMMIT_RECORDS_CACHED:
+                self._known.popitem(last=False)
+
+
+def id_of(record: Content) -> str:
+    """Return the id of a record."""
+    return content_id(to_bytes(record))

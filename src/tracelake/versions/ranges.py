@@ -1,0 +1,174 @@
+"""How entries are split in ranges, changed, and compared. Pure: ranges are read through a function.
+
+A range ends after a path whose hash says so. So where ranges end depends on the paths alone, not on the order in
+which they came: the same entries have the same ranges, whatever was there before, a change rewrites the ranges that
+it touches and no other, and two commits that share most entries share most ranges.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Final
+
+from tracelake.versions.model import Changes, Range, RangeRef, Reference, content_id, to_bytes
+
+ENTRIES_MEAN: Final = 256
+"""Entries of a range, on average."""
+ENTRIES_MAX: Final = 8 * ENTRIES_MEAN
+"""A longer run of entries without such a path is cut here: one in three thousand is."""
+
+Entry = tuple[str, Reference]
+ReadRange = Callable[[str], Range]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An entry that differs: what the one side names, and what the other; None where it names nothing."""
+
+    path: str
+    before: Reference | None
+    after: Reference | None
+
+
+def is_last(path: str) -> bool:
+    """Tell whether a range ends after this path."""
+    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % ENTRIES_MEAN == 0
+
+
+def split(entries: Iterable[Entry], inside: Container[str] = ()) -> Iterator[tuple[Entry, ...]]:
+    """Cut entries in order of path into runs; the last may end at a path after which none ends.
+
+    No range ends after the paths `inside`: they are known, and not asked again.
+    """
+    run: list[Entry] = []
+    for entry in entries:
+        run.append(entry)
+        if len(run) == ENTRIES_MAX or (entry[0] not in inside and is_last(entry[0])):
+            yield tuple(run)
+            run = []
+    if run:
+        yield tuple(run)
+
+
+def changed(
+    ranges: Sequence[RangeRef], changes: Changes, read: ReadRange, epoch: int
+) -> tuple[tuple[RangeRef, ...], list[Range]]:
+    """Return the ranges that hold the entries as changed, and those of them that are new.
+
+    Reads the ranges that a change falls into, and those that follow as far as their cuts move.
+    """
+    result: list[RangeRef] = []
+    new: list[Range] = []
+    lasts = [ref.last for ref in ranges]
+    at = 0
+    touched = groupby(changes, key=lambda change: min(bisect_left(lasts, change[0]), max(len(lasts) - 1, 0)))
+    todo = [(index, dict(group)) for index, group in touched]
+    while todo:
+        index, wanted = todo.pop(0)
+        result.extend(ranges[at:index])
+        old = list(ranges[index : index + 1])
+        at = index + len(old)
+        entries = _applied(_entries(old, read), wanted)
+        # A run that ends at no natural cut flows into the next range.
+        while at < len(ranges) and entries and not is_last(entries[-1][0]):
+            more = todo.pop(0)[1] if todo and todo[0][0] == at else {}
+            old.append(ranges[at])
+            entries += _applied(_entries(ranges[at : at + 1], read), more)
+            at += 1
+        kept = {(ref.first, ref.last, ref.entries): ref for ref in old}
+        inside = {path for ref in old for path, _ in read(ref.id).entries[:-1]}
+        for run in split(entries, inside):
+            same = kept.get((run[0][0], run[-1][0], len(run)))
+            if same is not None and read(same.id).entries == run:
+                result.append(same)
+                continue
+            new.append(made := Range(run, epoch))
+            result.append(reference(made))
+    result.extend(ranges[at:])
+    return tuple(result), new
+
+
+def reference(made: Range) -> RangeRef:
+    """Return what a metarange says of a range."""
+    entries = made.entries
+    return RangeRef(content_id(to_bytes(made)), entries[0][0], entries[-1][0], len(entries))
+
+
+def _entries(refs: Iterable[RangeRef], read: ReadRange) -> list[Entry]:
+    return [entry for ref in refs for entry in read(ref.id).entries]
+
+
+def _applied(entries: list[Entry], wanted: Mapping[str, Reference | None]) -> list[Entry]:
+    if not wanted:
+        return entries
+    merged = {**dict(entries), **wanted}
+    return [(path, named) for path in sorted(merged) if (named := merged[path]) is not None]
+
+
+def scan(
+    ranges: Sequence[RangeRef], read: ReadRange, start: str = "", stop: str | None = None
+) -> Iterator[Entry]:
+    """Yield the entries with start <= path < stop in order; reads only the ranges that may hold one."""
+    for ref in ranges:
+        if ref.last < start or (stop is not None and ref.first >= stop):
+            continue
+        for path, named in read(ref.id).entries:
+            if path >= start and (stop is None or path < stop):
+                yield path, named
+
+
+def find(ranges: Sequence[RangeRef], paths: Sequence[str], read: ReadRange) -> dict[str, Reference]:
+    """Return what the paths name, those that name something; `paths` are in order."""
+    lasts = [ref.last for ref in ranges]
+    found: dict[str, Reference] = {}
+    for index, group in groupby(paths, key=lambda path: bisect_left(lasts, path)):
+        if index < len(ranges):
+            entries = dict(read(ranges[index].id).entries)
+            found.update({path: entries[path] for path in group if path in entries})
+    return found
+
+
+def differences(
+    before: Sequence[RangeRef], after: Sequence[RangeRef], read: ReadRange
+) -> Iterator[Difference]:
+    """Yield the entries that differ, in order of path; ranges that both sides have are not read.
+
+    An equal range holds the same paths on both sides, so what lies outside of the common ranges can only
+    differ from what lies outside of them.
+    """
+    common = {ref.id for ref in before} & {ref.id for ref in after}
+    sides = [
+        ((path, named) for ref in refs if ref.id not in common for path, named in read(ref.id).entries)
+        for refs in (before, after)
+    ]
+    for path, was, now in _side_by_side(*sides):
+        if was != now:
+            yield Difference(path, was, now)
+
+
+def _side_by_side(
+    left: Iterator[Entry], right: Iterator[Entry]
+) -> Iterator[tuple[str, Reference | None, Reference | None]]:
+    mine, theirs = next(left, None), next(right, None)
+    while mine is not None or theirs is not None:
+        if theirs is None or (mine is not None and mine[0] < theirs[0]):
+            assert mine is not None
+            yield mine[0], mine[1], None
+            mine = next(left, None)
+        elif mine is None or theirs[0] < mine[0]:
+            yield theirs[0], None, theirs[1]
+            theirs = next(right, None)
+        else:
+            yield mine[0], mine[1], theirs[1]
+            mine, theirs = next(left, None), next(right, None)
+
+
+def latest(changes: Iterable[tuple[str, Reference | None]]) -> Changes:
+    """Return changes in order of path, of several to one path the last."""
+    return tuple(sorted(dict(changes).items(), key=itemgetter(0)))

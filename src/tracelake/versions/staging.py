@@ -1,0 +1,97 @@
+"""Entries that are staged on a branch: written beside its record, under a token that the record names.
+
+A commit of what is staged takes the token away and sets another. So a writer looks at the record before and after:
+where the token is the same, the entry was there before the token was taken, and is in that commit (V5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from tracelake._errors import LimitError, RefNotFoundError
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, STAGING_READ_TRIES_MAX
+from tracelake.storage.names import check_path
+from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
+from tracelake.versions.commits import Commits
+from tracelake.versions.model import Branch, Change, Reference
+
+
+class Staging:
+    """Writes and reads what is not committed yet."""
+
+    def __init__(self, records: BranchRecords, commits: Commits) -> None:
+        self._records = records
+        self._commits = commits
+
+    def stage(self, branch: str, entries: Mapping[str, Reference | None]) -> None:
+        """Stage entries; they are in the next commit of what is staged, or a later one."""
+        for path in entries:
+            check_path(path)
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            token = self._with_token(branch).record.staging
+            for path, named in entries.items():
+                self._records.stage(token, path, named)
+            now = self._records.read(branch).record
+            if now.staging == token:
+                return
+            if token not in _tokens(now):  # what we wrote was late, and nobody will look for it
+                self._records.unstage(token)
+        raise LimitError(
+            f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} commits in a row came between. Stage again; what "
+            "was staged may be in one of them."
+        )
+
+    def scan(self, branch: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:
+        """Return what the branch names, with what is staged, by path, in order; start <= path < stop.
+
+        Looks at the record again afterwards, so that what it returns was there at one moment. Where commits keep
+        coming between, it returns what it read through the record that it saw last: a little old, and whole, for
+        staged entries stay for some commits after their own.
+        """
+        found: dict[str, Reference] = {}
+        for _ in range(STAGING_READ_TRIES_MAX):
+            at = read_branch(self._records, branch)
+            found = self._through(at.record, start, stop)
+            if self._records.read(branch).version == at.version:
+                break
+        return found
+
+    def _through(self, record: Branch, start: str, stop: str | None) -> dict[str, Reference]:
+        entries: dict[str, Reference | None] = dict(
+            self._commits.entries(record.head, start, stop) if record.head else {}
+        )
+        for sealed in record.sealed:
+            if isinstance(sealed.request.operation, Change):
+                entries.update(self._records.staged(sealed.token, start, stop))
+                entries.update(
+                    (path, named)
+                    for path, named in sealed.request.operation.entries
+                    if path >= start and (stop is None or path < stop)
+                )
+        entries.update(self._records.staged(record.staging, start, stop))
+        return {path: named for path in sorted(entries) if (named := entries[path]) is not None}
+
+    def _with_token(self, branch: str) -> BranchAt:
+        """Return a branch that has a token to stage under."""
+        while not (at := read_branch(self._records, branch)).record.staging:
+            record = replace(at.record, staging=new_token())
+            self._records.swap(branch, at, record, is_mine=lambda found: bool(found.staging))
+        return at
+
+
+def read_branch(records: BranchRecords, branch: str) -> BranchAt:
+    """Return a branch. Raises RefNotFoundError where there is none; `main` is there from the beginning."""
+    at = records.read(branch)
+    if at.is_absent and branch != MAIN:
+        raise RefNotFoundError(f"no branch {branch!r}; `tracelake branch list` shows those that there are.")
+    return at
+
+
+def _tokens(record: Branch) -> set[str]:
+    return {
+        record.staging,
+        *(sealed.token for sealed in record.sealed),
+        *(answer.token for answer in record.done),
+    }
