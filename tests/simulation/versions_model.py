@@ -159,7 +159,7 @@ class BranchModel:
 
     def _replay_commit(self, request: Request, commit_id: str, options: Options) -> None:
         commit, found = read(self._run, Commit, commit_id), entries_of(self._run, commit_id)
-        merged = (request.operation.source,) if isinstance(request.operation, Merge) else ()
+        merged = (request.operation.commit,) if isinstance(request.operation, Merge) else ()
         require(commit.parents == ((self.head,) if self.head else ()) + merged, "the history is not linear")
         said = (commit.request, commit.message, commit.created_at)
         require(said == (request.id, request.message, request.created_at), "a commit says something else")
@@ -199,7 +199,7 @@ class BranchModel:
     def _sides(self, operation: Merge | Revert | CherryPick) -> tuple[str, str]:
         """Return the commits between which the change lies."""
         if isinstance(operation, Merge):
-            return common_ancestor(self._run, self.head, operation.source), operation.source
+            return common_ancestor(self._run, self.head, operation.commit), operation.commit
         parents = read(self._run, Commit, operation.commit).parents
         sides = parents[operation.parent] if parents else "", operation.commit
         return sides if isinstance(operation, CherryPick) else sides[::-1]

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from tests.simulation.mutants import LOST, NONE, Mutant
 from tests.simulation.versions import RepositoryScenario
-from tracelake.storage import Done, Indeterminate
+from tracelake.storage import Done, Indeterminate, settle
 from tracelake.testing import Faults
 from tracelake.versions.branches import BRANCHES, BranchAt, BranchRecords
 from tracelake.versions.build import build
 from tracelake.versions.committer import Committer
-from tracelake.versions.model import Announcement, Answer, Branch, Reference, Request, to_bytes
+from tracelake.versions.model import Announcement, Answer, Branch, Reference, Request, from_bytes, to_bytes
 from tracelake.versions.protocol import CommitDecision, Place, cut, decide, kept, place, seal
 from tracelake.versions.staging import Staging
 
@@ -40,13 +40,19 @@ def trusting(self: BranchRecords, branch: str, at: BranchAt, record: Branch, is_
     return False, self.read(branch)
 
 
-_swap = BranchRecords.swap
-
-
 def what_we_wrote(self: BranchRecords, branch: str, at: BranchAt, record: Branch, is_mine: IsMine) -> Swapped:
     """After a lost reply, what we wrote is taken for what is there, where another did the same in another way."""
-    is_there, now = _swap(self, branch, at, record, is_mine)
-    return is_there, BranchAt(record, now.version) if is_there else now
+    outcome = self._key_value.set_if(BRANCHES, branch, to_bytes(record), at.version)
+    settled = settle(
+        self._key_value,
+        BRANCHES,
+        branch,
+        outcome,
+        is_mine=lambda entry: is_mine(from_bytes(Branch, entry.value, branch)),
+    )
+    return (
+        (True, BranchAt(record, settled.version)) if isinstance(settled, Done) else (False, self.read(branch))
+    )
 
 
 # Building
@@ -54,7 +60,7 @@ def what_we_wrote(self: BranchRecords, branch: str, at: BranchAt, record: Branch
 
 def finish_write_last(self: Committer, branch: str, at: BranchAt) -> BranchAt:
     """The head moves before the commit's objects are there."""
-    built = build(at.record, self._contents, self._records.staged)
+    built = build(at.record, self._contents, self._records.staged, self._reaches)
     stay, leave = kept(at.record.done, built.answers, self._answers_kept)
     self._let_go(branch, leave)
     record = cut(at.record, at.record, built.head, stay)
@@ -70,7 +76,7 @@ def finish_again(self: Committer, branch: str, at: BranchAt) -> BranchAt:
     """What was built is built again after every conditional write that fails."""
     is_there = False
     while at.record.sealed and not is_there:
-        built = build(at.record, self._contents, self._records.staged)
+        built = build(at.record, self._contents, self._records.staged, self._reaches)
         self._contents.write(built.records)
         stay, leave = kept(at.record.done, built.answers, self._answers_kept)
         self._let_go(branch, leave)
@@ -91,9 +97,9 @@ def cut_by_head(branch: Branch, built: Branch, head: str, done: tuple[Answer, ..
     return cut(branch, replace(built, sealed=branch.sealed[: len(built.sealed)]), head, done)
 
 
-def seal_keeping_token(branch: Branch, requests: tuple[Request, ...], token: str) -> Branch:
+def seal_keeping_token(branch: Branch, requests: tuple[Request, ...], token: str, epoch: int) -> Branch:
     """The token stays where it was sealed."""
-    return replace(seal(branch, requests, token), staging=branch.staging or token)
+    return replace(seal(branch, requests, token, epoch), staging=branch.staging or token)
 
 
 # Answers
@@ -204,12 +210,13 @@ def _mutant(
     exhaustive_max: int | None = None,
     also: Mapping[str, object] | None = None,
     answers_kept: int = 1,
+    patience_polls: int = 1,
     rounds: int = 1,
     **actors: int,
 ) -> Mutant:
     def scenario() -> RepositoryScenario:
         made = RepositoryScenario(rounds=rounds, **actors)
-        made.answers_kept = answers_kept
+        made.answers_kept, made.patience_polls = answers_kept, patience_polls
         return made
 
     return Mutant(
@@ -231,7 +238,17 @@ _TRIES: Final = {"tracelake.versions.staging.STAGING_READ_TRIES_MAX": 1}
 VERSIONS_MUTANTS = [
     _mutant("blind head", _RECORDS + "swap", blind, exhaustive_max=5, committers=2),
     _mutant("moved, on a lost reply", _RECORDS + "swap", trusting, LOST, exhaustive_max=5, committers=2),
-    _mutant("what we wrote is there", _RECORDS + "swap", what_we_wrote, MANY_LOST, 600, committers=3),
+    _mutant(
+        "what we wrote is there",
+        _RECORDS + "swap",
+        what_we_wrote,
+        Faults(lost=6),
+        300,
+        patience_polls=0,
+        rounds=2,
+        committers=2,
+        mergers=1,
+    ),
     _mutant("head before the objects", FINISH, finish_write_last, exhaustive_max=1, committers=2),
     _mutant("a transaction built again", _DECIDE, always_next, exhaustive_max=1, rounds=2, replicas=2),
     _mutant(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tracelake._errors import DamageError, LimitError, UsageError
+from tracelake._errors import DamageError, LimitError, RefNotFoundError, UsageError
+from tracelake.limits import BRANCH_ANSWERS_KEPT
 from tracelake.storage import (
     Expected,
     Indeterminate,
@@ -12,9 +13,21 @@ from tracelake.storage import (
     MemoryObjectStore,
     Outcome,
 )
-from tracelake.versions.branches import MAIN, BranchRecords
-from tracelake.versions.model import Answer, Branch, Commit, FileAt, Metarange, Range, to_bytes
+from tracelake.versions.branches import MAIN, BranchRecords, scope
+from tracelake.versions.model import (
+    Announcement,
+    Answer,
+    Branch,
+    Change,
+    Commit,
+    FileAt,
+    Metarange,
+    Range,
+    Request,
+    to_bytes,
+)
 from tracelake.versions.objects import path_of
+from tracelake.versions.protocol import seal
 from tracelake.versions.store import Repository
 
 
@@ -43,8 +56,8 @@ def test_after_a_lost_reply_what_is_there_counts() -> None:
     store = LostWrites()
     records = BranchRecords(store)
     at = records.read(MAIN)
-    theirs = Branch("theirs", done=(Answer("r", "theirs"),))
-    ours = Branch("ours", done=(Answer("r", "ours"),))
+    theirs = Branch(head="theirs", done=(Answer("r", "theirs"),))
+    ours = Branch(head="ours", done=(Answer("r", "ours"),))
     store.instead = to_bytes(theirs)
     is_there, found = records.swap(MAIN, at, ours, is_mine=lambda record: record.done[0].request == "r")
     assert is_there
@@ -94,3 +107,49 @@ def test_a_merge_of_something_damaged_keeps_nobody_from_committing(
     assert repository.commit(head).parents == (base,)
     with pytest.raises(DamageError, match="nothing was committed"):
         repository.cherry_pick(tip)
+
+
+def a_branch(repository: Repository, base: str) -> BranchRecords:
+    repository.create_branch("dev", base)
+    return repository._records
+
+
+def test_who_waits_on_a_branch_that_is_deleted_and_made_again_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The branch of that name is another one: nothing is damaged, and nothing was committed."""
+    repository = a_repository()
+    base = repository.commit_entries({"a": a_file(1)})
+    records = a_branch(repository, base)
+    at = records.read("dev")
+    dead = Request("dead", Change((("b", a_file(1)),)), "", "", "", {})
+    records.swap("dev", at, seal(at.record, [dead], "t", 0), is_mine=lambda _: False)
+
+    def made_again(_: float) -> None:
+        repository.delete_branch("dev", force=True)
+        repository.create_branch("dev", base)
+
+    monkeypatch.setattr("tracelake.versions.committer.time.sleep", made_again)
+    with pytest.raises(RefNotFoundError, match="was deleted; nothing was committed"):
+        repository.commit_entries({"c": a_file(1)}, "dev")
+    assert repository.head("dev") == base
+
+
+def test_what_was_asked_of_a_deleted_branch_is_not_done_on_one_of_the_same_name() -> None:
+    """A request that nobody sealed, and the answer to one that was built, went with the branch."""
+    repository = a_repository()
+    base = repository.commit_entries({"a": a_file(1)})
+    old = a_branch(repository, base).read("dev")
+    request = Request("left behind", Change((("b", a_file(1)),)), "", "", "", {})
+    repository._records.announce(scope("dev", old.record), Announcement(request, base))
+    first = repository.commit_entries({"c": a_file(1)}, "dev", request_id="mine")
+    for number in range(BRANCH_ANSWERS_KEPT + 1):
+        repository.commit_entries({"d": a_file(number)}, "dev")
+    repository.delete_branch("dev", force=True)
+    new = a_branch(repository, base).read("dev")
+    repository._records.announce(scope("dev", old.record), Announcement(request, base))
+    assert scope("dev", old.record) != scope("dev", new.record)
+    again = repository.commit_entries({"c": a_file(2)}, "dev", request_id="mine")
+    assert again != first
+    assert repository.entries(again) == {"a": a_file(1), "c": a_file(2)}
+    assert [at for at, _ in repository.log(again)] == [again, base]

@@ -56,7 +56,7 @@ def test_v5_a_read_between_commits_is_whole_or_says_that_it_is_not(commits: int)
         repository.stage({"x": a_file(count)})
         at = records.read(MAIN)
         request = Request(f"r{count}", Change(staged=True), "", "", "", {})
-        records.swap(MAIN, at, seal(at.record, [request], f"t{count}"), is_mine=lambda _: False)
+        records.swap(MAIN, at, seal(at.record, [request], f"t{count}", 0), is_mine=lambda _: False)
 
     def go_on() -> None:
         repository._committer.finish(MAIN, records.read(MAIN))

@@ -17,12 +17,18 @@ from tracelake.versions.model import (
     Answer,
     Branch,
     Changes,
+    Epoch,
     Reference,
+    Tag,
     from_bytes,
     to_bytes,
 )
 
 BRANCHES: Final = "branches"
+TAGS: Final = "tags"
+_PINS: Final = "pins"
+_COLLECTOR: Final = "collector"
+_EPOCH: Final = "epoch"
 MAIN: Final = "main"
 """The branch that is there from the beginning, and that pipelines commit to."""
 
@@ -30,6 +36,11 @@ MAIN: Final = "main"
 def new_token() -> str:
     """Return a token for staged entries that nobody else has."""
     return uuid.uuid4().hex
+
+
+def scope(branch: str, record: Branch) -> str:
+    """Return what tells requests to this branch from those to a deleted one of the same name."""
+    return f"{branch}:{record.id}" if record.id else branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,40 +101,89 @@ class BranchRecords:
         settled = settle(self._key_value, BRANCHES, branch, outcome, is_mine=lambda _: False)
         return isinstance(settled, Done) or settled.current is None
 
+    # Garbage collection
+
+    def epoch(self) -> Epoch:
+        """Return the newest epoch."""
+        return self._epoch()[0]
+
+    def advance(self, change: Callable[[Epoch], Epoch]) -> Epoch:
+        """Change the newest epoch; return it."""
+        while True:
+            epoch, version = self._epoch()
+            if (wanted := change(epoch)) == epoch:
+                return epoch
+            outcome = self._key_value.set_if(_COLLECTOR, _EPOCH, to_bytes(wanted), version)
+            if isinstance(
+                settle(self._key_value, _COLLECTOR, _EPOCH, outcome, is_mine=lambda _: False), Done
+            ):
+                return wanted
+
+    def pin(self, commit: str) -> str:
+        """Keep a commit from garbage collection while a name is given to it; return the pin."""
+        pin = uuid.uuid4().hex
+        self._key_value.set(_PINS, pin, to_bytes(Tag(commit)))
+        return pin
+
+    def unpin(self, pin: str) -> None:
+        """End a pin; fine where it has ended."""
+        entry = self._key_value.get(_PINS, pin)
+        if entry is not None:
+            self._key_value.delete_if(_PINS, pin, entry.version)
+
+    def pinned(self) -> set[str]:
+        """Return the commits that are pinned."""
+        return {
+            from_bytes(Tag, entry.value, f"pin {entry.key}").commit for entry in self._key_value.scan(_PINS)
+        }
+
+    def tags(self) -> dict[str, str]:
+        """Return the commit of each tag, by name."""
+        return {
+            entry.key: from_bytes(Tag, entry.value, f"tag {entry.key}").commit
+            for entry in self._key_value.scan(TAGS)
+        }
+
+    def _epoch(self) -> tuple[Epoch, Expected]:
+        entry = self._key_value.get(_COLLECTOR, _EPOCH)
+        if entry is None:
+            return Epoch(), ABSENT
+        return from_bytes(Epoch, entry.value, "the epoch of garbage collection"), entry.version
+
     # Announced requests
 
-    def announce(self, branch: str, announcement: Announcement) -> None:
+    def announce(self, scope: str, announcement: Announcement) -> None:
         """Show a request to whoever seals next. Whether it is there, its committer learns by being sealed."""
         key = announcement.request.id
-        self._key_value.set_if(_announced(branch), key, to_bytes(announcement), ABSENT)
+        self._key_value.set_if(_announced(scope), key, to_bytes(announcement), ABSENT)
 
-    def announced(self, branch: str) -> list[Announcement]:
+    def announced(self, scope: str) -> list[Announcement]:
         """Return what is announced, the oldest request first."""
         found = [
             from_bytes(Announcement, entry.value, f"request {entry.key}")
-            for entry in self._key_value.scan(_announced(branch))
+            for entry in self._key_value.scan(_announced(scope))
         ]
         return sorted(found, key=lambda waiting: (waiting.request.created_at, waiting.request.id))
 
-    def withdraw(self, branch: str, request: str) -> None:
+    def withdraw(self, scope: str, request: str) -> None:
         """Take an announcement away; fine where there is none, or where it stays: who seals next cleans up."""
-        entry = self._key_value.get(_announced(branch), request)
+        entry = self._key_value.get(_announced(scope), request)
         if entry is not None:
-            self._key_value.delete_if(_announced(branch), request, entry.version)
+            self._key_value.delete_if(_announced(scope), request, entry.version)
 
     # Answers
 
-    def record_answer(self, branch: str, answer: Answer) -> None:
+    def record_answer(self, scope: str, answer: Answer) -> None:
         """Keep the answer to a request for who asks later; durable on return."""
-        partition = _answers(branch)
+        partition = _answers(scope)
         outcome = self._key_value.set_if(partition, answer.request, to_bytes(answer), ABSENT)
         settled = settle(self._key_value, partition, answer.request, outcome, is_mine=lambda _: False)
         if not isinstance(settled, Done) and settled.current is None:
             self._key_value.set(partition, answer.request, to_bytes(answer))
 
-    def answer(self, branch: str, request: str) -> Answer | None:
+    def answer(self, scope: str, request: str) -> Answer | None:
         """Return the answer to a request, None where none is recorded."""
-        entry = self._key_value.get(_answers(branch), request)
+        entry = self._key_value.get(_answers(scope), request)
         return None if entry is None else from_bytes(Answer, entry.value, f"the answer to request {request}")
 
     # Staged entries
@@ -180,12 +240,12 @@ def _branch_at(branch: str, entry: Entry | None) -> BranchAt:
     return BranchAt(from_bytes(Branch, entry.value, f"branch {branch}"), entry.version)
 
 
-def _announced(branch: str) -> str:
-    return f"requests/{branch}"
+def _announced(scope: str) -> str:
+    return f"requests/{scope}"
 
 
-def _answers(branch: str) -> str:
-    return f"answers/{branch}"
+def _answers(scope: str) -> str:
+    return f"answers/{scope}"
 
 
 def _staged(token: str) -> str:

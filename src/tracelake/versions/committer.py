@@ -14,9 +14,9 @@ from tracelake.limits import (
     COMMIT_POLL_MAX_S,
 )
 from tracelake.versions import history
-from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
-from tracelake.versions.build import build
-from tracelake.versions.model import Announcement, Answer, Commit, Request, to_bytes
+from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token, scope
+from tracelake.versions.build import Reaches, build
+from tracelake.versions.model import EPOCH_UNSET, Announcement, Answer, Commit, Request, to_bytes
 from tracelake.versions.objects import Contents
 from tracelake.versions.protocol import Place, Refusal, cut, is_for_others, kept, place, requests_in, seal
 
@@ -28,6 +28,7 @@ class Committer:
         self,
         records: BranchRecords,
         contents: Contents,
+        reaches: Reaches,
         *,
         patience_polls: int = COMMIT_PATIENCE_POLLS,
         answers_kept: int = BRANCH_ANSWERS_KEPT,
@@ -38,6 +39,7 @@ class Committer:
         """
         self._records = records
         self._contents = contents
+        self._reaches = reaches
         self._patience_polls = patience_polls
         self._answers_kept = answers_kept
 
@@ -47,24 +49,20 @@ class Committer:
         `at` is the branch as the caller read it last. A branch that is not there is made.
         """
         at = at or self._records.read(branch)
+        here = scope(branch, at.record)
         since = at.record.head  # no commit up to this one carries the request, unless it was submitted before
         announced = was_sealed = False
         looks = in_vain = 0
         try:
             while True:
-                if at.is_absent and branch != MAIN:
+                if (at.is_absent and branch != MAIN) or scope(branch, at.record) != here:
                     return Answer(request.id, refusal=Refusal.GONE)
                 where = place(at.record, request.id)
                 if where is Place.DONE:
                     return next(answer for answer in at.record.done if answer.request == request.id)
                 was_sealed = was_sealed or where is Place.SEALED
-                if where is Place.UNKNOWN and (announced or was_sealed or request.remembered):
-                    is_known_of = announced or was_sealed
-                    found = (
-                        self._answered(branch, at, request, since)
-                        if is_known_of
-                        else self._records.answer(branch, request.id)  # of an earlier try, long ago perhaps
-                    )
+                if where is Place.UNKNOWN:
+                    found = self._found(branch, at, request, since if announced or was_sealed else None)
                     if found is not None:
                         return found
                     if was_sealed:
@@ -82,19 +80,19 @@ class Committer:
                     was_sealed, at = self._seal(branch, at, request)
                     if not was_sealed and not announced:
                         announced = True
-                        self._records.announce(branch, Announcement(request, since))
+                        self._records.announce(here, Announcement(request, since))
         finally:
             if announced:
                 with suppress(StorageError):  # who seals next cleans up
-                    self._records.withdraw(branch, request.id)
+                    self._records.withdraw(here, request.id)
 
     def finish(self, branch: str, at: BranchAt) -> BranchAt:
         """Build what is sealed and publish it, or find that another has; return the branch as it is then."""
         began = at.record
-        built = build(began, self._contents, self._records.staged)
+        built = build(began, self._contents, self._records.staged, self._reaches)
         self._contents.write(built.records)
         stay, leave = kept(began.done, built.answers, self._answers_kept)
-        self._let_go(branch, leave)
+        self._let_go(scope(branch, began), leave)
         while (record := cut(at.record, began, built.head, stay)) is not None:
             published, at = self._records.swap(
                 branch, at, record, is_mine=lambda found: place(found, built.answers[0].request) is Place.DONE
@@ -107,24 +105,34 @@ class Committer:
         """Put a request on the list of the branch as it was read, and with it all that are announced."""
         waiting = [request]
         known = {request.id, *requests_in(at.record)}
-        for found in self._records.announced(branch):
+        for found in self._records.announced(scope(branch, at.record)):
             other = found.request
             if other.id in known:
                 continue
             if self._answered(branch, at, other, found.since) is None:
                 waiting.append(other)
             else:
-                self._records.withdraw(branch, other.id)  # its committer was killed, or the network slow
+                self._records.withdraw(
+                    scope(branch, at.record), other.id
+                )  # its committer was killed, or the network slow
         token = new_token()
-        record = seal(at.record, waiting, token)
+        # Read after the branch: whoever begins an epoch later finds the record, and changes it.
+        epoch = self._records.epoch().number if at.record.epoch == EPOCH_UNSET else at.record.epoch
+        record = seal(at.record, waiting, token, epoch)
         while len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and len(waiting) > 1:
             waiting = waiting[: len(waiting) // 2]
-            record = seal(at.record, waiting, token)
+            record = seal(at.record, waiting, token, epoch)
         if len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and at.record.sealed:
             return False, self.finish(branch, at)
         return self._records.swap(
             branch, at, record, is_mine=lambda found: place(found, request.id) is not Place.UNKNOWN
         )
+
+    def _found(self, branch: str, at: BranchAt, request: Request, since: str | None) -> Answer | None:
+        """Return the answer to our own request; without `since`, nobody knows of it but perhaps an earlier try."""
+        if since is not None:
+            return self._answered(branch, at, request, since)
+        return self._records.answer(scope(branch, at.record), request.id) if request.remembered else None
 
     def _answered(self, branch: str, at: BranchAt, request: Request, since: str) -> Answer | None:
         """Return the answer to a request that is not in the record, where it was there and has left it.
@@ -134,9 +142,8 @@ class Committer:
         after `since` are in the record still: else N committers that seal would look up N requests each.
         """
         head, done = at.record.head, at.record.done
-        if any(answer.commit == since and not answer.refusal for answer in done) or (
-            since == head and not done
-        ):
+        is_covered = any(answer.commit == since and not answer.refusal for answer in done)
+        if is_covered or (since == head and not done):
             return None
         if since != head:
             for commit_id, commit in history.log(head, self._commit):
@@ -147,13 +154,13 @@ class Committer:
             else:
                 if since:  # the branch was deleted, and made again
                     return Answer(request.id, refusal=Refusal.GONE)
-        return self._records.answer(branch, request.id)
+        return self._records.answer(scope(branch, at.record), request.id)
 
-    def _let_go(self, branch: str, leave: tuple[Answer, ...]) -> None:
+    def _let_go(self, here: str, leave: tuple[Answer, ...]) -> None:
         """Keep answers that the history does not tell, or that a second try of a request may look for."""
         for answer in leave:
             if answer.refusal or answer.remembered:
-                self._records.record_answer(branch, answer)
+                self._records.record_answer(here, answer)
             self._records.unstage(answer.token)
 
     def _look_again(self, branch: str, at: BranchAt, looks: int) -> BranchAt:
