@@ -44,13 +44,19 @@ STAGED_ROWS_MAX_BYTES: Final = 64 * MIB
 STAGED_ROWS_AGE_MAX_S: Final = 24 * 3600.0
 """Pieces that are older were left behind by a killed writer: no write takes so long."""
 MERGE_THREADS_MAX: Final = 4
-"""Buckets of a table of the user that one writer merges at once, and no more than there are processors."""
+"""Parts of a table of the user that one writer writes at once, and no more than there are processors."""
+COMPARED_KEYS_MAX: Final = 2_000_000
+"""Keys of such a write that are compared at once with those that are stored; of one bucket, all."""
+SMALL_PART_MAX_BYTES: Final = MIB // 4
+"""A piece of a write that is not larger goes into one part with others of its bucket; a larger one is a part."""
 SMALL_PARTS_MAX_BYTES: Final = 8 * MIB
-"""Pieces of one bucket become one part where they are not larger together, else a part each."""
+"""What such pieces may have together, as stored."""
 UPPER_MISMATCHES_MAX: Final = 100
 """Other writers that may be faster, one after the other, before such a write is given up."""
 LISTEN_POLL_S: Final = 0.5
 """How often a listener looks for new commits."""
+CHECK_THREADS_MAX: Final = 4
+"""Parts that a reader compares with their checksums at once, and no more than there are processors."""
 CHECKED_PARTS_MAX: Final = 100_000
 """Parts that a process remembers to have compared with their checksums; beyond that it compares them again."""
 PIPELINE_PAUSE_MAX_S: Final = 15.0
@@ -102,6 +108,18 @@ STAGING_READ_TRIES_MAX: Final = 10
 """How often a read of what is staged begins again because a commit came between."""
 BRANCH_ANSWERS_KEPT: Final = 32
 """Answers that stay in the record of a branch, at least."""
+
+# Datasets
+DATASET_ADD_MAX: Final = 10_000
+"""Examples that one call adds to a dataset, at most."""
+DATASET_LOOKUP_SPANS: Final = 500
+"""Spans whose texts are in memory together while they become examples."""
+FILES_AT_ONCE: Final = 16
+"""Files of entries, such as examples, that one call reads or writes at the same time."""
+FILES_READ_AHEAD: Final = 64
+"""Files that are in memory before they are asked for."""
+EXPORT_BATCH_EXAMPLES: Final = 1_000
+"""Examples of one Arrow batch, and of one row group of an export as Parquet."""
 
 # Server
 INBOX_QUEUE_MAX_REQUESTS: Final = 1_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,13 +17,10 @@ CHANGES = st.lists(st.dictionaries(PATHS, st.none() | NAMED, max_size=20), max_s
 
 
 @pytest.fixture(autouse=True)
-def _small_ranges(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges of four entries, so that few entries have many of them."""
     monkeypatch.setattr(ranges, "ENTRIES_MEAN", 4)
     monkeypatch.setattr(ranges, "ENTRIES_MAX", 9)
-    ranges.is_last.cache_clear()
-    yield
-    ranges.is_last.cache_clear()
 
 
 class Store:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
 from tracelake.versions.model import Changes, Range, RangeRef, Reference, content_id, to_bytes
 
-ENTRIES_MEAN: Final = 1_000
+ENTRIES_MEAN: Final = 256
 """Entries of a range, on average."""
 ENTRIES_MAX: Final = 8 * ENTRIES_MEAN
 """A longer run of entries without such a path is cut here: one in three thousand is."""
@@ -36,19 +35,21 @@ class Difference:
     after: Reference | None
 
 
-@lru_cache(maxsize=64 * ENTRIES_MEAN)
 def is_last(path: str) -> bool:
     """Tell whether a range ends after this path."""
     digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % ENTRIES_MEAN == 0
 
 
-def split(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
-    """Cut entries in order of path into runs; the last may end at a path after which none ends."""
+def split(entries: Iterable[Entry], inside: Container[str] = ()) -> Iterator[tuple[Entry, ...]]:
+    """Cut entries in order of path into runs; the last may end at a path after which none ends.
+
+    No range ends after the paths `inside`: they are known, and not asked again.
+    """
     run: list[Entry] = []
     for entry in entries:
         run.append(entry)
-        if len(run) == ENTRIES_MAX or is_last(entry[0]):
+        if len(run) == ENTRIES_MAX or (entry[0] not in inside and is_last(entry[0])):
             yield tuple(run)
             run = []
     if run:
@@ -81,7 +82,8 @@ def changed(
             entries += _applied(_entries(ranges[at : at + 1], read), more)
             at += 1
         kept = {(ref.first, ref.last, ref.entries): ref for ref in old}
-        for run in split(entries):
+        inside = {path for ref in old for path, _ in read(ref.id).entries[:-1]}
+        for run in split(entries, inside):
             same = kept.get((run[0][0], run[-1][0], len(run)))
             if same is not None and read(same.id).entries == run:
                 result.append(same)
@@ -119,6 +121,19 @@ def scan(
         for path, named in read(ref.id).entries:
             if path >= start and (stop is None or path < stop):
                 yield path, named
+
+
+def below(folder: str) -> tuple[str, str]:
+    """Return start and stop of the paths in a folder: with a slash after its name, at any depth."""
+    return f"{folder}/", f"{folder}0"  # what follows on a slash
+
+
+def count(ranges: Sequence[RangeRef], read: ReadRange, start: str, stop: str) -> int:
+    """Return how many entries have start <= path < stop; reads only the ranges where they begin and end."""
+    inside = [ref for ref in ranges if start <= ref.first and ref.last < stop]
+    whole = {ref.id for ref in inside}
+    edges = [ref for ref in ranges if ref.id not in whole]
+    return sum(ref.entries for ref in inside) + sum(1 for _ in scan(edges, read, start, stop))
 
 
 def find(ranges: Sequence[RangeRef], paths: Sequence[str], read: ReadRange) -> dict[str, Reference]:
