@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 
-from tracelake._errors import DamageError, StorageError
+from tracelake._errors import DamageError
 from tracelake.limits import (
     BRANCH_ANSWERS_KEPT,
     BRANCH_SEALED_MAX_BYTES,
@@ -77,8 +76,7 @@ class Committer:
                         self._records.announce(branch, Announcement(request, since))
         finally:
             if announced:
-                with suppress(StorageError):  # who seals next cleans up
-                    self._records.withdraw(branch, request.id)
+                self._records.withdraw(branch, [request.id])
 
     def finish(self, branch: str, at: BranchAt) -> BranchAt:
         """Build what is sealed and publish it, or find that another has; return the branch as it is then."""
@@ -106,7 +104,7 @@ class Committer:
             if self._answered(branch, at, other, found.since) is None:
                 waiting.append(other)
             else:
-                self._records.withdraw(branch, other.id)  # its committer was killed, or the network slow
+                self._records.withdraw(branch, [other.id])  # its committer was killed, or the network slow
         token = new_token()
         # Read after the branch: whoever begins an epoch later finds the record, and changes it.
         epoch = self._records.epoch().number if at.record.epoch == EPOCH_UNSET else at.record.epoch
