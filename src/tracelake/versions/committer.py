@@ -17,7 +17,17 @@ from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
 from tracelake.versions.build import Reaches, build
 from tracelake.versions.model import EPOCH_UNSET, Announcement, Answer, Commit, Request, to_bytes
 from tracelake.versions.objects import Contents
-from tracelake.versions.protocol import Place, Refusal, cut, is_for_others, kept, place, requests_in, seal
+from tracelake.versions.protocol import (
+    Place,
+    Refusal,
+    cut,
+    is_for_others,
+    kept,
+    patience,
+    place,
+    requests_in,
+    seal,
+)
 
 
 class Committer:
@@ -62,7 +72,8 @@ class Committer:
                         raise _lost(branch, request)
                     since = at.record.head
                 waits = announced or was_sealed  # others know of the request
-                if waits and is_for_others(at.record, request.id) and in_vain < self._patience_polls:
+                patient = in_vain < self._patience_polls * patience(at.record, request.id)
+                if waits and is_for_others(at.record, request.id) and patient:
                     looks += 1
                     head = at.record.head
                     at = self._look_again(branch, at, looks)
