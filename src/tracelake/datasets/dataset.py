@@ -73,7 +73,8 @@ class Dataset:
         A span makes the same example however often it is added: one that is there stays as it is.
 
         Args:
-            traces: ids of traces, or unique beginnings: of each the span that has no parent, or those of `spans`.
+            traces: ids of traces, or unique beginnings: of each the spans in `spans`, or else the first one, parents
+                before children, that has input or output.
             spans: ids of spans.
             where: a DuckDB condition on table `spans`; the earliest spans that have input or output.
             search: a full-text query; the best hits, of those that meet `where` if it is given.
@@ -245,6 +246,7 @@ class Dataset:
     ) -> str | None:
         if message is None:
             self._repository.stage(entries, self.at)
+        if message is None or not entries:
             return None
         # The dataset itself goes along, where it is only staged yet, unless it is to go.
         spec = self._find([spec_path(self.name)])
