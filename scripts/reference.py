@@ -39,7 +39,7 @@ its progress on standard error where that is a terminal.
 Exit codes: 0 done, 1 failed (also: some of the input could not be taken, `verify` found something, or a check of
 `doctor` failed), 2 usage, 130 interrupted.
 
-Not there yet: tags and branches other than `main`: `--at` takes `main`, a commit id, or its first 6 digits or more.
+
 """
 
 _LIMITS_HEAD: Final = f"""# Limits

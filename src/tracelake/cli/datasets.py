@@ -26,6 +26,7 @@ from tracelake.cli.options import (
 )
 from tracelake.cli.output import console, print_json
 from tracelake.limits import DATASET_ADD_MAX, PAGE_ROWS_MAX
+from tracelake.records import AddReport
 
 app = typer.Typer()
 dataset_app = typer.Typer(
@@ -37,7 +38,9 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The dataset."
 CommitOption = Annotated[
     bool,
     typer.Option(
-        "--commit", help="Commit it, and nothing else that is staged; -m does so too.", show_default=False
+        "--commit",
+        help="Commit all that is staged on the branch, this among it; -m does so too.",
+        show_default=False,
     ),
 ]
 TEXT_SHOWN = 60
@@ -186,19 +189,7 @@ def add(
     if as_json:
         print_json(asdict(report))
         return
-    words = [f"{report.added:,} added"]
-    words += [
-        f"{count:,} {what}"
-        for count, what in (
-            (report.replaced, "replaced"),
-            (report.known, "there already"),
-            (report.empty, "without input and output"),
-        )
-        if count
-    ]
-    if report.added + report.replaced:
-        words[-1] += f"; {_where(report.commit)}"
-    console().print(f"Dataset {name}: {', '.join(words)}.")
+    console().print(_told(report))
     if report.added + report.known + report.replaced + report.empty == limit:
         console(stderr=True).print(f"that is --limit {limit:,}; there may be more")
 
@@ -295,6 +286,22 @@ def export(
         )
     if staged:
         console(stderr=True).print(f"{staged:,} staged examples are not in it: commit them first")
+
+
+def _told(report: AddReport) -> str:
+    words = [f"{report.added:,} added"]
+    words += [
+        f"{count:,} {what}"
+        for count, what in (
+            (report.replaced, "replaced"),
+            (report.known, "there already"),
+            (report.empty, "without input and output"),
+        )
+        if count
+    ]
+    if report.added + report.replaced:
+        words[-1] += f"; {_where(report.commit)}"
+    return f"Dataset {report.dataset}: {', '.join(words)}."
 
 
 def _where(commit: str | None) -> str:
