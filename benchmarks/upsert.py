@@ -7,8 +7,9 @@
 Each contestant runs in a process of its own, one after the other, on the same Parquet files.
 
 - tracelake: `stage` and `publish`, what `df.write.format("tracelake")` runs on executors and on the driver, in
-  one process with two threads; then the scan, then `compact` with the history given up, then the scan again.
-- deltalake: `DeltaTable.merge` by the key, update and insert; then the scan over its files.
+  one process with two threads, from Arrow in memory; then the scan, then `compact` with the history given up,
+  then the scan again.
+- deltalake: `DeltaTable.merge` by the key, update and insert, from Arrow in memory; then the scan over its files.
 - duckdb: the table as plain Parquet, rewritten: rows whose key came anti-joined, the new ones added; then the scan.
 
 A scan is one DuckDB query that reads every column of every row. The ratio of scans is against the plain Parquet of
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -142,11 +143,14 @@ def run_tracelake(folder: Path, work: Path) -> dict[str, Any]:
     with tracelake.init(work / "lake") as lake:
         lake.create_table("users", schema, key=["id"], buckets=8)
         begun = time.perf_counter()
-        upsert(lake, sorted((folder / "base").glob("*.parquet")))
+        paths = sorted((folder / "base").glob("*.parquet"))
+        upsert(lake, [batches(path, part, 2) for path in paths for part in range(2)])
         result["load_s"] = time.perf_counter() - begun
         before = size_of(work / "lake")
+        source = pq.read_table(folder / "upserts.parquet")
+        halves = [source.slice(0, len(source) // 2), source.slice(len(source) // 2)]
         begun = time.perf_counter()
-        upsert(lake, [folder / "upserts.parquet"])
+        upsert(lake, [half.to_batches() for half in halves])
         result["upsert_s"] = time.perf_counter() - begun
         result["written_bytes"] = size_of(work / "lake") - before
         plain = f"read_parquet('{work.parent}/duckdb/table/*.parquet')"
@@ -160,16 +164,16 @@ def run_tracelake(folder: Path, work: Path) -> dict[str, Any]:
     return result
 
 
-def upsert(lake: Any, paths: list[Path]) -> None:
-    """Stage the rows in two threads, a slice of row groups each, and publish them together."""
+def upsert(lake: Any, slices: Sequence[Iterable[pa.RecordBatch]]) -> None:
+    """Stage slices of the rows in two threads, and publish them together."""
     from tracelake.user_tables.spec import read_spec  # noqa: PLC0415
     from tracelake.user_tables.staging import stage  # noqa: PLC0415
     from tracelake.user_tables.write import publish  # noqa: PLC0415
 
     spec = read_spec(lake.objects, "users")
-    slices = [(path, part, 2) for path in paths for part in range(2)]
     with ThreadPoolExecutor(2) as threads:
-        staged = list(threads.map(lambda piece: stage(lake.objects, spec, batches(*piece)), slices))
+        epoch = lake.epoch("users")
+        staged = list(threads.map(lambda rows: stage(lake.objects, spec, epoch, rows), slices))
     publish(lake.stores, spec, staged)
 
 

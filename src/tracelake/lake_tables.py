@@ -89,7 +89,8 @@ class LakeTables(ABC):
 
         Args:
             name: up to 63 of a-z, 0-9 and _, a letter first; not `spans` or `traces`.
-            schema: columns. Names that begin with _ are reserved.
+            schema: columns. Names that begin with _ are reserved, and file_index and
+                file_row_number.
             key: columns of text or integers by which a row is told: each key has one row. Without a key, rows
                 are only added.
             buckets: hash buckets of the key, from 1 to 4096; those of the lake by default.
@@ -128,4 +129,9 @@ class LakeTables(ABC):
         batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
         check_name(name)
         spec = read_spec(self.objects, name)
-        return publish(self.stores, spec, [stage(self.objects, spec, batches, tombstone)], write_id)
+        staged = stage(self.objects, spec, self.epoch(name), batches, tombstone)
+        return publish(self.stores, spec, [staged], write_id)
+
+    def epoch(self, name: str) -> int:
+        """Return the epoch of a table, by which garbage collection tells how old unpublished parts are."""
+        return Shard(name, self._key_value, self.objects).state().epoch

@@ -44,13 +44,19 @@ STAGED_ROWS_MAX_BYTES: Final = 64 * MIB
 STAGED_ROWS_AGE_MAX_S: Final = 24 * 3600.0
 """Pieces that are older were left behind by a killed writer: no write takes so long."""
 MERGE_THREADS_MAX: Final = 4
-"""Buckets of a table of the user that one writer merges at once, and no more than there are processors."""
+"""Parts of a table of the user that one writer writes at once, and no more than there are processors."""
+COMPARED_KEYS_MAX: Final = 2_000_000
+"""Keys of such a write that are compared at once with those that are stored; of one bucket, all."""
+SMALL_PART_MAX_BYTES: Final = MIB // 4
+"""A piece of a write that is not larger goes into one part with others of its bucket; a larger one is a part."""
 SMALL_PARTS_MAX_BYTES: Final = 8 * MIB
-"""Pieces of one bucket become one part where they are not larger together, else a part each."""
+"""What such pieces may have together, as stored."""
 UPPER_MISMATCHES_MAX: Final = 100
 """Other writers that may be faster, one after the other, before such a write is given up."""
 LISTEN_POLL_S: Final = 0.5
 """How often a listener looks for new commits."""
+CHECK_THREADS_MAX: Final = 4
+"""Parts that a reader compares with their checksums at once, and no more than there are processors."""
 CHECKED_PARTS_MAX: Final = 100_000
 """Parts that a process remembers to have compared with their checksums; beyond that it compares them again."""
 PIPELINE_PAUSE_MAX_S: Final = 15.0
@@ -88,8 +94,6 @@ COMMIT_POLL_MAX_S: Final = 0.05
 """The longest of these pauses."""
 COMMIT_PATIENCE_POLLS: Final = 24
 """How often it looks without seeing progress, about a second in all; then it builds what is sealed itself."""
-COMMIT_OBJECTS_AT_ONCE: Final = 8
-"""Objects of commits that one process writes at the same time."""
 COMMIT_RECORDS_CACHED: Final = 1_024
 """Commits, metaranges and ranges that a process remembers."""
 BRANCH_SEALED_MAX_BYTES: Final = 2 * MIB
@@ -169,7 +173,7 @@ SYNCED_DIRECTORIES_MAX: Final = 10_000
 TEMPORARY_FILE_AGE_MAX_S: Final = 24 * 3600.0
 """A temporary file that is older was left behind by a killed writer."""
 STORE_CONNECT_TIMEOUT_S: Final = 10.0
-"""How long a connection to PostgreSQL or an object store may take to come about, or to be free."""
+"""How long a connection to PostgreSQL or an object store may take to come about."""
 STORE_TRIES_MAX: Final = 6
 """Requests to a store across a network for one operation, before it is given up."""
 STORE_TRIES_TIMEOUT_S: Final = 120.0
@@ -186,8 +190,12 @@ POSTGRES_LOCK_TIMEOUT_S: Final = 10.0
 """How long a statement may wait for a lock."""
 POSTGRES_REPLY_TIMEOUT_S: Final = 30.0
 """How long this side waits for a reply: longer than the server may work on it."""
+POSTGRES_TURN_TIMEOUT_S: Final = 35.0
+"""How long a thread waits for one of the connections to be free: longer than who has it waits for a reply."""
 OBJECT_REQUEST_TIMEOUT_S: Final = 120.0
 """One request to an object store, with its body."""
+OBJECTS_CREATED_AT_ONCE: Final = 16
+"""Small objects that one process writes at the same time."""
 RECORD_VERSIONS_KEPT: Final = 16
 """Versions of a record that a store of create-only files keeps behind the newest."""
 RECORD_NAME_KEY_BYTES: Final = 80

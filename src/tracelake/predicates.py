@@ -97,6 +97,13 @@ def _fits(value: Bound, kind: pa.DataType) -> bool:
     return not isinstance(value, str) and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
+def overlap(one: tuple[Bound, Bound] | None, other: tuple[Bound, Bound] | None) -> bool:
+    """Whether two ranges of one column can hold the same value; None is a range that nobody knows."""
+    if one is None or other is None:
+        return True
+    return not _less(one[1], other[0]) and not _less(other[1], one[0])
+
+
 def key_text(values: Sequence[Bound]) -> str:
     """Return the text of a key whose hash is its bucket: a single text is itself. Part of the table format."""
     if len(values) == 1 and isinstance(values[0], str):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from tracelake._errors import DamageError, NotFoundError, QueryError
-from tracelake.limits import PART_COPIES_MAX_BYTES, SPLIT_BATCH_ROWS, SPLIT_MIN_BYTES
+from tracelake.limits import CHECK_THREADS_MAX, PART_COPIES_MAX_BYTES, SPLIT_BATCH_ROWS, SPLIT_MIN_BYTES
 from tracelake.predicates import Layout
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
@@ -188,8 +190,9 @@ def check_parts(files: LocalFiles, parts: Sequence[Part]) -> None:
     """Compare parts with what was written, once in a process. Raises DamageError where one is gone, or another."""
     try:
         files.fetch([part.path for part in parts])
-        for part in parts:
-            _check_part(files, part)
+        # Hashing and reading leave other threads to run.
+        with ThreadPoolExecutor(min(CHECK_THREADS_MAX, os.cpu_count() or 1)) as threads:
+            list(threads.map(partial(_check_part, files), parts))
     except NotFoundError as error:
         raise DamageError(f"a part is gone: {error}. `tracelake verify` names all that is wrong.") from error
 

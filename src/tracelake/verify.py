@@ -226,7 +226,7 @@ class Verifier:
             self._find("mismatch", "part", part.path, detail)
         if part in batch.retractions:
             return
-        for time, count in rows_by_time(rows).items():
+        for time, count in rows_by_time(part, rows).items():
             came.rows[time][part.bucket] += count
             if not batch.lower <= time < batch.upper:
                 detail = f"it has rows of transaction {time}, and its batch those of [{batch.lower}, {batch.upper})"

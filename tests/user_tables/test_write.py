@@ -82,7 +82,9 @@ def test_rows_replace_rows_of_their_key(lake: Lake) -> None:
     assert people(lake)[1] == "ann"
     assert lake.verify().ok
     named = {part.path for name in ("people",) for part in lake.table(name).scan.snapshot.parts}
-    stored = {info.path for info in lake.objects.list("shards/people/parts/")}
+    stored = {
+        info.path for folder in ("parts", "staged") for info in lake.objects.list(f"shards/people/{folder}/")
+    }
     assert len(stored) == len(named) + len(lake.table("people").scan.snapshot.retractions), (
         "nothing is left over"
     )
@@ -206,7 +208,7 @@ def test_killed_at_every_call(tmp_path: Path) -> None:
             world.copies,
         )
         create_spec(crashing.objects, spec)
-        publish(crashing, spec, [stage(crashing.objects, spec, given.to_batches())], write_id)
+        publish(crashing, spec, [stage(crashing.objects, spec, 0, given.to_batches())], write_id)
 
     def contents(world: Stores) -> dict[int, str]:
         repository = Repository(world.key_value, world.objects)

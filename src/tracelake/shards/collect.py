@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tracelake.limits import EPOCH_MIN_S
+from tracelake.limits import EPOCH_MIN_S, STAGED_ROWS_AGE_MAX_S
 from tracelake.shards.leases import Lease, forget_ended, leases
 from tracelake.shards.model import BatchRef, Part, Retired
+from tracelake.shards.parts import PARTS, STAGED
 from tracelake.shards.protocol import collectable, drop_retired, is_orphan_epoch, next_epoch
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 
-FOLDERS: Final = ("parts", "batches", "states")
+FOLDERS: Final = (PARTS, STAGED, "batches", "states")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,13 @@ class Collector:
         return Collected(len(found), sum(size for _, size in found))
 
     def _written(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (path, bytes, epoch) of every object of the shard."""
+        """Yield (path, bytes, epoch) of every object of the shard that no writer may still come back to."""
+        waiting_since = time.time() - STAGED_ROWS_AGE_MAX_S
         for folder in FOLDERS:
             prefix = f"shards/{self._shard.name}/{folder}/"
             for info in list(self._objects.list(prefix)):
+                if folder == STAGED and info.modified_s > waiting_since:
+                    continue
                 epoch = info.path.removeprefix(prefix).partition("/")[0]
                 if epoch.isdecimal():
                     yield info.path, info.size_bytes, int(epoch)

@@ -29,6 +29,12 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Least and greatest value of some columns."""
     first_row_id: int = 0
     last_row_id: int = 0
+    relative: bool = False
+    """Whether `_row_id` counts from 0 in the object, so that it could be written before the time of its batch was
+    known; `first_row_id` is to be added."""
+    xxh3: str = ""
+    """The 128-bit XXH3 of its bytes, with which readers compare it: five times as quick as SHA-256. Parts that are
+    older have none."""
 
 
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import xxhash
 
 from tracelake._errors import DamageError
 from tracelake.limits import CHECKED_PARTS_MAX, ROW_GROUP_ROWS
@@ -20,10 +21,22 @@ from tracelake.storage import ObjectStore
 
 _DELTA: Final = frozenset({"_row_id", "row_id", "time", "_gone"})
 """Columns whose neighbours differ by little: next to nothing, as the differences."""
+PARTS: Final = "parts"
+STAGED: Final = "staged"
+"""Folders of a shard: of parts whose writer knows their batch, and of those that wait for one."""
+_SAMPLED_ROWS: Final = 1024
+_MOSTLY_DISTINCT: Final = 0.98
+"""With a higher share of distinct values a dictionary is as long as the row group, and costs time for nothing."""
 
 
 def write_part(
-    objects: ObjectStore, shard: str, epoch: int, bucket: int, rows: pa.Table, key: str | None
+    objects: ObjectStore,
+    shard: str,
+    epoch: int,
+    bucket: int,
+    rows: pa.Table,
+    key: str | None,
+    folder: str = PARTS,
 ) -> Part:
     """Write rows as a part, durable on return. They must be sorted by column `key` where one is named.
 
@@ -39,11 +52,11 @@ def write_part(
         write_page_index=True,
         write_page_checksum=True,
         store_schema=True,
-        use_dictionary=[path for path in _leaves(rows.schema) if path not in _DELTA],  # type: ignore[arg-type]
+        use_dictionary=_with_dictionary(rows),  # type: ignore[arg-type]  # the stubs lack paths of columns
         column_encoding=dict.fromkeys(_DELTA.intersection(rows.schema.names), "DELTA_BINARY_PACKED"),
     )
     data = sink.getvalue().to_pybytes()
-    path = f"shards/{shard}/parts/{epoch:06d}/{bucket:04d}-{uuid.uuid4().hex}.parquet"
+    path = part_path(shard, epoch, bucket, folder)
     objects.put(path, data)
     keys = rows[key] if key is not None and len(rows) else None
     ids = next(rows[name] for name in ("_row_id", "row_id") if name in rows.schema.names)
@@ -59,7 +72,26 @@ def write_part(
         ranges=ranges_of(rows.select([name for name in rows.column_names if name not in _DELTA])),
         first_row_id=bounds["min"].as_py() or 0,
         last_row_id=bounds["max"].as_py() or 0,
+        xxh3=xxhash.xxh3_128_hexdigest(data),
     )
+
+
+def part_path(shard: str, epoch: int, bucket: int, folder: str = PARTS) -> str:
+    """Return a path for a part that nothing has yet."""
+    return f"shards/{shard}/{folder}/{epoch:06d}/{bucket:04d}-{uuid.uuid4().hex}.parquet"
+
+
+def _with_dictionary(rows: pa.Table) -> list[str]:
+    """Return the paths of the columns for which a dictionary can pay: where a first few rows repeat values, or
+    are not plain."""
+    first = rows.slice(0, _SAMPLED_ROWS)
+    without = {
+        field.name
+        for field in rows.schema
+        if (pa.types.is_string(field.type) or pa.types.is_primitive(field.type))
+        and pc.count_distinct(first[field.name]).as_py() > _MOSTLY_DISTINCT * len(first)
+    }
+    return [path for path in _leaves(rows.schema) if path not in without and path not in _DELTA]
 
 
 @cache
@@ -87,10 +119,13 @@ def check_part(file: str, part: Part) -> None:
         if state in _checked:
             return
         with Path(file).open("rb") as opened:
-            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+            if part.xxh3:
+                is_same = hashlib.file_digest(opened, xxhash.xxh3_128).hexdigest() == part.xxh3
+            else:
+                is_same = hashlib.file_digest(opened, "sha256").hexdigest() == part.sha256
     except FileNotFoundError as error:
         raise DamageError(f"part {part.path} is gone. `tracelake verify` names all that is wrong.") from error
-    if sha256 != part.sha256:
+    if not is_same:
         raise DamageError(
             f"part {part.path} is not what was written: its checksum differs. "
             "`tracelake verify` names all that is wrong."

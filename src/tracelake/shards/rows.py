@@ -14,6 +14,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace as changed
 
 from tracelake.shards.buckets import Numbers
 from tracelake.shards.model import Part
@@ -45,6 +46,17 @@ def with_row_ids(rows: pa.Table, time: int, bucket: int, buckets: int, before: i
     return rows.append_column(ROW_ID, pa.array(numbers))
 
 
+def with_relative_row_ids(rows: pa.Table) -> pa.Table:
+    """Append ids that count from 0, in the order of the rows: those of a part that `relative` says so of."""
+    return rows.append_column(ROW_ID, pa.array(np.arange(len(rows), dtype=np.int64)))
+
+
+def relative(part: Part, first: int) -> Part:
+    """Return the entry of a part with relative row ids, of which the first is to be `first`."""
+    assert first + part.rows <= first_row_id((first >> _TIME_BITS) + 1), "ids of one time only"
+    return changed(part, first_row_id=first, last_row_id=first + part.rows - 1, relative=True)
+
+
 def retractions_by_bucket(gone: pa.Table, buckets: int) -> Iterator[tuple[int, pa.Table]]:
     """Yield (bucket, its retractions) for each bucket that has any; a row's id tells its bucket."""
     of_row: Numbers = (gone["row_id"].to_numpy() & (first_row_id(1) - 1)) % buckets
@@ -52,9 +64,10 @@ def retractions_by_bucket(gone: pa.Table, buckets: int) -> Iterator[tuple[int, p
         yield int(bucket), gone.filter(pa.array(of_row == bucket))
 
 
-def rows_by_time(rows: pa.Table) -> dict[int, int]:
-    """Return how many rows came at each time."""
-    times, counts = np.unique(rows[ROW_ID.name].to_numpy() >> _TIME_BITS, return_counts=True)
+def rows_by_time(part: Part, rows: pa.Table) -> dict[int, int]:
+    """Return how many rows of a part came at each time."""
+    ids = rows[ROW_ID.name].to_numpy() + (part.first_row_id if part.relative else 0)
+    times, counts = np.unique(ids >> _TIME_BITS, return_counts=True)
     return dict(zip(map(int, times), map(int, counts), strict=True))
 
 
@@ -109,7 +122,20 @@ def rows_sql(snapshot: Snapshot, file: FileOf, columns: Sequence[str], schema: p
 
 
 def parquet(parts: Sequence[Part], file: FileOf) -> str:
-    """Return the DuckDB table function that reads these parts."""
+    """Return the DuckDB source of what these parts hold, with the `_row_id` that their rows have in the table."""
+    absolute = [part for part in parts if not part.relative]
+    counted = [part for part in parts if part.relative]
+    sources = [_read_parquet(absolute, file)] if absolute else []
+    if counted:
+        first = ", ".join(str(part.first_row_id) for part in counted)
+        sources.append(
+            f"(select * replace ({ROW_ID.name} + ([{first}]::bigint[])[file_index::bigint + 1] as {ROW_ID.name}) "
+            f"from {_read_parquet(counted, file)})"
+        )
+    return sources[0] if len(sources) == 1 else f"(from {' union all by name from '.join(sources)})"
+
+
+def _read_parquet(parts: Sequence[Part], file: FileOf) -> str:
     files = ", ".join(literal(file(part.path)) for part in parts)
     return f"read_parquet([{files}], hive_partitioning = false)"  # a folder `a=b` above the lake is no column
 

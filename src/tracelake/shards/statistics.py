@@ -21,7 +21,8 @@ def ranges_of(rows: pa.Table) -> Ranges:
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         if not _is_ordered(column.type):
             continue
-        low, high = (bound.as_py() for bound in (pc.min(column), pc.max(column)))
+        bounds = pc.min_max(column)
+        low, high = bounds["min"].as_py(), bounds["max"].as_py()
         if _is_useful(low) and _is_useful(high) and not _has_nan(column):
             found[name] = (low, high)
     return found

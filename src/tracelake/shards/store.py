@@ -204,7 +204,9 @@ class Shard:
 
     def _write_record(self, batch: Batch, level: int) -> BatchRef:
         data = to_bytes(batch)
-        path = f"shards/{self.name}/batches/{batch.epoch:06d}/{batch.lower:010d}-{batch.id}.json"
+        sha256 = hashlib.sha256(data).hexdigest()
+        # Named by content, not by id: two tries of one write have one id, and other parts each.
+        path = f"shards/{self.name}/batches/{batch.epoch:06d}/{batch.lower:010d}-{sha256[:32]}.json"
         self._objects.put(path, data)
         came = sum(part.rows for part in batch.parts)
         went = sum(part.rows for part in batch.retractions)
@@ -213,7 +215,7 @@ class Shard:
             upper=batch.upper,
             id=batch.id,
             path=path,
-            sha256=hashlib.sha256(data).hexdigest(),
+            sha256=sha256,
             rows=came - went,
             parts=len(batch.parts),
             size_bytes=sum(part.size_bytes for part in batch.parts),

@@ -30,17 +30,25 @@ class Writer(DataSourceArrowWriter):
     """One job. What it writes is named by nothing until `commit`, so a job that fails leaves nothing to see."""
 
     def __init__(
-        self, told: Options, objects_url: str, spec: TableSpec, tombstone: str | None, write_id: str | None
+        self,
+        told: Options,
+        objects_url: str,
+        spec: TableSpec,
+        epoch: int,
+        tombstone: str | None,
+        write_id: str | None,
     ) -> None:
         self._told = told
         self._objects_url = objects_url
         self._spec = spec
+        self._epoch = epoch
         self._tombstone = tombstone
         self._write_id = write_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         """Write the rows of one task as parts."""
-        return StagedMessage(stage(open_objects(self._objects_url), self._spec, iterator, self._tombstone))
+        objects = open_objects(self._objects_url)
+        return StagedMessage(stage(objects, self._spec, self._epoch, iterator, self._tombstone))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append and commit what all tasks wrote, on the driver."""
@@ -76,7 +84,8 @@ def make_writer(told: Options, options: Mapping[str, str], schema: StructType, *
         spec = _spec(lake, table, columns, key, tombstone, number(options, "buckets", lake.config.buckets))
         if tombstone is not None and not spec.key:
             raise UsageError(f"table {table} has no key, so no row of it can be deleted by one.")
-        return Writer(told, lake.objects.url, spec, tombstone, options.get("writeId"))
+        epoch = lake.epoch(table)
+        return Writer(told, lake.objects.url, spec, epoch, tombstone, options.get("writeId"))
 
 
 def _spec(

@@ -15,7 +15,8 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -62,24 +63,19 @@ class FileObjectStore:
         survive a power failure: trying again then returns False, so that only the content tells whose it is.
         """
         target = self._file(path)
-        with _failures("create", target), self._temporary() as temporary:
-            created = not target.exists()
-            if created:
-                _write_synced(temporary, data)
-                self._make_durable_directory(target.parent)
-                try:
-                    os.link(temporary, target)
-                except FileExistsError:
-                    created = False
-        # Also for the loser: it acts on the winner's object, so that must be as durable as its own would be.
-        try:
-            sync_directory(target.parent)
-        except OSError as error:
-            raise IndeterminateError(
-                f"{target} is there but may not survive a power failure ({error}); repair the disk, "
-                "then read the object back to see whose it is"
-            ) from error
+        created = self._link(target, data)
+        self._sync_names([target])  # also for the loser: it acts on the winner's object
         return created
+
+    def create_all(self, objects: Mapping[str, bytes]) -> None:
+        """Write objects, by path, where nothing is there; all durable on return, which takes less than one by one.
+
+        Raises as `create` does; some of them may be there then.
+        """
+        targets = {self._file(path): data for path, data in objects.items()}
+        with ThreadPoolExecutor(limits.OBJECTS_CREATED_AT_ONCE) as threads:
+            list(threads.map(self._link, targets, targets.values()))
+        self._sync_names(list(targets))
 
     def get(self, path: str) -> bytes:
         """Return the whole object. Raises NotFoundError where it is absent."""
@@ -145,6 +141,31 @@ class FileObjectStore:
     def _file(self, path: str) -> Path:
         check_path(path)
         return self._root / path
+
+    def _link(self, target: Path, data: bytes) -> bool:
+        """Give a name to a synced file with this content, unless something has it; tell whether it was ours."""
+        with _failures("create", target), self._temporary() as temporary:
+            if target.exists():
+                return False
+            _write_synced(temporary, data)
+            self._make_durable_directory(target.parent)
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+        return True
+
+    def _sync_names(self, targets: Sequence[Path]) -> None:
+        """Make the names of files as durable as their content."""
+        for directory in {target.parent for target in targets}:
+            try:
+                sync_directory(directory)
+            except OSError as error:
+                named = next(target for target in targets if target.parent == directory)
+                raise IndeterminateError(
+                    f"{named} is there but may not survive a power failure ({error}); repair the disk, "
+                    "then read the object back to see whose it is"
+                ) from error
 
     @contextmanager
     def _temporary(self) -> Iterator[Path]:

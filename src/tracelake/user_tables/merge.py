@@ -5,29 +5,41 @@ gives no output. Of several rows with one key in one write the one that compares
 column in the table's order, and any row stands against a deletion: so neither the order of rows nor the number
 of tasks matters. Without a key every row is new.
 
-Only keys are compared, and the content of rows whose key is there already. The pieces of the tasks become parts
-here, because the id of a row tells the time at which it came, which only the append settles.
+Pieces of tasks are parts already. Those that lose rows here, and those that are small, are written again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
+from typing import TypeAlias
 
-import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from tracelake.limits import MERGE_THREADS_MAX, PART_COPIES_MAX_BYTES, SMALL_PARTS_MAX_BYTES
-from tracelake.scan import Scan, check_parts, connection
+from tracelake.limits import (
+    MERGE_THREADS_MAX,
+    PART_COPIES_MAX_BYTES,
+    SMALL_PART_MAX_BYTES,
+    SMALL_PARTS_MAX_BYTES,
+)
+from tracelake.scan import Scan, check_parts
+from tracelake.shards.buckets import Numbers
 from tracelake.shards.model import Part
 from tracelake.shards.parts import write_part
-from tracelake.shards.rows import RETRACTIONS, ROW_ID, literal, quoted, with_row_ids
+from tracelake.shards.rows import RETRACTIONS, first_row_id, relative, with_relative_row_ids
 from tracelake.storage import LocalFiles, ObjectStore
+from tracelake.user_tables.keys import Outcome, compare
 from tracelake.user_tables.spec import TableSpec
 from tracelake.user_tables.staging import Staged
+
+Together: TypeAlias = list[Part]
+"""Pieces of one bucket that become one part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +49,9 @@ class Merged:
     parts: list[Part] = field(default_factory=list)
     retractions: list[Part] = field(default_factory=list)
 
-    def paths(self) -> list[str]:
+    def paths(self) -> set[str]:
         """Return the paths of all parts."""
-        return [part.path for part in (*self.parts, *self.retractions)]
+        return {part.path for part in (*self.parts, *self.retractions)}
 
     @property
     def is_empty(self) -> bool:
@@ -48,7 +60,7 @@ class Merged:
 
 
 class Merge:
-    """Merges staged rows with the rows of a snapshot, each bucket by itself, some of them at once."""
+    """Merges staged rows with the rows of a snapshot."""
 
     def __init__(self, objects: ObjectStore, copies: str, spec: TableSpec, staged: Sequence[Staged]) -> None:
         self._objects = objects
@@ -56,120 +68,68 @@ class Merge:
         self._spec = spec
         self._rows = [part for task in staged for part in task.rows]
         self._deleted = [part for task in staged for part in task.deleted]
-        self._key = ", ".join(map(quoted, spec.key))
 
     def against(self, stored: Scan, epoch: int) -> Merged:
         """Write the changes that lead from what is stored to what is wanted; called again for a newer state."""
-        buckets = sorted({part.bucket for part in (*self._rows, *self._deleted)})
-        merged = Merged()
+        outcome = Outcome()
+        if self._spec.key:
+            outcome = compare(self._files, self._spec, self._rows, self._deleted, stored)
+        time = stored.snapshot.as_of + 1
         # DuckDB and Parquet leave other threads to run while they work.
         with ThreadPoolExecutor(min(MERGE_THREADS_MAX, os.cpu_count() or 1)) as threads:
-            for of_bucket in threads.map(lambda bucket: self._merge_bucket(bucket, stored, epoch), buckets):
-                merged.parts.extend(of_bucket.parts)
-                merged.retractions.extend(of_bucket.retractions)
-        return merged
-
-    def _merge_bucket(self, bucket: int, stored: Scan, epoch: int) -> Merged:
-        merged = Merged()
-        rows = [part for part in self._rows if part.bucket == bucket]
-        deleted = [part for part in self._deleted if part.bucket == bucket]
-        here = replace(stored, snapshot=stored.snapshot.for_buckets({bucket}))
-        with connection() as db:
-            gone = pa.table({ROW_ID.name: pa.array([], pa.int64())})
-            if self._spec.key:
-                here.check(self._files)
-                self._decide(db, rows, deleted, here)
-                gone = db.sql("from gone order by all").to_arrow_table()
-            else:
-                db.execute("create temp table lost (_file varchar, _number bigint)")
-            self._take(db, bucket, rows, stored.snapshot.as_of + 1, epoch, merged)
-        if len(gone):
-            times = pa.array([stored.snapshot.as_of + 1] * len(gone), pa.int64())
-            retractions = pa.table([gone[0], times], schema=RETRACTIONS)
-            merged.retractions.append(
-                write_part(self._objects, self._spec.name, epoch, bucket, retractions, None)
+            taken = threads.map(lambda pieces: self._taken(pieces, outcome, epoch), self._groups())
+            parts = list(_numbered((part for part in taken if part is not None), first_row_id(time)))
+            went = threads.map(
+                lambda found: self._retraction(found[0], found[1], time, epoch), outcome.gone.items()
             )
-        return merged
+            return Merged(parts, list(went))
 
-    def _decide(
-        self, db: duckdb.DuckDBPyConnection, rows: Sequence[Part], deleted: Sequence[Part], stored: Scan
-    ) -> None:
-        """Make tables `lost`, the places of staged rows that are not taken, and `gone`, ids of stored rows."""
-        names = self._spec.schema.names
-        content = ", ".join(map(quoted, names))
-        held = stored.sql(self._files, [ROW_ID.name])
-        incoming = self._incoming(rows, stored)
-        db.execute(f"create temp table incoming as select {self._key}, _file, _number from ({incoming})")
-        tombs = self._parquet(deleted) if deleted else "(select * from incoming where false)"
-        db.execute(f"create temp table tombs as select distinct {self._key} from {tombs}")
-        db.execute(f"""
-            create temp table lost as
-            select _file, _number from (
-                select _file, _number,
-                    row_number() over (partition by {self._key} order by row({content}) desc, _file) as rank
-                from ({incoming})
-                semi join (select {self._key} from incoming group by all having count(*) > 1) using ({self._key})
-            ) where rank > 1
-        """)
-        db.execute(f"""
-            create temp table stored as
-            select {self._key}, _row_id from ({held})
-            semi join (select {self._key} from incoming union all select {self._key} from tombs)
-                using ({self._key})
-        """)
-        same = " and ".join(f"i.{name} is not distinct from s.{name}" for name in map(quoted, names))
-        db.execute(f"""
-            create temp table same as
-            select i._file, i._number, s._row_id
-            from (select * from ({incoming}) anti join lost using (_file, _number)
-                  semi join stored using ({self._key})) i
-            join (select * from ({held}) semi join stored using (_row_id)) s using ({self._key})
-            where {same}
-        """)
-        db.execute("insert into lost select _file, _number from same")
-        db.execute("create temp table gone as select _row_id from stored anti join same using (_row_id)")
+    def _groups(self) -> Iterator[Together]:
+        """Yield pieces alone, and small ones of one bucket together."""
+        by_bucket = sorted(self._rows, key=lambda part: part.bucket)
+        for _, pieces in groupby(by_bucket, key=lambda part: part.bucket):
+            group: Together = []
+            for piece in pieces:
+                if piece.size_bytes > SMALL_PART_MAX_BYTES:
+                    yield [piece]
+                    continue
+                if sum(part.size_bytes for part in (*group, piece)) > SMALL_PARTS_MAX_BYTES:
+                    yield group
+                    group = []
+                group.append(piece)
+            if group:
+                yield group
 
-    def _incoming(self, rows: Sequence[Part], stored: Scan) -> str:
-        if not rows:
-            empty = stored.of_parts(()).sql(self._files)
-            return f"select *, null::varchar as _file, null::bigint as _number from ({empty})"
-        return f"""
-            select * rename (file_row_number as _number) from
-            read_parquet({self._list(rows)}, filename = '_file', file_row_number = true)
-        """
+    def _taken(self, pieces: Together, outcome: Outcome, epoch: int) -> Part | None:
+        """Return a part of those rows of the pieces that are taken, None where there are none."""
+        left = [piece for piece in pieces if len(outcome.lost.get(piece.path, ())) < piece.rows]
+        if not left:
+            return None
+        if len(left) == 1 and left[0].path not in outcome.lost:
+            return left[0]
+        check_parts(self._files, left)
+        rows = pa.concat_tables([self._kept(piece, outcome.lost.get(piece.path)) for piece in left])
+        if self._spec.key and len(left) > 1:
+            rows = rows.sort_by([(column, "ascending") for column in self._spec.key])
+        numbered = with_relative_row_ids(rows)
+        return write_part(self._objects, self._spec.name, epoch, pieces[0].bucket, numbered, None)
 
-    def _take(
-        self,
-        db: duckdb.DuckDBPyConnection,
-        bucket: int,
-        rows: Sequence[Part],
-        time: int,
-        epoch: int,
-        merged: Merged,
-    ) -> None:
-        """Make parts of the staged rows of a bucket that are not lost."""
-        names = ", ".join(map(quoted, self._spec.schema.names))
-        order = f"order by {self._key}" if self._key else ""
-        small = sum(part.size_bytes for part in rows) <= SMALL_PARTS_MAX_BYTES
-        before = 0
-        for group in [rows] if small and rows else [[part] for part in rows]:
-            source = f"read_parquet({self._list(group)}, filename = '_file', file_row_number = true)"
-            found = db.sql(f"""
-                select {names} from (select * rename (file_row_number as _number) from {source})
-                anti join lost using (_file, _number) {order}
-            """)
-            taken = found.to_arrow_table().cast(self._spec.schema)
-            if len(taken):
-                numbered = with_row_ids(taken, time, bucket, self._spec.buckets, before)
-                merged.parts.append(write_part(self._objects, self._spec.name, epoch, bucket, numbered, None))
-                before += len(taken)
+    def _kept(self, piece: Part, lost: Numbers | None) -> pa.Table:
+        rows = pq.read_table(self._files.file(piece.path), columns=self._spec.schema.names)
+        if lost is None:
+            return rows
+        kept = np.ones(len(rows), dtype=np.bool_)
+        kept[lost] = False
+        return rows.filter(pa.array(kept))
 
-    def _parquet(self, parts: Sequence[Part]) -> str:
-        return f"read_parquet({self._list(parts)})"
+    def _retraction(self, bucket: int, gone: Numbers, time: int, epoch: int) -> Part:
+        times = np.full(len(gone), time, dtype=np.int64)
+        rows = pa.table([pa.array(gone), pa.array(times)], schema=RETRACTIONS)
+        return write_part(self._objects, self._spec.name, epoch, bucket, rows, None)
 
-    def _list(self, parts: Sequence[Part]) -> str:
-        return "[" + ", ".join(literal(self._file(part)) for part in parts) + "]"
 
-    def _file(self, part: Part) -> str:
-        check_parts(self._files, [part])
-        return self._files.file(part.path)
+def _numbered(parts: Iterable[Part], first: int) -> Iterator[Part]:
+    """Give parts the ids of their rows, one after the other."""
+    for part in parts:
+        yield relative(part, first)
+        first += part.rows

@@ -16,6 +16,7 @@ from tracelake.storage import ObjectStore
 FORMAT_VERSION: Final = 1
 RESERVED: Final = ("spans", "traces")
 """Tables that the pipeline writes, and nobody else."""
+_TAKEN: Final = ("", "file_index", "file_row_number")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -50,6 +51,16 @@ def check_name(name: str) -> None:
         )
 
 
+def check_columns(table: str, schema: pa.Schema) -> None:
+    """Raise UsageError where a column has a name that DuckDB or Tracelake give to something else."""
+    for column in schema.names:
+        if column.startswith("_") or column.lower() in _TAKEN:
+            raise UsageError(
+                f"table {table}: a column cannot be {column!r}: file_index, file_row_number and names that begin "
+                "with _ are reserved. Rename it."
+            )
+
+
 def make_spec(name: str, schema: pa.Schema, key: Sequence[str], buckets: int) -> TableSpec:
     """Describe a table; it is not made by this. Raises UsageError where something of it cannot be."""
     check_name(name)
@@ -60,13 +71,7 @@ def make_spec(name: str, schema: pa.Schema, key: Sequence[str], buckets: int) ->
         raise UsageError(
             f"table {name}: it needs columns, each with a name of its own in any case of letters."
         )
-    if reserved := [
-        column for column in lower if column.startswith("_") or column in ("", "file_row_number")
-    ]:
-        raise UsageError(
-            f"table {name}: a column cannot be {reserved[0]!r}: file_row_number and names that begin with _ are "
-            "reserved. Rename it."
-        )
+    check_columns(name, schema)
     for column in key:
         if column not in schema.names:
             raise UsageError(f"table {name}: there is no column {column!r} to be part of its key.")

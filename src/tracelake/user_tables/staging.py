@@ -1,36 +1,45 @@
-"""What a task writes of the rows that are to go into a table of the user: sorted pieces that nothing names."""
+"""What a task writes of the rows that are to go into a table of the user: sorted pieces that nothing names.
+
+A piece is a part already, but for the time of its rows, which only the append settles: its row ids count from 0
+until a batch names it (see `Part.relative`). It waits in a folder of its own, for as long as a write may take.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import time
-import uuid
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from msgspec.structs import replace as changed
 
-from tracelake._errors import InputError
-from tracelake.limits import STAGED_ROWS_AGE_MAX_S, STAGED_ROWS_MAX_BYTES
+from tracelake._errors import ExpiredError, InputError, NotFoundError
+from tracelake.limits import MERGE_THREADS_MAX, STAGED_ROWS_MAX_BYTES
 from tracelake.predicates import key_text
 from tracelake.scan import connection
-from tracelake.shards.buckets import by_bucket
+from tracelake.shards.buckets import Numbers, buckets_of
 from tracelake.shards.model import Part
-from tracelake.shards.rows import quoted
+from tracelake.shards.parts import STAGED, part_path, write_part
+from tracelake.shards.rows import quoted, with_relative_row_ids
 from tracelake.storage import ObjectStore
-from tracelake.user_tables.spec import TableSpec
+from tracelake.user_tables.spec import TableSpec, check_columns
 
-STAGING: Final = "staging/tables/"
-_KEY_TEXT: Final = "_key_text"
+_ESCAPED_IN_JSON: Final = r'["\\\x00-\x1f]'
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Pieces with new rows, and pieces with the keys of rows to delete; sorted by key, each key once in a piece."""
+    """Pieces with new rows, and pieces with the keys of rows to delete; sorted by key, each key once in a piece.
 
+    `epoch` is that of the table's shard, read before the first of them was written.
+    """
+
+    epoch: int
     rows: list[Part] = field(default_factory=list)
     deleted: list[Part] = field(default_factory=list)
 
@@ -40,34 +49,64 @@ class Staged:
 
 
 def stage(
-    objects: ObjectStore, spec: TableSpec, batches: Iterable[pa.RecordBatch], tombstone: str | None = None
+    objects: ObjectStore,
+    spec: TableSpec,
+    epoch: int,
+    batches: Iterable[pa.RecordBatch],
+    tombstone: str | None = None,
 ) -> Staged:
     """Write rows as pieces, in memory of a bounded size.
 
     Where `tombstone` names a column of booleans, which is not of the table, rows in which it is true delete
-    the row of their key. Raises InputError where a row cannot be taken.
+    the row of their key. `epoch` is that of the table's shard. Raises InputError where a row cannot be taken,
+    UsageError where the table can be read only.
     """
-    staged = Staged()
+    check_columns(spec.name, spec.schema)
+    staged = Staged(epoch)
     for rows in _blocks(batches):
         if tombstone is None:
-            _write(objects, spec, _fitting(rows, spec.schema, spec.name), staged.rows)
+            _write(objects, spec, epoch, _fitting(rows, spec.schema, spec.name), staged.rows)
             continue
         is_deletion: pc.Expression = pc.field(tombstone) == pc.scalar(True)
         kept = rows.filter(is_deletion.is_null() | ~is_deletion).drop_columns([tombstone])
-        _write(objects, spec, _fitting(kept, spec.schema, spec.name), staged.rows)
+        _write(objects, spec, epoch, _fitting(kept, spec.schema, spec.name), staged.rows)
         key_schema = pa.schema([spec.schema.field(column) for column in spec.key])
         keys = _fitting(rows.filter(is_deletion).select(list(spec.key)), key_schema, spec.name)
-        _write(objects, spec, keys, staged.deleted)
+        _write(objects, spec, epoch, keys, staged.deleted)
     return staged
+
+
+def staged_anew(objects: ObjectStore, spec: TableSpec, staged: Staged, epoch: int) -> Staged:
+    """Copy pieces into a newer epoch, as they are; those of the old one may not be appended any more.
+
+    Raises ExpiredError where they are gone.
+    """
+
+    def copied(piece: Part) -> Part:
+        path = part_path(spec.name, epoch, piece.bucket, STAGED)
+        try:
+            objects.copy(piece.path, path)
+        except NotFoundError as error:
+            raise ExpiredError(
+                f"table {spec.name}: rows were staged so long ago that they have been collected since. Nothing was "
+                "written; write again."
+            ) from error
+        return changed(piece, path=path)
+
+    return Staged(
+        epoch, [copied(piece) for piece in staged.rows], [copied(piece) for piece in staged.deleted]
+    )
 
 
 def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
+    size = 0
     for batch in batches:
         held.append(batch)
-        if sum(held_batch.nbytes for held_batch in held) >= STAGED_ROWS_MAX_BYTES:
+        size += batch.nbytes
+        if size >= STAGED_ROWS_MAX_BYTES:
             yield pa.Table.from_batches(held)
-            held = []
+            held, size = [], 0
     if held:
         yield pa.Table.from_batches(held)
 
@@ -95,60 +134,92 @@ def _fitting(rows: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _write(objects: ObjectStore, spec: TableSpec, rows: pa.Table, into: list[Part]) -> None:
+def _write(objects: ObjectStore, spec: TableSpec, epoch: int, rows: pa.Table, into: list[Part]) -> None:
+    """Write rows as pieces, one for each bucket that has any."""
     if not len(rows):
-        return
-    if not spec.key:
-        into.append(_write_piece(objects, 0, rows))
         return
     for column in spec.key:
         if rows[column].null_count:
             raise InputError(
                 f"table {spec.name}: column {column!r} is part of its key, and must not be null."
             )
-    rows = _each_key_once(rows, spec.key)
-    placed = rows.append_column(_KEY_TEXT, _key_texts(rows, spec.key))
-    for bucket, of_bucket in by_bucket(placed, _KEY_TEXT, spec.buckets):
-        into.append(_write_piece(objects, bucket, of_bucket.drop_columns([_KEY_TEXT])))
+    rows = rows.combine_chunks()
+
+    def write(bucket: int, places: Numbers | None) -> Part:
+        taken = rows if places is None else rows.take(places)
+        return write_part(
+            objects, spec.name, epoch, bucket, with_relative_row_ids(taken), None, folder=STAGED
+        )
+
+    if not spec.key:
+        into.append(write(0, None))
+        return
+    rows, order = _each_key_once(rows, spec.key)
+    with ThreadPoolExecutor(min(MERGE_THREADS_MAX, os.cpu_count() or 1)) as threads:
+        into.extend(threads.map(lambda found: write(*found), _places(rows, order, spec)))
 
 
-def _write_piece(objects: ObjectStore, bucket: int, rows: pa.Table) -> Part:
-    sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="lz4")
-    data = sink.getvalue().to_pybytes()
-    path = f"{STAGING}{bucket:04d}-{uuid.uuid4().hex}.parquet"
-    objects.put(path, data)
-    return Part(path, bucket, len(rows), len(data), hashlib.sha256(data).hexdigest())
-
-
-def clean_staging(objects: ObjectStore) -> None:
-    """Delete what writers left that were killed."""
-    too_old = time.time() - STAGED_ROWS_AGE_MAX_S
-    for info in list(objects.list(STAGING)):
-        if info.modified_s < too_old:
-            objects.delete(info.path)
+def _places(rows: pa.Table, order: Numbers, spec: TableSpec) -> Iterator[tuple[int, Numbers]]:
+    """Yield (bucket, the places of its rows, in order) for each bucket that has rows."""
+    # Sorting numbers of 16 bits that are to stay in their order is done by counting them.
+    buckets = buckets_of(_key_texts(rows, spec.key), spec.buckets).astype(np.uint16)[order]
+    by_bucket = np.argsort(buckets, kind="stable")
+    order, buckets = order[by_bucket], buckets[by_bucket]
+    bounds = [0, *(np.flatnonzero(np.diff(buckets)) + 1), len(rows)]
+    for low, high in pairwise(bounds):
+        yield int(buckets[low]), order[low:high]
 
 
 def _key_texts(rows: pa.Table, key: Sequence[str]) -> pa.StringArray:
-    if all(pa.types.is_integer(rows[column].type) for column in key):  # the same texts, many times as fast
-        texts: list[Any] = [rows[column].cast(pa.string()) for column in key]
-        joined: Any = pc.binary_join_element_wise(*texts, ",")
-        whole: pa.StringArray = pc.binary_join_element_wise("[", joined, "]", "").combine_chunks()
-        return whole
-    values = zip(*(rows[column].to_pylist() for column in key), strict=True)
-    return pa.array([key_text(value) for value in values], pa.string())
+    """Return the `key_text` of each row."""
+    columns = [rows[column] for column in key]
+    is_text = [pa.types.is_string(column.type) for column in columns]
+    if is_text == [True]:
+        return _one_array(columns[0])
+    texts = [column for column, text in zip(columns, is_text, strict=True) if text]
+    if any(pc.any(pc.match_substring_regex(text, _ESCAPED_IN_JSON)).as_py() for text in texts):
+        values = zip(*(column.to_pylist() for column in columns), strict=True)
+        return pa.array([key_text(value) for value in values], pa.string())
+    # The same texts, many times as fast.
+    items: list[Any] = [
+        _joined('"', column, '"', "") if text else column.cast(pa.string())
+        for column, text in zip(columns, is_text, strict=True)
+    ]
+    return _one_array(_joined("[", _joined(*items, ","), "]", ""))
 
 
-def _each_key_once(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Sort rows by key; of several with one key the one that compares greatest stands (see `merge`)."""
-    if len(rows.group_by(list(key)).aggregate([])) < len(rows):
-        names = ", ".join(map(quoted, key))
-        numbered = rows.append_column("_number", pa.array(range(len(rows)), pa.int64()))
-        with connection() as db:
-            db.register("rows_to_write", numbered)
-            content = ", ".join(map(quoted, rows.column_names))
-            kept = db.sql(f"""
-                select arg_max(_number, row({content})) as number from rows_to_write group by {names}
-            """).to_arrow_table()
-        rows = rows.take(kept["number"])
-    return rows.sort_by([(column, "ascending") for column in key])
+def _joined(*texts: Any) -> Any:
+    """Join texts, the last one standing between the others; a `str` is the same for all rows."""
+    return pc.binary_join_element_wise(*texts)
+
+
+def _one_array(column: pa.ChunkedArray[Any]) -> pa.StringArray:
+    whole = column.combine_chunks()
+    assert isinstance(whole, pa.StringArray), "a block is smaller than what one array holds"
+    return whole
+
+
+def _each_key_once(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, Numbers]:
+    """Return rows, of several with one key the one that compares greatest (see `merge`), and the order of keys."""
+    order = _order(rows, key)
+    in_order = rows.select(list(key)).take(order)
+    repeated = np.ones(len(rows) - 1, dtype=np.bool_)
+    for column in in_order.columns:
+        repeated &= pc.equal(column[1:], column[:-1]).to_numpy()
+    if not repeated.any():
+        return rows, order
+    numbered = rows.append_column("_number", pa.array(range(len(rows)), pa.int64()))
+    with connection() as db:
+        db.register("rows_to_write", numbered)
+        content, names = (", ".join(map(quoted, columns)) for columns in (rows.column_names, key))
+        kept = db.sql(f"""
+            select arg_max(_number, row({content})) as number from rows_to_write group by {names}
+        """).to_arrow_table()
+    rows = rows.take(kept["number"]).combine_chunks()
+    return rows, _order(rows, key)
+
+
+def _order(rows: pa.Table, key: Sequence[str]) -> Numbers:
+    """Return the places of rows in the order of their keys."""
+    order: Numbers = pc.sort_indices(rows, sort_keys=[(column, "ascending") for column in key]).to_numpy()
+    return order

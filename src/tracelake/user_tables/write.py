@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -20,12 +20,13 @@ from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.maintenance import Maintainer
 from tracelake.scan import Scan
 from tracelake.shards.leases import Lease
-from tracelake.shards.model import Batch
+from tracelake.shards.model import Batch, ShardState
+from tracelake.shards.protocol import may_append
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.user_tables.merge import Merge
 from tracelake.user_tables.spec import TableSpec, create_spec
-from tracelake.user_tables.staging import Staged, clean_staging
+from tracelake.user_tables.staging import Staged, staged_anew
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
 
@@ -52,19 +53,17 @@ def publish(stores: Stores, spec: TableSpec, staged: Sequence[Staged], write_id:
     Args:
         stores: the lake.
         spec: the table.
-        staged: what tasks have written; deleted on return.
+        staged: what tasks have written; on return, it is part of the table or deleted.
         write_id: a write of this id happens once: if the table holds it, nothing is appended. After compaction
             the shard remembers the ids of the last 64 writes.
 
     Raises:
         LimitError: other writers were faster again and again.
+        ExpiredError: the rows were staged more than a day ago, and have been collected.
     """
     batch_id = hashlib.sha256((write_id or uuid.uuid4().hex).encode()).hexdigest()[:32]
     time, counts = _append(stores, spec, staged, batch_id)
     commit = _commit(stores, spec, time, f"table {spec.name}: {counts.get('came', 0)} rows came", counts)
-    for path in (path for task in staged for path in task.paths()):
-        stores.objects.delete(path)
-    clean_staging(stores.objects)
     shard = Shard(spec.name, stores.key_value, stores.objects)
     Maintainer(stores.key_value, stores.objects, InProcess()).maintain(shard, spec.key, time + 1)
     return commit
@@ -75,7 +74,6 @@ def _append(
 ) -> tuple[int, dict[str, int]]:
     """Append; return a time at which the rows are there, and what was counted."""
     shard = Shard(spec.name, stores.key_value, stores.objects)
-    merge = Merge(stores.objects, stores.copies, spec, staged)
     for _ in range(UPPER_MISMATCHES_MAX):
         with Lease(shard, stores.key_value) as lease:
             state = lease.state
@@ -84,14 +82,17 @@ def _append(
             known |= {known_id: lower for lower, known_id in state.recent}  # compaction gives batches new ids
             if batch_id in known:
                 batch_there = shard.batch_at(known[batch_id])
+                _delete(stores, staged, kept=())
                 return time - 1, batch_there.counts if batch_there is not None else {}
+            staged = [_timely(stores, spec, task, state) for task in staged]
             snapshot = shard.snapshot(time - 1, state)
             stored = Scan(stores.objects.url, stores.copies, spec.layout(), snapshot)
-            merged = merge.against(stored, state.epoch)
+            merged = Merge(stores.objects, stores.copies, spec, staged).against(stored, state.epoch)
         came = sum(part.rows for part in merged.parts)
         went = sum(part.rows for part in merged.retractions)
         counts = {"came": came, "went": went}
         if merged.is_empty:
+            _delete(stores, staged, kept=())
             return time - 1, counts
         batch = Batch(
             lower=time,
@@ -100,16 +101,36 @@ def _append(
             parts=tuple(merged.parts),
             retractions=tuple(merged.retractions),
             counts=counts,
-            epoch=state.epoch,
+            epoch=min(state.epoch, *(task.epoch for task in staged)),
         )
         if shard.compare_and_append(batch) is None:
+            _delete(stores, staged, kept=merged.paths())
             return time, counts
-        for path in merged.paths():
+        for path in merged.paths() - _paths(staged):
             stores.objects.delete(path)
     raise LimitError(
         f"table {spec.name}: {UPPER_MISMATCHES_MAX} other writers in a row were faster. Nothing was written; "
         "try again, or let fewer write at a time."
     )
+
+
+def _timely(stores: Stores, spec: TableSpec, staged: Staged, state: ShardState) -> Staged:
+    """Return pieces that may be appended: of a task that took long, copies."""
+    if may_append(state, staged.epoch):
+        return staged
+    anew = staged_anew(stores.objects, spec, staged, state.epoch)
+    _delete(stores, [staged], kept=())
+    return anew
+
+
+def _delete(stores: Stores, staged: Sequence[Staged], kept: Collection[str]) -> None:
+    """Delete the pieces that no batch names."""
+    for path in _paths(staged).difference(kept):
+        stores.objects.delete(path)
+
+
+def _paths(staged: Sequence[Staged]) -> set[str]:
+    return {path for task in staged for path in task.paths()}
 
 
 def _commit(stores: Stores, spec: TableSpec, time: int, message: str, counts: Mapping[str, int]) -> str:

@@ -15,21 +15,27 @@ from tracelake.limits import (
 )
 from tracelake.versions import history
 from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
-from tracelake.versions.build import build
-from tracelake.versions.model import Announcement, Answer, Commit, Request, to_bytes
+from tracelake.versions.build import Reaches, build
+from tracelake.versions.model import EPOCH_UNSET, Announcement, Answer, Commit, Request, to_bytes
 from tracelake.versions.objects import Contents
-from tracelake.versions.protocol import Place, Refusal, cut, kept, place, seal
+from tracelake.versions.protocol import Place, Refusal, cut, is_for_others, kept, place, requests_in, seal
 
 
 class Committer:
     """Commits requests to branches. Holds no lock, and nothing that another would have to wait for."""
 
     def __init__(
-        self, records: BranchRecords, contents: Contents, *, patience_polls: int = COMMIT_PATIENCE_POLLS
+        self,
+        records: BranchRecords,
+        contents: Contents,
+        reaches: Reaches,
+        *,
+        patience_polls: int = COMMIT_PATIENCE_POLLS,
     ) -> None:
         """Use these stores; look `patience_polls` times whether another builds what is sealed, then help."""
         self._records = records
         self._contents = contents
+        self._reaches = reaches
         self._patience_polls = patience_polls
 
     def submit(self, branch: str, request: Request, at: BranchAt | None = None) -> Answer:
@@ -40,7 +46,7 @@ class Committer:
         at = at or self._records.read(branch)
         since = at.record.head  # no commit up to this one carries the request, unless it was submitted before
         announced = was_sealed = False
-        polls = 0
+        looks = in_vain = 0
         try:
             while True:
                 if at.is_absent and branch != MAIN:
@@ -48,27 +54,27 @@ class Committer:
                 where = place(at.record, request.id)
                 if where is Place.DONE:
                     return next(answer for answer in at.record.done if answer.request == request.id)
-                if where is Place.SEALED:
-                    was_sealed = True
-                    is_ours_to_build = at.record.sealed[0].request.id == request.id
-                    if is_ours_to_build or polls >= self._patience_polls:
-                        at = self.finish(branch, at)
-                    else:
-                        head = at.record.head
-                        at = self._look_again(branch, polls)
-                        polls = polls + 1 if at.record.head == head else 0  # who builds is alive
-                    continue
-                if announced or was_sealed or request.remembered:
+                was_sealed = was_sealed or where is Place.SEALED
+                if where is Place.UNKNOWN and (announced or was_sealed or request.remembered):
                     found = self._answered(branch, at, request, since)
                     if found is not None:
                         return found
                     if was_sealed:
                         raise _lost(branch, request)
                     since = at.record.head
-                sealed, at = self._seal(branch, at, request)
-                if not sealed and not announced:
-                    announced = True
-                    self._records.announce(branch, Announcement(request, since))
+                waits = announced or was_sealed  # others know of the request
+                if waits and is_for_others(at.record, request.id) and in_vain < self._patience_polls:
+                    looks += 1
+                    head = at.record.head
+                    at = self._look_again(branch, at, looks)
+                    in_vain = in_vain + 1 if at.record.head == head else 0  # whoever builds is alive
+                elif where is Place.SEALED:
+                    at = self.finish(branch, at)
+                else:
+                    sealed, at = self._seal(branch, at, request)
+                    if not sealed and not announced:
+                        announced = True
+                        self._records.announce(branch, Announcement(request, since))
         finally:
             if announced:
                 with suppress(StorageError):  # who seals next cleans up
@@ -77,7 +83,7 @@ class Committer:
     def finish(self, branch: str, at: BranchAt) -> BranchAt:
         """Build what is sealed and publish it, or find that another has; return the branch as it is then."""
         began = at.record
-        built = build(began, self._contents, self._records.staged)
+        built = build(began, self._contents, self._records.staged, self._reaches)
         self._contents.write(built.records)
         stay, leave = kept(began.done, built.answers, BRANCH_ANSWERS_KEPT)
         self._let_go(branch, leave)
@@ -92,19 +98,22 @@ class Committer:
     def _seal(self, branch: str, at: BranchAt, request: Request) -> tuple[bool, BranchAt]:
         """Put a request on the list of the branch as it was read, and with it all that are announced."""
         waiting = [request]
+        known = {request.id, *requests_in(at.record)}
         for found in self._records.announced(branch):
             other = found.request
-            if other.id == request.id or place(at.record, other.id) is not Place.UNKNOWN:
+            if other.id in known:
                 continue
             if self._answered(branch, at, other, found.since) is None:
                 waiting.append(other)
             else:
                 self._records.withdraw(branch, other.id)  # its committer was killed, or the network slow
         token = new_token()
-        record = seal(at.record, waiting, token)
+        # Read after the branch: whoever begins an epoch later finds the record, and changes it.
+        epoch = self._records.epoch().number if at.record.epoch == EPOCH_UNSET else at.record.epoch
+        record = seal(at.record, waiting, token, epoch)
         while len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and len(waiting) > 1:
             waiting = waiting[: len(waiting) // 2]
-            record = seal(at.record, waiting, token)
+            record = seal(at.record, waiting, token, epoch)
         if len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and at.record.sealed:
             return False, self.finish(branch, at)
         return self._records.swap(
@@ -136,9 +145,9 @@ class Committer:
                 self._records.record_answer(branch, answer)
             self._records.unstage(answer.token)
 
-    def _look_again(self, branch: str, polls: int) -> BranchAt:
-        time.sleep(min(COMMIT_POLL_MAX_S, COMMIT_POLL_FIRST_S * 2**polls))
-        return self._records.read(branch)
+    def _look_again(self, branch: str, at: BranchAt, looks: int) -> BranchAt:
+        time.sleep(min(COMMIT_POLL_MAX_S, COMMIT_POLL_FIRST_S * 2 ** min(looks, 16)))
+        return self._records.read(branch, at)
 
     def _commit(self, commit_id: str) -> Commit:
         return self._contents.read(Commit, commit_id)

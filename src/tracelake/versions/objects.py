@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.limits import COMMIT_OBJECTS_AT_ONCE, COMMIT_RECORDS_CACHED
-from tracelake.storage import ObjectStore
+from tracelake.limits import COMMIT_RECORDS_CACHED
+from tracelake.storage import ObjectStore, create_all
 from tracelake.versions.model import (
     ChangeSet,
     Commit,
@@ -32,22 +31,27 @@ ContentT = TypeVar("ContentT", Commit, Metarange, Range, ChangeSet)
 Content = Commit | Metarange | Range | ChangeSet
 
 
+def folder_of(kind: type[Content]) -> str:
+    """Return where records of a kind are, each as `<id>.json`."""
+    return f"{VERSIONS}{_KINDS[kind]}/"
+
+
 def path_of(kind: type[Content], record_id: str) -> str:
     """Return the path of the object that holds a record."""
-    return f"{VERSIONS}{_KINDS[kind]}/{record_id}.json"
+    return f"{folder_of(kind)}{record_id}.json"
 
 
-COMMITS: Final = f"{VERSIONS}{_KINDS[Commit]}/"
-"""Where commits are, each as `<id>.json`."""
+COMMITS: Final = folder_of(Commit)
+FILES: Final = "files/"
+"""Where files are, each named by the SHA-256 of its bytes. They are written by `put`, never by `create`: one that
+is written again is new again, and garbage collection leaves it."""
 
 
 class Contents:
     """Reads and writes records by id. Threads may share one; it remembers what it read or wrote last."""
 
-    def __init__(self, objects: ObjectStore, *, at_once: int = COMMIT_OBJECTS_AT_ONCE) -> None:
-        """Use an object store; up to `at_once` objects are written at the same time."""
+    def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
-        self._at_once = at_once
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[type, str], Content] = OrderedDict()
 
@@ -71,12 +75,11 @@ class Contents:
 
     def write(self, records: Mapping[str, Content]) -> None:
         """Write records under their ids; they are durable on return. What is there already stays."""
-        if len(records) > 1 and self._at_once > 1:
-            with ThreadPoolExecutor(min(self._at_once, len(records))) as threads:
-                list(threads.map(lambda item: self._write(*item), records.items()))
-            return
+        create_all(
+            self._objects, {path_of(type(made), made_id): to_bytes(made) for made_id, made in records.items()}
+        )
         for record_id, record in records.items():
-            self._write(record_id, record)
+            self._remember(record_id, record)
 
     def find(self, beginning: str, at_most: int) -> list[str]:
         """Return the ids of commits that begin so, `at_most` of them."""
@@ -86,10 +89,6 @@ class Contents:
             if len(found) == at_most:
                 break
         return found
-
-    def _write(self, record_id: str, record: Content) -> None:
-        self._objects.create(path_of(type(record), record_id), to_bytes(record))
-        self._remember(record_id, record)
 
     def _remember(self, record_id: str, record: Content) -> None:
         with self._lock:

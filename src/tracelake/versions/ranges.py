@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -17,7 +17,7 @@ from typing import Final
 
 from tracelake.versions.model import Changes, Range, RangeRef, Reference, content_id, to_bytes
 
-ENTRIES_MEAN: Final = 1_000
+ENTRIES_MEAN: Final = 256
 """Entries of a range, on average."""
 ENTRIES_MAX: Final = 8 * ENTRIES_MEAN
 """A longer run of entries without such a path is cut here: one in three thousand is."""
@@ -41,12 +41,15 @@ def is_last(path: str) -> bool:
     return int.from_bytes(digest, "big") % ENTRIES_MEAN == 0
 
 
-def split(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
-    """Cut entries in order of path into runs; the last may end at a path after which none ends."""
+def split(entries: Iterable[Entry], inside: Container[str] = ()) -> Iterator[tuple[Entry, ...]]:
+    """Cut entries in order of path into runs; the last may end at a path after which none ends.
+
+    No range ends after the paths `inside`: they are known, and not asked again.
+    """
     run: list[Entry] = []
     for entry in entries:
         run.append(entry)
-        if len(run) == ENTRIES_MAX or is_last(entry[0]):
+        if len(run) == ENTRIES_MAX or (entry[0] not in inside and is_last(entry[0])):
             yield tuple(run)
             run = []
     if run:
@@ -79,7 +82,8 @@ def changed(
             entries += _applied(_entries(ranges[at : at + 1], read), more)
             at += 1
         kept = {(ref.first, ref.last, ref.entries): ref for ref in old}
-        for run in split(entries):
+        inside = {path for ref in old for path, _ in read(ref.id).entries[:-1]}
+        for run in split(entries, inside):
             same = kept.get((run[0][0], run[-1][0], len(run)))
             if same is not None and read(same.id).entries == run:
                 result.append(same)

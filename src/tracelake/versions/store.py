@@ -73,7 +73,6 @@ class Repository(Commits):
         key_value: KeyValueStore,
         objects: ObjectStore,
         *,
-        at_once: int = 1,
         patience_polls: int = COMMIT_PATIENCE_POLLS,
     ) -> None:
         """Open a repository.
@@ -81,11 +80,12 @@ class Repository(Commits):
         Args:
             key_value: where branches and tags are.
             objects: where commits are.
-            at_once: objects that are written at the same time, by threads.
             patience_polls: see `Committer`.
         """
-        super().__init__(key_value, Contents(objects, at_once=at_once))
-        self._committer = Committer(self._records, self._contents, patience_polls=patience_polls)
+        super().__init__(key_value, Contents(objects))
+        self._committer = Committer(
+            self._records, self._contents, self.reaches, patience_polls=patience_polls
+        )
         self._staging = Staging(self._records, self)
 
     # Branches
@@ -109,10 +109,12 @@ class Repository(Commits):
             raise UsageError(f"{name!r} is a tag; take another name for the branch.")
         at = self._records.read(name)
         token = new_token()
-        made = at.is_absent and self._records.swap(
-            name, at, Branch(commit_id, token), is_mine=lambda found: found.staging == token
-        )
-        if not made or not made[0]:
+        made = at.is_absent
+        if made:
+            with self._kept(commit_id):
+                record = Branch(uuid.uuid4().hex, commit_id, token)
+                made, _ = self._records.swap(name, at, record, is_mine=lambda found: found.staging == token)
+        if not made:
             raise UsageError(f"there is a branch {name!r} already; take another name, or delete it first.")
 
     def delete_branch(self, name: str, *, force: bool = False) -> None:
@@ -319,6 +321,10 @@ def _refused(branch: str, answer: Answer) -> TracelakeError:
         return NothingToCommitError(branch, answer.commit)
     if answer.refusal == Refusal.GONE:
         return RefNotFoundError(f"branch {branch} was deleted; nothing was committed.")
+    if answer.refusal == Refusal.UNREACHABLE:
+        return RefNotFoundError(
+            f"branch {branch}: nothing was committed: {' '.join(answer.detail)} any more."
+        )
     return DamageError(f"branch {branch}: nothing was committed: {' '.join(answer.detail)}")
 
 

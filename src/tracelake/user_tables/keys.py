@@ -1,0 +1,207 @@
+"""Comparing keys: which rows of a write lose, and which stored rows go.
+
+Keys are compared for some buckets at a time, so memory is bounded. Of stored rows only keys are read, from parts
+whose range of keys meets that of a piece. Where a key is found, the row is compared with the stored one, which
+may be the same: columns of fixed width first, because they are quick to read and nearly always tell, and all
+others only for rows that are still equal then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from tracelake.limits import COMPARED_KEYS_MAX
+from tracelake.predicates import overlap
+from tracelake.scan import Scan, check_parts, connection
+from tracelake.shards.buckets import Numbers
+from tracelake.shards.model import Part
+from tracelake.shards.rows import ROW_ID, literal, lost_rows, quoted
+from tracelake.storage import LocalFiles
+from tracelake.user_tables.spec import TableSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What becomes of a write: places of rows in a piece, by its path, that are not taken; ids of stored rows
+    that go, in order, by bucket."""
+
+    lost: dict[str, Numbers] = field(default_factory=dict)
+    gone: dict[int, Numbers] = field(default_factory=dict)
+
+
+def compare(
+    files: LocalFiles, spec: TableSpec, rows: Sequence[Part], deleted: Sequence[Part], stored: Scan
+) -> Outcome:
+    """Compare staged pieces with one another and with what is stored, by key. Raises DamageError."""
+    check_parts(files, (*rows, *deleted))
+    outcome = Outcome()
+    for buckets in _at_once((*rows, *deleted)):
+        pieces = [part for part in rows if part.bucket in buckets]
+        tombs = [part for part in deleted if part.bucket in buckets]
+        here = stored.of_parts(
+            part
+            for part in stored.snapshot.for_buckets(buckets).parts
+            if _may_meet(part, (*pieces, *tombs), spec.key)
+        )
+        here.check(files)
+        with connection() as db:
+            _Comparison(db, files, spec, pieces, tombs, here).into(outcome)
+    return outcome
+
+
+def _at_once(pieces: Sequence[Part]) -> Iterator[set[int]]:
+    """Yield buckets whose keys are compared together."""
+    rows: dict[int, int] = {}
+    for piece in pieces:
+        rows[piece.bucket] = rows.get(piece.bucket, 0) + piece.rows
+    buckets, keys = set[int](), 0
+    for bucket, count in sorted(rows.items()):
+        if buckets and keys + count > COMPARED_KEYS_MAX:
+            yield buckets
+            buckets, keys = set(), 0
+        buckets.add(bucket)
+        keys += count
+    if buckets:
+        yield buckets
+
+
+def _may_meet(part: Part, pieces: Sequence[Part], key: Sequence[str]) -> bool:
+    """Whether a stored part can hold the key of a row of some piece, by the ranges of both."""
+    return any(
+        piece.bucket == part.bucket
+        and all(overlap(part.ranges.get(column), piece.ranges.get(column)) for column in key)
+        for piece in pieces
+    )
+
+
+class _Comparison:
+    """The comparison of some buckets. A staged row is told by its piece, as a number, and its place there."""
+
+    def __init__(
+        self,
+        db: duckdb.DuckDBPyConnection,
+        files: LocalFiles,
+        spec: TableSpec,
+        pieces: Sequence[Part],
+        tombs: Sequence[Part],
+        stored: Scan,
+    ) -> None:
+        self._db = db
+        self._files = files
+        self._spec = spec
+        self._pieces = pieces
+        self._tombs = tombs
+        self._stored = stored
+        self._key = _names(spec.key)
+
+    def into(self, outcome: Outcome) -> None:
+        """Add to the outcome."""
+        self._load_keys()
+        lost = [self._beaten()]
+        found = self._db.sql(f"""
+            select piece, place, bucket, {ROW_ID.name} from ({self._held(self._stored, self._spec.key)})
+            join incoming using ({self._key})
+        """).to_arrow_table()
+        same = self._same(found)
+        lost.append(same)
+        gone = found.filter(pa.array(~np.isin(found[ROW_ID.name].to_numpy(), same[ROW_ID.name].to_numpy())))
+        for bucket, ids in _grouped(gone["bucket"].to_numpy(), gone[ROW_ID.name].to_numpy()):
+            outcome.gone[bucket] = ids
+        pieces, places = (
+            np.concatenate([rows[name].to_numpy() for rows in lost]) for name in ("piece", "place")
+        )
+        for piece, where in _grouped(pieces, places):
+            outcome.lost[self._pieces[piece].path] = where
+
+    def _load_keys(self) -> None:
+        """Make table `incoming`: keys of rows with their places, and of deletions without."""
+        branches = []
+        if self._pieces:
+            branches.append(self._staged(self._pieces, self._spec.key))
+        if self._tombs:
+            keys = f"select distinct on ({self._key}) * from ({self._staged(self._tombs, self._spec.key)})"
+            unless = f"anti join ({branches[0]}) using ({self._key})" if branches else ""
+            branches.append(f"select * replace (null::bigint as piece) from ({keys}) {unless}")
+        self._db.execute(f"create temp table incoming as {' union all by name '.join(branches)}")
+
+    def _beaten(self) -> pa.Table:
+        """Return the places of rows whose key has a greater row in the write, and take them out of `incoming`."""
+        self._db.execute(f"""
+            create temp table repeated as
+            select {self._key} from incoming group by {self._key} having count(*) > 1
+        """)
+        names = self._spec.schema.names
+        beaten = (
+            self._db.sql(f"""
+            select piece, place from (
+                select piece, place,
+                    row_number() over (partition by {self._key} order by row({_names(names)}) desc, piece) as rank
+                from ({self._staged(self._pieces, names)}) semi join repeated using ({self._key})
+            ) where rank > 1
+        """).to_arrow_table()
+            if self._count("repeated")
+            else _NO_PLACES
+        )
+        if len(beaten):
+            self._db.register("beaten", beaten)
+            self._db.execute(
+                "delete from incoming i using beaten b where i.piece = b.piece and i.place = b.place"
+            )
+        return beaten
+
+    def _same(self, found: pa.Table) -> pa.Table:
+        """Return those of the found rows that are stored just so."""
+        same = found.filter(found["piece"].is_valid())
+        kinds = self._spec.schema
+        others = [name for name in kinds.names if name not in self._spec.key]
+        quick = [name for name in others if pa.types.is_primitive(kinds.field(name).type)]
+        for columns in (quick, [name for name in others if name not in quick]):
+            if not columns or not len(same):
+                continue
+            ids = np.sort(same[ROW_ID.name].to_numpy())
+            parts = self._stored.snapshot.parts
+            stored = self._stored.of_parts(part for part in parts if lost_rows(part, {part.bucket: ids}))
+            equal = " and ".join(f"i.{name} is not distinct from s.{name}" for name in map(quoted, columns))
+            self._db.register("same", same)
+            same = self._db.sql(f"""
+                select same.* from same join ({self._held(stored, columns)}) s using ({ROW_ID.name})
+                join ({self._staged(self._pieces, columns)}) i using (piece, place) where {equal}
+            """).to_arrow_table()
+            self._db.unregister("same")
+        return same
+
+    def _count(self, table: str) -> int:
+        ((count,),) = self._db.execute(f"select count(*) from {table}").fetchall()
+        return int(count)
+
+    def _held(self, stored: Scan, columns: Sequence[str]) -> str:
+        return f"select {_names(columns)}, {ROW_ID.name} from ({stored.sql(self._files, [ROW_ID.name])})"
+
+    def _staged(self, pieces: Sequence[Part], columns: Sequence[str]) -> str:
+        paths = ", ".join(literal(self._files.file(piece.path)) for piece in pieces)
+        buckets = ", ".join(str(piece.bucket) for piece in pieces)
+        return f"""
+            select {_names(columns)}, file_index::bigint as piece, file_row_number::bigint as place,
+                ([{buckets}]::bigint[])[piece + 1] as bucket
+            from read_parquet([{paths}], hive_partitioning = false)
+        """
+
+
+_NO_PLACES = pa.table({"piece": pa.array([], pa.int64()), "place": pa.array([], pa.int64())})
+
+
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(map(quoted, columns))
+
+
+def _grouped(groups: Numbers, values: Numbers) -> Iterator[tuple[int, Numbers]]:
+    """Yield (group, its values in order) for each group."""
+    order = np.lexsort((values, groups))
+    groups, values = groups[order], values[order]
+    found, starts = np.unique(groups, return_index=True)
+    yield from zip(map(int, found), np.split(values, starts)[1:], strict=True)
