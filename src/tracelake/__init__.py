@@ -12,7 +12,9 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from tracelake._errors import (
+    ConflictError,
     DamageError,
+    DatasetNotFoundError,
     DecodeError,
     ExpiredError,
     IndeterminateError,
@@ -21,6 +23,7 @@ from tracelake._errors import (
     LakeNotFoundError,
     LimitError,
     NotFoundError,
+    NothingToCommitError,
     QueryError,
     RefNotFoundError,
     SourceChangedError,
@@ -31,12 +34,18 @@ from tracelake._errors import (
 )
 from tracelake.pipeline.progress import Progress
 from tracelake.records import (
+    AddReport,
     BadInput,
+    BranchInfo,
     CommitInfo,
+    DatasetInfo,
+    EntryChange,
+    ExportReport,
     Finding,
     Hit,
     InboxInfo,
     IngestReport,
+    MergeConflict,
     Problem,
     ReplicaInfo,
     TableInfo,
@@ -45,7 +54,10 @@ from tracelake.records import (
 )
 
 if _TYPE_CHECKING:
+    from tracelake.branch import Branch
     from tracelake.changes import Changes
+    from tracelake.datasets.dataset import Dataset
+    from tracelake.datasets.model import Example
     from tracelake.lake import Lake, init, open
     from tracelake.pipeline.continuous import InboxPipeline
     from tracelake.table import Table
@@ -53,12 +65,22 @@ if _TYPE_CHECKING:
 __version__ = _version("tracelake")
 
 __all__ = [
+    "AddReport",
     "BadInput",
+    "Branch",
+    "BranchInfo",
     "Changes",
     "CommitInfo",
+    "ConflictError",
     "DamageError",
+    "Dataset",
+    "DatasetInfo",
+    "DatasetNotFoundError",
     "DecodeError",
+    "EntryChange",
+    "Example",
     "ExpiredError",
+    "ExportReport",
     "Finding",
     "Hit",
     "InboxInfo",
@@ -70,7 +92,9 @@ __all__ = [
     "LakeExistsError",
     "LakeNotFoundError",
     "LimitError",
+    "MergeConflict",
     "NotFoundError",
+    "NothingToCommitError",
     "Problem",
     "Progress",
     "QueryError",
@@ -90,7 +114,10 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Branch": "branch",
     "Changes": "changes",
+    "Dataset": "datasets.dataset",
+    "Example": "datasets.model",
     "InboxPipeline": "pipeline.continuous",
     "Lake": "lake",
     "Table": "table",

@@ -6,6 +6,7 @@ TracelakeError
 │   ├── LakeExistsError        a lake is there already
 │   ├── RefNotFoundError       no such branch, tag or commit
 │   ├── TableNotFoundError     no such table
+│   ├── DatasetNotFoundError   no such dataset
 │   ├── NothingToCommitError   a commit would change nothing
 │   ├── ConflictError          two commits changed the same entries
 │   └── QueryError             a search, filter or SQL text that does not parse
@@ -45,6 +46,10 @@ class RefNotFoundError(UsageError):
 
 class TableNotFoundError(UsageError):
     """No such table."""
+
+
+class DatasetNotFoundError(UsageError):
+    """No such dataset."""
 
 
 class NothingToCommitError(UsageError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import tomllib
 from typing import Final
 
@@ -30,6 +31,8 @@ class Settings(BaseSettings):
     """Directory or URL of the lake; a relative one counts from the current directory."""
     metadata: str | None = None
     """URL of the key-value store of the lake's metadata, where that is not where its `lake.json` says."""
+    committer: str | None = None
+    """Who commits, for commits that people make; the name of the user by default."""
 
     @classmethod
     def settings_customise_sources(
@@ -72,3 +75,17 @@ def find_metadata(explicit: str | None = None) -> str | None:
     Raises UsageError where the settings cannot be read.
     """
     return explicit or load_settings().metadata
+
+
+def find_committer(explicit: str | None = None) -> str:
+    """Return who commits: `explicit`, else the setting, else the user of this process, else `unknown`.
+
+    Raises UsageError where the settings cannot be read.
+    """
+    named = explicit or load_settings().committer
+    if named:
+        return named
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container may run as a user without a name
+        return "unknown"

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from tracelake._errors import UsageError
 from tracelake._settings import find_lake, find_metadata
+from tracelake.lake_branches import LakeBranches
+from tracelake.lake_datasets import LakeDatasets
 from tracelake.lake_tables import LakeTables
 from tracelake.lake_upkeep import LakeUpkeep
 from tracelake.limits import BUCKETS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
@@ -27,7 +29,6 @@ from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.report import report_of
 from tracelake.place import Stores, cache_directory, make_lake, open_lake, shown
 from tracelake.records import (
-    CommitInfo,
     Hit,
     InboxInfo,
     IngestReport,
@@ -43,7 +44,7 @@ from tracelake.tracking.inbox import inbox_info
 from tracelake.verify import Verifier
 from tracelake.versions.model import Reference
 from tracelake.versions.store import Repository
-from tracelake.view import View
+from tracelake.view import View, named_by
 
 
 def init(
@@ -86,7 +87,7 @@ def open(place: str | os.PathLike[str] | None = None, *, metadata: str | None = 
     return Lake(open_lake(found, find_metadata(metadata)))
 
 
-class Lake(LakeTables, LakeUpkeep):
+class Lake(LakeBranches, LakeDatasets, LakeTables, LakeUpkeep):
     """One lake. Threads may share it; `close` it, or use it in a `with` block."""
 
     def __init__(self, stores: Stores) -> None:
@@ -236,8 +237,10 @@ class Lake(LakeTables, LakeUpkeep):
         head = self._commit_of(at)
         view = self._view
         if view is None or view[0] != head or view[1].is_old:
-            entries = {} if head is None else self._repository.entries(head)
-            view = (head, View(entries, self.stores, self.config.buckets, self._cache, head))
+            view = (
+                head,
+                View(named_by(self._repository, head), self.stores, self.config.buckets, self._cache, head),
+            )
             self._view = view
         return view[1]  # not self._view, which another thread may have changed
 
@@ -271,45 +274,6 @@ class Lake(LakeTables, LakeUpkeep):
         """Return all spans of a trace, by its id or the unique beginning of it. Raises NotFoundError."""
         return self.view(at).trace(trace_id)
 
-    def log(self, ref: str = "main", limit: int | None = None) -> list[CommitInfo]:
-        """Return commits, newest first."""
-        head = self._commit_of(ref)
-        return [] if head is None else list(self._log(head, limit))
-
-    def tag(self, name: str, ref: str = "main") -> str:
-        """Give a commit a name that never moves; return its id.
-
-        Raises UsageError for a name that is taken or no name, RefNotFoundError for a commit that is not there.
-        """
-        commit_id = self._repository.resolve(ref)
-        self._repository.tag(name, commit_id)
-        return commit_id
-
-    def tags(self) -> dict[str, str]:
-        """Return the commit id of each tag, by name."""
-        return self._repository.tags()
-
-    def delete_tag(self, name: str) -> None:
-        """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
-        self._repository.delete_tag(name)
-
-    def _commit_of(self, ref: str) -> str | None:
-        """Return the commit that a reference names; None for `main` of an empty lake. Raises RefNotFoundError."""
-        return self._repository.head() if ref == "main" else self._repository.resolve(ref)
-
-    def _log(self, head: str, limit: int | None) -> Iterator[CommitInfo]:
-        for number, (commit_id, commit) in enumerate(self._repository.log(head)):
-            if limit is not None and number >= limit:
-                return
-            yield CommitInfo(
-                commit_id,
-                commit.parents,
-                commit.message,
-                commit.committer,
-                commit.created_at,
-                commit.metadata,
-            )
-
     def verify(self, progress: OnProgress | None = None) -> VerifyReport:
         """Read everything again and compare it: commits, journal, parts, index, and tables with one another."""
         return Verifier(self._key_value, self.objects, self.config.buckets, self.view).run(progress or silent)
@@ -318,8 +282,7 @@ class Lake(LakeTables, LakeUpkeep):
         return self._executor_for(None, executor) or self._spark(None)
 
     def _entries_at(self, ref: str) -> dict[str, Reference]:
-        head = self._commit_of(ref)
-        return {} if head is None else self._repository.entries(head)
+        return named_by(self._repository, self._commit_of(ref))
 
     def _forget_view(self) -> None:
         self._view = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Final
 
 from tracelake._errors import RefNotFoundError
 from tracelake.limits import EPOCH_MIN_S
@@ -16,7 +17,11 @@ from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.files import FileObjectStore
 from tracelake.user_tables.spec import read_spec
 from tracelake.user_tables.write import Stores, finish_writes
+from tracelake.versions.collect import RepositoryCollector
 from tracelake.versions.model import Reference, TableAt
+
+VERSIONS_LINE: Final = "commits and files"
+"""What stands in the place of a table's name where a report is of no table."""
 
 
 class LakeUpkeep(ABC):
@@ -64,12 +69,13 @@ class LakeUpkeep(ABC):
         return reports
 
     def gc(self, *, dry_run: bool = False, epoch_min_s: float = EPOCH_MIN_S) -> list[GcReport]:
-        """Delete what nobody can name any more, of each table. Safe beside readers and writers.
+        """Delete what nobody can name any more, of each table and of commits. Safe beside readers and writers.
 
         A write to a table of the user that was killed just before its commit is committed first.
         What compaction replaced goes as soon as no reader holds a lease on it. Objects of writers that were
         killed go at the third collection after they were written, each at least `epoch_min_s` seconds after
-        the one before: a writer that takes longer from its first upload to its append has to upload again.
+        the one before: a writer that takes longer from its first upload to its append has to upload again. So do
+        commits that no branch or tag leads to, and files that only they name: the last report is of them.
 
         Args:
             dry_run: delete nothing, and report what would be deleted now.
@@ -79,10 +85,13 @@ class LakeUpkeep(ABC):
             finish_writes(self.stores)
             if isinstance(self.objects, FileObjectStore):
                 self.objects.sweep_temporaries()
-        return [
+        reports = [
             collect(shard, self._key_value, self.objects, epoch_min_s, dry_run=dry_run)
             for shard, _ in self._maintained()
         ]
+        versions = RepositoryCollector(self._key_value, self.objects)
+        collected = versions.collect(grace_s=epoch_min_s, dry_run=dry_run)
+        return [*reports, GcReport(VERSIONS_LINE, 0, collected.objects, collected.size_bytes, 0)]
 
     def _maintained(self) -> list[tuple[Shard, tuple[str, ...]]]:
         """Return the shard of each table, and the columns that sort its rows."""

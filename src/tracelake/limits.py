@@ -109,6 +109,18 @@ STAGING_READ_TRIES_MAX: Final = 10
 BRANCH_ANSWERS_KEPT: Final = 32
 """Answers that stay in the record of a branch, at least."""
 
+# Datasets
+DATASET_ADD_MAX: Final = 10_000
+"""Examples that one call adds to a dataset, at most."""
+DATASET_LOOKUP_SPANS: Final = 500
+"""Spans whose texts are in memory together while they become examples."""
+FILES_AT_ONCE: Final = 16
+"""Files of entries, such as examples, that one call reads or writes at the same time."""
+FILES_READ_AHEAD: Final = 64
+"""Files that are in memory before they are asked for."""
+EXPORT_BATCH_EXAMPLES: Final = 1_000
+"""Examples of one Arrow batch, and of one row group of an export as Parquet."""
+
 # Server
 INBOX_QUEUE_MAX_REQUESTS: Final = 1_000
 """Requests that wait for the next inbox segment; beyond that the answer is 503."""
@@ -161,7 +173,7 @@ SYNCED_DIRECTORIES_MAX: Final = 10_000
 TEMPORARY_FILE_AGE_MAX_S: Final = 24 * 3600.0
 """A temporary file that is older was left behind by a killed writer."""
 STORE_CONNECT_TIMEOUT_S: Final = 10.0
-"""How long a connection to PostgreSQL or an object store may take to come about, or to be free."""
+"""How long a connection to PostgreSQL or an object store may take to come about."""
 STORE_TRIES_MAX: Final = 6
 """Requests to a store across a network for one operation, before it is given up."""
 STORE_TRIES_TIMEOUT_S: Final = 120.0
@@ -178,6 +190,8 @@ POSTGRES_LOCK_TIMEOUT_S: Final = 10.0
 """How long a statement may wait for a lock."""
 POSTGRES_REPLY_TIMEOUT_S: Final = 30.0
 """How long this side waits for a reply: longer than the server may work on it."""
+POSTGRES_TURN_TIMEOUT_S: Final = 35.0
+"""How long a thread waits for one of the connections to be free: longer than who has it waits for a reply."""
 OBJECT_REQUEST_TIMEOUT_S: Final = 120.0
 """One request to an object store, with its body."""
 OBJECTS_CREATED_AT_ONCE: Final = 16

@@ -182,6 +182,94 @@ class CommitInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchInfo:
+    """One branch."""
+
+    name: str
+    head: str | None
+    """Its newest commit; None for `main` of an empty lake."""
+    protected: bool
+    staged: int
+    """Entries that are staged and not committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryChange:
+    """An entry of which two commits, or a commit and what is staged, name something else.
+
+    `before` and `after` are what is named, as docs/reference/formats.md describes references; None for nothing.
+    """
+
+    path: str
+    before: Row | None
+    after: Row | None
+
+    @property
+    def change(self) -> str:
+        """Whether it was `added`, `removed` or `changed`."""
+        if self.before is None:
+            return "added"
+        return "removed" if self.after is None else "changed"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types, with `change`."""
+        return {"path": self.path, "change": self.change, "before": self.before, "after": self.after}
+
+
+@dataclass(frozen=True, slots=True)
+class MergeConflict:
+    """An entry that both sides of a merge changed, each in its own way: what it was, and what each names."""
+
+    path: str
+    base: Row | None
+    ours: Row | None
+    theirs: Row | None
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetInfo:
+    """One dataset at one commit, and on a branch what is staged besides."""
+
+    name: str
+    description: str
+    examples: int
+    """Those that are committed."""
+    staged: int
+    """Examples that are staged: to be added, changed or removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddReport:
+    """What became of spans that were added to a dataset."""
+
+    dataset: str
+    branch: str
+    added: int
+    replaced: int
+    """Examples that were there, and now have the span's newest input and output."""
+    known: int
+    """Spans whose example was there, and stays as it is."""
+    empty: int
+    """Spans with neither input nor output: they make no example."""
+    commit: str | None
+    """The commit that has them; None where they are staged."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """A dataset that was written to a file."""
+
+    dataset: str
+    commit: str | None
+    """The commit whose examples they are; None where there is none yet."""
+    path: str
+    format: str
+    """jsonl | parquet"""
+    examples: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """All spans of one trace, and its row of table `traces`."""
 

@@ -27,6 +27,8 @@ from tracelake.table import Origin, Table
 from tracelake.user_tables.spec import read_spec
 from tracelake.user_tables.write import Stores
 from tracelake.versions.model import IndexAt, Reference, TableAt
+from tracelake.versions.ranges import below
+from tracelake.versions.store import Repository
 
 SCHEMAS: Final = {"spans": SPANS_TABLE, "traces": TRACES}
 _TABLES: Final = "tables/"
@@ -197,6 +199,14 @@ class View:
                     )
                 )
         return hits
+
+
+def named_by(repository: Repository, commit_id: str | None) -> dict[str, Reference]:
+    """Return the indexes and tables that a commit names; datasets beside them may have a million entries."""
+    folders = ("indexes", "tables") if commit_id else ()
+    return {
+        path: named for folder in folders for path, named in repository.scan(commit_id or "", *below(folder))
+    }
 
 
 def to_rows(table: pa.Table) -> list[Row]:

@@ -172,7 +172,7 @@ def test_stop_ends_after_the_transaction_under_way(lake: Lake, monkeypatch: pyte
 
 def test_a_postgresql_that_stops_and_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the server is away the replica says that it is stuck and why; then it goes on without a restart."""
-    monkeypatch.setattr(limits, "STORE_CONNECT_TIMEOUT_S", 4.0)
+    monkeypatch.setattr(limits, "POSTGRES_TURN_TIMEOUT_S", 4.0)
     server = PostgresServer()
     try:
         with closing(open_key_value(server.url(server.new_schema()))) as records:

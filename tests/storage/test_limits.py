@@ -94,5 +94,9 @@ def test_postgres_limits_are_set(postgres: PostgresServer) -> None:
     }
     assert float(parameters["connect_timeout"]) == limits.STORE_CONNECT_TIMEOUT_S
     assert (
-        limits.POSTGRES_LOCK_TIMEOUT_S < limits.POSTGRES_STATEMENT_TIMEOUT_S < limits.POSTGRES_REPLY_TIMEOUT_S
+        limits.POSTGRES_LOCK_TIMEOUT_S
+        < limits.POSTGRES_STATEMENT_TIMEOUT_S
+        < limits.POSTGRES_REPLY_TIMEOUT_S
+        < limits.POSTGRES_TURN_TIMEOUT_S
+        < limits.DOCTOR_CHECK_TIMEOUT_S
     )

@@ -157,6 +157,42 @@ def test_postgres_lock_that_cannot_be_had(postgres: PostgresServer, monkeypatch:
     other.close()
 
 
+def test_postgres_lock_that_is_given_back(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that is held for longer than a statement may wait, and then given back, costs the writer time only."""
+    monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", 0.1)
+    schema = postgres.new_schema()
+    table, other = PostgresKeyValueStore(postgres.url(schema)), PostgresKeyValueStore(postgres.url(schema))
+    held = threading.Event()
+
+    def hold() -> None:
+        with other._pool.connection() as connection, connection.transaction():
+            connection.execute("LOCK TABLE tracelake_records IN SHARE MODE")
+            held.set()
+            threading.Event().wait(0.3)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    assert isinstance(table.set_if("p", "k", b"v", ABSENT), Done)
+    holder.join()
+    table.close()
+    other.close()
+
+
+def test_postgres_connections_that_are_all_taken(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who finds all connections taken waits for a turn, longer than a new connection may take to come about."""
+    monkeypatch.setattr(limits, "STORE_CONNECT_TIMEOUT_S", 2.0)
+    store = PostgresKeyValueStore(postgres.url(postgres.new_schema()), connections_max=1)
+    taken = store._pool.getconn()
+    back = threading.Timer(2.5, store._pool.putconn, (taken,))
+    back.start()
+    assert store.get("p", "k") is None
+    back.join()
+    store.close()
+
+
 def test_postgres_killed_in_the_middle_of_traffic() -> None:
     """Killed and started again twice under writers: every acknowledged write is there, each at most once."""
     server = PostgresServer()
@@ -262,6 +298,16 @@ def test_bucket_records_survive_cuts(bucket: Cuttable, cut: Cut) -> None:
     bucket.proxy.cut(cut, b"PUT /tests")
     assert isinstance(store.delete_if("p", "k", second.version), Done)
     assert store.get("p", "k") is None
+
+
+def test_bucket_scan_passes_over_what_is_no_record(bucket: Cuttable) -> None:
+    """A server may list the file under which it receives an object that is not there yet."""
+    url = bucket.url()
+    records = BucketKeyValueStore(url)
+    records.set("p", "k", b"v")
+    path = record_path("p", "k")
+    BucketObjectStore(url).put(f"{path.rpartition('/')[0]}/.k61.received.17", b"half")
+    assert [entry.key for entry in records.scan("p")] == ["k"]
 
 
 def test_bucket_write_that_was_replaced_before_it_was_read_back(bucket: Cuttable) -> None:

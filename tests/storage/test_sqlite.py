@@ -173,6 +173,8 @@ def test_lock_that_cannot_be_had(store: Faulty) -> None:
     version = store.set("p", "k", b"v")
     other = sqlite3.connect(store._path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
+    assert isinstance(store.set_if("p", "k", b"w", ABSENT), Conflict), "who has lost anyway waits for no lock"
+    assert isinstance(store.delete_if("p", "k", "another"), Conflict)
     for write in (lambda: store.set("p", "k", b"w"), lambda: store.set_if("p", "k", b"w", version)):
         with pytest.raises(StorageError, match="locked") as raised:
             write()

@@ -13,8 +13,19 @@ import sys
 
 import typer
 
-from tracelake._errors import TracelakeError, UsageError
-from tracelake.cli import data, lakes, maintenance, pipelines, queries, servers, tags
+from tracelake._errors import ConflictError, TracelakeError, UsageError
+from tracelake.cli import (
+    branches,
+    data,
+    datasets,
+    history,
+    lakes,
+    maintenance,
+    pipelines,
+    queries,
+    servers,
+    tags,
+)
 from tracelake.cli.output import print_error
 
 app = typer.Typer(
@@ -30,7 +41,10 @@ app.add_typer(pipelines.app)
 app.add_typer(queries.app)
 app.add_typer(servers.app)
 app.add_typer(maintenance.app)
+app.add_typer(branches.app)
+app.add_typer(history.app)
 app.add_typer(tags.app)
+app.add_typer(datasets.app)
 
 
 def main() -> None:
@@ -53,7 +67,8 @@ def run(args: list[str]) -> int:
         print_error(error.format_message() + hint, kind="UsageError", as_json=as_json)
         return error.exit_code
     except TracelakeError as error:
-        print_error(str(error), kind=type(error).__name__, as_json=as_json)
+        paths = {"paths": error.paths} if isinstance(error, ConflictError) else {}
+        print_error(str(error), kind=type(error).__name__, as_json=as_json, **paths)
         return 2 if isinstance(error, UsageError) else 1
     except BrokenPipeError:
         # Nobody reads any more. Without this, the interpreter complains when it flushes at exit.

@@ -34,6 +34,17 @@ AtOption: TypeAlias = Annotated[
         "transaction), or the beginning of a commit's id.",
     ),
 ]
+BranchOption: TypeAlias = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch.")]
+MessageOption: TypeAlias = Annotated[
+    str | None, typer.Option("--message", "-m", help="What the commit says.", show_default=False)
+]
+CommitterOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Who commits; else TRACELAKE_COMMITTER, else tracelake.toml, else the name of the user.",
+        show_default=False,
+    ),
+]
 
 
 def examples(*lines: str) -> str:

@@ -93,10 +93,10 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
         return table.to_pylist()  # keys of a map that no dict can hold: as a list of pairs
 
 
-def print_error(message: str, *, kind: str, as_json: bool) -> None:
-    """Write an error to standard error: one message, or `{"error": {"kind": …, "message": …}}`."""
+def print_error(message: str, *, kind: str, as_json: bool, **more: Any) -> None:
+    """Write an error to standard error: one message, or `{"error": {"kind": …, "message": …}}` with what is more."""
     if as_json:
-        print(json.dumps({"error": {"kind": kind, "message": message}}), file=sys.stderr)
+        print(json.dumps({"error": {"kind": kind, "message": message, **more}}), file=sys.stderr)
         return
     line = Text("error: ", style="bold red").append(Text(message, style="default"))
     console(stderr=True).print(line, soft_wrap=True)

@@ -14,10 +14,12 @@ from tracelake.cli.output import plain
 from tracelake.records import (
     CommitInfo,
     CompactReport,
+    EntryChange,
     GcReport,
     Hit,
     InboxInfo,
     IngestReport,
+    MergeConflict,
     ReplicaInfo,
     TableInfo,
     VerifyReport,
@@ -237,6 +239,46 @@ def commits(infos: Iterable[CommitInfo]) -> Table:
         ],
         ids=("commit", "created"),
     )
+
+
+def reference(named: Mapping[str, Any] | None) -> str:
+    """Return what an entry names, in few letters: the time of a table, the number of an index, the size of a file."""
+    match named:
+        case None:
+            return ""
+        case {"type": "table", "as_of": as_of}:
+            return str(as_of)
+        case {"type": "index", "manifest": manifest}:
+            return str(manifest).rpartition("/")[2].removesuffix(".json")
+        case {"sha256": sha256, "size_bytes": size_bytes}:
+            return f"{sha256[:COMMIT_SHOWN]}, {size(size_bytes)}"
+    return str(named)
+
+
+def changes(found: Iterable[EntryChange]) -> Table:
+    """Return entries that differ, one a row."""
+    rows = [
+        (
+            Text(entry.change, _CHANGE_STYLES[entry.change]),
+            entry.path,
+            " → ".join(filter(None, (reference(entry.before), reference(entry.after)))),
+        )
+        for entry in found
+    ]
+    return grid(("change", "entry", "names"), rows, ids=("change",))
+
+
+def conflicts(found: Iterable[MergeConflict]) -> Table:
+    """Return the entries in which a merge is in conflict, one a row."""
+    rows = [(c.path, *map(_side, (c.base, c.ours, c.theirs))) for c in found]
+    return grid(("entry", "before both", "dest", "source"), rows)
+
+
+def _side(named: Mapping[str, Any] | None) -> str:
+    return reference(named) or "not there"
+
+
+_CHANGE_STYLES: Final = {"added": "green", "changed": "yellow", "removed": "red"}
 
 
 def hits(found: Iterable[Hit]) -> Text:

@@ -119,7 +119,7 @@ class PostgresKeyValueStore:
             },
             min_size=1,
             max_size=connections_max,
-            timeout=limits.STORE_CONNECT_TIMEOUT_S,
+            timeout=limits.POSTGRES_TURN_TIMEOUT_S,
             reconnect_timeout=limits.STORE_CONNECT_TIMEOUT_S,
             configure=_configure,
             check=ConnectionPool.check_connection,
@@ -199,17 +199,22 @@ class PostgresKeyValueStore:
         self._pool.close()
 
     def _write(self, version: Version, query: str, values: tuple[object, ...]) -> bool | Indeterminate:
-        """Run one writing statement, once; tell whether it changed a row."""
-        connection = self._take()
-        try:
-            return connection.execute(query.encode(), values).fetchone() is not None
-        except psycopg.Error as error:
-            failure = of_postgres(error, connection.closed)
-            if failure is Failure.UNKNOWN:
-                return Indeterminate(version, f"the connection to {self._name} was lost: {_text(error)}")
-            raise self._failed("write", error) from error
-        finally:
-            self._pool.putconn(connection)
+        """Run one writing statement, again while it was certainly not done; tell whether it changed a row."""
+        failed: psycopg.Error | None = None
+        for _ in tries():
+            connection = self._take()
+            try:
+                return connection.execute(query.encode(), values).fetchone() is not None
+            except psycopg.Error as error:
+                failed, failure = error, of_postgres(error, connection.closed)
+                if failure is Failure.UNKNOWN:
+                    return Indeterminate(version, f"the connection to {self._name} was lost: {_text(error)}")
+                if failure is Failure.REFUSED:
+                    break
+            finally:
+                self._pool.putconn(connection)
+        assert failed is not None, "there is at least one try"
+        raise self._failed("write", failed) from failed
 
     def _read(self, query: str, values: Any) -> list[Row]:
         return self._run(lambda connection: connection.execute(query.encode(), values).fetchall(), "read")
@@ -253,7 +258,7 @@ class PostgresKeyValueStore:
             raise UsageError(f"the store in {self._name} is closed; open it again") from error
         except (PoolTimeout, TooManyRequests, psycopg.Error) as error:
             raise StorageError(
-                f"no connection to {self._name} in {limits.STORE_CONNECT_TIMEOUT_S} s; check that it runs, "
+                f"no connection to {self._name} in {limits.POSTGRES_TURN_TIMEOUT_S} s; check that it runs, "
                 "takes connections, and knows the user and password"
             ) from error
 

@@ -77,6 +77,8 @@ def record_path(partition: str, key: str) -> str:
 
 def may_hold(path: str, start: bytes, stop: bytes | None) -> bool:
     """Tell whether the object at `path` can hold a key with start <= key < stop."""
+    if not path.rpartition("/")[2].startswith("k"):
+        return False  # no record: some servers list files that they are about to give their names
     beginning = bytes.fromhex(_stem(path))
     if stop is not None and beginning >= stop:
         return False

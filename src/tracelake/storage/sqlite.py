@@ -131,6 +131,12 @@ class SqliteKeyValueStore:
         version = new_version()
         if where in self._doubtful:
             self._end_doubt()
+        if expected is not None:
+            # Who has lost already needs no lock for it: no version ever comes back.
+            with self._failures("read"):
+                current = _read(self._connection(), where)
+            if not is_at(current, expected):
+                return Conflict(current)
         with self._failures("write"), self._transaction() as connection:
             current = _read(connection, where)
             if expected is not None and not is_at(current, expected):

@@ -16,12 +16,18 @@ from tracelake.versions.model import (
     Answer,
     Branch,
     Changes,
+    Epoch,
     Reference,
+    Tag,
     from_bytes,
     to_bytes,
 )
 
 BRANCHES: Final = "branches"
+TAGS: Final = "tags"
+_PINS: Final = "pins"
+_COLLECTOR: Final = "collector"
+_EPOCH: Final = "epoch"
 MAIN: Final = "main"
 """The branch that is there from the beginning, and that pipelines commit to."""
 
@@ -87,6 +93,55 @@ class BranchRecords:
         outcome = self._key_value.delete_if(BRANCHES, branch, at.version)
         settled = settle(self._key_value, BRANCHES, branch, outcome, is_mine=lambda _: False)
         return isinstance(settled, Done) or settled.current is None
+
+    # Garbage collection
+
+    def epoch(self) -> Epoch:
+        """Return the newest epoch."""
+        return self._epoch()[0]
+
+    def advance(self, change: Callable[[Epoch], Epoch]) -> Epoch:
+        """Change the newest epoch; return it."""
+        while True:
+            epoch, version = self._epoch()
+            if (wanted := change(epoch)) == epoch:
+                return epoch
+            outcome = self._key_value.set_if(_COLLECTOR, _EPOCH, to_bytes(wanted), version)
+            if isinstance(
+                settle(self._key_value, _COLLECTOR, _EPOCH, outcome, is_mine=lambda _: False), Done
+            ):
+                return wanted
+
+    def pin(self, commit: str) -> str:
+        """Keep a commit from garbage collection while a name is given to it; return the pin."""
+        pin = uuid.uuid4().hex
+        self._key_value.set(_PINS, pin, to_bytes(Tag(commit)))
+        return pin
+
+    def unpin(self, pin: str) -> None:
+        """End a pin; fine where it has ended."""
+        entry = self._key_value.get(_PINS, pin)
+        if entry is not None:
+            self._key_value.delete_if(_PINS, pin, entry.version)
+
+    def pinned(self) -> set[str]:
+        """Return the commits that are pinned."""
+        return {
+            from_bytes(Tag, entry.value, f"pin {entry.key}").commit for entry in self._key_value.scan(_PINS)
+        }
+
+    def tags(self) -> dict[str, str]:
+        """Return the commit of each tag, by name."""
+        return {
+            entry.key: from_bytes(Tag, entry.value, f"tag {entry.key}").commit
+            for entry in self._key_value.scan(TAGS)
+        }
+
+    def _epoch(self) -> tuple[Epoch, Expected]:
+        entry = self._key_value.get(_COLLECTOR, _EPOCH)
+        if entry is None:
+            return Epoch(), ABSENT
+        return from_bytes(Epoch, entry.value, "the epoch of garbage collection"), entry.version
 
     # Announced requests
 

@@ -45,6 +45,8 @@ from tracelake.versions.protocol import (
 
 Staged = Callable[[str], Changes]
 """Returns what is staged under a token, in order of path."""
+Reaches = Callable[[str], bool]
+"""Tells whether a branch or tag leads to a commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +75,17 @@ class _Made:
     parents: tuple[str, ...] = ()
 
 
-def build(branch: Branch, contents: Contents, staged: Staged) -> Built:
+def build(branch: Branch, contents: Contents, staged: Staged, reaches: Reaches) -> Built:
     """Build the commits of all sealed requests on top of the head."""
-    return _Building(branch, contents, staged).run()
+    return _Building(branch, contents, staged, reaches).run()
 
 
 class _Building:
-    def __init__(self, branch: Branch, contents: Contents, staged: Staged) -> None:
+    def __init__(self, branch: Branch, contents: Contents, staged: Staged, reaches: Reaches) -> None:
         self._branch = branch
         self._contents = contents
         self._staged = staged
+        self._reaches = reaches
         self._head = branch.head
         self._records: dict[str, Content] = {}
 
@@ -129,12 +132,14 @@ class _Building:
         return _Made(effective(change, changes, self._named([path for path, _ in changes])))
 
     def _merge(self, merge: Merge) -> _Made:
-        self._given(Commit, merge.source)
-        base = history.merge_base(self._head, merge.source, self._commit)
-        if base == merge.source:
+        self._given(Commit, merge.commit)
+        if not self._reaches(merge.commit):
+            raise _RefusedError(Refusal.UNREACHABLE, (f"no branch or tag leads to {merge.commit[:12]}",))
+        base = history.merge_base(self._head, merge.commit, self._commit)
+        if base == merge.commit:
             raise _RefusedError(Refusal.NOTHING)
-        changes = self._onto_head(base, merge.source, merge.prefer)
-        return _Made(changes, (merge.source,))
+        changes = self._onto_head(base, merge.commit, merge.prefer)
+        return _Made(changes, (merge.commit,))
 
     def _again(self, commit_id: str, parent: int) -> _Made:
         return _Made(self._onto_head(self._parent(commit_id, parent), commit_id))
@@ -180,6 +185,7 @@ class _Building:
                 created_at=request.created_at,
                 metadata={**request.metadata, **({AFTER: str(last)} if is_other else {})},
                 request=request.id,
+                epoch=self._branch.epoch,
                 generation=max((self._commit(parent).generation + 1 for parent in parents), default=0),
             )
         )

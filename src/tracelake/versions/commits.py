@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
 from tracelake._errors import RefNotFoundError, UsageError
-from tracelake.storage import ABSENT, Entry, KeyValueStore, settle
+from tracelake.storage import ABSENT, KeyValueStore, settle
 from tracelake.versions import history, ranges
-from tracelake.versions.branches import MAIN, BranchRecords
+from tracelake.versions.branches import MAIN, TAGS, BranchRecords
 from tracelake.versions.model import (
     TRANSACTION,
     Commit,
@@ -23,8 +24,6 @@ from tracelake.versions.model import (
 from tracelake.versions.objects import Contents
 from tracelake.versions.ranges import Difference
 from tracelake.versions.refs import COMMIT_ID, check_name, parse
-
-_TAGS = "tags"
 
 
 class Commits:
@@ -48,6 +47,16 @@ class Commits:
     def entries(self, commit_id: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:
         """Return what a commit names, by path, in order; only the paths with start <= path < stop."""
         return dict(ranges.scan(self._ranges(commit_id), self._range, start, stop))
+
+    def scan(
+        self, commit_id: str, start: str = "", stop: str | None = None
+    ) -> Iterator[tuple[str, Reference]]:
+        """Yield what `entries` returns, a range at a time: for more than fits into memory."""
+        return ranges.scan(self._ranges(commit_id), self._range, start, stop)
+
+    def count(self, commit_id: str, start: str, stop: str) -> int:
+        """Return how many entries of a commit have start <= path < stop, without reading most of them."""
+        return ranges.count(self._ranges(commit_id), self._range, start, stop)
 
     def find(self, commit_id: str, paths: Sequence[str]) -> dict[str, Reference]:
         """Return what these paths name in a commit, those that name something."""
@@ -114,33 +123,55 @@ class Commits:
 
     def tags(self) -> dict[str, str]:
         """Return the commit id of each tag, by name."""
-        return {entry.key: _tagged_by(entry) for entry in self._key_value.scan(_TAGS)}
+        return self._records.tags()
 
     def tag(self, name: str, commit_id: str) -> None:
         """Give a commit a name that never moves. Fine where the tag names it already.
 
-        Raises UsageError for a name that is no name, or that a branch or another commit has.
+        Raises UsageError for a name that is no name, or that a branch or another commit has; RefNotFoundError for
+        a commit that no branch or tag leads to.
         """
         check_name(name, "tag")
         if not self._records.read(name).is_absent or name == MAIN:
             raise UsageError(f"{name!r} is a branch; take another name for the tag.")
-        outcome = self._key_value.set_if(_TAGS, name, to_bytes(Tag(commit_id)), ABSENT)
-        settle(self._key_value, _TAGS, name, outcome, is_mine=lambda _: False)
+        with self._kept(commit_id):
+            outcome = self._key_value.set_if(TAGS, name, to_bytes(Tag(commit_id)), ABSENT)
+            settle(self._key_value, TAGS, name, outcome, is_mine=lambda _: False)
         if self._tagged(name) != commit_id:
             raise UsageError(f"tag {name!r} is taken by another commit; delete it first.")
 
+    def reaches(self, commit_id: str) -> bool:
+        """Tell whether a branch or tag leads to a commit. Once none does, none ever will again."""
+        heads = {at.record.head for at in self._records.all().values()} | set(self._records.tags().values())
+        return commit_id in heads or any(
+            history.contains(head, commit_id, self.commit) for head in heads if head
+        )
+
+    @contextmanager
+    def _kept(self, commit_id: str) -> Iterator[None]:
+        """Keep a commit while a name is given to it. Raises RefNotFoundError where nothing leads to it.
+
+        The pin is written before the look: garbage collection either sees the pin, or looked for what leads to
+        the commit before us; and where it found nothing then, we find nothing now.
+        """
+        pin = self._records.pin(commit_id)
+        try:
+            if not self.reaches(commit_id):
+                raise RefNotFoundError(
+                    f"no branch or tag leads to commit {commit_id[:12]} any more: garbage collection may take it."
+                )
+            yield
+        finally:
+            self._records.unpin(pin)
+
     def delete_tag(self, name: str) -> None:
         """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
-        entry = self._key_value.get(_TAGS, name)
+        entry = self._key_value.get(TAGS, name)
         if entry is None:
             raise RefNotFoundError(f"no tag {name!r}.")
-        outcome = self._key_value.delete_if(_TAGS, name, entry.version)
-        settle(self._key_value, _TAGS, name, outcome, is_mine=lambda _: False)
+        outcome = self._key_value.delete_if(TAGS, name, entry.version)
+        settle(self._key_value, TAGS, name, outcome, is_mine=lambda _: False)
 
     def _tagged(self, name: str) -> str | None:
-        entry = self._key_value.get(_TAGS, name)
-        return None if entry is None else _tagged_by(entry)
-
-
-def _tagged_by(entry: Entry) -> str:
-    return from_bytes(Tag, entry.value, f"tag {entry.key}").commit
+        entry = self._key_value.get(TAGS, name)
+        return None if entry is None else from_bytes(Tag, entry.value, f"tag {entry.key}").commit

@@ -15,8 +15,8 @@ from tracelake.limits import (
 )
 from tracelake.versions import history
 from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
-from tracelake.versions.build import build
-from tracelake.versions.model import Announcement, Answer, Commit, Request, to_bytes
+from tracelake.versions.build import Reaches, build
+from tracelake.versions.model import EPOCH_UNSET, Announcement, Answer, Commit, Request, to_bytes
 from tracelake.versions.objects import Contents
 from tracelake.versions.protocol import Place, Refusal, cut, is_for_others, kept, place, requests_in, seal
 
@@ -25,11 +25,17 @@ class Committer:
     """Commits requests to branches. Holds no lock, and nothing that another would have to wait for."""
 
     def __init__(
-        self, records: BranchRecords, contents: Contents, *, patience_polls: int = COMMIT_PATIENCE_POLLS
+        self,
+        records: BranchRecords,
+        contents: Contents,
+        reaches: Reaches,
+        *,
+        patience_polls: int = COMMIT_PATIENCE_POLLS,
     ) -> None:
         """Use these stores; look `patience_polls` times whether another builds what is sealed, then help."""
         self._records = records
         self._contents = contents
+        self._reaches = reaches
         self._patience_polls = patience_polls
 
     def submit(self, branch: str, request: Request, at: BranchAt | None = None) -> Answer:
@@ -77,7 +83,7 @@ class Committer:
     def finish(self, branch: str, at: BranchAt) -> BranchAt:
         """Build what is sealed and publish it, or find that another has; return the branch as it is then."""
         began = at.record
-        built = build(began, self._contents, self._records.staged)
+        built = build(began, self._contents, self._records.staged, self._reaches)
         self._contents.write(built.records)
         stay, leave = kept(began.done, built.answers, BRANCH_ANSWERS_KEPT)
         self._let_go(branch, leave)
@@ -102,10 +108,12 @@ class Committer:
             else:
                 self._records.withdraw(branch, other.id)  # its committer was killed, or the network slow
         token = new_token()
-        record = seal(at.record, waiting, token)
+        # Read after the branch: whoever begins an epoch later finds the record, and changes it.
+        epoch = self._records.epoch().number if at.record.epoch == EPOCH_UNSET else at.record.epoch
+        record = seal(at.record, waiting, token, epoch)
         while len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and len(waiting) > 1:
             waiting = waiting[: len(waiting) // 2]
-            record = seal(at.record, waiting, token)
+            record = seal(at.record, waiting, token, epoch)
         if len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and at.record.sealed:
             return False, self.finish(branch, at)
         return self._records.swap(

@@ -18,6 +18,7 @@ from tracelake._errors import DamageError
 FORMAT_VERSION: Final = 2
 TRANSACTION: Final = "transaction"
 """The key of a commit's metadata under which its transaction number stands."""
+EPOCH_UNSET: Final = -1
 AFTER: Final = "after_transaction"
 """The same for a commit of another kind: the last transaction before it, none where there was none."""
 
@@ -52,7 +53,8 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     entries: tuple[tuple[str, Reference], ...]
     epoch: int = 0
-    """The epoch of the branch that wrote it first: garbage collection never meets a name that is written again."""
+    """The epoch of the branch when it was written: part of the content, so that no name that garbage collection
+    takes is ever written again (see `collect`)."""
     version: int = FORMAT_VERSION
 
 
@@ -86,6 +88,7 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The id of the request that it was built for: a committer finds his commit in the history by it."""
     generation: int = 0
     """One more than that of the parents: the length of the longest way back to the first commit."""
+    epoch: int = 0
     version: int = FORMAT_VERSION
 
 
@@ -104,7 +107,7 @@ class Change(msgspec.Struct, frozen=True, tag="change", forbid_unknown_fields=Tr
 class Merge(msgspec.Struct, frozen=True, tag="merge", forbid_unknown_fields=True):
     """What a commit has that the branch has not, seen from their common ancestor."""
 
-    source: str
+    commit: str
     prefer: str = ""
     """Which side stands where both changed an entry: `source`, `dest`, or neither: then it is refused."""
 
@@ -186,6 +189,8 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The mutable record of a branch."""
 
+    id: str = ""
+    """Tells a branch from one of the same name that was deleted; empty for `main`."""
     head: str = ""
     """The newest commit; empty before the first."""
     staging: str = ""
@@ -196,7 +201,8 @@ class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Answers to the requests that were built last, oldest first; what the history does not tell of them is
     recorded elsewhere before they leave."""
     protected: bool = False
-    epoch: int = 0
+    epoch: int = EPOCH_UNSET
+    """Which epoch of garbage collection objects are written in; unset until something is sealed."""
     version: int = FORMAT_VERSION
 
 
@@ -207,8 +213,16 @@ class Tag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int = FORMAT_VERSION
 
 
-Record = Range | Metarange | Commit | ChangeSet | Branch | Tag | Announcement | Answer
-RecordT = TypeVar("RecordT", Range, Metarange, Commit, ChangeSet, Branch, Tag, Announcement, Answer)
+class Epoch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The newest epoch of garbage collection, and when it began, in seconds since 1970."""
+
+    number: int = 0
+    began_s: float = 0.0
+    version: int = FORMAT_VERSION
+
+
+Record = Range | Metarange | Commit | ChangeSet | Branch | Tag | Epoch | Announcement | Answer
+RecordT = TypeVar("RecordT", Range, Metarange, Commit, ChangeSet, Branch, Tag, Epoch, Announcement, Answer)
 
 
 def to_bytes(record: Record) -> bytes:

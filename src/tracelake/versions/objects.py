@@ -31,13 +31,20 @@ ContentT = TypeVar("ContentT", Commit, Metarange, Range, ChangeSet)
 Content = Commit | Metarange | Range | ChangeSet
 
 
+def folder_of(kind: type[Content]) -> str:
+    """Return where records of a kind are, each as `<id>.json`."""
+    return f"{VERSIONS}{_KINDS[kind]}/"
+
+
 def path_of(kind: type[Content], record_id: str) -> str:
     """Return the path of the object that holds a record."""
-    return f"{VERSIONS}{_KINDS[kind]}/{record_id}.json"
+    return f"{folder_of(kind)}{record_id}.json"
 
 
-COMMITS: Final = f"{VERSIONS}{_KINDS[Commit]}/"
-"""Where commits are, each as `<id>.json`."""
+COMMITS: Final = folder_of(Commit)
+FILES: Final = "files/"
+"""Where files are, each named by the SHA-256 of its bytes. They are written by `put`, never by `create`: one that
+is written again is new again, and garbage collection leaves it."""
 
 
 class Contents:

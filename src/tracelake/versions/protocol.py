@@ -20,11 +20,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from tracelake.versions.model import (
+    EPOCH_UNSET,
     TRANSACTION,
     Answer,
     Branch,
     Change,
     Changes,
+    Epoch,
     Reference,
     Request,
     Sealed,
@@ -36,6 +38,10 @@ CONFLICTS_TOLD_MAX: Final = 100
 """Paths in conflict that an answer names."""
 
 
+EPOCHS_TO_CUT: Final = 1
+"""What was built may be published in the epoch in which it was built, and in so many after it."""
+
+
 class Refusal(StrEnum):
     """Why a request gets no commit."""
 
@@ -45,6 +51,8 @@ class Refusal(StrEnum):
     """Both sides changed the same entries."""
     DAMAGED = "damaged"
     """What it names cannot be read."""
+    UNREACHABLE = "unreachable"
+    """No branch or tag leads to the commit that it names: it may be collected at any moment."""
     GONE = "gone"
     """The branch was deleted meanwhile."""
 
@@ -79,11 +87,11 @@ def is_for_others(branch: Branch, request: str) -> bool:
     return bool(branch.sealed) and branch.sealed[0].request.id != request
 
 
-def seal(branch: Branch, requests: Iterable[Request], token: str) -> Branch:
+def seal(branch: Branch, requests: Iterable[Request], token: str, epoch: int) -> Branch:
     """Return the record with these requests on the list, those that it knows already left out.
 
     The first that takes what is staged gets the token under which entries were staged, and `token` is the one
-    from then on; another finds nothing staged.
+    from then on; another finds nothing staged. `epoch` is for a branch that has none yet.
     """
     sealed = list(branch.sealed)
     staging = branch.staging
@@ -95,15 +103,19 @@ def seal(branch: Branch, requests: Iterable[Request], token: str) -> Branch:
         takes = isinstance(request.operation, Change) and request.operation.staged and staging != token
         sealed.append(Sealed(request, staging if takes else ""))
         staging = token if takes else staging
-    return replace(branch, sealed=tuple(sealed), staging=staging or token)
+    epoch = epoch if branch.epoch == EPOCH_UNSET else branch.epoch
+    return replace(branch, sealed=tuple(sealed), staging=staging or token, epoch=epoch)
 
 
 def cut(branch: Branch, built: Branch, head: str, done: tuple[Answer, ...]) -> Branch | None:
     """Return the record with `head` moved and the requests cut off that were built from the record `built`.
 
     None where another helper was first. More requests on the list do not matter: what was built stays right as
-    long as it is the beginning of the list and stands on the same head.
+    long as it is the beginning of the list and stands on the same head. None, too, where objects of the epoch in
+    which it was built may be collected by now: then it is built again.
     """
+    if branch.epoch - built.epoch > EPOCHS_TO_CUT:
+        return None
     if branch.head != built.head or branch.sealed[: len(built.sealed)] != built.sealed:
         return None
     return replace(branch, head=head, sealed=branch.sealed[len(built.sealed) :], done=done)
@@ -116,6 +128,21 @@ def kept(
     answers = (*done, *new)
     leaving = len(answers) - min(len(answers), max(len(new), at_least))
     return answers[leaving:], answers[:leaving]
+
+
+def next_epoch(epoch: Epoch, now_s: float, epoch_min_s: float) -> Epoch:
+    """Return the epoch that begins now, or the same one where it has lasted for less than `epoch_min_s`."""
+    if now_s - epoch.began_s < epoch_min_s:
+        return epoch
+    return Epoch(epoch.number + 1, now_s)
+
+
+def is_collectable(epoch: int, newest: int) -> bool:
+    """Tell whether an object of an epoch is garbage where no ref reaches it and every branch is at `newest`.
+
+    A commit that was built in that epoch and is not published now never will be (see `cut`).
+    """
+    return epoch < newest - EPOCHS_TO_CUT
 
 
 class CommitDecision(Enum):

@@ -123,6 +123,19 @@ def scan(
                 yield path, named
 
 
+def below(folder: str) -> tuple[str, str]:
+    """Return start and stop of the paths in a folder: with a slash after its name, at any depth."""
+    return f"{folder}/", f"{folder}0"  # what follows on a slash
+
+
+def count(ranges: Sequence[RangeRef], read: ReadRange, start: str, stop: str) -> int:
+    """Return how many entries have start <= path < stop; reads only the ranges where they begin and end."""
+    inside = [ref for ref in ranges if start <= ref.first and ref.last < stop]
+    whole = {ref.id for ref in inside}
+    edges = [ref for ref in ranges if ref.id not in whole]
+    return sum(ref.entries for ref in inside) + sum(1 for _ in scan(edges, read, start, stop))
+
+
 def find(ranges: Sequence[RangeRef], paths: Sequence[str], read: ReadRange) -> dict[str, Reference]:
     """Return what the paths name, those that name something; `paths` are in order."""
     lasts = [ref.last for ref in ranges]

@@ -83,7 +83,9 @@ class Repository(Commits):
             patience_polls: see `Committer`.
         """
         super().__init__(key_value, Contents(objects))
-        self._committer = Committer(self._records, self._contents, patience_polls=patience_polls)
+        self._committer = Committer(
+            self._records, self._contents, self.reaches, patience_polls=patience_polls
+        )
         self._staging = Staging(self._records, self)
 
     # Branches
@@ -91,6 +93,10 @@ class Repository(Commits):
     def branches(self) -> dict[str, Branch]:
         """Return the record of each branch, by name; `main` is there from the beginning."""
         return {MAIN: Branch()} | {name: at.record for name, at in self._records.all().items()}
+
+    def branch(self, name: str = MAIN) -> Branch:
+        """Return the record of a branch. Raises RefNotFoundError where there is none."""
+        return read_branch(self._records, name).record
 
     def create_branch(self, name: str, commit_id: str) -> None:
         """Make a branch that begins at a commit.
@@ -103,10 +109,12 @@ class Repository(Commits):
             raise UsageError(f"{name!r} is a tag; take another name for the branch.")
         at = self._records.read(name)
         token = new_token()
-        made = at.is_absent and self._records.swap(
-            name, at, Branch(commit_id, token), is_mine=lambda found: found.staging == token
-        )
-        if not made or not made[0]:
+        made = at.is_absent
+        if made:
+            with self._kept(commit_id):
+                record = Branch(uuid.uuid4().hex, commit_id, token)
+                made, _ = self._records.swap(name, at, record, is_mine=lambda found: found.staging == token)
+        if not made:
             raise UsageError(f"there is a branch {name!r} already; take another name, or delete it first.")
 
     def delete_branch(self, name: str, *, force: bool = False) -> None:
@@ -143,7 +151,7 @@ class Repository(Commits):
 
         Raises RefNotFoundError where there is no such branch, UsageError for a path that is none.
         """
-        self._refuse_protected(branch)
+        self.refuse_protected(branch)
         self._staging.stage(branch, entries)
 
     def staged(self, branch: str = MAIN) -> Changes:
@@ -170,7 +178,7 @@ class Repository(Commits):
 
         Raises NothingToCommitError where that changes nothing, unless `allow_empty`.
         """
-        self._refuse_protected(branch)
+        self.refuse_protected(branch)
         return self._submit(branch, Change(staged=True), about, allow_empty=allow_empty)
 
     def commit_entries(
@@ -230,7 +238,7 @@ class Repository(Commits):
 
         Raises ConflictError where an entry has changed again since, NothingToCommitError where all is back already.
         """
-        self._refuse_protected(branch)
+        self.refuse_protected(branch)
         return self._submit(branch, Revert(commit_id, parent), about)
 
     def cherry_pick(
@@ -240,7 +248,7 @@ class Repository(Commits):
 
         Raises ConflictError where an entry differs from what the change began with, NothingToCommitError.
         """
-        self._refuse_protected(branch)
+        self.refuse_protected(branch)
         return self._submit(branch, CherryPick(commit_id, parent), about)
 
     def _submit(self, branch: str, operation: Operation, about: About, *, allow_empty: bool = False) -> str:
@@ -288,7 +296,8 @@ class Repository(Commits):
         head = at.record.head
         return decide(transaction, self.transaction_of(head) if head else None)
 
-    def _refuse_protected(self, branch: str) -> None:
+    def refuse_protected(self, branch: str) -> None:
+        """Raise UsageError where a branch takes no commits of people, RefNotFoundError where there is none."""
         if read_branch(self._records, branch).record.protected:
             raise UsageError(
                 f"branch {branch} is protected: it takes merges, pipelines and writers of tables only. Commit to a "
@@ -312,6 +321,10 @@ def _refused(branch: str, answer: Answer) -> TracelakeError:
         return NothingToCommitError(branch, answer.commit)
     if answer.refusal == Refusal.GONE:
         return RefNotFoundError(f"branch {branch} was deleted; nothing was committed.")
+    if answer.refusal == Refusal.UNREACHABLE:
+        return RefNotFoundError(
+            f"branch {branch}: nothing was committed: {' '.join(answer.detail)} any more."
+        )
     return DamageError(f"branch {branch}: nothing was committed: {' '.join(answer.detail)}")
 
 

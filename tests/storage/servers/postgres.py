@@ -10,9 +10,11 @@ import subprocess
 import tempfile
 import time
 import uuid
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
 import psycopg
 
 from tests.storage.servers.ports import free_port
@@ -78,6 +80,21 @@ class PostgresServer:
                 time.sleep(0.05)
             else:
                 return
+
+    def pause(self) -> None:
+        """Stop every process of the server where it stands; connections stay, and nobody is answered."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # The first process first: once it stands still, no other can begin.
+        self.process.send_signal(number)
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.send_signal(number)
 
     def kill(self) -> None:
         """End the server as a power failure would: nothing is written any more."""

@@ -1,0 +1,182 @@
+"""A branch of a lake, for people: what is staged on it, its commits, and what brings others onto it."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import msgspec
+
+from tracelake._settings import find_committer
+from tracelake.records import BranchInfo, CommitInfo, EntryChange, MergeConflict, Row
+from tracelake.versions.branches import MAIN
+from tracelake.versions.model import Commit, Reference
+from tracelake.versions.protocol import merged
+from tracelake.versions.store import Repository
+
+_SHOWN = 12
+"""Digits of a commit's id in a message."""
+
+
+class Branch:
+    """One branch, by name. It is looked up anew by each call, so an object never grows old.
+
+    Every commit says who made it: `committer`, else the setting of that name, else the user of this process. The
+    calls raise RefNotFoundError where there is no such branch or commit.
+    """
+
+    def __init__(self, name: str, repository: Repository) -> None:
+        self.name = name
+        self._repository = repository
+
+    @property
+    def head(self) -> str | None:
+        """The id of its newest commit; None for `main` of an empty lake."""
+        return self._repository.branch(self.name).head or None
+
+    @property
+    def protected(self) -> bool:
+        """Whether it takes merges, pipelines and writers of tables only."""
+        return self._repository.branch(self.name).protected
+
+    def protect(self, on: bool = True) -> None:
+        """Let the branch take merges, pipelines and writers of tables only; or end that."""
+        self._repository.protect(self.name, on=on)
+
+    def log(self, limit: int | None = None) -> list[CommitInfo]:
+        """Return its commits, newest first."""
+        head = self.head
+        return [] if head is None else log(self._repository, head, limit)
+
+    def diff(self, other: str, limit: int | None = None) -> list[EntryChange]:
+        """Return how the branch differs from another commit (`before`), in order of path; at most `limit` entries."""
+        return diff(self._repository, self._repository.resolve(other), self.head or "", limit)
+
+    def staged(self) -> list[EntryChange]:
+        """Return what is staged and not committed, in order of path, against the newest commit."""
+        staged = self._repository.staged(self.name)
+        head = self.head
+        named = self._repository.find(head, [path for path, _ in staged]) if head else {}
+        return [
+            EntryChange(path, _plain(named.get(path)), _plain(after))
+            for path, after in staged
+            if named.get(path) != after
+        ]
+
+    def commit(self, message: str, *, allow_empty: bool = False, committer: str | None = None) -> str:
+        """Commit all that is staged; return the commit's id.
+
+        Raises NothingToCommitError where that changes nothing, unless `allow_empty`; UsageError where the branch is
+        protected.
+        """
+        return self._repository.commit_staged(
+            self.name, allow_empty=allow_empty, message=message, committer=find_committer(committer)
+        )
+
+    def discard(self) -> int:
+        """Forget what is staged; return how many entries."""
+        return self._repository.discard(self.name)
+
+    def merge(
+        self, source: str, message: str | None = None, *, prefer: str = "", committer: str | None = None
+    ) -> str:
+        """Bring onto the branch what a commit has since both parted; return the merge commit.
+
+        Args:
+            source: a branch, tag, commit, or another reference.
+            message: `merge … into …` by default.
+            prefer: which side stands where both changed an entry: `source`, `dest` (this branch), or neither.
+            committer: who commits.
+
+        Raises:
+            ConflictError: both sides changed an entry, and neither is preferred; `conflicts` tells how.
+            NothingToCommitError: the branch has it all.
+        """
+        return self._repository.merge(
+            self._repository.resolve(source),
+            self.name,
+            prefer=prefer,
+            message=message or f"merge {source} into {self.name}",
+            committer=find_committer(committer),
+        )
+
+    def conflicts(self, source: str) -> list[MergeConflict]:
+        """Return the entries in which a merge of `source` would be in conflict, in order of path."""
+        repository = self._repository
+        ours, theirs = self.head or "", repository.resolve(source)
+        changes = list(repository.diff(repository.merge_base(ours, theirs) or "", theirs))
+        named = repository.find(ours, [change.path for change in changes])
+        _, conflicts = merged(changes, named)
+        return [MergeConflict(c.path, _plain(c.base), _plain(c.ours), _plain(c.theirs)) for c in conflicts]
+
+    def revert(
+        self, ref: str, message: str | None = None, *, parent: int = 0, committer: str | None = None
+    ) -> str:
+        """Take back what a commit changed against a parent of it, the first by default; return the new commit.
+
+        Raises ConflictError where an entry has changed again since, NothingToCommitError where all is back already,
+        UsageError where the branch is protected.
+        """
+        commit_id, commit = self._find(ref)
+        return self._repository.revert(
+            commit_id,
+            self.name,
+            parent=parent,
+            message=message or f"revert {_title(commit_id, commit)}",
+            committer=find_committer(committer),
+        )
+
+    def cherry_pick(
+        self, ref: str, message: str | None = None, *, parent: int = 0, committer: str | None = None
+    ) -> str:
+        """Make the change of a commit against a parent of it once more, here; return the new commit.
+
+        Raises ConflictError where an entry differs from what the change began with, NothingToCommitError, and
+        UsageError where the branch is protected.
+        """
+        commit_id, commit = self._find(ref)
+        return self._repository.cherry_pick(
+            commit_id,
+            self.name,
+            parent=parent,
+            message=message or commit.message or _title(commit_id, commit),
+            committer=find_committer(committer),
+        )
+
+    def _find(self, ref: str) -> tuple[str, Commit]:
+        commit_id = self._repository.resolve(ref)
+        return commit_id, self._repository.commit(commit_id)
+
+
+def branches(repository: Repository) -> list[BranchInfo]:
+    """Return all branches: `main` first, the others by name."""
+    return [
+        BranchInfo(name, record.head or None, record.protected, len(repository.staged(name)))
+        for name, record in sorted(repository.branches().items(), key=lambda item: (item[0] != MAIN, item[0]))
+    ]
+
+
+def log(repository: Repository, head: str, limit: int | None) -> list[CommitInfo]:
+    """Return a commit and those before it, newest first."""
+    return [
+        CommitInfo(
+            commit_id, commit.parents, commit.message, commit.committer, commit.created_at, commit.metadata
+        )
+        for commit_id, commit in islice(repository.log(head), limit)
+    ]
+
+
+def diff(repository: Repository, before: str, after: str, limit: int | None) -> list[EntryChange]:
+    """Return the entries that differ between two commits, in order of path; at most `limit` of them."""
+    return [
+        EntryChange(found.path, _plain(found.before), _plain(found.after))
+        for found in islice(repository.diff(before, after), limit)
+    ]
+
+
+def _plain(named: Reference | None) -> Row | None:
+    plain: Row | None = msgspec.to_builtins(named)
+    return plain
+
+
+def _title(commit_id: str, commit: Commit) -> str:
+    return f"{commit_id[:_SHOWN]} {commit.message}".rstrip()

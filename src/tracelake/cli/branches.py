@@ -1,0 +1,156 @@
+"""Commands about branches, and what is staged on them: branch, status, commit, discard."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from tracelake.cli import render
+from tracelake.cli.options import (
+    BranchOption,
+    CommitterOption,
+    JsonOption,
+    LakeOption,
+    examples,
+    opened,
+)
+from tracelake.cli.output import console, print_json
+from tracelake.limits import PAGE_ROWS_MAX
+
+app = typer.Typer()
+branch_app = typer.Typer(help="Work beside main, and merge when it is good.", no_args_is_help=True)
+app.add_typer(branch_app, name="branch")
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The branch.")]
+
+
+@branch_app.command("list", epilog=examples("tracelake branch list", "tracelake branch list --json"))
+def list_branches(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """List all branches."""
+    with opened(lake) as open_lake:
+        infos = open_lake.branches()
+    if as_json:
+        print_json([asdict(info) for info in infos])
+        return
+    rows = [
+        (i.name, (i.head or "")[: render.COMMIT_SHOWN], i.staged or None, "protected" if i.protected else "")
+        for i in infos
+    ]
+    console().print(render.grid(("branch", "commit", "staged", ""), rows, ids=("branch", "commit")))
+
+
+@branch_app.command(
+    "create", epilog=examples("tracelake branch create labels", "tracelake branch create redo main~3")
+)
+def create(
+    name: NameArgument,
+    ref: Annotated[str, typer.Argument(metavar="[REF]", help="The commit that it begins at.")] = "main",
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a branch that begins at a commit. Nothing is copied."""
+    with opened(lake) as open_lake:
+        head = open_lake.create_branch(name, ref).head
+    if as_json:
+        print_json({"branch": name, "commit": head})
+        return
+    console().print(f"Branch {name} begins at {(head or '')[: render.COMMIT_SHOWN]}.")
+
+
+@branch_app.command(
+    "delete", epilog=examples("tracelake branch delete labels", "tracelake branch delete labels --force")
+)
+def delete(
+    name: NameArgument,
+    lake: LakeOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Even where entries are staged on it.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a branch. Its commits stay where another branch or a tag leads to them."""
+    with opened(lake) as open_lake:
+        open_lake.delete_branch(name, force=force)
+    if as_json:
+        print_json({"branch": name, "deleted": True})
+        return
+    console().print(f"Deleted branch {name}.")
+
+
+@branch_app.command(
+    "protect", epilog=examples("tracelake branch protect main", "tracelake branch protect main --off")
+)
+def protect(
+    name: NameArgument,
+    lake: LakeOption = None,
+    off: Annotated[bool, typer.Option("--off", help="End it.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a branch take merges, pipelines and writers of tables only."""
+    with opened(lake) as open_lake:
+        open_lake.branch(name).protect(not off)
+    if as_json:
+        print_json({"branch": name, "protected": not off})
+        return
+    console().print(f"Branch {name} is {'not protected any more' if off else 'protected'}.")
+
+
+@app.command(epilog=examples("tracelake status", "tracelake status --branch labels --json"))
+def status(lake: LakeOption = None, branch: BranchOption = "main", as_json: JsonOption = False) -> None:
+    """Show what is staged on a branch."""
+    with opened(lake) as open_lake:
+        found = open_lake.branch(branch)
+        head, protected, staged = found.head, found.protected, found.staged()
+    if as_json:
+        changes = [change.to_dict() for change in staged]
+        print_json({"branch": branch, "head": head, "protected": protected, "staged": changes})
+        return
+    out = console()
+    note = ", protected" if protected else ""
+    out.print(f"Branch {branch} at {head[: render.COMMIT_SHOWN] if head else 'no commit yet'}{note}.")
+    if not staged:
+        out.print("Nothing is staged.")
+        return
+    out.print(render.changes(staged[:PAGE_ROWS_MAX]))
+    on = "" if branch == "main" else f" --branch {branch}"
+    out.print(f"{len(staged):,} staged; `tracelake commit -m MESSAGE{on}` commits all of it.")
+
+
+@app.command(
+    epilog=examples(
+        'tracelake commit -m "20 questions about refunds"', "tracelake commit --branch labels -m labels"
+    )
+)
+def commit(
+    message: Annotated[str, typer.Option("--message", "-m", help="What the commit says.")],
+    lake: LakeOption = None,
+    branch: BranchOption = "main",
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Even where nothing is staged.", show_default=False)
+    ] = False,
+    committer: CommitterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Commit all that is staged on a branch."""
+    with opened(lake) as open_lake:
+        made = open_lake.branch(branch).commit(message, allow_empty=allow_empty, committer=committer)
+    print_commit(branch, made, as_json=as_json)
+
+
+@app.command(epilog=examples("tracelake discard", "tracelake discard --branch labels --json"))
+def discard(lake: LakeOption = None, branch: BranchOption = "main", as_json: JsonOption = False) -> None:
+    """Forget all that is staged on a branch."""
+    with opened(lake) as open_lake:
+        count = open_lake.branch(branch).discard()
+    if as_json:
+        print_json({"branch": branch, "discarded": count})
+        return
+    console().print(f"Forgot {count:,} staged {'entry' if count == 1 else 'entries'} of branch {branch}.")
+
+
+def print_commit(branch: str, commit_id: str, *, as_json: bool) -> None:
+    """Print the commit that a command made."""
+    if as_json:
+        print_json({"branch": branch, "commit": commit_id})
+        return
+    console().print(f"Branch {branch} is at {commit_id[: render.COMMIT_SHOWN]}.")

@@ -1,0 +1,311 @@
+"""Commands about datasets for evaluation."""
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tracelake._errors import UsageError
+from tracelake.cli import render
+from tracelake.cli.options import (
+    AtOption,
+    BranchOption,
+    CommitterOption,
+    JsonOption,
+    LakeOption,
+    MessageOption,
+    examples,
+    opened,
+)
+from tracelake.cli.output import console, print_json
+from tracelake.limits import DATASET_ADD_MAX, PAGE_ROWS_MAX
+
+app = typer.Typer()
+dataset_app = typer.Typer(
+    help="Cut evaluation datasets from traces; they have versions.", no_args_is_help=True
+)
+app.add_typer(dataset_app, name="dataset")
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The dataset.")]
+CommitOption = Annotated[
+    bool,
+    typer.Option(
+        "--commit", help="Commit it, and nothing else that is staged; -m does so too.", show_default=False
+    ),
+]
+TEXT_SHOWN = 60
+"""Characters of input and output that `dataset show` prints."""
+
+
+@dataset_app.command(
+    "create",
+    epilog=examples(
+        'tracelake dataset create refunds --description "Questions about refunds"',
+        "tracelake dataset create refunds --branch labels --commit",
+    ),
+)
+def create(
+    name: NameArgument,
+    lake: LakeOption = None,
+    description: Annotated[str, typer.Option(help="What it is for.", show_default=False)] = "",
+    branch: BranchOption = "main",
+    commit: CommitOption = False,
+    message: MessageOption = None,
+    committer: CommitterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a dataset without examples; it is staged on the branch until it is committed."""
+    said = message or (f"dataset {name} made" if commit else None)
+    with opened(lake) as open_lake:
+        open_lake.create_dataset(name, description, branch, message=said, committer=committer)
+        made = open_lake.branch(branch).head if said else None
+    if as_json:
+        print_json({"dataset": name, "branch": branch, "commit": made})
+        return
+    console().print(f"Made dataset {name}. Next: tracelake dataset add {name} --search WORDS")
+
+
+@dataset_app.command(
+    "list", epilog=examples("tracelake dataset list", "tracelake dataset list --at release-1")
+)
+def list_datasets(lake: LakeOption = None, at: AtOption = "main", as_json: JsonOption = False) -> None:
+    """List the datasets, and on a branch how many examples are staged."""
+    with opened(lake) as open_lake:
+        infos = open_lake.datasets(at)
+    if as_json:
+        print_json([asdict(info) for info in infos])
+        return
+    rows = [(info.name, info.examples, info.staged or None, info.description) for info in infos]
+    console().print(render.grid(("dataset", "examples", "staged", "description"), rows, ids=("dataset",)))
+
+
+@dataset_app.command(
+    "show", epilog=examples("tracelake dataset show refunds", "tracelake dataset show refunds --at v1 --json")
+)
+def show(
+    name: NameArgument,
+    lake: LakeOption = None,
+    at: AtOption = "main",
+    limit: Annotated[int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="Examples at most.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the examples of a dataset, and on a branch what is staged: added, changed, removed."""
+    with opened(lake) as open_lake:
+        dataset = open_lake.dataset(name, at)
+        states = dataset.states()
+        found = list(islice(dataset.examples(staged=dataset.on_branch), limit + 1))
+        description = dataset.description
+    rows: list[dict[str, Any]] = [
+        example.to_row() | {"state": states.get(example.id, "committed")} for example in found[:limit]
+    ]
+    removed = [identity for identity, state in states.items() if state == "removed"]
+    if as_json:
+        document = {"dataset": name, "at": at, "description": description, "examples": rows}
+        print_json({**document, "removed": removed, "more": len(found) > limit})
+        return
+    out = console()
+    out.print(render.fields([("dataset", name), ("description", description or None), ("at", at)]))
+    shown = [(r["id"], r["state"], _short(r["input"]), _short(r["expected_output"])) for r in rows]
+    shown += [(identity, "removed", "", "") for identity in removed[:limit]]
+    out.print(render.grid(("example", "state", "input", "expected output"), shown, ids=("state",)))
+    if len(found) > limit:
+        console(stderr=True).print(f"the first {limit:,}; more with --limit, all with `dataset export`")
+
+
+@dataset_app.command(
+    "add",
+    epilog=examples(
+        'tracelake dataset add refunds --search "refund policy" --limit 50',
+        "tracelake dataset add refunds --where \"service = 'airline-agent' and input is not null\"",
+        "tracelake dataset add refunds --trace 096fc09a --trace 520a1cf8 --commit",
+        "tracelake dataset add refunds --trace 096fc09a --span 53d4f9d70441ebc0 -m 'a hard one'",
+    ),
+)
+def add(
+    name: NameArgument,
+    *,
+    lake: LakeOption = None,
+    trace: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="A trace: its first span, or those of --span.", show_default=False),
+    ] = None,
+    span: Annotated[list[str] | None, typer.Option(metavar="ID", help="A span.", show_default=False)] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="A condition on columns of spans.", show_default=False)
+    ] = None,
+    search: Annotated[
+        str | None,
+        typer.Option(metavar="QUERY", help="A full-text query, best hits first.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=DATASET_ADD_MAX, help="Spans at most.")] = 1_000,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A note on each example.", show_default=False),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take the span's text now, also for examples that are there.")
+    ] = False,
+    branch: BranchOption = "main",
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REF", help="Take spans of this commit; else of the branch.", show_default=False
+        ),
+    ] = None,
+    commit: CommitOption = False,
+    message: MessageOption = None,
+    committer: CommitterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make examples of spans: their input, and their output as what is expected.
+
+    Each keeps its trace, span and commit. A span that is there already stays as it is. Staged on the branch until
+    `tracelake commit`, or committed at once with --commit or -m."""
+    with opened(lake) as open_lake:
+        report = open_lake.dataset(name, branch).add(
+            traces=trace or (),
+            spans=span or (),
+            where=where,
+            search=search,
+            limit=limit,
+            at=at,
+            metadata=_pairs(metadata or []),
+            replace=replace,
+            message=message or (f"dataset {name}: examples added" if commit else None),
+            committer=committer,
+        )
+    if as_json:
+        print_json(asdict(report))
+        return
+    out = console()
+    words = [f"{report.added:,} added"]
+    words += [
+        f"{count:,} {what}"
+        for count, what in (
+            (report.replaced, "replaced"),
+            (report.known, "there already"),
+            (report.empty, "without input and output"),
+        )
+        if count
+    ]
+    where_now = f"in commit {report.commit[: render.COMMIT_SHOWN]}" if report.commit else "staged"
+    out.print(f"Dataset {name}: {', '.join(words)}; {where_now}.")
+    if report.added + report.known + report.replaced + report.empty == limit:
+        console(stderr=True).print(f"that is --limit {limit:,}; there may be more")
+
+
+@dataset_app.command(
+    "remove",
+    epilog=examples("tracelake dataset remove refunds 096fc09a5d6c4b7e8f90a1b2c3d4e5f6-53d4f9d70441ebc0"),
+)
+def remove(
+    name: NameArgument,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Examples, as `dataset show` has them.")],
+    lake: LakeOption = None,
+    branch: BranchOption = "main",
+    commit: CommitOption = False,
+    message: MessageOption = None,
+    committer: CommitterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take examples away; older commits still have them."""
+    said = message or (f"dataset {name}: examples removed" if commit else None)
+    with opened(lake) as open_lake:
+        made = open_lake.dataset(name, branch).remove(ids, message=said, committer=committer)
+    if as_json:
+        print_json({"dataset": name, "branch": branch, "removed": len(set(ids)), "commit": made})
+        return
+    where_now = f"in commit {made[: render.COMMIT_SHOWN]}" if made else "staged"
+    console().print(f"Dataset {name}: {len(set(ids)):,} removed; {where_now}.")
+
+
+@dataset_app.command("delete", epilog=examples("tracelake dataset delete refunds --commit"))
+def delete(
+    name: NameArgument,
+    lake: LakeOption = None,
+    branch: BranchOption = "main",
+    commit: CommitOption = False,
+    message: MessageOption = None,
+    committer: CommitterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a dataset away with all of its examples; older commits still have it."""
+    said = message or (f"dataset {name} deleted" if commit else None)
+    with opened(lake) as open_lake:
+        made = open_lake.dataset(name, branch).delete(message=said, committer=committer)
+    if as_json:
+        print_json({"dataset": name, "branch": branch, "deleted": True, "commit": made})
+        return
+    where_now = f"in commit {made[: render.COMMIT_SHOWN]}" if made else "staged"
+    console().print(f"Deleted dataset {name}; {where_now}.")
+
+
+@dataset_app.command(
+    "export",
+    epilog=examples(
+        "tracelake dataset export refunds -o refunds.jsonl",
+        "tracelake dataset export refunds --at release-1 -o refunds.parquet",
+        "tracelake dataset export refunds | head -3",
+    ),
+)
+def export(
+    name: NameArgument,
+    lake: LakeOption = None,
+    at: AtOption = "main",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Else standard output.", show_default=False),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(metavar="jsonl|parquet", help="Else what FILE ends in.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the committed examples as JSON lines or Parquet.
+
+    At a tag, commit or time they are just those of that version, in order of id. A file is replaced when it is
+    whole. To standard output go JSON lines only."""
+    if output is None and (as_json or format not in (None, "jsonl")):
+        raise UsageError("name a file with -o: standard output takes JSON lines only, and not with --json.")
+    with opened(lake) as open_lake:
+        dataset = open_lake.dataset(name, at)
+        staged = len(dataset.states())
+        if output is None:
+            from tracelake.datasets.export import json_line
+
+            for example in dataset.examples():
+                sys.stdout.buffer.write(json_line(example))
+            report = None
+        else:
+            report = dataset.export(output, format)
+    if report is not None and as_json:
+        print_json(asdict(report))
+    elif report is not None:
+        console().print(
+            f"Wrote {report.examples:,} examples, {render.size(report.bytes)}, to {report.path}.",
+            soft_wrap=True,
+        )
+    if staged:
+        console(stderr=True).print(f"{staged:,} staged examples are not in it: commit them first")
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        key, found, value = text.partition("=")
+        if not found or not key:
+            raise UsageError(f"--metadata {text!r} is no pair; write KEY=VALUE.")
+        pairs[key] = value
+    return pairs
+
+
+def _short(text: str | None) -> str:
+    return "" if text is None else text if len(text) <= TEXT_SHOWN else text[: TEXT_SHOWN - 1] + "…"

@@ -1,0 +1,1 @@
+"""Datasets for evaluation, cut from spans and versioned by the commits of the lake."""

@@ -1,0 +1,253 @@
+"""A dataset for people: add spans, remove examples, read them, export them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from tracelake._errors import DatasetNotFoundError, NotFoundError, UsageError
+from tracelake._settings import find_committer
+from tracelake.branch import Branch
+from tracelake.datasets import export, model
+from tracelake.datasets.files import read_files, write_files
+from tracelake.datasets.model import DatasetSpec, Example, example_path, examples_of, spec_path
+from tracelake.datasets.selection import Selection, examples
+from tracelake.records import AddReport, EntryChange, ExportReport
+from tracelake.storage import ObjectStore
+from tracelake.versions.model import FileAt, Reference
+from tracelake.versions.store import Repository
+from tracelake.view import View
+
+
+class Dataset:
+    """One dataset at a branch, a tag, a commit or a time. It is looked up anew by each call.
+
+    On a branch, examples are staged, and in the next commit of the branch; at anything else they are only read.
+    """
+
+    def __init__(
+        self, name: str, at: str, repository: Repository, objects: ObjectStore, view: Callable[[str], View]
+    ) -> None:
+        self.name = name
+        self.at = at
+        self._repository = repository
+        self._objects = objects
+        self._view = view
+
+    @property
+    def description(self) -> str:
+        """What is said of it, in words."""
+        (data,) = read_files(self._objects, [self.check()])
+        return model.from_bytes(DatasetSpec, data, f"dataset {self.name}").description
+
+    def check(self) -> FileAt:
+        """Return the file of the dataset as a whole, staged or committed. Raises DatasetNotFoundError."""
+        entry = self._find([spec_path(self.name)]).get(spec_path(self.name))
+        if not isinstance(entry, FileAt):
+            raise DatasetNotFoundError(
+                f"no dataset {self.name!r} at {self.at}; `tracelake dataset create {self.name}` makes one, and "
+                "`tracelake dataset list` shows those that there are."
+            )
+        return entry
+
+    def add(
+        self,
+        *,
+        traces: Sequence[str] = (),
+        spans: Sequence[str] = (),
+        where: str | None = None,
+        search: str | None = None,
+        limit: int = 1_000,
+        at: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        replace: bool = False,
+        message: str | None = None,
+        committer: str | None = None,
+    ) -> AddReport:
+        """Make examples of spans: their input, and their output as what is expected. Each remembers its span.
+
+        A span makes the same example however often it is added: one that is there stays as it is.
+
+        Args:
+            traces: ids of traces, or unique beginnings: of each the span that has no parent, or those of `spans`.
+            spans: ids of spans.
+            where: a DuckDB condition on table `spans`; the earliest spans that have input or output.
+            search: a full-text query; the best hits, of those that meet `where` if it is given.
+            limit: spans at most, up to 10,000, and 1,000 for a search.
+            at: the commit whose spans are taken; the branch's by default.
+            metadata: what to note on each example, beside the service, name and model of its span.
+            replace: give examples that are there the input and output that their span has now.
+            message: commit them, and nothing else that is staged, with this message; by default they are staged.
+            committer: who commits.
+
+        Raises:
+            UsageError: `at` of the dataset is no branch, it is protected, or nothing or too much is selected.
+            NotFoundError: there is no such trace or span.
+            QueryError: a condition or query that does not parse.
+        """
+        selection = Selection(traces, spans, where, search, limit)
+        selection.check()
+        self._check_writable()
+        commit = self._repository.resolve(at or self.at)
+        view = self._view(commit)
+        keys = selection.keys(view)
+        paths = [example_path(self.name, model.example_id(*key)) for key in keys]
+        known = set(self._find(paths, committed_only=message is not None))
+        wanted = [key for key, path in zip(keys, paths, strict=True) if replace or path not in known]
+        entries: dict[str, FileAt] = {}
+        for some in examples(view, commit, wanted, metadata or {}):
+            files = write_files(self._objects, map(model.to_bytes, some))
+            entries |= {example_path(self.name, e.id): file for e, file in zip(some, files, strict=True)}
+        replaced = len(known & set(entries))
+        return AddReport(
+            dataset=self.name,
+            branch=self.at,
+            added=len(entries) - replaced,
+            replaced=replaced,
+            known=len(keys) - len(wanted),
+            empty=len(wanted) - len(entries),
+            commit=self._change(entries, message, committer),
+        )
+
+    def remove(
+        self, ids: Iterable[str], *, message: str | None = None, committer: str | None = None
+    ) -> str | None:
+        """Take examples away; return the commit, None where that is staged.
+
+        Raises NotFoundError for an id that no example has, UsageError as `add`.
+        """
+        self._check_writable()
+        paths = [example_path(self.name, identity) for identity in ids]
+        there = self._find(paths, committed_only=message is not None)
+        for path in paths:
+            if path not in there:
+                raise NotFoundError(
+                    f"dataset {self.name} has no example {path.rpartition('/')[2]!r}; `tracelake dataset show "
+                    f"{self.name}` lists them."
+                )
+        return self._change(dict.fromkeys(paths), message, committer)
+
+    def staged(self) -> list[EntryChange]:
+        """Return the examples that are staged, in order of id, against the branch's newest commit."""
+        self._check_branch()
+        start, stop = examples_of(self.name)
+        return [
+            change for change in Branch(self.at, self._repository).staged() if start <= change.path < stop
+        ]
+
+    @property
+    def on_branch(self) -> bool:
+        """Whether examples can be staged here."""
+        return self.at in self._repository.branches()
+
+    def states(self) -> dict[str, str]:
+        """Return `added`, `changed` or `removed` for each example that is staged, by id; nothing beside a branch."""
+        changes = self.staged() if self.on_branch else []
+        return {change.path.rpartition("/")[2]: change.change for change in changes}
+
+    def examples(self, *, staged: bool = False, after: str = "") -> Iterator[Example]:
+        """Yield the examples in order of id, few of them in memory.
+
+        Args:
+            staged: as the next commit of the branch would have them; their ids are in memory together then.
+            after: begin behind this id.
+        """
+        start, stop = examples_of(self.name)
+        if after:
+            start = example_path(self.name, f"{after} ")  # what sorts just behind it
+        entries: Iterable[tuple[str, Reference]] = ()
+        if staged:
+            self._check_branch()
+            entries = self._repository.uncommitted(self.at, start, stop).items()
+        elif head := self._commit():
+            entries = self._repository.scan(head, start, stop)
+        files = (named for _, named in entries if isinstance(named, FileAt))
+        for data in read_files(self._objects, files):
+            yield model.from_bytes(Example, data, f"an example of dataset {self.name}")
+
+    def to_arrow(self) -> pa.Table:
+        """Return the examples as an Arrow table, with the columns of an export."""
+        return pa.Table.from_batches(export.batches(self.examples()), export.SCHEMA)
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return the examples as a Polars frame, with the columns of an export."""
+        frame = pl.from_arrow(self.to_arrow())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def export(self, path: str | os.PathLike[str], format: str | None = None) -> ExportReport:
+        """Write the committed examples to a file, few of them in memory; it replaces what was there when it is whole.
+
+        Args:
+            path: where to.
+            format: `jsonl` or `parquet`; by default what the name ends in.
+
+        Raises UsageError for another format, OSError where the file cannot be written, DamageError.
+        """
+        kind = export.format_of(path, format)
+        commit = self._commit()
+        pinned = Dataset(self.name, commit or self.at, self._repository, self._objects, self._view)
+        count = export.write(pinned.examples(), Path(path), kind)
+        return ExportReport(self.name, commit, os.fspath(path), kind, count, Path(path).stat().st_size)
+
+    def delete(self, *, message: str | None = None, committer: str | None = None) -> str | None:
+        """Take the dataset and all of its examples away; return the commit, None where that is staged.
+
+        Older commits still have it.
+        """
+        self._check_writable()
+        paths = [spec_path(self.name), *self._repository.uncommitted(self.at, *examples_of(self.name))]
+        return self._change(dict.fromkeys(paths), message, committer)
+
+    def create(
+        self, spec: DatasetSpec, message: str | None = None, committer: str | None = None
+    ) -> str | None:
+        """Make the dataset; return the commit, None where that is staged. Raises UsageError where it is there."""
+        self._check_branch()
+        self._repository.refuse_protected(self.at)
+        if self._find([spec_path(self.name)]):
+            raise UsageError(f"there is a dataset {self.name} on branch {self.at} already; add to it.")
+        (file,) = write_files(self._objects, [model.to_bytes(spec)])
+        return self._change({spec_path(self.name): file}, message, committer)
+
+    def _check_branch(self) -> None:
+        if not self.on_branch:
+            raise UsageError(
+                f"{self.at!r} is no branch: examples are staged on a branch, and elsewhere only read. Name one, or "
+                f"make it: `tracelake branch create NAME {self.at}`."
+            )
+
+    def _check_writable(self) -> None:
+        self._check_branch()
+        self._repository.refuse_protected(self.at)
+        self.check()
+
+    def _commit(self) -> str | None:
+        """Return the commit; None for `main` of an empty lake."""
+        branch = self._repository.branches().get(self.at)
+        return self._repository.resolve(self.at) if branch is None else branch.head or None
+
+    def _find(self, paths: Sequence[str], *, committed_only: bool = False) -> dict[str, Reference]:
+        """Return what paths name, on a branch with what is staged."""
+        head = self._commit()
+        found: dict[str, Reference | None] = dict(self._repository.find(head, paths)) if head else {}
+        if not committed_only and self.on_branch:
+            wanted = set(paths)
+            found |= {path: named for path, named in self._repository.staged(self.at) if path in wanted}
+        return {path: named for path, named in found.items() if named is not None}
+
+    def _change(
+        self, entries: Mapping[str, Reference | None], message: str | None, committer: str | None
+    ) -> str | None:
+        if message is None:
+            self._repository.stage(entries, self.at)
+            return None
+        # The dataset itself goes along, where it is only staged yet, unless it is to go.
+        spec = self._find([spec_path(self.name)])
+        return self._repository.commit_entries(
+            {**spec, **entries}, self.at, message=message, committer=find_committer(committer)
+        )

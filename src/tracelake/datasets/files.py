@@ -1,0 +1,58 @@
+"""Files: objects under the SHA-256 of their bytes, which entries of commits name. Many at once, some in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from tracelake._errors import DamageError, NotFoundError
+from tracelake.limits import FILES_AT_ONCE, FILES_READ_AHEAD
+from tracelake.storage import ObjectStore
+from tracelake.versions.model import FileAt
+
+FILES: Final = "files/"
+
+
+def write_files(objects: ObjectStore, contents: Iterable[bytes]) -> list[FileAt]:
+    """Write files, durable on return; return what names them, in the same order.
+
+    One that is there is written again, so that its time is that of its last use: garbage collection goes by age.
+    """
+
+    def write(data: bytes) -> FileAt:
+        file = FileAt(hashlib.sha256(data).hexdigest(), len(data))
+        objects.put(FILES + file.sha256, data)
+        return file
+
+    with ThreadPoolExecutor(FILES_AT_ONCE) as threads:
+        return list(threads.map(write, contents))
+
+
+def read_file(objects: ObjectStore, file: FileAt) -> bytes:
+    """Return the bytes of a file. Raises DamageError where it is gone, or is not what was written."""
+    path = FILES + file.sha256
+    try:
+        data = objects.get(path)
+    except NotFoundError as error:
+        raise DamageError(f"{path} is gone; restore it from a backup.") from error
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise DamageError(f"{path} is not what was written: its content has another checksum.")
+    return data
+
+
+def read_files(objects: ObjectStore, files: Iterable[FileAt]) -> Iterator[bytes]:
+    """Yield the bytes of files in their order; some are read at the same time, and few are held."""
+    threads = ThreadPoolExecutor(FILES_AT_ONCE)
+    ahead: deque[Future[bytes]] = deque()
+    try:
+        for file in files:
+            ahead.append(threads.submit(read_file, objects, file))
+            if len(ahead) == FILES_READ_AHEAD:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:  # also where the caller has seen enough
+        threads.shutdown(cancel_futures=True)

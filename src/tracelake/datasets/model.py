@@ -1,0 +1,113 @@
+"""What a dataset is made of, and under which names: pure.
+
+An example is an entry `datasets/<dataset>/<id>` of a commit, which names a file by its content. The dataset itself
+is the entry `datasets/<dataset>/.dataset`, which sorts before its examples, for their ids are hex digits.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from tracelake._errors import DamageError, UsageError
+from tracelake.versions.ranges import below
+
+FORMAT_VERSION: Final = 1
+DATASETS: Final = "datasets"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_SPEC: Final = ".dataset"
+
+
+class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is said of a dataset as a whole."""
+
+    name: str
+    description: str = ""
+    version: int = FORMAT_VERSION
+
+
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where an example comes from: a span, as a commit shows it."""
+
+    trace_id: str
+    span_id: str
+    commit: str
+
+
+class Example(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One example: what goes in, what is expected to come out, and where both come from."""
+
+    id: str
+    input: str | None
+    expected_output: str | None
+    metadata: dict[str, str]
+    provenance: Provenance
+    version: int = FORMAT_VERSION
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the example as exports have it: one level, the provenance in columns of its own."""
+        return {
+            "id": self.id,
+            "input": self.input,
+            "expected_output": self.expected_output,
+            "metadata": self.metadata,
+            "trace_id": self.provenance.trace_id,
+            "span_id": self.provenance.span_id,
+            "commit": self.provenance.commit,
+        }
+
+
+RecordT = TypeVar("RecordT", DatasetSpec, Example)
+
+
+def to_bytes(record: DatasetSpec | Example) -> bytes:
+    """Encode as JSON: the same record always gives the same bytes."""
+    return msgspec.json.encode(record, order="deterministic")
+
+
+def from_bytes(kind: type[RecordT], data: bytes, what: str) -> RecordT:
+    """Decode a record. Raises DamageError for one that is torn or of another format."""
+    try:
+        record = msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise DamageError(f"{what} cannot be read: {error}. Restore it from a backup.") from error
+    if record.version != FORMAT_VERSION:
+        raise DamageError(f"{what} has format {record.version}; this release reads {FORMAT_VERSION}.")
+    return record
+
+
+def check_name(name: str) -> None:
+    """Raise UsageError where a dataset cannot have this name."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a dataset: use up to 63 letters, digits, and . _ - between."
+        )
+
+
+def example_id(trace_id: str, span_id: str) -> str:
+    """Return the id of the example that a span makes: always the same, so that it is there once."""
+    return f"{trace_id}-{span_id}"
+
+
+def spec_path(name: str) -> str:
+    """Return the entry of a dataset as a whole."""
+    return f"{DATASETS}/{name}/{_SPEC}"
+
+
+def example_path(name: str, identity: str) -> str:
+    """Return the entry of an example."""
+    return f"{DATASETS}/{name}/{identity}"
+
+
+def examples_of(name: str) -> tuple[str, str]:
+    """Return start and stop of the entries of a dataset's examples."""
+    start, stop = below(f"{DATASETS}/{name}")
+    return f"{start}0", stop
+
+
+def dataset_of(path: str) -> str | None:
+    """Return the dataset that an entry belongs to, None for an entry of another kind."""
+    folder, _, rest = path.partition("/")
+    return rest.partition("/")[0] if folder == DATASETS and "/" in rest else None

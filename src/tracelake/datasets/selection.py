@@ -1,0 +1,107 @@
+"""Which spans become examples: by id, by condition, by search; and what of them is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from tracelake._errors import NotFoundError, UsageError
+from tracelake.datasets.model import Example, Provenance, example_id
+from tracelake.limits import DATASET_ADD_MAX, DATASET_LOOKUP_SPANS, SEARCH_HITS_MAX
+from tracelake.records import Row
+from tracelake.shards.rows import literal
+from tracelake.view import View, to_rows
+
+Key: TypeAlias = tuple[str, str]
+"""Trace id and span id."""
+_COLUMNS: Final = ("trace_id", "span_id", "input", "output", "service", "name", "model")
+_KEPT: Final = ("service", "name", "model")
+"""Columns that become metadata of an example."""
+_ORDER: Final = "start_ns, trace_id, span_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which spans are wanted: by ids, or by a search or a condition, or both of these, at most `limit`."""
+
+    traces: Sequence[str] = ()
+    spans: Sequence[str] = ()
+    where: str | None = None
+    search: str | None = None
+    limit: int = 1_000
+
+    def check(self) -> None:
+        """Raise UsageError where it selects nothing, or by two ways that do not go together."""
+        by_id, by_text = bool(self.traces or self.spans), self.where is not None or self.search is not None
+        if by_id == by_text:
+            raise UsageError(
+                "say which spans to add: traces or spans by their ids, or else a condition, a search, or both."
+            )
+        most = DATASET_ADD_MAX if self.search is None else SEARCH_HITS_MAX
+        if not 1 <= self.limit <= most:
+            raise UsageError(f"limit must be from 1 to {most:,} here, not {self.limit:,}.")
+        if len(self.traces) + len(self.spans) > DATASET_ADD_MAX:
+            raise UsageError(f"at most {DATASET_ADD_MAX:,} ids can be added at once.")
+
+    def keys(self, view: View) -> list[Key]:
+        """Return the spans in a view, each once. Raises NotFoundError for an id that is not there, QueryError."""
+        if self.search is not None:
+            return [(hit.trace_id, hit.span_id) for hit in view.search(self.search, self.where, self.limit)]
+        if self.where is not None:
+            return _matching(view, f"({self.where}\n) and coalesce(input, output) is not null", self.limit)
+        if self.traces:
+            return list(dict.fromkeys(key for trace in self.traces for key in self._of_trace(view, trace)))
+        return self._everywhere(view)
+
+    def _of_trace(self, view: View, trace_id: str) -> list[Key]:
+        trace = view.trace(trace_id)
+        if not self.spans:
+            return [(trace.trace_id, next(trace.walk())[1]["span_id"])]
+        found = [(trace.trace_id, span["span_id"]) for span in trace.spans if span["span_id"] in self.spans]
+        if len(self.traces) == 1 and len(found) < len(set(self.spans)):
+            missing = set(self.spans) - {span_id for _, span_id in found}
+            raise NotFoundError(f"trace {trace.trace_id} has no span {min(missing)}.")
+        return found
+
+    def _everywhere(self, view: View) -> list[Key]:
+        found = _matching(view, f"span_id in ({', '.join(map(literal, self.spans))})", DATASET_ADD_MAX)
+        if missing := set(self.spans) - {span_id for _, span_id in found}:
+            raise NotFoundError(
+                f"no span {min(missing)!r} in this lake. `tracelake search` finds ids by text."
+            )
+        return found
+
+
+def _matching(view: View, where: str, limit: int) -> list[Key]:
+    found = view.table("spans").to_arrow(["trace_id", "span_id"], where, _ORDER, limit)
+    return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+def examples(
+    view: View, commit: str, keys: Sequence[Key], metadata: Mapping[str, str]
+) -> Iterator[list[Example]]:
+    """Yield the examples that spans make, some at a time; a span without input and output makes none.
+
+    `metadata` is added to what the span itself says: its service, name and model.
+    """
+    for start in range(0, len(keys), DATASET_LOOKUP_SPANS):
+        wanted = set(keys[start : start + DATASET_LOOKUP_SPANS])
+        table = view.table("spans").lookup(sorted({trace_id for trace_id, _ in wanted}), _COLUMNS)
+        yield [
+            _example(row, commit, metadata)
+            for row in to_rows(table)
+            if (row["trace_id"], row["span_id"]) in wanted
+            and not (row["input"] is None and row["output"] is None)
+        ]
+
+
+def _example(row: Row, commit: str, metadata: Mapping[str, str]) -> Example:
+    trace_id, span_id = row["trace_id"], row["span_id"]
+    return Example(
+        id=example_id(trace_id, span_id),
+        input=row["input"],
+        expected_output=row["output"],
+        metadata={name: row[name] for name in _KEPT if row[name]} | dict(metadata),
+        provenance=Provenance(trace_id, span_id, commit),
+    )

@@ -1,0 +1,89 @@
+"""What a lake does with datasets for evaluation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from tracelake._errors import DatasetNotFoundError
+from tracelake.datasets.dataset import Dataset
+from tracelake.datasets.model import DATASETS, DatasetSpec, check_name, dataset_of, examples_of, spec_path
+from tracelake.records import DatasetInfo
+from tracelake.storage import ObjectStore
+from tracelake.versions.branches import MAIN
+from tracelake.versions.ranges import below
+from tracelake.versions.store import Repository
+from tracelake.view import View
+
+
+class LakeDatasets(ABC):
+    """The part of `Lake` that knows of datasets."""
+
+    objects: ObjectStore
+    _repository: Repository
+
+    @abstractmethod
+    def view(self, at: str = "main") -> View:
+        """Open one commit for reading."""
+
+    def dataset(self, name: str, at: str = MAIN) -> Dataset:
+        """Return a dataset at a branch, tag, commit or time. Raises DatasetNotFoundError, RefNotFoundError."""
+        found = self._dataset(name, at)
+        found.check()
+        return found
+
+    def create_dataset(
+        self,
+        name: str,
+        description: str = "",
+        branch: str = MAIN,
+        *,
+        message: str | None = None,
+        committer: str | None = None,
+    ) -> Dataset:
+        """Make a dataset without examples on a branch. It is staged, or with a message committed at once.
+
+        Raises UsageError for a name that is none or is taken, or where the branch is protected or none.
+        """
+        check_name(name)
+        made = self._dataset(name, branch)
+        made.create(DatasetSpec(name, description), message, committer)
+        return made
+
+    def datasets(self, at: str = MAIN) -> list[DatasetInfo]:
+        """Return all datasets at a branch, with those that are staged there, or at a tag, commit or time."""
+        record = self._repository.branches().get(at)
+        head = self._repository.resolve(at) if record is None else record.head
+        staged: dict[str, int] = {}
+        for path, _ in self._repository.staged(at) if record is not None else ():
+            name = dataset_of(path)
+            if name is not None:
+                staged[name] = staged.get(name, 0) + (path != spec_path(name))
+        names = {*self._names(head), *staged} if head else set(staged)
+        return [
+            DatasetInfo(
+                name,
+                self._description(name, at),
+                self._repository.count(head, *examples_of(name)) if head else 0,
+                staged.get(name, 0),
+            )
+            for name in sorted(names)
+        ]
+
+    def _description(self, name: str, at: str) -> str:
+        try:
+            return self._dataset(name, at).description
+        except DatasetNotFoundError:  # it is staged to go, or a merge has left examples of one that went
+            return ""
+
+    def _dataset(self, name: str, at: str) -> Dataset:
+        return Dataset(name, at, self._repository, self.objects, self.view)
+
+    def _names(self, head: str) -> Iterator[str]:
+        """Yield the datasets that a commit names; goes from one to the next, past the examples."""
+        start, stop = below(DATASETS)
+        while (entry := next(self._repository.scan(head, start, stop), None)) is not None:
+            name = dataset_of(entry[0])
+            assert name is not None, entry
+            yield name
+            start = examples_of(name)[1]

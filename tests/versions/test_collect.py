@@ -1,0 +1,203 @@
+"""Garbage collection of a repository: what nothing leads to goes two epochs later; all else stays whole."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tracelake._errors import ConflictError, DamageError, NothingToCommitError, RefNotFoundError, UsageError
+from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
+from tracelake.versions.collect import Collected, RepositoryCollector
+from tracelake.versions.model import ChangeSet, Commit, FileAt, TableAt
+from tracelake.versions.objects import FILES, Content, path_of
+from tracelake.versions.store import Repository
+
+
+class World:
+    """A repository in memory, and its collector."""
+
+    def __init__(self) -> None:
+        self.key_value, self.objects = MemoryKeyValueStore(), MemoryObjectStore()
+        self.repository = self.opened()
+
+    def opened(self) -> Repository:
+        """Open it anew: nothing is remembered."""
+        return Repository(self.key_value, self.objects)
+
+    def collect(self, *, dry_run: bool = False) -> Collected:
+        """Collect once; every call begins an epoch."""
+        return RepositoryCollector(self.key_value, self.objects).collect(grace_s=0.0, dry_run=dry_run)
+
+    def commit(self, path: str, number: int, branch: str = "main") -> str:
+        """Commit one entry."""
+        return self.repository.commit_entries({path: TableAt("s", number)}, branch, message=path)
+
+    def paths(self) -> set[str]:
+        """Return the paths of all objects."""
+        return {info.path for info in self.objects.list("")}
+
+    def check(self) -> None:
+        """Read every commit that a ref leads to, with all of its entries."""
+        repository = self.opened()
+        heads = [record.head for record in repository.branches().values()] + list(repository.tags().values())
+        todo, seen = [head for head in heads if head], set()
+        while todo:
+            commit_id = todo.pop()
+            if commit_id not in seen:
+                seen.add(commit_id)
+                repository.entries(commit_id)
+                todo.extend(repository.commit(commit_id).parents)
+
+
+def test_a_deleted_branch_goes_and_what_others_lead_to_stays() -> None:
+    """Its commits go with the second collection; shared ones, tagged ones and merged ones stay."""
+    world = World()
+    first = world.commit("a", 1)
+    world.repository.create_branch("side", first)
+    world.repository.create_branch("merged", first)
+    lost = [world.commit(f"side/{number}", number, "side") for number in range(3)]
+    kept = world.commit("kept", 1, "merged")
+    world.repository.merge(kept, message="merge")
+    world.repository.tag("v1", lost[0])
+    world.repository.delete_branch("side")
+    world.repository.delete_branch("merged")
+    assert world.collect().objects == 0
+    collected = world.collect()
+    assert (collected.commits, collected.objects) == (2, 6)
+    world.check()
+    assert world.opened().entries(world.repository.resolve("v1"))["side/0"] == TableAt("s", 0)
+    for commit_id in lost[1:]:
+        with pytest.raises(DamageError, match="is gone"):
+            world.opened().commit(commit_id)
+    assert world.collect().objects == 0
+
+
+def test_a_dry_run_deletes_nothing() -> None:
+    """It tells what would go now, and begins no epoch."""
+    world = World()
+    world.repository.create_branch("side", world.commit("a", 1))
+    world.commit("b", 1, "side")
+    world.repository.delete_branch("side")
+    world.collect()
+    before = world.paths()
+    assert world.collect(dry_run=True).objects == world.collect(dry_run=True).objects == 0
+    assert world.paths() == before
+    assert world.collect().objects == 3
+    assert len(world.paths()) == len(before) - 3
+
+
+def test_the_same_entries_again_are_other_objects_in_another_epoch() -> None:
+    """What a collection may be about to delete is never named anew: the same content has another name by then."""
+    world = World()
+    world.repository.create_branch("side", world.commit("a", 1))
+    once = world.repository.commit(world.commit("b", 1, "side")).metarange
+    world.repository.delete_branch("side")
+    world.collect()
+    again = world.repository.commit(world.commit("b", 1)).metarange
+    assert again != once
+    assert world.collect().commits == 1
+    world.check()
+
+
+def test_what_was_built_two_epochs_ago_is_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A helper that slept through two collections publishes nothing that they may have deleted."""
+    world = World()
+    world.commit("a", 1)
+
+    committer = world.repository._committer
+    write, collections = committer._contents.write, iter(range(3))
+
+    def write_then_sleep(records: dict[str, Content]) -> None:
+        write(records)
+        if next(collections, None) is not None:
+            world.collect()
+            world.collect()
+
+    monkeypatch.setattr(committer._contents, "write", write_then_sleep)
+    head = world.commit("b", 2)
+    assert world.repository.commit(head).epoch == 6
+    world.check()
+    assert world.opened().entries(head)["b"] == TableAt("s", 2)
+
+
+def test_names_are_given_only_to_what_a_name_leads_to() -> None:
+    """A commit of a deleted branch cannot be tagged, branched from or merged: it may be gone a moment later."""
+    world = World()
+    world.repository.create_branch("side", world.commit("a", 1))
+    lost = world.commit("b", 1, "side")
+    world.repository.delete_branch("side")
+    for give in (
+        lambda: world.repository.tag("v1", lost),
+        lambda: world.repository.create_branch("again", lost),
+        lambda: world.repository.merge(lost, message="merge"),
+    ):
+        with pytest.raises(RefNotFoundError, match="no branch or tag leads to"):
+            give()
+    assert world.repository.tags() == {}
+    assert list(world.repository.branches()) == ["main"]
+
+
+def test_files_stay_as_long_as_an_entry_names_them() -> None:
+    """A file that is staged, committed, or in a commit that is reached stays; one that nothing names goes."""
+    world = World()
+    for name in "abcd":
+        world.objects.put(FILES + name * 64, name.encode())
+    world.repository.commit_entries({"f/a": FileAt("a" * 64, 1)}, message="a")
+    world.repository.commit_entries({"f/a": None}, message="gone from the head, not from the history")
+    world.repository.stage({"f/b": FileAt("b" * 64, 1)})
+    many = {f"many/{number}": FileAt("c" * 64, 1) for number in range(100)}
+    world.repository.commit_entries(many, message="many")
+    assert len([path for path in world.paths() if path.startswith("versions/changes/")]) == 1
+    world.collect()
+    files = {path for path in world.paths() if path.startswith(FILES)}
+    assert files == {FILES + name * 64 for name in "abc"}
+    assert not [path for path in world.paths() if path.startswith("versions/changes/")]
+    world.repository.discard()
+    world.collect()
+    assert FILES + "b" * 64 not in world.paths()
+    world.check()
+
+
+def test_damage_stops_the_collection() -> None:
+    """Where a commit cannot be read, what it leads to is not known: nothing is deleted."""
+    world = World()
+    head = world.commit("a", 1)
+    world.objects.put(FILES + "e" * 64, b"e")
+    world.objects.delete(path_of(Commit, head))
+    with pytest.raises(DamageError, match="is gone"):
+        world.collect()
+    assert FILES + "e" * 64 in world.paths()
+
+
+def test_collections_beside_committers_leave_every_commit_whole() -> None:
+    """Threads commit, branch, merge and delete branches, while others collect: what refs lead to stays whole."""
+    world = World()
+    world.commit("a", 0)
+
+    def work(seed: int) -> None:
+        rng, repository = random.Random(seed), world.opened()
+        for number in range(20):
+            name = f"b{seed}-{number % 3}"
+            with contextlib.suppress(UsageError, NothingToCommitError, ConflictError):
+                repository.create_branch(name, repository.resolve("main"))
+            with contextlib.suppress(UsageError):
+                repository.commit_entries({f"f/{rng.randrange(9)}": TableAt("s", seed)}, name, message="b")
+            with contextlib.suppress(UsageError, NothingToCommitError, ConflictError):
+                repository.merge(repository.resolve(name), message="m", prefer="source")
+            if rng.random() < 0.5:
+                with contextlib.suppress(UsageError):
+                    repository.delete_branch(name)
+
+    def collect() -> None:
+        for _ in range(20):
+            world.collect()
+
+    with ThreadPoolExecutor(5) as threads:
+        working = [threads.submit(work, seed) for seed in range(3)]
+        for running in (*working, threads.submit(collect), threads.submit(collect)):
+            running.result(timeout=120)
+    world.check()
+    assert len([path for path in world.paths() if path.startswith(path_of(ChangeSet, "")[:17])]) == 0
