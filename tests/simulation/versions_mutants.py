@@ -164,7 +164,7 @@ def announce_since_now(self: BranchRecords, branch: str, announcement: Announcem
 def announce_briefly(self: BranchRecords, branch: str, announcement: Announcement) -> None:
     """An announcement is withdrawn before anyone has sealed it."""
     _announce(self, branch, announcement)
-    self.withdraw(branch, announcement.request.id)
+    self.withdraw(branch, [announcement.request.id])
 
 
 def deaf(self: BranchRecords, branch: str) -> list[Announcement]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from tracelake._errors import DamageError, LimitError
+from tracelake._errors import DamageError, LimitError, StorageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
 from tracelake.versions.model import (
@@ -154,22 +155,21 @@ class BranchRecords:
 
     def announce(self, scope: str, announcement: Announcement) -> None:
         """Show a request to whoever seals next. Whether it is there, its committer learns by being sealed."""
-        key = announcement.request.id
-        self._key_value.set_if(_announced(scope), key, to_bytes(announcement), ABSENT)
+        with suppress(StorageError):
+            self._key_value.note(_announced(scope), announcement.request.id, to_bytes(announcement))
 
     def announced(self, scope: str) -> list[Announcement]:
         """Return what is announced, the oldest request first."""
         found = [
             from_bytes(Announcement, entry.value, f"request {entry.key}")
-            for entry in self._key_value.scan(_announced(scope))
+            for entry in self._key_value.notes(_announced(scope))
         ]
         return sorted(found, key=lambda waiting: (waiting.request.created_at, waiting.request.id))
 
-    def withdraw(self, scope: str, request: str) -> None:
-        """Take an announcement away; fine where there is none, or where it stays: who seals next cleans up."""
-        entry = self._key_value.get(_announced(scope), request)
-        if entry is not None:
-            self._key_value.delete_if(_announced(scope), request, entry.version)
+    def withdraw(self, scope: str, requests: Collection[str]) -> None:
+        """Take announcements away; fine where there are none, or where some stay: who seals next cleans up."""
+        with suppress(StorageError):
+            self._key_value.forget(_announced(scope), requests)
 
     # Answers
 
