@@ -242,12 +242,11 @@ VERSIONS_MUTANTS = [
         "what we wrote is there",
         _RECORDS + "swap",
         what_we_wrote,
-        Faults(lost=6),
-        300,
+        Faults(lost=8, delays=3),
+        200,
         patience_polls=0,
         rounds=2,
-        committers=2,
-        mergers=1,
+        committers=3,
     ),
     _mutant("head before the objects", FINISH, finish_write_last, exhaustive_max=1, committers=2),
     _mutant("a transaction built again", _DECIDE, always_next, exhaustive_max=1, rounds=2, replicas=2),
@@ -262,7 +261,9 @@ VERSIONS_MUTANTS = [
         "new answers may leave", _COMMITTER + "kept", kept_few, KILLED, 100, 1000, sweepers=2, committers=2
     ),
     _mutant("a second try", _SUBMIT, unremembered, KILLED, rounds=2, committers=2),
-    _mutant("looked up first", _SUBMIT, looked_up_first, Faults(kills=4), 1000, rounds=3, committers=3),
+    _mutant(
+        "looked up first", _SUBMIT, looked_up_first, Faults(kills=3), 400, rounds=2, stagers=1, sweepers=2
+    ),
     _mutant(
         "since now", _RECORDS + "announce", announce_since_now, MANY_LOST, rounds=2, replicas=2, committers=1
     ),
