@@ -35,7 +35,7 @@ STALL_MS = 10_000
     [
         (0, Faults(), {"committers": 2}, 150),
         (1, Faults(), {"committers": 2}, 150),
-        (0, KILLED, {"committers": 2}, 6_000),
+        (1, KILLED, {"replicas": 2}, 1_500),
         (0, Faults(), {"replicas": 2}, 100),
         (1, LOST, {"replicas": 2}, 3_000),
         (0, Faults(), {"stagers": 1, "sweepers": 1}, 150),
@@ -59,7 +59,7 @@ def test_every_schedule(
 @pytest.mark.parametrize("patience_polls", [0, 24])
 def test_other_patience_and_memory(patience_polls: int, answers_kept: int) -> None:
     """How long a committer waits, and how many answers the record keeps, is nothing that the rules rest on."""
-    scenario = RepositoryScenario(rounds=2, committers=2, anonymous=1, sweepers=2, stagers=1, mergers=1)
+    scenario = RepositoryScenario(rounds=2, committers=2, strangers=1, sweepers=2, stagers=1, mergers=1)
     scenario.patience_polls, scenario.answers_kept = patience_polls, answers_kept
     report = search(scenario, Faults(kills=2, lost=4, late=3, delays=2), seed=1, schedules_max=50)
     assert report.failures == []

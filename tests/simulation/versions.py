@@ -52,9 +52,9 @@ class Before:
 class RepositoryScenario(Scenario):
     """Whoever commits to one branch at once: each commit is what the sequential model says, and nobody waits.
 
-    Replicas commit the same transactions, committers changes of their own, with ids that a second try repeats
-    (V4) or without; a stager stages entries, which a sweeper commits (V5, V6); a merger brings in another branch,
-    takes the merge back, and brings main to the other branch (V8); a reader looks at what is not committed.
+    Replicas commit the same transactions, committers changes of their own, with ids that a second try repeats (V4),
+    strangers without; a stager stages entries, which a sweeper commits (V5, V6); a merger brings in another
+    branch, takes the merge back, and brings main to the other (V8); a reader looks at what is not committed.
     """
 
     name = "repository"
@@ -72,7 +72,7 @@ class RepositoryScenario(Scenario):
         acts: dict[str, Callable[[Process], None]] = {
             "replicas": self._replicate,
             "committers": self._commit,
-            "anonymous": self._commit_without_id,
+            "strangers": self._commit_without_id,
             "stagers": self._stage,
             "sweepers": self._commit_staged,
             "mergers": self._merge,
@@ -186,7 +186,7 @@ class RepositoryScenario(Scenario):
         """Everyone was told, and what was staged and acknowledged is there."""
         repository = Repository(run.direct_key_value, run.direct_objects)
         expect_staged("the end", run.notes["acknowledged"], repository.uncommitted())
-        told = {"replicas": 1, "committers": 1, "anonymous": 1, "sweepers": 1}
+        told = {"replicas": 1, "committers": 1, "strangers": 1, "sweepers": 1}
         expected = sum(count * self._rounds * told.get(kind, 0) for kind, count in self._counts.items())
         expected += 3 * self._counts.get("mergers", 0)
         require(len(run.history) >= expected, f"{len(run.history)} requests were answered, not {expected}")
@@ -200,7 +200,7 @@ class VersionsScenario(RepositoryScenario):
     def __init__(self) -> None:
         """Let each do what it does twice."""
         super().__init__(
-            2, replicas=2, committers=2, anonymous=1, stagers=1, sweepers=1, mergers=1, readers=1
+            2, replicas=2, committers=2, strangers=1, stagers=1, sweepers=1, mergers=1, readers=1
         )
 
 

@@ -35,7 +35,7 @@ class Crowd(RepositoryScenario):
     calls_of_each_max = 16
 
     def __init__(self, committers: int) -> None:
-        super().__init__(anonymous=committers)
+        super().__init__(strangers=committers)
         self._committers = committers
         self.steps_max = 1_000 * committers
 
