@@ -305,3 +305,46 @@ def test_a_lake_without_commits(tmp_path: Path) -> None:
         empty.branch("main").commit("a dataset")
         assert [info.name for info in empty.datasets()] == ["first"]
         assert made.export(tmp_path / "x.parquet").examples == 0
+
+
+def test_verify_names_examples_that_are_gone_or_altered(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
+    """Examples of every branch and tag are read, also those that only an older commit names; each is told once."""
+    lake.create_branch("work")
+    lake.dataset("refunds", at="work").add(search="coat", message="a coat")
+    refunds.add(search="shoes", message="shoes")
+    lake.tag("v1")
+    refunds.remove([ids(1, 0)], message="no shoes")
+    report = lake.verify()
+    assert (report.files, report.findings) == (3, ())
+    files = {path.read_bytes(): path for path in (tmp_path / "lake" / "files").iterdir()}
+    for data, path in files.items():
+        if b"coat" in data:
+            path.unlink()
+        elif b"shoes" in data:
+            path.write_bytes(data + b" ")
+    found = {(f.kind, f.what, Path(f.path).name): f.detail for f in lake.verify().findings}
+    assert len(found) == 2
+    for (kind, what, name), detail in found.items():
+        assert what == "file"
+        assert (tmp_path / "lake" / "files" / name in files.values(), kind) in {
+            (True, "missing"),
+            (True, "damaged"),
+        }
+        assert detail.startswith("datasets/refunds/")
+
+
+def test_garbage_collection_leaves_staged_examples(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
+    """What is staged or named by any commit stays; what was discarded goes."""
+    refunds.add(search="coat", message="a coat")
+    refunds.remove([ids(0, 1)], message="no coat")
+    refunds.add(search="weather")
+    lake.branch("main").discard()
+    refunds.add(search="hat")
+    for _ in range(4):
+        lake.gc(epoch_min_s=0)
+    lake.branch("main").commit("a hat")
+    assert inputs(refunds) == ["refund for a hat"]
+    assert inputs(lake.dataset("refunds", at="main~2")) == ["refund for a coat"]
+    texts = [path.read_text("utf-8") for path in (tmp_path / "lake" / "files").iterdir()]
+    assert not [text for text in texts if "weather" in text]
+    assert lake.verify().findings == ()
