@@ -61,7 +61,7 @@ class Places:
         files = (place / "objects").as_uri()
         if store == "postgres":
             if self._postgres is None:
-                self._postgres = PostgresServer()
+                self._postgres = PostgresServer(connections_max=400)
                 self._stack.callback(self._postgres.close)
             records = self._postgres.url(self._postgres.new_schema())
         elif store == "s3":
@@ -174,7 +174,7 @@ def print_results(lines: Sequence[Line]) -> None:
     console.print(table)
     for line in lines:
         if line.errors:
-            console.print(f"{line.contestant}, {line.committers} {line.workers}: {line.errors}")
+            console.print(f"{line.title}: {line.errors}")
     print_aims(console, lines)
 
 

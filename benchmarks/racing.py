@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -55,6 +56,11 @@ class Line:
     object_calls_per_commit: float
     errors: dict[str, int]
 
+    @property
+    def title(self) -> str:
+        """Who raced."""
+        return f"{self.contestant}, {self.committers} {self.workers}"
+
 
 def race(contestant: Contestant, workers: str, committers: int, seconds: float) -> Line:
     """Let so many commit for so long, then check what is there; `workers` is `processes` or `threads`."""
@@ -68,7 +74,7 @@ def race(contestant: Contestant, workers: str, committers: int, seconds: float) 
         ]
         for process in processes:
             process.start()
-        barrier.wait(START_MAX_S)
+        wait_for_all(barrier, processes)
         deadline = time.monotonic() + seconds + OVERTIME_MAX_S
         killed = 0
         for process, group in zip(processes, groups, strict=True):
@@ -82,6 +88,18 @@ def race(contestant: Contestant, workers: str, committers: int, seconds: float) 
         turns = [turn for path in Path(name).iterdir() for turn in read_turns(path)]
     contestant.check([(turn.key, turn.commit_id) for turn in turns if not turn.error])
     return summary(contestant.name, workers, committers, turns, killed)
+
+
+def wait_for_all(barrier: Barrier, processes: Sequence[SpawnProcess]) -> None:
+    """Begin, once every committer is ready; fail as soon as one never will be."""
+    deadline = time.monotonic() + START_MAX_S
+    while barrier.n_waiting < barrier.parties - 1:
+        ended = [process.name for process in processes if process.exitcode is not None]
+        if ended or time.monotonic() > deadline:
+            barrier.abort()
+            raise RuntimeError(f"no race: {ended or 'some'} did not come up")
+        time.sleep(0.02)
+    barrier.wait()
 
 
 def work(contestant: Contestant, numbers: range, barrier: Barrier, seconds: float, folder: Path) -> None:

@@ -165,6 +165,26 @@ def test_half_a_surrogate_pair_is_refused(records: KeyValueStore) -> None:
             call()
 
 
+def test_notes(records: KeyValueStore) -> None:
+    """Notes come back in key order, replaced by later ones, apart from other partitions; forgotten ones are gone."""
+    for key in ("b", "a", "\U0001f40d", "z" * 300, "b"):
+        records.note("p", key, key.encode() + b"!")
+    records.note("q", "b", b"other")
+    assert [(entry.key, entry.value) for entry in records.notes("p")] == [
+        (key, key.encode() + b"!") for key in ("a", "b", "z" * 300, "\U0001f40d")
+    ]
+    records.note("p", "b", b"")
+    records.forget("p", ["a", "absent", "z" * 300])
+    assert [(entry.key, entry.value) for entry in records.notes("p")] == [
+        ("b", b""),
+        ("\U0001f40d", b"\xf0\x9f\x90\x8d!"),
+    ]
+    records.forget("p", ["b", "\U0001f40d"])
+    records.forget("p", [])
+    assert records.notes("p") == []
+    assert [entry.value for entry in records.notes("q")] == [b"other"]
+
+
 def test_threads_lose_no_increment(records: KeyValueStore) -> None:
     """Threads that count up one record by conditional writes lose none of their counts."""
 

@@ -138,6 +138,21 @@ def test_doubtful_record_is_not_read_while_commits_fail(store: Faulty) -> None:
     assert isinstance(store.set_if("p", "k", b"again", ABSENT), Done)
 
 
+def test_notes_are_not_synced_and_settle_no_doubt(store: Faulty) -> None:
+    """A note takes no commit that waits for the disk, and leaves the connection as durable as it was."""
+    store.note("notes", "k", b"v")
+    store.forget("notes", ["k"])
+    assert store.commits == 0
+    assert store._connection().execute("PRAGMA synchronous").fetchone() == (2,)
+    store.fail = "before"
+    outcome = store.set_if("p", "k", b"v", ABSENT)
+    assert isinstance(outcome, Indeterminate)
+    store.note("notes", "k", b"v")
+    assert store.commits == 0
+    store.get("p", "k")
+    assert store.commits == 1, "the doubt was settled by a commit that is synced"
+
+
 def test_failed_commit_of_set_raises(store: Faulty) -> None:
     """A plain write whose COMMIT failed raises IndeterminateError; it can be written again."""
     store.fail = "before"

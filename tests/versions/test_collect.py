@@ -75,6 +75,25 @@ def test_a_deleted_branch_goes_and_what_others_lead_to_stays() -> None:
     assert world.collect().objects == 0
 
 
+def test_a_collector_that_was_faster_is_no_damage() -> None:
+    """Two collect at once: what the one has deleted since the other listed it is garbage that is gone, no more."""
+    world = World()
+    world.repository.create_branch("side", world.commit("a", 1))
+    lost = path_of(Commit, world.commit("b", 1, "side"))
+    world.repository.delete_branch("side")
+    world.collect()
+
+    class Overtaken(MemoryObjectStore):
+        def get(self, path: str) -> bytes:
+            if path == lost:
+                self.delete(lost)
+            return super().get(path)
+
+    world.objects.__class__ = Overtaken
+    assert world.collect().objects == 2, "its metarange and its range; the commit went before"
+    world.check()
+
+
 def test_a_dry_run_deletes_nothing() -> None:
     """It tells what would go now, and begins no epoch."""
     world = World()

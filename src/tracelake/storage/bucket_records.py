@@ -7,14 +7,14 @@ same put is tried again, with the same write id and e-tag, and can land once at 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import obstore
 
 from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError
-from tracelake.storage.buckets import Bucket, failed
+from tracelake.storage.buckets import Bucket, BucketObjectStore, failed
 from tracelake.storage.failures import OBSTORE_ERRORS, Failure, obstore_text, of_obstore
 from tracelake.storage.names import check_value
 from tracelake.storage.outcomes import is_at, new_version
@@ -24,6 +24,8 @@ from tracelake.storage.record_objects import (
     decode,
     encode,
     may_hold,
+    note_path,
+    read_notes,
     record_path,
     scan_records,
 )
@@ -43,6 +45,7 @@ class BucketKeyValueStore:
     def __init__(self, url: str) -> None:
         """Open a bucket as `Bucket` does; nothing else should be under its prefix. Raises UsageError."""
         self._bucket = Bucket(url)
+        self._objects = BucketObjectStore(url)
 
     def get(self, partition: str, key: str) -> Entry | None:
         """Return the record, or None where it is absent."""
@@ -79,6 +82,20 @@ class BucketKeyValueStore:
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
         """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
         return self._write_if(partition, key, None, expected)
+
+    def note(self, partition: str, key: str, value: bytes) -> None:
+        """Leave a note, replacing the one that was there."""
+        check_value(key, value)
+        self._objects.put(note_path(partition, key), encode(partition, key, value, new_version()))
+
+    def notes(self, partition: str) -> list[Entry]:
+        """Return the notes of a partition in key order."""
+        return read_notes(self._objects, partition)
+
+    def forget(self, partition: str, keys: Collection[str]) -> None:
+        """Delete notes; fine where they are absent."""
+        for key in keys:
+            self._objects.delete(note_path(partition, key))
 
     def close(self) -> None:
         """Do nothing: the client library closes its connections itself."""

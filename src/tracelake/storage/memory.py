@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tracelake._errors import NotFoundError
 from tracelake.storage.names import (
@@ -74,6 +74,20 @@ class MemoryKeyValueStore:
                 return Conflict(current)
             del self._partitions[partition][key]
             return Done(new_version())
+
+    def note(self, partition: str, key: str, value: bytes) -> None:
+        """Leave a note, replacing the one that was there."""
+        self.set(partition, key, value)
+
+    def notes(self, partition: str) -> list[Entry]:
+        """Return the notes of a partition in key order."""
+        return self.scan(partition)
+
+    def forget(self, partition: str, keys: Collection[str]) -> None:
+        """Delete notes; fine where they are absent."""
+        with self._lock:
+            for key in keys:
+                self._partitions.get(partition, {}).pop(key, None)
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

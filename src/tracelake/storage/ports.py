@@ -5,7 +5,7 @@ A conditional write never raises for losing: it returns one of three outcomes, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol, TypeAlias
@@ -80,6 +80,18 @@ class KeyValueStore(Protocol):
 
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
         """Delete the record iff it is at `expected`."""
+
+    def note(self, partition: str, key: str, value: bytes) -> None:
+        """Leave a note, replacing the one that was there. It may be gone after a power failure.
+
+        A partition holds either records or notes: what nothing rests on, and what comes and goes often.
+        """
+
+    def notes(self, partition: str) -> list[Entry]:
+        """Return the notes of a partition in key order."""
+
+    def forget(self, partition: str, keys: Collection[str]) -> None:
+        """Delete notes, leaving no trace; fine where they are absent. One may be back after a power failure."""
 
     def close(self) -> None:
         """Release connections and files. Calling it twice is allowed."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -53,6 +53,7 @@ _REPLACE = (
     " WHERE partition = %s AND key = %s AND version = %s RETURNING version"
 )
 _DELETE = "DELETE FROM tracelake_records WHERE partition = %s AND key = %s AND version = %s RETURNING version"
+_FORGET = "DELETE FROM tracelake_records WHERE partition = %s AND key = ANY(%s)"
 
 
 # Words with which a server, or the client library, refuses for good, and what to do then.
@@ -194,6 +195,20 @@ class PostgresKeyValueStore:
             return written
         return Done(version) if written else Conflict(self.get(partition, key))
 
+    def note(self, partition: str, key: str, value: bytes) -> None:
+        """Leave a note, replacing the one that was there."""
+        check_value(key, value)
+        where = (encode_key("partition", partition), encode_key("key", key))
+        self._do(_PUT, (*where, value, new_version()))
+
+    def notes(self, partition: str) -> list[Entry]:
+        """Return the notes of a partition in key order."""
+        return self.scan(partition)
+
+    def forget(self, partition: str, keys: Collection[str]) -> None:
+        """Delete notes by one statement; fine where they are absent."""
+        self._do(_FORGET, (encode_key("partition", partition), [encode_key("key", key) for key in keys]))
+
     def close(self) -> None:
         """Close all connections. Calling it twice is allowed."""
         self._pool.close()
@@ -215,6 +230,10 @@ class PostgresKeyValueStore:
                 self._pool.putconn(connection)
         assert failed is not None, "there is at least one try"
         raise self._failed("write", failed) from failed
+
+    def _do(self, query: str, values: Any) -> None:
+        """Run a statement that may run twice."""
+        self._run(lambda connection: connection.execute(query.encode(), values), "write")
 
     def _read(self, query: str, values: Any) -> list[Row]:
         return self._run(lambda connection: connection.execute(query.encode(), values).fetchall(), "read")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tracelake.storage.ports import Entry, Expected, KeyValueStore, Outcome, Version
 
 
@@ -36,6 +38,18 @@ class ScopedKeyValueStore:
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
         """Delete the record iff it is at `expected`."""
         return self._store.delete_if(self._prefix + partition, key, expected)
+
+    def note(self, partition: str, key: str, value: bytes) -> None:
+        """Leave a note, replacing the one that was there."""
+        self._store.note(self._prefix + partition, key, value)
+
+    def notes(self, partition: str) -> list[Entry]:
+        """Return the notes of a partition in key order."""
+        return self._store.notes(self._prefix + partition)
+
+    def forget(self, partition: str, keys: Collection[str]) -> None:
+        """Delete notes; fine where they are absent."""
+        self._store.forget(self._prefix + partition, keys)
 
     def close(self) -> None:
         """Close the store itself."""

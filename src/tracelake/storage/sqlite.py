@@ -16,7 +16,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,6 +36,7 @@ _CREATE = (
 _GET = "SELECT key, value, version FROM records WHERE partition = ? AND key = ?"
 _PUT = "INSERT OR REPLACE INTO records (partition, key, value, version) VALUES (?, ?, ?, ?)"
 _DELETE = "DELETE FROM records WHERE partition = ? AND key = ?"
+_SYNCED = "PRAGMA synchronous = FULL"
 # Changes nothing, yet writes a frame of the log.
 _TOUCH = f"PRAGMA user_version = {_SCHEMA_VERSION}"
 
@@ -117,6 +118,23 @@ class SqliteKeyValueStore:
         """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
         return self._write(partition, key, None, expected)
 
+    def note(self, partition: str, key: str, value: bytes) -> None:
+        """Leave a note, replacing the one that was there; not synced to the disk by itself."""
+        check_value(key, value)
+        where = (encode_key("partition", partition), encode_key("key", key))
+        with self._failures("write"), self._unsynced() as connection:
+            connection.execute(_PUT, (*where, value, new_version()))
+
+    def notes(self, partition: str) -> list[Entry]:
+        """Return the notes of a partition in key order."""
+        return self.scan(partition)
+
+    def forget(self, partition: str, keys: Collection[str]) -> None:
+        """Delete notes in one transaction; fine where they are absent."""
+        where = [(encode_key("partition", partition), encode_key("key", key)) for key in keys]
+        with self._failures("write"), self._unsynced() as connection:
+            connection.executemany(_DELETE, where)
+
     def close(self) -> None:
         """Close all connections; no other call may be under way. Calling it twice is allowed."""
         with self._connections_lock:
@@ -183,6 +201,18 @@ class SqliteKeyValueStore:
             finally:
                 self._queue.release()
 
+    @contextmanager
+    def _unsynced(self) -> Iterator[sqlite3.Connection]:
+        """Run a transaction that is as durable as the next one that is synced, and in its place among them."""
+        connection = self._connection()
+        connection.execute("PRAGMA synchronous = NORMAL")
+        try:
+            with self._transaction() as connection:
+                yield connection
+                connection.execute("COMMIT")  # settles no doubt: that takes a commit which is synced
+        finally:
+            self._connection().execute(_SYNCED)
+
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         try:
             connection.execute("ROLLBACK")
@@ -210,7 +240,7 @@ class SqliteKeyValueStore:
             self._path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False
         )
         try:
-            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(_SYNCED)
         except BaseException:
             connection.close()
             raise

@@ -12,7 +12,7 @@ and its write is a true one. Else nobody knows, and the outcome says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import groupby
 
 from tracelake import limits
@@ -34,6 +34,8 @@ from tracelake.storage.record_objects import (
     decode,
     encode,
     may_hold,
+    note_path,
+    read_notes,
     record_path,
     scan_records,
 )
@@ -81,6 +83,20 @@ class VersionedKeyValueStore:
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
         """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
         return self._write_if(partition, key, None, expected)
+
+    def note(self, partition: str, key: str, value: bytes) -> None:
+        """Leave a note, replacing the one that was there."""
+        check_value(key, value)
+        self._objects.put(note_path(partition, key), encode(partition, key, value, new_version()))
+
+    def notes(self, partition: str) -> list[Entry]:
+        """Return the notes of a partition in key order."""
+        return read_notes(self._objects, partition)
+
+    def forget(self, partition: str, keys: Collection[str]) -> None:
+        """Delete notes; fine where they are absent."""
+        for key in keys:
+            self._objects.delete(note_path(partition, key))
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

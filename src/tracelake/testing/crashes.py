@@ -9,7 +9,7 @@ What was stored stays in the real stores; a new actor over those is the restarte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
 
 from tracelake.storage import Entry, Expected, KeyValueStore, ObjectInfo, ObjectStore, Outcome, Version
@@ -119,6 +119,18 @@ class CrashingKeyValueStore:
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
         """See KeyValueStore."""
         return self._crash.pass_through(lambda: self._store.delete_if(partition, key, expected))
+
+    def note(self, partition: str, key: str, value: bytes) -> None:
+        """See KeyValueStore."""
+        self._crash.pass_through(lambda: self._store.note(partition, key, value))
+
+    def notes(self, partition: str) -> list[Entry]:
+        """See KeyValueStore."""
+        return self._crash.pass_through(lambda: self._store.notes(partition))
+
+    def forget(self, partition: str, keys: Collection[str]) -> None:
+        """See KeyValueStore."""
+        self._crash.pass_through(lambda: self._store.forget(partition, keys))
 
     def close(self) -> None:
         """See KeyValueStore; no call to the store."""

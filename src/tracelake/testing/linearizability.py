@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -84,6 +84,18 @@ class RecordingKeyValueStore:
             expected,
             lambda: self._store.delete_if(partition, key, expected),
         )
+
+    def note(self, partition: str, key: str, value: bytes) -> None:
+        """See KeyValueStore; not recorded, for nobody expects anything of notes."""
+        self._store.note(partition, key, value)
+
+    def notes(self, partition: str) -> list[Entry]:
+        """See KeyValueStore; not recorded."""
+        return self._store.notes(partition)
+
+    def forget(self, partition: str, keys: Collection[str]) -> None:
+        """See KeyValueStore; not recorded."""
+        self._store.forget(partition, keys)
 
     def close(self) -> None:
         """See KeyValueStore."""

@@ -45,6 +45,10 @@ class KeyValueModel:
         self._replace(partition, key, None)
         return Done(version)
 
+    def forget(self, partition: str, key: str) -> None:
+        """Delete the record whatever it holds."""
+        self._replace(partition, key, None)
+
     def _replace(self, partition: str, key: str, entry: Entry | None) -> None:
         name = (partition, key)
         if (before := self.records.pop(name, None)) is not None:

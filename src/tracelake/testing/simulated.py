@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 from tracelake.storage import Entry, Expected, Indeterminate, ObjectInfo, Outcome, Version
@@ -80,6 +81,19 @@ class SimulatedKeyValueStore:
             Indeterminate(version, "simulated"),
         )
         return outcome
+
+    def note(self, partition: str, key: str, value: bytes) -> None:
+        """See KeyValueStore."""
+        self.set(partition, key, value)
+
+    def notes(self, partition: str) -> list[Entry]:
+        """See KeyValueStore."""
+        return self.scan(partition)
+
+    def forget(self, partition: str, keys: Collection[str]) -> None:
+        """See KeyValueStore; one step for each."""
+        for key in keys:
+            self._call("forget", partition, key, True, partial(self._model.forget, partition, key))
 
     def close(self) -> None:
         """See KeyValueStore; no call to the store."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from tracelake._errors import DamageError
+from tracelake._errors import DamageError, StorageError
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
 from tracelake.versions.model import (
     Announcement,
@@ -147,22 +148,21 @@ class BranchRecords:
 
     def announce(self, branch: str, announcement: Announcement) -> None:
         """Show a request to whoever seals next. Whether it is there, its committer learns by being sealed."""
-        key = announcement.request.id
-        self._key_value.set_if(_announced(branch), key, to_bytes(announcement), ABSENT)
+        with suppress(StorageError):
+            self._key_value.note(_announced(branch), announcement.request.id, to_bytes(announcement))
 
     def announced(self, branch: str) -> list[Announcement]:
         """Return what is announced, the oldest request first."""
         found = [
             from_bytes(Announcement, entry.value, f"request {entry.key}")
-            for entry in self._key_value.scan(_announced(branch))
+            for entry in self._key_value.notes(_announced(branch))
         ]
         return sorted(found, key=lambda waiting: (waiting.request.created_at, waiting.request.id))
 
-    def withdraw(self, branch: str, request: str) -> None:
-        """Take an announcement away; fine where there is none, or where it stays: who seals next cleans up."""
-        entry = self._key_value.get(_announced(branch), request)
-        if entry is not None:
-            self._key_value.delete_if(_announced(branch), request, entry.version)
+    def withdraw(self, branch: str, requests: Collection[str]) -> None:
+        """Take announcements away; fine where there are none, or where some stay: who seals next cleans up."""
+        with suppress(StorageError):
+            self._key_value.forget(_announced(branch), requests)
 
     # Answers
 

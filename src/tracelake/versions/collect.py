@@ -22,7 +22,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from tracelake._errors import LimitError
+from tracelake._errors import DamageError, LimitError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import KeyValueStore, ObjectInfo, ObjectStore
 from tracelake.versions.branches import BranchAt, BranchRecords
@@ -126,14 +126,21 @@ class RepositoryCollector:
         if kind in (FileAt, ChangeSet):
             return info.modified_s < before_s
         record_id = info.path.rpartition("/")[2].removesuffix(".json")
-        written: Commit | Metarange | Range
+        try:
+            written = self._written(kind, record_id)
+        except DamageError:
+            if self._objects.head(info.path) is None:
+                return False  # another collector was faster
+            raise
+        return is_collectable(written, newest)
+
+    def _written(self, kind: type, record_id: str) -> int:
+        """Return the epoch in which a record was written first."""
         if kind is Commit:
-            written = self._contents.read(Commit, record_id)
-        elif kind is Metarange:
-            written = self._contents.read(Metarange, record_id)
-        else:
-            written = self._contents.read(Range, record_id)
-        return is_collectable(written.epoch, newest)
+            return self._contents.read(Commit, record_id).epoch
+        if kind is Metarange:
+            return self._contents.read(Metarange, record_id).epoch
+        return self._contents.read(Range, record_id).epoch
 
     def _reached_at_once(self) -> _Reached:
         """Return what was reached at one moment.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 
-from tracelake._errors import DamageError, StorageError
+from tracelake._errors import DamageError
 from tracelake.limits import (
     BRANCH_ANSWERS_KEPT,
     BRANCH_SEALED_MAX_BYTES,
@@ -18,7 +17,17 @@ from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
 from tracelake.versions.build import Reaches, build
 from tracelake.versions.model import EPOCH_UNSET, Announcement, Answer, Commit, Request, to_bytes
 from tracelake.versions.objects import Contents
-from tracelake.versions.protocol import Place, Refusal, cut, is_for_others, kept, place, requests_in, seal
+from tracelake.versions.protocol import (
+    Place,
+    Refusal,
+    cut,
+    is_for_others,
+    kept,
+    patience,
+    place,
+    requests_in,
+    seal,
+)
 
 
 class Committer:
@@ -63,7 +72,8 @@ class Committer:
                         raise _lost(branch, request)
                     since = at.record.head
                 waits = announced or was_sealed  # others know of the request
-                if waits and is_for_others(at.record, request.id) and in_vain < self._patience_polls:
+                patient = in_vain < self._patience_polls * patience(at.record, request.id)
+                if waits and is_for_others(at.record, request.id) and patient:
                     looks += 1
                     head = at.record.head
                     at = self._look_again(branch, at, looks)
@@ -75,10 +85,10 @@ class Committer:
                     if not sealed and not announced:
                         announced = True
                         self._records.announce(branch, Announcement(request, since))
-        finally:
+        except BaseException:
             if announced:
-                with suppress(StorageError):  # who seals next cleans up
-                    self._records.withdraw(branch, request.id)
+                self._records.withdraw(branch, [request.id])
+            raise
 
     def finish(self, branch: str, at: BranchAt) -> BranchAt:
         """Build what is sealed and publish it, or find that another has; return the branch as it is then."""
@@ -97,16 +107,8 @@ class Committer:
 
     def _seal(self, branch: str, at: BranchAt, request: Request) -> tuple[bool, BranchAt]:
         """Put a request on the list of the branch as it was read, and with it all that are announced."""
-        waiting = [request]
-        known = {request.id, *requests_in(at.record)}
-        for found in self._records.announced(branch):
-            other = found.request
-            if other.id in known:
-                continue
-            if self._answered(branch, at, other, found.since) is None:
-                waiting.append(other)
-            else:
-                self._records.withdraw(branch, other.id)  # its committer was killed, or the network slow
+        announced, stale = self._announced(branch, at)
+        waiting = [request, *(other for other in announced if other.id != request.id)]
         token = new_token()
         # Read after the branch: whoever begins an epoch later finds the record, and changes it.
         epoch = self._records.epoch().number if at.record.epoch == EPOCH_UNSET else at.record.epoch
@@ -116,9 +118,30 @@ class Committer:
             record = seal(at.record, waiting, token, epoch)
         if len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and at.record.sealed:
             return False, self.finish(branch, at)
-        return self._records.swap(
+        sealed, now = self._records.swap(
             branch, at, record, is_mine=lambda found: place(found, request.id) is not Place.UNKNOWN
         )
+        if sealed and (announced or stale):
+            self._records.withdraw(
+                branch, [*stale, *({other.id for other in announced} & requests_in(record))]
+            )
+        return sealed, now
+
+    def _announced(self, branch: str, at: BranchAt) -> tuple[list[Request], list[str]]:
+        """Return the announced requests that are to be sealed, and the ids of those that need it no more.
+
+        The latter are of committers that were killed, or were sealed by one that was, or came late.
+        """
+        known = requests_in(at.record)
+        wanted: list[Request] = []
+        stale: list[str] = []
+        for found in self._records.announced(branch):
+            other = found.request
+            if other.id not in known and self._answered(branch, at, other, found.since) is None:
+                wanted.append(other)
+            else:
+                stale.append(other.id)
+        return wanted, stale
 
     def _answered(self, branch: str, at: BranchAt, request: Request, since: str) -> Answer | None:
         """Return the answer to a request that is not in the record, where it was there and has left it.

@@ -87,6 +87,16 @@ def is_for_others(branch: Branch, request: str) -> bool:
     return bool(branch.sealed) and branch.sealed[0].request.id != request
 
 
+def patience(branch: Branch, request: str) -> int:
+    """Return for how many times the usual patience a committer waits for another to build what is sealed.
+
+    The second on the list helps after one time, the next two after two, the next four after three: where building is
+    slow, as on a busy disk, not all who wait make it slower still by building the same.
+    """
+    ids = [item.request.id for item in branch.sealed]
+    return (ids.index(request) if request in ids else len(ids)).bit_length()
+
+
 def seal(branch: Branch, requests: Iterable[Request], token: str, epoch: int) -> Branch:
     """Return the record with these requests on the list, those that it knows already left out.
 

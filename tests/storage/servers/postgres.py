@@ -33,8 +33,9 @@ def _programs() -> Path:
 class PostgresServer:
     """A server on a free port of this machine, durable as in production (fsync on)."""
 
-    def __init__(self) -> None:
+    def __init__(self, connections_max: int = 100) -> None:
         """Make a new database cluster and start it."""
+        self.connections_max = connections_max
         # Not below pytest's own directory, which other users may not enter.
         self.directory = Path(tempfile.mkdtemp(prefix="tracelake-postgres-"))
         self.user = UNPRIVILEGED if os.geteuid() == 0 else None
@@ -65,6 +66,8 @@ class PostgresServer:
                     "127.0.0.1",
                     "-k",
                     "",
+                    "-N",
+                    str(self.connections_max),
                 ],
                 user=self.user,
                 stdout=log,
