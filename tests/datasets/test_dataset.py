@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -348,3 +349,23 @@ def test_garbage_collection_leaves_staged_examples(lake: Lake, refunds: Dataset,
     texts = [path.read_text("utf-8") for path in (tmp_path / "lake" / "files").iterdir()]
     assert not [text for text in texts if "weather" in text]
     assert lake.verify().findings == ()
+
+
+def test_several_add_and_commit_at_once(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
+    """Nobody's example is lost, and nobody is told that there is nothing to commit because another committed it."""
+    lake.create_dataset("other", message="another")
+
+    def add(number: int) -> list[str | None]:
+        with tracelake.open(tmp_path / "lake") as own:
+            dataset = own.dataset("refunds" if number % 2 else "other")
+            word = ("coat", "shoes", "hat", "weather")[number // 2]
+            report = dataset.add(search=word, message=f"{number}")
+            assert report.added == 1
+            return [example.input for example in own.dataset(dataset.name, report.commit or "").examples()]
+
+    with ThreadPoolExecutor(8) as threads:
+        seen = list(threads.map(add, range(8)))
+    assert all(seen)
+    for dataset in (refunds, lake.dataset("other")):
+        assert len(inputs(dataset)) == 4
+    assert lake.branch("main").staged() == []

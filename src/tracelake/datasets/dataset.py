@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
-from tracelake._errors import DatasetNotFoundError, NotFoundError, UsageError
+from tracelake._errors import DatasetNotFoundError, NotFoundError, NothingToCommitError, UsageError
 from tracelake.branch import Branch
 from tracelake.datasets import export, model
 from tracelake.datasets.files import read_files, write_files
@@ -247,4 +247,7 @@ class Dataset:
         self._repository.stage(entries, self.at)
         if message is None or not entries:
             return None
-        return Branch(self.at, self._repository).commit(message, committer=committer)
+        try:
+            return Branch(self.at, self._repository).commit(message, committer=committer)
+        except NothingToCommitError as nothing:  # another has committed what we staged
+            return nothing.head
