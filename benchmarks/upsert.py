@@ -91,22 +91,27 @@ def best_scan(source: str) -> tuple[float, tuple[Any, ...]]:
     return min(times), found
 
 
+def spent(begun: float, cpu: float) -> dict[str, float]:
+    """Return wall time and processor time since they were read; where others use the machine, take the latter."""
+    return {"upsert_s": time.perf_counter() - begun, "cpu_s": time.process_time() - cpu}
+
+
 # Contestants
 
 
 def run_duckdb(folder: Path, work: Path) -> dict[str, Any]:
     """Rewrite plain Parquet."""
     new = f"read_parquet('{folder}/upserts.parquet')"
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), time.process_time()
     with duckdb.connect() as db:
         db.execute(f"""
             copy (select * from read_parquet('{folder}/base/*.parquet') anti join (select id from {new}) using (id)
                   union all select * from {new})
             to '{work}/table' (format parquet, compression zstd, per_thread_output true)
         """)
-    seconds = time.perf_counter() - begun
+    result = spent(begun, cpu)
     scan, found = best_scan(f"read_parquet('{work}/table/*.parquet')")
-    return {"upsert_s": seconds, "written_bytes": size_of(work / "table"), "scan_s": scan, "found": found}
+    return {**result, "written_bytes": size_of(work / "table"), "scan_s": scan, "found": found}
 
 
 def run_deltalake(folder: Path, work: Path) -> dict[str, Any]:
@@ -118,7 +123,7 @@ def run_deltalake(folder: Path, work: Path) -> dict[str, Any]:
         write_deltalake(place, pq.read_table(path), mode="append")
     before = size_of(place)
     source = pq.read_table(folder / "upserts.parquet")
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), time.process_time()
     (
         DeltaTable(place)
         .merge(source, predicate="t.id = s.id", source_alias="s", target_alias="t")
@@ -126,10 +131,10 @@ def run_deltalake(folder: Path, work: Path) -> dict[str, Any]:
         .when_not_matched_insert_all()
         .execute()
     )
-    seconds = time.perf_counter() - begun
+    result = spent(begun, cpu)
     files = ", ".join(f"'{uri.removeprefix('file://')}'" for uri in DeltaTable(place).file_uris())
     scan, found = best_scan(f"read_parquet([{files}])")
-    return {"upsert_s": seconds, "written_bytes": size_of(place) - before, "scan_s": scan, "found": found}
+    return {**result, "written_bytes": size_of(place) - before, "scan_s": scan, "found": found}
 
 
 def run_tracelake(folder: Path, work: Path) -> dict[str, Any]:
@@ -149,9 +154,9 @@ def run_tracelake(folder: Path, work: Path) -> dict[str, Any]:
         before = size_of(work / "lake")
         source = pq.read_table(folder / "upserts.parquet")
         halves = [source.slice(0, len(source) // 2), source.slice(len(source) // 2)]
-        begun = time.perf_counter()
+        begun, cpu = time.perf_counter(), time.process_time()
         upsert(lake, [half.to_batches() for half in halves])
-        result["upsert_s"] = time.perf_counter() - begun
+        result |= spent(begun, cpu)
         result["written_bytes"] = size_of(work / "lake") - before
         plain = f"read_parquet('{work.parent}/duckdb/table/*.parquet')"
         result["scan_s"], result["found"] = best_scan(f"({lake.table('users').sql()})")
@@ -227,11 +232,12 @@ def run_alone(contestant: str, folder: Path) -> dict[str, Any]:
 
 def print_results(results: dict[str, dict[str, Any]], upserts: int) -> None:
     """Print a table, and the ratios."""
-    table = Table("", "upsert s", "rows/s", "MB written", "scan s")
+    table = Table("", "upsert s", "CPU s", "rows/s", "MB written", "scan s")
     for name, result in results.items():
         table.add_row(
             name,
             f"{result['upsert_s']:.2f}",
+            f"{result['cpu_s']:.2f}",
             f"{upserts / result['upsert_s']:,.0f}",
             f"{result['written_bytes'] / 1e6:,.0f}",
             f"{result['scan_s']:.2f}",
@@ -239,7 +245,10 @@ def print_results(results: dict[str, dict[str, Any]], upserts: int) -> None:
     console = Console()
     console.print(table)
     ours, delta = results["tracelake"], results["deltalake"]
-    console.print(f"upsert: {delta['upsert_s'] / ours['upsert_s']:.1f} × deltalake merge in rows/s")
+    console.print(
+        f"upsert: {delta['upsert_s'] / ours['upsert_s']:.1f} × deltalake merge in rows/s, "
+        f"{delta['cpu_s'] / ours['cpu_s']:.1f} × in rows per second of processor time"
+    )
     console.print(
         f"scan against plain Parquet ({ours['plain_scan_s']:.2f} s): {ours['scan_s'] / ours['plain_scan_s']:.2f} × "
         f"uncompacted, {ours['compacted_scan_s'] / ours['plain_scan_s']:.2f} × compacted "

@@ -39,7 +39,8 @@ its progress on standard error where that is a terminal.
 Exit codes: 0 done, 1 failed (also: some of the input could not be taken, `verify` found something, or a check of
 `doctor` failed), 2 usage, 130 interrupted.
 
-Not there yet: tags and branches other than `main`: `--at` takes `main`, a commit id, or its first 6 digits or more.
+Where a command takes a commit (`--at`, `REF`), write a branch or tag, the beginning of a commit's id (6 digits
+or more), `main~3` (three before), `main@17` (of transaction 17) or `main@2026-01-01T00:00Z` (the newest by then).
 """
 
 _LIMITS_HEAD: Final = f"""# Limits

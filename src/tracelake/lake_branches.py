@@ -56,13 +56,16 @@ class LakeBranches:
         head = self._commit_of(ref)
         return [] if head is None else branches_of.log(self._repository, head, limit)
 
-    def diff(self, before: str, after: str = MAIN, limit: int | None = None) -> list[EntryChange]:
+    def diff(self, before: str | None, after: str = MAIN, limit: int | None = None) -> list[EntryChange]:
         """Return the entries that differ between two commits, in order of path; at most `limit` of them.
 
-        Takes time in proportion to what differs. Raises RefNotFoundError.
+        Without `before`, from the first parent of `after`. Takes time in proportion to what differs. Raises
+        RefNotFoundError.
         """
-        commits = self._repository.resolve(before), self._repository.resolve(after)
-        return branches_of.diff(self._repository, *commits, limit)
+        to = self._repository.resolve(after)
+        parents = self._repository.commit(to).parents or ("",)
+        start = parents[0] if before is None else self._repository.resolve(before)
+        return branches_of.diff(self._repository, start, to, limit)
 
     def tag(self, name: str, ref: str = MAIN) -> str:
         """Give a commit a name that never moves; return its id.

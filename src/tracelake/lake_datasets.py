@@ -41,7 +41,7 @@ class LakeDatasets(ABC):
         message: str | None = None,
         committer: str | None = None,
     ) -> Dataset:
-        """Make a dataset without examples on a branch. It is staged, or with a message committed at once.
+        """Make a dataset without examples on a branch: staged, or with a message committed with all that is staged.
 
         Raises UsageError for a name that is none or is taken, or where the branch is protected or none.
         """

@@ -16,6 +16,7 @@ from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.files import FileObjectStore
 from tracelake.user_tables.spec import read_spec
+from tracelake.user_tables.write import Stores, finish_writes
 from tracelake.versions.collect import RepositoryCollector
 from tracelake.versions.model import Reference, TableAt
 
@@ -38,6 +39,8 @@ class LakeUpkeep(ABC):
     ) -> list[CompactReport]:
         """Put the rows of each table into few sorted parts. Safe beside readers and writers.
 
+        A write to a table of the user that was killed just before its commit is committed first.
+
         Writers compact what is due by themselves; this does all of it at once. History stays readable, at
         every commit, unless it is given up.
 
@@ -51,6 +54,7 @@ class LakeUpkeep(ABC):
             RefNotFoundError: no such commit.
             LimitError: other compactions were faster, again and again.
         """
+        finish_writes(self.stores)
         maintainer = Maintainer(self._key_value, self.objects, self._maintenance_executor(executor))
         kept = {} if forget_before is None else self._entries_at(forget_before)
         if forget_before is not None and not kept:
@@ -67,6 +71,7 @@ class LakeUpkeep(ABC):
     def gc(self, *, dry_run: bool = False, epoch_min_s: float = EPOCH_MIN_S) -> list[GcReport]:
         """Delete what nobody can name any more, of each table and of commits. Safe beside readers and writers.
 
+        A write to a table of the user that was killed just before its commit is committed first.
         What compaction replaced goes as soon as no reader holds a lease on it. Objects of writers that were
         killed go at the third collection after they were written, each at least `epoch_min_s` seconds after
         the one before: a writer that takes longer from its first upload to its append has to upload again. So do
@@ -76,8 +81,10 @@ class LakeUpkeep(ABC):
             dry_run: delete nothing, and report what would be deleted now.
             epoch_min_s: an hour by default; with 0, every call counts.
         """
-        if isinstance(self.objects, FileObjectStore) and not dry_run:
-            self.objects.sweep_temporaries()
+        if not dry_run:
+            finish_writes(self.stores)
+            if isinstance(self.objects, FileObjectStore):
+                self.objects.sweep_temporaries()
         reports = [
             collect(shard, self._key_value, self.objects, epoch_min_s, dry_run=dry_run)
             for shard, _ in self._maintained()
@@ -93,6 +100,11 @@ class LakeUpkeep(ABC):
             if isinstance(reference, TableAt) and reference.shard not in orders:
                 orders[reference.shard] = read_spec(self.objects, reference.shard).key
         return [(Shard(name, self._key_value, self.objects), order) for name, order in orders.items()]
+
+    @property
+    @abstractmethod
+    def stores(self) -> Stores:
+        """Return where the lake is, for writers."""
 
     @abstractmethod
     def _maintenance_executor(self, executor: Executor | None) -> Executor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from threading import Thread
 
 import pytest
@@ -13,7 +13,7 @@ import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.browser.lake_to_look_at import lake_to_look_at
-from tracelake.server.app import create_app
+from tracelake.server.app import ServedLake, create_app
 from tracelake.storage.memory import MemoryObjectStore
 from tracelake.tracking.inbox import Inbox
 
@@ -26,8 +26,15 @@ ARGUMENTS = (
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
     """Return the address of a server over a lake made to be looked at."""
+    with serving(lake_to_look_at()) as address:
+        yield address
+
+
+@contextmanager
+def serving(lake: ServedLake) -> Iterator[str]:
+    """Serve a lake in a thread; yield the address."""
     with closing(Inbox(MemoryObjectStore())) as inbox, socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(create_app(lake_to_look_at(), inbox), log_config=None, access_log=False)
+        config = uvicorn.Config(create_app(lake, inbox), log_config=None, access_log=False)
         server = uvicorn.Server(config)
         thread = Thread(target=server.run, args=([listener],))
         thread.start()

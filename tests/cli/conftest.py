@@ -41,6 +41,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRACELAKE_LAKE", raising=False)
     monkeypatch.delenv("TRACELAKE_METADATA", raising=False)
+    monkeypatch.delenv("TRACELAKE_COMMITTER", raising=False)
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr("tracelake.lake.Spark", lambda *_args, **_options: InProcess())
 

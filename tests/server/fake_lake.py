@@ -8,10 +8,15 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tracelake._errors import NotFoundError, QueryError
+from tracelake._errors import NotFoundError, QueryError, RefNotFoundError
+from tracelake.lake_branches import LakeBranches
+from tracelake.lake_datasets import LakeDatasets
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.traces import TRACES
 from tracelake.records import Hit, InboxInfo, ReplicaInfo, Row, TableInfo, Trace
+from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
+from tracelake.versions.store import Repository
+from tracelake.view import View
 
 OTLP_NUMBERS = (
     "flags",
@@ -56,19 +61,25 @@ def span_row(trace: int = 1, span: int = 1, parent: int | None = None, **changed
     return row | changed
 
 
-class FakeLake:
-    """Answers like a lake that holds these spans."""
+class FakeLake(LakeBranches, LakeDatasets):
+    """Answers like a lake that holds these spans, and has branches without tables."""
 
     url = "memory:"
 
     def __init__(self, spans: list[Row]) -> None:
         """Group the spans in traces."""
+        self.objects = MemoryObjectStore()
+        self._repository = Repository(MemoryKeyValueStore(), self.objects)
         grouped: dict[str, list[Row]] = {}
         for span in sorted(spans, key=lambda span: int(span["start_ns"])):
             grouped.setdefault(span["trace_id"], []).append(span)
         self._traces = {
             trace_id: Trace(trace_id, _summary(rows), tuple(rows)) for trace_id, rows in grouped.items()
         }
+
+    def view(self, at: str = "main") -> View:
+        """Refuse: there is no commit with tables."""
+        raise RefNotFoundError(f"nothing to read at {at}")
 
     def clear(self) -> None:
         """Forget everything."""

@@ -195,8 +195,9 @@ def test_frames_are_written_by_key(spark: SparkSession, lake: Lake) -> None:
     assert lake.verify().ok
 
 
-def test_writers_at_once_and_what_is_refused(spark: SparkSession, lake: Lake) -> None:
-    """Two jobs at once are both there; tables of the pipeline, overwriting and another key are refused."""
+def test_writers_at_once_and_what_is_refused(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """Two jobs at once are both there; tables of the pipeline, overwriting, another key, and a stream without a
+    name are refused."""
 
     def write(number: int) -> None:
         rows = [(n, number) for n in range(number * 10, number * 10 + 20)]
@@ -217,3 +218,7 @@ def test_writers_at_once_and_what_is_refused(spark: SparkSession, lake: Lake) ->
     ):
         with pytest.raises(PySparkException, match=match):
             frame.write.format("tracelake").mode(mode).options(lake=lake.url, **options).save(table)
+    changes = spark.readStream.format("tracelake").options(lake=lake.url, changes="insertions").load("both")
+    stream = changes.writeStream.format("tracelake").option("lake", lake.url)
+    with pytest.raises(PySparkException, match="needs option writeId"):
+        stream.option("checkpointLocation", str(tmp_path)).start("both").awaitTermination()

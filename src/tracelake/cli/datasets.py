@@ -26,6 +26,7 @@ from tracelake.cli.options import (
 )
 from tracelake.cli.output import console, print_json
 from tracelake.limits import DATASET_ADD_MAX, PAGE_ROWS_MAX
+from tracelake.records import AddReport
 
 app = typer.Typer()
 dataset_app = typer.Typer(
@@ -37,7 +38,9 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The dataset."
 CommitOption = Annotated[
     bool,
     typer.Option(
-        "--commit", help="Commit it, and nothing else that is staged; -m does so too.", show_default=False
+        "--commit",
+        help="Commit all that is staged on the branch, this among it; -m does so too.",
+        show_default=False,
     ),
 ]
 TEXT_SHOWN = 60
@@ -134,7 +137,9 @@ def add(
     lake: LakeOption = None,
     trace: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="A trace: its first span, or those of --span.", show_default=False),
+        typer.Option(
+            metavar="ID", help="A trace: those of --span, else its first span with text.", show_default=False
+        ),
     ] = None,
     span: Annotated[list[str] | None, typer.Option(metavar="ID", help="A span.", show_default=False)] = None,
     where: Annotated[
@@ -184,19 +189,7 @@ def add(
     if as_json:
         print_json(asdict(report))
         return
-    out = console()
-    words = [f"{report.added:,} added"]
-    words += [
-        f"{count:,} {what}"
-        for count, what in (
-            (report.replaced, "replaced"),
-            (report.known, "there already"),
-            (report.empty, "without input and output"),
-        )
-        if count
-    ]
-    where_now = f"in commit {report.commit[: render.COMMIT_SHOWN]}" if report.commit else "staged"
-    out.print(f"Dataset {name}: {', '.join(words)}; {where_now}.")
+    console().print(_told(report))
     if report.added + report.known + report.replaced + report.empty == limit:
         console(stderr=True).print(f"that is --limit {limit:,}; there may be more")
 
@@ -222,8 +215,7 @@ def remove(
     if as_json:
         print_json({"dataset": name, "branch": branch, "removed": len(set(ids)), "commit": made})
         return
-    where_now = f"in commit {made[: render.COMMIT_SHOWN]}" if made else "staged"
-    console().print(f"Dataset {name}: {len(set(ids)):,} removed; {where_now}.")
+    console().print(f"Dataset {name}: {len(set(ids)):,} removed; {_where(made)}.")
 
 
 @dataset_app.command("delete", epilog=examples("tracelake dataset delete refunds --commit"))
@@ -243,8 +235,7 @@ def delete(
     if as_json:
         print_json({"dataset": name, "branch": branch, "deleted": True, "commit": made})
         return
-    where_now = f"in commit {made[: render.COMMIT_SHOWN]}" if made else "staged"
-    console().print(f"Deleted dataset {name}; {where_now}.")
+    console().print(f"Deleted dataset {name}; {_where(made)}.")
 
 
 @dataset_app.command(
@@ -295,6 +286,26 @@ def export(
         )
     if staged:
         console(stderr=True).print(f"{staged:,} staged examples are not in it: commit them first")
+
+
+def _told(report: AddReport) -> str:
+    words = [f"{report.added:,} added"]
+    words += [
+        f"{count:,} {what}"
+        for count, what in (
+            (report.replaced, "replaced"),
+            (report.known, "there already"),
+            (report.empty, "without input and output"),
+        )
+        if count
+    ]
+    if report.added + report.replaced:
+        words[-1] += f"; {_where(report.commit)}"
+    return f"Dataset {report.dataset}: {', '.join(words)}."
+
+
+def _where(commit: str | None) -> str:
+    return f"in commit {commit[: render.COMMIT_SHOWN]}" if commit else "staged"
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

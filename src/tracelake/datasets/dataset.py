@@ -10,7 +10,6 @@ import polars as pl
 import pyarrow as pa
 
 from tracelake._errors import DatasetNotFoundError, NotFoundError, UsageError
-from tracelake._settings import find_committer
 from tracelake.branch import Branch
 from tracelake.datasets import export, model
 from tracelake.datasets.files import read_files, write_files
@@ -73,7 +72,8 @@ class Dataset:
         A span makes the same example however often it is added: one that is there stays as it is.
 
         Args:
-            traces: ids of traces, or unique beginnings: of each the span that has no parent, or those of `spans`.
+            traces: ids of traces, or unique beginnings: of each the spans in `spans`, or else the first one, parents
+                before children, that has input or output.
             spans: ids of spans.
             where: a DuckDB condition on table `spans`; the earliest spans that have input or output.
             search: a full-text query; the best hits, of those that meet `where` if it is given.
@@ -81,7 +81,8 @@ class Dataset:
             at: the commit whose spans are taken; the branch's by default.
             metadata: what to note on each example, beside the service, name and model of its span.
             replace: give examples that are there the input and output that their span has now.
-            message: commit them, and nothing else that is staged, with this message; by default they are staged.
+            message: commit all that is staged on the branch, these among it, with this message; by default they
+                stay staged.
             committer: who commits.
 
         Raises:
@@ -96,7 +97,7 @@ class Dataset:
         view = self._view(commit)
         keys = selection.keys(view)
         paths = [example_path(self.name, model.example_id(*key)) for key in keys]
-        known = set(self._find(paths, committed_only=message is not None))
+        known = set(self._find(paths))
         wanted = [key for key, path in zip(keys, paths, strict=True) if replace or path not in known]
         entries: dict[str, FileAt] = {}
         for some in examples(view, commit, wanted, metadata or {}):
@@ -122,7 +123,7 @@ class Dataset:
         """
         self._check_writable()
         paths = [example_path(self.name, identity) for identity in ids]
-        there = self._find(paths, committed_only=message is not None)
+        there = self._find(paths)
         for path in paths:
             if path not in there:
                 raise NotFoundError(
@@ -231,11 +232,11 @@ class Dataset:
         branch = self._repository.branches().get(self.at)
         return self._repository.resolve(self.at) if branch is None else branch.head or None
 
-    def _find(self, paths: Sequence[str], *, committed_only: bool = False) -> dict[str, Reference]:
+    def _find(self, paths: Sequence[str]) -> dict[str, Reference]:
         """Return what paths name, on a branch with what is staged."""
         head = self._commit()
         found: dict[str, Reference | None] = dict(self._repository.find(head, paths)) if head else {}
-        if not committed_only and self.on_branch:
+        if self.on_branch:
             wanted = set(paths)
             found |= {path: named for path, named in self._repository.staged(self.at) if path in wanted}
         return {path: named for path, named in found.items() if named is not None}
@@ -243,11 +244,7 @@ class Dataset:
     def _change(
         self, entries: Mapping[str, Reference | None], message: str | None, committer: str | None
     ) -> str | None:
-        if message is None:
-            self._repository.stage(entries, self.at)
+        self._repository.stage(entries, self.at)
+        if message is None or not entries:
             return None
-        # The dataset itself goes along, where it is only staged yet, unless it is to go.
-        spec = self._find([spec_path(self.name)])
-        return self._repository.commit_entries(
-            {**spec, **entries}, self.at, message=message, committer=find_committer(committer)
-        )
+        return Branch(self.at, self._repository).commit(message, committer=committer)

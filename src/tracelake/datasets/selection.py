@@ -57,7 +57,9 @@ class Selection:
     def _of_trace(self, view: View, trace_id: str) -> list[Key]:
         trace = view.trace(trace_id)
         if not self.spans:
-            return [(trace.trace_id, next(trace.walk())[1]["span_id"])]
+            walk = [span for _, span in trace.walk()]
+            first = next((span for span in walk if _has_text(span)), walk[0])
+            return [(trace.trace_id, first["span_id"])]
         found = [(trace.trace_id, span["span_id"]) for span in trace.spans if span["span_id"] in self.spans]
         if len(self.traces) == 1 and len(found) < len(set(self.spans)):
             missing = set(self.spans) - {span_id for _, span_id in found}
@@ -91,9 +93,12 @@ def examples(
         yield [
             _example(row, commit, metadata)
             for row in to_rows(table)
-            if (row["trace_id"], row["span_id"]) in wanted
-            and not (row["input"] is None and row["output"] is None)
+            if (row["trace_id"], row["span_id"]) in wanted and _has_text(row)
         ]
+
+
+def _has_text(span: Row) -> bool:
+    return span["input"] is not None or span["output"] is not None
 
 
 def _example(row: Row, commit: str, metadata: Mapping[str, str]) -> Example:

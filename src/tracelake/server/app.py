@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -15,19 +16,26 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 
 from tracelake._errors import (
+    ConflictError,
     DamageError,
+    DatasetNotFoundError,
     InputError,
     LimitError,
     NotFoundError,
+    NothingToCommitError,
+    RefNotFoundError,
     StorageError,
     TracelakeError,
     UsageError,
 )
 from tracelake.server.api import api_routes, json_response
 from tracelake.server.metrics import OwnReplica, add_metrics
-from tracelake.server.otlp import RETRY_AFTER_S, otlp_routes
+from tracelake.server.otlp import RETRY_AFTER_S, UnsupportedError, otlp_routes
 from tracelake.server.pages import STATIC, page_routes, page_templates
 from tracelake.server.reads import LakeReader
+from tracelake.server.versions import LakeVersions
+from tracelake.server.versions_api import versions_api
+from tracelake.server.versions_pages import versions_pages
 from tracelake.tracking.inbox import Inbox
 
 logger = logging.getLogger("tracelake.server")
@@ -36,6 +44,11 @@ LOCAL_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 """Names the server answers to. Any other one in a Host header is a foreign page that rebinds its DNS name."""
 NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 HTTP_STATUS: tuple[tuple[type[TracelakeError], int], ...] = (
+    (RefNotFoundError, 404),
+    (DatasetNotFoundError, 404),
+    (ConflictError, 409),
+    (NothingToCommitError, 409),
+    (UnsupportedError, 415),
     (UsageError, 400),
     (InputError, 400),
     (NotFoundError, 404),
@@ -50,8 +63,12 @@ HEADERS = {
 }
 
 
+class ServedLake(LakeReader, LakeVersions, Protocol):
+    """What a server needs of a lake; `tracelake.Lake` has it."""
+
+
 def create_app(
-    lake: LakeReader,
+    lake: ServedLake,
     inbox: Inbox,
     pipeline_problem: Callable[[], str | None] = lambda: None,
     own_replica: OwnReplica | None = None,
@@ -69,6 +86,8 @@ def create_app(
     app.include_router(otlp_routes(inbox))
     app.include_router(api_routes(lake))
     app.include_router(page_routes(lake, templates))
+    app.include_router(versions_api(lake))
+    app.include_router(versions_pages(lake, templates))
     app.mount("/static", StaticFiles(directory=STATIC))
     _add_health(app, inbox, pipeline_problem)
     requests = add_metrics(app, lake, own_replica)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
@@ -22,6 +23,14 @@ HERE = Path(__file__).parent
 STATIC = HERE / "static"
 
 
+class Place(Protocol):
+    """What is somewhere."""
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+
+
 def page_templates() -> Jinja2Templates:
     """Return the templates with the filters of `render`."""
     environment = Environment(
@@ -37,21 +46,28 @@ def page_templates() -> Jinja2Templates:
         "ago": lambda nanoseconds: render.ago(nanoseconds, time.time_ns()),
         "count": render.count,
         "tokens": render.tokens,
+        "reference": render.reference,
         "highlighted": render.highlighted,
     }
     return Jinja2Templates(env=environment)
+
+
+def page_maker(lake: Place, templates: Jinja2Templates) -> Callable[..., Response]:
+    """Return what renders a page: of a request, by template, with the path of its JSON twin, and what it shows."""
+
+    def page(request: Request, name: str, twin: str, status_code: int = 200, **context: Any) -> Response:
+        json_url = f"{twin}?{request.url.query}" if request.url.query else twin
+        context |= {"json_url": json_url, "lake_url": lake.url}
+        return templates.TemplateResponse(request, name, context, status_code=status_code)
+
+    return page
 
 
 def page_routes(lake: LakeReader, templates: Jinja2Templates) -> APIRouter:
     """Return the routes of the pages over `lake`."""
     router = APIRouter(include_in_schema=False)
 
-    def page(request: Request, name: str, json_url: str, status_code: int = 200, **context: Any) -> Response:
-        context |= {"json_url": json_url, "lake_url": lake.url}
-        return templates.TemplateResponse(request, name, context, status_code=status_code)
-
-    def twin(request: Request, path: str) -> str:
-        return f"{path}?{request.url.query}" if request.url.query else path
+    page = page_maker(lake, templates)
 
     @router.get("/")
     def traces(request: Request, wanted: Wanted) -> Response:
@@ -60,13 +76,13 @@ def page_routes(lake: LakeReader, templates: Jinja2Templates) -> APIRouter:
         return page(
             request,
             "traces.html",
-            twin(request, "/api/v1/traces"),
+            "/api/v1/traces",
             traces=found.traces,
             wanted=wanted,
             services=list_services(lake),
             orders=ORDERS,
-            previous_url=_with_query(request, offset=earlier) if wanted.offset else None,
-            next_url=_with_query(request, offset=later) if found.more else None,
+            previous_url=render.with_query(request, offset=earlier) if wanted.offset else None,
+            next_url=render.with_query(request, offset=later) if found.more else None,
         )
 
     @router.get("/favicon.ico")
@@ -87,11 +103,11 @@ def page_routes(lake: LakeReader, templates: Jinja2Templates) -> APIRouter:
             problem = str(error)
         more_url = None
         if len(hits) == limit < limits.SEARCH_HITS_MAX:
-            more_url = _with_query(request, limit=min(limit * 5, limits.SEARCH_HITS_MAX))
+            more_url = render.with_query(request, limit=min(limit * 5, limits.SEARCH_HITS_MAX))
         return page(
             request,
             "search.html",
-            twin(request, "/api/v1/search"),
+            "/api/v1/search",
             status_code=400 if problem else 200,
             q=q,
             service=service,
@@ -122,8 +138,3 @@ def page_routes(lake: LakeReader, templates: Jinja2Templates) -> APIRouter:
         )
 
     return router
-
-
-def _with_query(request: Request, **changed: int) -> str:
-    url = request.url.include_query_params(**changed)
-    return f"{url.path}?{url.query}"

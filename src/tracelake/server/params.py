@@ -16,6 +16,7 @@ def _none_if_empty(value: object) -> object:
 
 
 Text = Annotated[Annotated[str, Field(max_length=1_000)] | None, BeforeValidator(_none_if_empty), Query()]
+Name = Annotated[str, Query(min_length=1, max_length=1_000)]
 Milliseconds = Annotated[
     Annotated[float, Field(ge=0, le=1e12)] | None, BeforeValidator(_none_if_empty), Query()
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+from fastapi import Request
 from markupsafe import Markup, escape
 
 from tracelake.records import Row
@@ -62,6 +63,26 @@ def tokens(trace: Row) -> str:
     """Return input and output tokens as `1,200 / 85`, with a dash for what is not known."""
     numbers = (trace["input_tokens"], trace["output_tokens"])
     return "" if numbers == (None, None) else " / ".join(count(number) or "–" for number in numbers)  # noqa: RUF001
+
+
+def reference(named: Row | None) -> str:
+    """Return what an entry names: the time of a table, the manifest of an index, the checksum and size of a file."""
+    match named:
+        case None:
+            return ""
+        case {"type": "table", "as_of": as_of}:
+            return f"transaction {as_of}"
+        case {"type": "index", "manifest": manifest}:
+            return str(manifest).rpartition("/")[2].removesuffix(".json")
+        case {"sha256": sha256, "size_bytes": size_bytes}:
+            return f"{sha256[:12]}, {count(size_bytes)} bytes"
+    return str(named)
+
+
+def with_query(request: Request, **changed: int | str) -> str:
+    """Return the address of a request with other query parameters."""
+    url = request.url.include_query_params(**changed)
+    return f"{url.path}?{url.query}"
 
 
 def highlighted(excerpt: str) -> Markup:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from tracelake.spark.options import Options
 from tracelake.spark.reading import FilteringReader, Reader
 from tracelake.spark.streaming import StreamReader
 from tracelake.spark.types import to_spark_schema
-from tracelake.spark.writing import make_writer
+from tracelake.spark.writing import make_stream_writer, make_writer
 
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -49,3 +55,7 @@ class TracelakeSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a table of the user."""
         return make_writer(Options.of(self.options), self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
+        """Return the writer of a streaming query into a table of the user."""
+        return make_stream_writer(Options.of(self.options), self.options, schema, overwrite=overwrite)

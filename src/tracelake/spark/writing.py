@@ -1,12 +1,15 @@
-"""Write a frame into a table of the user: tasks write parts, the driver appends and commits once."""
+"""Write a frame into a table of the user: tasks write parts, the driver appends and commits once.
+
+A streaming query does so with each of its micro-batches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tracelake._errors import TableNotFoundError, UsageError
@@ -52,10 +55,14 @@ class Writer(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append and commit what all tasks wrote, on the driver."""
+        self.publish(messages, self._write_id)
+
+    def publish(self, messages: Sequence[WriterCommitMessage | None], write_id: str | None) -> None:
+        """Append and commit what tasks wrote, once for each `write_id`."""
         staged = [message.staged for message in messages if isinstance(message, StagedMessage)]
         with self._told.opened() as lake:
             spec = create_spec(lake.objects, self._spec)
-            publish(lake.stores, spec, staged, self._write_id)
+            publish(lake.stores, spec, staged, write_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete what tasks wrote that ended; what the others left is named by nothing."""
@@ -64,6 +71,38 @@ class Writer(DataSourceArrowWriter):
             if isinstance(message, StagedMessage):
                 for path in message.staged.paths():
                     objects.delete(path)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One query. A micro-batch that Spark tries again, after whatever crash, is there once."""
+
+    def __init__(self, writer: Writer, query: str) -> None:
+        self._writer = writer
+        self._query = query
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]  # as above
+        """Write the rows of one task as parts."""
+        return self._writer.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
+        """Append and commit a micro-batch, on the driver."""
+        self._writer.publish(messages, f"{self._query}-{batchId}")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803  Spark's
+        """Delete what tasks wrote that ended."""
+        self._writer.abort(messages)
+
+
+def make_stream_writer(
+    told: Options, options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> StreamWriter:
+    """Return the writer of a streaming query. Raises UsageError where it cannot be written so."""
+    if not (query := options.get("writeId")):
+        raise UsageError(
+            "a streaming query needs option writeId, a name of its own that stays with its checkpoint: a micro-batch "
+            "is told by it and by its number, and written once."
+        )
+    return StreamWriter(make_writer(told, options, schema, overwrite=overwrite), query)
 
 
 def make_writer(told: Options, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Writer:

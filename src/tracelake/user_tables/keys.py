@@ -135,23 +135,20 @@ class _Comparison:
             create temp table repeated as
             select {self._key} from incoming group by {self._key} having count(*) > 1
         """)
+        if not self._count("repeated"):
+            return _NO_PLACES
         names = self._spec.schema.names
-        beaten = (
-            self._db.sql(f"""
+        beaten: pa.Table = self._db.sql(f"""
             select piece, place from (
                 select piece, place,
                     row_number() over (partition by {self._key} order by row({_names(names)}) desc, piece) as rank
                 from ({self._staged(self._pieces, names)}) semi join repeated using ({self._key})
             ) where rank > 1
         """).to_arrow_table()
-            if self._count("repeated")
-            else _NO_PLACES
+        self._db.register("beaten", beaten)
+        self._db.execute(
+            "delete from incoming i using beaten b where i.piece = b.piece and i.place = b.place"
         )
-        if len(beaten):
-            self._db.register("beaten", beaten)
-            self._db.execute(
-                "delete from incoming i using beaten b where i.piece = b.piece and i.place = b.place"
-            )
         return beaten
 
     def _same(self, found: pa.Table) -> pa.Table:

@@ -17,6 +17,7 @@ FORMAT_VERSION: Final = 1
 RESERVED: Final = ("spans", "traces")
 """Tables that the pipeline writes, and nobody else."""
 _TAKEN: Final = ("", "file_index", "file_row_number")
+_FOLDER: Final = "tables/"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -115,5 +116,11 @@ def read_spec(objects: ObjectStore, name: str) -> TableSpec:
     return spec
 
 
+def table_names(objects: ObjectStore) -> list[str]:
+    """Return the names of all tables of the user that were made."""
+    found = (info.path.removeprefix(_FOLDER).removesuffix(".json") for info in objects.list(_FOLDER))
+    return [name for name in found if _NAME.fullmatch(name)]
+
+
 def _path(name: str) -> str:
-    return f"tables/{name}.json"
+    return f"{_FOLDER}{name}.json"

@@ -2,8 +2,8 @@
 
 The batch stands at the shard's own next time. Where another writer was faster, the merge is done again against
 what he wrote. A writer that ends before the append leaves parts that nothing names; one that ends between append
-and commit leaves rows that are not visible until the next commit of the table, and the same `write_id` again
-finishes it.
+and commit leaves rows that are not visible until somebody commits: the same `write_id` again, the next write, or
+`finish_writes`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tracelake.shards.protocol import may_append
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.user_tables.merge import Merge
-from tracelake.user_tables.spec import TableSpec, create_spec
+from tracelake.user_tables.spec import TableSpec, create_spec, read_spec, table_names
 from tracelake.user_tables.staging import Staged, staged_anew
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
@@ -67,6 +67,42 @@ def publish(stores: Stores, spec: TableSpec, staged: Sequence[Staged], write_id:
     shard = Shard(spec.name, stores.key_value, stores.objects)
     Maintainer(stores.key_value, stores.objects, InProcess()).maintain(shard, spec.key, time + 1)
     return commit
+
+
+def finish_writes(stores: Stores) -> list[str]:
+    """Commit what writers appended that ended before their commit; return the tables of which that is so.
+
+    The batch is all that a commit is made of, so anyone may make it; a writer that lives finds it made. Where the
+    history has named the batch before, somebody has taken the table back since, and it stays so.
+    """
+    repository = Repository(stores.key_value, stores.objects)
+    finished = []
+    for name in table_names(stores.objects):
+        shard = Shard(name, stores.key_value, stores.objects)
+        time = shard.state().upper - 1
+        if time < 0 or _was_named(repository, name, time):
+            continue
+        batch = shard.batch_at(time)
+        counts = batch.counts if batch is not None else {}
+        _commit(
+            stores,
+            read_spec(stores.objects, name),
+            time,
+            f"table {name}: rows of a writer that ended",
+            counts,
+        )
+        finished.append(name)
+    return finished
+
+
+def _was_named(repository: Repository, table: str, time: int) -> bool:
+    """Whether a commit of the history names a table at this time or a later one: nearly always, the newest does."""
+    path = f"tables/{table}"
+    for commit_id, _ in repository.log(repository.head() or ""):
+        found = repository.find(commit_id, [path]).get(path)
+        if isinstance(found, TableAt) and found.as_of >= time:
+            return True
+    return False
 
 
 def _append(

@@ -1,0 +1,148 @@
+"""`/api/v1` for history and datasets: what the pages show, and commits, merges, reverts by POST.
+
+A POST has to be `application/json`: no page of another site can send that without the consent of this server, which
+it does not give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Annotated, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from tracelake import limits
+from tracelake._errors import ConflictError, DecodeError
+from tracelake.server.api import json_response
+from tracelake.server.body import Budget, read_body
+from tracelake.server.otlp import UnsupportedError
+from tracelake.server.params import Limit, Name, Text
+from tracelake.server.versions import LakeVersions, list_changes, list_commits, list_examples
+
+BodyT = TypeVar("BodyT")
+
+
+class NewBranch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that makes a branch."""
+
+    name: str
+    at: str = "main"
+
+
+class NewCommit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that commits what is staged."""
+
+    message: str
+    branch: str = "main"
+    committer: str | None = None
+    allow_empty: bool = False
+
+
+class NewMerge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that merges."""
+
+    source: str
+    into: str = "main"
+    message: str | None = None
+    prefer: str = ""
+    committer: str | None = None
+
+
+class NewRevert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that takes a commit back, or makes its change once more."""
+
+    ref: str
+    branch: str = "main"
+    message: str | None = None
+    committer: str | None = None
+
+
+def _body(kind: type[BodyT]) -> Callable[[Request], Awaitable[BodyT]]:
+    """Return what reads and checks the body of a POST."""
+
+    async def read(request: Request) -> BodyT:
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type != "application/json":
+            raise UnsupportedError("send Content-Type: application/json")
+        with Budget().share() as share:  # it is small: what all requests hold together is no concern
+            data = await read_body(request, share, limits.COMMIT_REQUEST_MAX_BYTES)
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.MsgspecError as error:
+            raise DecodeError(f"the body cannot be taken: {error}") from error
+
+    return read
+
+
+def versions_api(lake: LakeVersions) -> APIRouter:
+    """Return the routes of the JSON API for history and datasets."""
+    router = APIRouter(prefix="/api/v1")
+    _add_reads(router, lake)
+    _add_writes(router, lake)
+    return router
+
+
+def _add_reads(router: APIRouter, lake: LakeVersions) -> None:
+    @router.get("/branches", summary="List branches and tags")
+    def branches() -> Response:
+        return json_response({"branches": lake.branches(), "tags": lake.tags()})
+
+    @router.get("/commits", summary="List commits, newest first")
+    def commits(ref: Name = "main", limit: Limit = 50) -> Response:
+        return json_response(list_commits(lake, ref, limit))
+
+    @router.get(
+        "/diff", summary="The entries that differ between two commits; without `from`, from the first parent"
+    )
+    def diff(
+        before: Annotated[Text, Query(alias="from")] = None,
+        after: Annotated[Name, Query(alias="to")] = "main",
+        limit: Limit = limits.PAGE_ROWS_MAX,
+    ) -> Response:
+        page = list_changes(lake, before, after, limit)
+        changes = [change.to_dict() for change in page.changes]
+        return json_response({"from": before, "to": after, "changes": changes, "more": page.more})
+
+    @router.get("/datasets", summary="List datasets")
+    def datasets(ref: Name = "main") -> Response:
+        return json_response({"datasets": lake.datasets(ref)})
+
+    @router.get("/datasets/{name}", summary="Examples of a dataset")
+    def dataset(name: str, ref: Name = "main", after: Text = None, limit: Limit = 50) -> Response:
+        page = list_examples(lake, name, ref, after or "", limit)
+        return json_response({"name": name, "ref": ref, **asdict(page)})
+
+
+def _add_writes(router: APIRouter, lake: LakeVersions) -> None:
+    @router.post("/branches", summary="Make a branch")
+    def create_branch(body: Annotated[NewBranch, Depends(_body(NewBranch))]) -> Response:
+        made = lake.create_branch(body.name, body.at)
+        return json_response({"branch": made.name, "commit": made.head}, 201)
+
+    @router.post("/commits", summary="Commit what is staged on a branch")
+    def commit(body: Annotated[NewCommit, Depends(_body(NewCommit))]) -> Response:
+        branch = lake.branch(body.branch)
+        made = branch.commit(body.message, allow_empty=body.allow_empty, committer=body.committer)
+        return json_response({"branch": body.branch, "commit": made}, 201)
+
+    @router.post("/merges", summary="Merge a commit into a branch; 409 with the conflicts")
+    def merge(body: Annotated[NewMerge, Depends(_body(NewMerge))]) -> Response:
+        branch = lake.branch(body.into)
+        try:
+            made = branch.merge(body.source, body.message, prefer=body.prefer, committer=body.committer)
+        except ConflictError as error:
+            conflicts = branch.conflicts(body.source)[: limits.PAGE_ROWS_MAX]
+            return json_response({"error": str(error), "conflicts": conflicts}, 409)
+        return json_response({"branch": body.into, "commit": made}, 201)
+
+    @router.post("/reverts", summary="Take back what a commit changed")
+    def revert(body: Annotated[NewRevert, Depends(_body(NewRevert))]) -> Response:
+        made = lake.branch(body.branch).revert(body.ref, body.message, committer=body.committer)
+        return json_response({"branch": body.branch, "commit": made}, 201)
+
+    @router.post("/cherry-picks", summary="Make the change of a commit once more, on a branch")
+    def cherry_pick(body: Annotated[NewRevert, Depends(_body(NewRevert))]) -> Response:
+        made = lake.branch(body.branch).cherry_pick(body.ref, body.message, committer=body.committer)
+        return json_response({"branch": body.branch, "commit": made}, 201)

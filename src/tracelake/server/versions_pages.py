@@ -1,0 +1,74 @@
+"""The pages of history and datasets, each with its JSON twin."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.templating import Jinja2Templates
+
+from tracelake import limits
+from tracelake.server.pages import page_maker
+from tracelake.server.params import Limit, Name, Text
+from tracelake.server.render import with_query
+from tracelake.server.versions import LakeVersions, list_changes, list_commits, list_examples, names_of
+
+
+def versions_pages(lake: LakeVersions, templates: Jinja2Templates) -> APIRouter:
+    """Return the routes of these pages over `lake`."""
+    router = APIRouter(include_in_schema=False)
+    page = page_maker(lake, templates)
+
+    @router.get("/versions")
+    def versions(request: Request, ref: Name = "main", limit: Limit = 50) -> Response:
+        branches, tags = lake.branches(), lake.tags()
+        found = list_commits(lake, ref, limit)
+        return page(
+            request,
+            "versions.html",
+            "/api/v1/commits",
+            ref=ref,
+            branches=branches,
+            tags=tags,
+            names=names_of(branches, tags),
+            commits=found.commits,
+            next_url=with_query(request, ref=found.next) if found.next else None,
+        )
+
+    @router.get("/diff")
+    def diff(
+        request: Request,
+        before: Annotated[Text, Query(alias="from")] = None,
+        after: Annotated[Name, Query(alias="to")] = "main",
+        limit: Limit = limits.PAGE_ROWS_MAX,
+    ) -> Response:
+        found = list_changes(lake, before, after, limit)
+        commit = lake.log(after, 1)
+        return page(
+            request, "diff.html", "/api/v1/diff",
+            before=before, after=after, commit=commit[0] if commit else None, changes=found.changes, more=found.more,
+        )  # fmt: skip
+
+    @router.get("/datasets")
+    def datasets(request: Request, ref: Name = "main") -> Response:
+        return page(
+            request, "datasets.html", "/api/v1/datasets",
+            ref=ref, datasets=lake.datasets(ref), branches=lake.branches(), tags=lake.tags(),
+        )  # fmt: skip
+
+    @router.get("/datasets/{name}")
+    def dataset(
+        request: Request, name: str, ref: Name = "main", after: Text = None, limit: Limit = 50
+    ) -> Response:
+        found = list_examples(lake, name, ref, after or "", limit)
+        return page(
+            request,
+            "dataset.html",
+            f"/api/v1/datasets/{name}",
+            dataset=name,
+            ref=ref,
+            found=found,
+            next_url=with_query(request, after=found.next) if found.next else None,
+        )
+
+    return router

@@ -1,0 +1,189 @@
+"""branch, status, commit, discard, diff, merge, revert, cherry-pick: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracelake
+from tests.cli.conftest import RunCli
+from tests.datasets.lab import a_lake, ids
+from tests.pipeline.spans import a_line, a_span
+
+
+@pytest.fixture(scope="module")
+def talks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a lake of conversations with a dataset of one example, to copy."""
+    folder = tmp_path_factory.mktemp("talks")
+    with a_lake(folder) as lake:
+        lake.create_dataset("refunds", "questions").add(search="coat", message="a coat", committer="ada")
+    return folder / "lake"
+
+
+@pytest.fixture
+def lake(talks: Path, tmp_path: Path) -> Path:
+    """Return such a lake, which the commands find by themselves."""
+    (tmp_path / "tracelake.toml").write_text('lake = "./lake"\ncommitter = "grace"\n')
+    return Path(shutil.copytree(talks, tmp_path / "lake"))
+
+
+def told(cli: RunCli, *args: object) -> Any:
+    """Run a command with --json and return the document."""
+    ran = cli(*args, "--json")
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out)
+
+
+def add(cli: RunCli, search: str, branch: str = "main", message: str | None = None) -> None:
+    """Add examples to the dataset."""
+    more = ("-m", message) if message else ()
+    told(cli, "dataset", "add", "refunds", "--search", search, "--branch", branch, *more)
+
+
+@pytest.mark.usefixtures("lake")
+def test_a_branch_from_its_beginning_to_its_end(cli: RunCli) -> None:
+    """Made, worked on, compared, merged, deleted; each step says what it did."""
+    head = told(cli, "log")[0]["id"]
+    made = cli("branch", "create", "work")
+    assert (made.code, made.out) == (0, f"Branch work begins at {head[:12]}.\n")
+    add(cli, "hat", "work")
+    status = cli("status", "--branch", "work").out
+    assert f"Branch work at {head[:12]}." in status
+    assert f"datasets/refunds/{ids(2, 0)}" in status
+    assert "1 staged; `tracelake commit -m MESSAGE --branch work` commits all of it." in status
+    committed = told(cli, "commit", "-m", "a hat", "--branch", "work")
+    assert told(cli, "log", "--at", "work")[0] | {"created_at": ""} == {
+        "id": committed["commit"], "parents": [head], "message": "a hat", "committer": "grace", "created_at": "",
+        "metadata": {"after_transaction": "0"},
+    }  # fmt: skip
+    listed = {branch["name"]: branch for branch in told(cli, "branch", "list")}
+    assert listed["work"] == {"name": "work", "head": committed["commit"], "protected": False, "staged": 0}
+    difference = told(cli, "diff", "main", "work")
+    assert [(c["change"], c["path"]) for c in difference["changes"]] == [
+        ("added", f"datasets/refunds/{ids(2, 0)}")
+    ]
+    merged = cli("merge", "work", "--committer", "ada")
+    assert (merged.code, merged.err) == (0, "")
+    assert merged.out.startswith("Branch main is at ")
+    assert told(cli, "log", "--limit", "1")[0]["message"] == "merge work into main"
+    assert cli("diff", "main", "work").out == "main and work name the same.\n"
+    assert cli("branch", "delete", "work").out == "Deleted branch work.\n"
+    assert [branch["name"] for branch in told(cli, "branch", "list")] == ["main"]
+    assert "main" in cli("branch", "list").out
+
+
+@pytest.mark.usefixtures("lake")
+def test_conflicts_are_a_table(cli: RunCli) -> None:
+    """What both sides changed is shown with what each names; nothing is merged, and a side may be preferred."""
+    cli("branch", "create", "work")
+    for branch, note in (("main", "kind=main"), ("work", "kind=work")):
+        options = ("--search", "coat", "--replace", "--metadata", note, "--branch", branch, "-m", note)
+        told(cli, "dataset", "add", "refunds", *options)
+    refused = cli("merge", "work")
+    assert (refused.code, refused.out) == (2, "")
+    for text in ("before both", "dest", "source", f"datasets/refunds/{ids(0, 1)}", "Choose a side"):
+        assert text in refused.err
+    refused = cli("merge", "work", "--json")
+    error = json.loads(refused.err)["error"]
+    assert (refused.code, refused.out, error["kind"]) == (2, "", "ConflictError")
+    assert error["paths"] == [f"datasets/refunds/{ids(0, 1)}"]
+    assert cli("merge", "work", "--prefer", "both").code == 2
+    assert cli("merge", "work", "--prefer", "source").code == 0
+    (example,) = told(cli, "dataset", "show", "refunds")["examples"]
+    assert example["metadata"]["kind"] == "work"
+
+
+@pytest.mark.usefixtures("lake")
+def test_revert_and_cherry_pick(cli: RunCli) -> None:
+    """A commit is taken back, and made again on another branch, by new commits."""
+    cli("branch", "create", "before", "main~1")
+    reverted = told(cli, "revert", "main")
+    assert told(cli, "dataset", "list") == []
+    assert told(cli, "log")[0]["id"] == reverted["commit"]
+    assert told(cli, "log")[0]["message"].startswith("revert ")
+    told(cli, "cherry-pick", "main~1", "--branch", "before", "-m", "once more")
+    assert [info["examples"] for info in told(cli, "dataset", "list", "--at", "before")] == [1]
+    assert told(cli, "log", "--at", "before")[0]["message"] == "once more"
+    assert cli("revert", "main~1").code == 2
+
+
+@pytest.mark.usefixtures("lake")
+def test_tables_differ_by_transaction(cli: RunCli, tmp_path: Path) -> None:
+    """Tables show as numbers of transactions; a limit is told of."""
+    (tmp_path / "more.jsonl").write_bytes(a_line(a_span(9, 0)))
+    assert cli("ingest", "more.jsonl").code == 0
+    text = cli("diff", "main~1").out
+    for words in ("tables/spans", "0 → 1", "spans-0000000000 → spans-0000000001", "changed"):
+        assert words in text
+    cut = cli("diff", "main~1", "--limit", "1")
+    assert "the first 1 entries" in cut.err
+    assert told(cli, "diff", "main~1", "--limit", "1")["more"]
+
+
+@pytest.mark.usefixtures("lake")
+def test_status_commit_discard(cli: RunCli) -> None:
+    """Nothing staged is said; what is discarded is counted; an empty commit has to be asked for."""
+    assert "Nothing is staged." in cli("status").out
+    add(cli, "refund")
+    assert len(told(cli, "status")["staged"]) == 2
+    assert cli("discard").out == "Forgot 2 staged entries of branch main.\n"
+    assert told(cli, "discard") == {"branch": "main", "discarded": 0}
+    nothing = cli("commit", "-m", "nothing")
+    assert (nothing.code, nothing.out) == (2, "")
+    assert "nothing to commit" in nothing.err
+    assert cli("commit", "-m", "nothing", "--allow-empty").code == 0
+
+
+@pytest.mark.usefixtures("lake")
+def test_protection(cli: RunCli) -> None:
+    """A protected branch says so, and what to do instead; --off ends it."""
+    assert cli("branch", "protect", "main").out == "Branch main is protected.\n"
+    assert "protected" in cli("branch", "list").out
+    assert ", protected." in cli("status").out
+    refused = cli("commit", "-m", "x", "--allow-empty")
+    assert refused.code == 2
+    assert "Commit to a branch of your own" in refused.err
+    assert told(cli, "branch", "protect", "main", "--off") == {"branch": "main", "protected": False}
+    assert cli("commit", "-m", "x", "--allow-empty").code == 0
+
+
+@pytest.mark.usefixtures("lake")
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("branch", "create", "main"), ("branch", "create", "a b"), ("branch", "create", "x", "nowhere"),
+        ("branch", "delete", "main"), ("branch", "delete", "nowhere"), ("branch", "protect", "nowhere"),
+        ("status", "--branch", "nowhere"), ("commit", "-m", "x", "--branch", "nowhere"), ("diff", "nowhere"),
+        ("merge", "nowhere"), ("merge", "main"), ("revert", "nowhere"), ("cherry-pick", "main~99"),
+        ("discard", "--branch", "nowhere"), ("commit",),
+    ],
+)  # fmt: skip
+def test_wrong_names_are_usage_errors(cli: RunCli, args: tuple[str, ...]) -> None:
+    """Exit code 2, one message, no traceback, and nothing on standard output."""
+    ran = cli(*args)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("error: ")
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["branch list", "branch create", "branch delete", "branch protect", "status", "commit", "discard", "diff",
+     "merge", "revert", "cherry-pick"],
+)  # fmt: skip
+def test_help_has_examples(cli: RunCli, command: str) -> None:
+    """Each command shows how it is used."""
+    assert f"  tracelake {command}" in cli(*command.split(), "--help").out.split("Examples:")[1]
+
+
+def test_branches_of_an_empty_lake(cli: RunCli) -> None:
+    """main is there without a commit."""
+    cli("init", "./lake")
+    assert told(cli, "branch", "list") == [{"name": "main", "head": None, "protected": False, "staged": 0}]
+    assert "no commit yet" in cli("status").out
+    with tracelake.open("./lake") as lake:
+        assert lake.branch().head is None

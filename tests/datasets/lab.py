@@ -1,0 +1,47 @@
+"""A lake of small conversations: spans with input and output, made to be examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tracelake
+from tests.pipeline.spans import a_line, a_span
+from tracelake import Lake
+from tracelake.pipeline.executors import InProcess
+
+
+def talk(trace: int, span: int, question: str | None, answer: str | None, **fields: Any) -> dict[str, Any]:
+    """Return a span that was asked and answered; None for what is not there."""
+    texts = {"input.value": question, "output.value": answer}
+    attributes = [{"key": k, "value": {"stringValue": v}} for k, v in texts.items() if v is not None]
+    return a_span(trace, span, attributes=attributes, **fields)
+
+
+def ids(trace: int, span: int) -> str:
+    """Return the id of the example of a span."""
+    return f"{trace + 1:032x}-{span + 1:016x}"
+
+
+def ingest(lake: Lake, folder: Path, *spans: dict[str, Any]) -> str:
+    """Bring spans in, by one transaction; return its commit."""
+    file = folder / f"{len(lake.log())}.jsonl"
+    file.write_bytes(a_line(*spans))
+    commit = lake.ingest(file, executor=InProcess()).commit
+    assert commit is not None
+    return commit
+
+
+def a_lake(folder: Path) -> Lake:
+    """Make a lake of one commit: three questions about refunds, one about weather, and a step without text."""
+    lake = tracelake.init(folder / "lake", buckets=2)
+    ingest(
+        lake,
+        folder,
+        talk(0, 0, None, None, name="turn"),
+        talk(0, 1, "refund for a coat", "within 30 days", parentSpanId=f"{1:016x}", start=2),
+        talk(1, 0, "refund for shoes", "no refund", start=3),
+        talk(2, 0, "refund for a hat", "ask the shop", start=4),
+        talk(3, 0, "weather", "rain", start=5),
+    )
+    return lake

@@ -1,0 +1,307 @@
+"""Datasets: what becomes an example, what is staged and committed, and that every version can be read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import tracelake
+from tests.datasets.lab import a_lake, ids, ingest, talk
+from tracelake import (
+    DamageError,
+    Dataset,
+    DatasetInfo,
+    DatasetNotFoundError,
+    Lake,
+    NotFoundError,
+    QueryError,
+    RefNotFoundError,
+    UsageError,
+)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """Return a lake of conversations."""
+    with a_lake(tmp_path) as lake:
+        yield lake
+
+
+@pytest.fixture
+def refunds(lake: Lake) -> Dataset:
+    """Return an empty dataset, committed."""
+    return lake.create_dataset("refunds", "questions about refunds", message="a dataset", committer="ada")
+
+
+def inputs(dataset: Dataset, *, staged: bool = False) -> list[str | None]:
+    """Return the inputs of the examples, in order."""
+    return [example.input for example in dataset.examples(staged=staged)]
+
+
+def test_an_example_is_what_its_span_was_asked_and_said(lake: Lake, refunds: Dataset) -> None:
+    """Input, output, what the span says of itself, notes of the caller, and trace, span and commit."""
+    seen = lake.log()[0].id
+    report = refunds.add(traces=[f"{2:032x}"], metadata={"kind": "shoes"}, message="one", committer="ada")
+    assert (report.added, report.known, report.empty, report.replaced) == (1, 0, 0, 0)
+    (example,) = refunds.examples()
+    assert (example.id, example.input, example.expected_output) == (
+        ids(1, 0),
+        "refund for shoes",
+        "no refund",
+    )
+    assert example.metadata == {"service": "shop", "name": "work", "kind": "shoes"}
+    where = example.provenance
+    assert (where.trace_id, where.span_id, where.commit) == (f"{2:032x}", f"{1:016x}", seen)
+    (span,) = lake.table("spans", at=where.commit).to_arrow(where=f"span_id = '{where.span_id}' and "
+        f"trace_id = '{where.trace_id}'").to_pylist()  # fmt: skip
+    assert (span["input"], span["output"]) == (example.input, example.expected_output)
+    assert [(c.message, c.committer) for c in lake.log(limit=2)] == [("one", "ada"), ("a dataset", "ada")]
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ({"search": "refund"}, ["refund for a coat", "refund for shoes", "refund for a hat"]),
+        ({"search": "refund", "where": "input like '%coat%'"}, ["refund for a coat"]),
+        ({"where": "true", "limit": 2}, ["refund for a coat", "refund for shoes"]),
+        (
+            {"where": "name = 'work' -- all", "limit": 3},
+            ["refund for a coat", "refund for shoes", "refund for a hat"],
+        ),
+        ({"traces": [f"{1:032x}", f"{4:032x}"]}, ["refund for a coat", "weather"]),
+        ({"traces": [f"{1:032x}", f"{4:032x}"], "spans": [f"{1:016x}"]}, ["weather"]),
+        ({"traces": [f"{1:032x}"], "spans": [f"{2:016x}"]}, ["refund for a coat"]),
+        ({"spans": [f"{2:016x}"]}, ["refund for a coat"]),
+        ({"where": "false"}, []),
+    ],
+)
+def test_spans_are_added_by_search_condition_and_ids(
+    refunds: Dataset, selection: dict[str, Any], expected: list[str]
+) -> None:
+    """Each way finds its spans, at most `limit`; of a trace the spans that are named, or the first with text."""
+    assert refunds.add(**selection).added == len(expected)
+    assert inputs(refunds, staged=True) == expected
+
+
+def test_a_span_makes_one_example(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
+    """Added again it stays as it is, staged or committed, whatever became of the span, unless it is replaced."""
+    refunds.add(search="hat")
+    assert refunds.add(search="hat").known == 1
+    lake.branch("main").commit("a hat")
+    first = next(refunds.examples())
+    ingest(lake, tmp_path, talk(2, 0, "refund for a hat", "no", start=4, end=99))
+    assert refunds.add(search="hat", message="again").known == 1
+    assert next(refunds.examples()) == first
+    report = refunds.add(search="hat", replace=True)
+    assert (report.added, report.replaced, report.known) == (0, 1, 0)
+    assert refunds.states() == {ids(2, 0): "changed"}
+    lake.branch("main").commit("another answer")
+    assert next(refunds.examples()).expected_output == "no"
+    assert next(lake.dataset("refunds", at="main~2").examples()) == first
+
+
+def test_staged_examples_wait_for_the_commit(lake: Lake, refunds: Dataset) -> None:
+    """They are seen where one asks for them, and in no commit; a commit takes all, and discard none of them."""
+    refunds.add(search="coat")
+    assert (inputs(refunds), inputs(refunds, staged=True)) == ([], ["refund for a coat"])
+    assert refunds.states() == {ids(0, 1): "added"}
+    assert lake.datasets() == [DatasetInfo("refunds", "questions about refunds", 0, 1)]
+    lake.branch("main").commit("a coat")
+    assert (inputs(refunds), refunds.states()) == (["refund for a coat"], {})
+    refunds.remove([ids(0, 1)])
+    assert (inputs(refunds), inputs(refunds, staged=True)) == (["refund for a coat"], [])
+    assert refunds.states() == {ids(0, 1): "removed"}
+    lake.branch("main").discard()
+    assert inputs(refunds, staged=True) == ["refund for a coat"]
+
+
+def test_a_message_commits_all_that_is_staged(lake: Lake, refunds: Dataset) -> None:
+    """Examples of this dataset and of others, in one commit; where nothing was added there is none."""
+    other = lake.create_dataset("other")
+    refunds.add(search="coat")
+    report = other.add(search="hat", message="a hat")
+    assert report.commit == lake.branch("main").head
+    assert (inputs(other), inputs(refunds), refunds.states()) == (
+        ["refund for a hat"],
+        ["refund for a coat"],
+        {},
+    )
+    assert [info.name for info in lake.datasets(at=report.commit or "")] == ["other", "refunds"]
+    other.remove([ids(2, 0)], message="no hat")
+    assert inputs(other) == []
+    assert other.add(search="nothing", message="none").commit is None
+
+
+def test_every_version_can_be_exported_again(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
+    """An export at a tag or a commit is the same bytes, whatever was committed since; Parquet has the same rows."""
+    refunds.add(search="refund", message="three")
+    lake.tag("v1")
+    first = refunds.export(tmp_path / "1.jsonl")
+    assert (first.examples, first.format, first.commit) == (3, "jsonl", lake.branch("main").head)
+    assert first.bytes == (tmp_path / "1.jsonl").stat().st_size
+    refunds.remove([ids(0, 1)], message="two")
+    refunds.add(search="weather", message="three again")
+    for at in ("v1", first.commit or "", "main~2"):
+        assert lake.dataset("refunds", at).export(tmp_path / "again.jsonl").examples == 3
+        assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
+    lines = [json.loads(line) for line in (tmp_path / "1.jsonl").read_text("utf-8").splitlines()]
+    assert [line["id"] for line in lines] == [ids(0, 1), ids(1, 0), ids(2, 0)]
+    assert set(lines[0]) == {"id", "input", "expected_output", "metadata", "trace_id", "span_id", "commit"}
+    lake.dataset("refunds", "v1").export(tmp_path / "1.parquet")
+    rows = pq.read_table(tmp_path / "1.parquet").to_pylist(maps_as_pydicts="strict")
+    assert rows == lines
+    assert lake.dataset("refunds", "v1").to_arrow().to_pylist(maps_as_pydicts="strict") == lines
+    assert lake.dataset("refunds", "v1").to_polars()["input"].to_list() == [line["input"] for line in lines]
+    lake.dataset("refunds", "v1").export(tmp_path / "no-ending", format="jsonl")
+    assert (tmp_path / "no-ending").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
+
+
+def test_an_export_that_fails_leaves_the_old_file(refunds: Dataset, tmp_path: Path) -> None:
+    """A file that is damaged in the lake is named, and what was exported before stays whole, with nothing beside."""
+    refunds.add(search="refund", message="three")
+    target = tmp_path / "out" / "x.jsonl"
+    target.parent.mkdir()
+    refunds.export(target)
+    before = target.read_bytes()
+    damaged = next(path for path in (tmp_path / "lake" / "files").iterdir() if b"shoes" in path.read_bytes())
+    damaged.write_bytes(damaged.read_bytes().replace(b"shoes", b"socks"))
+    with pytest.raises(DamageError, match=damaged.name):
+        refunds.export(target)
+    damaged.unlink()
+    with pytest.raises(DamageError, match="is gone"):
+        list(refunds.examples())
+    assert target.read_bytes() == before
+    assert [path.name for path in target.parent.iterdir()] == ["x.jsonl"]
+
+
+def test_datasets_are_listed_past_their_examples(lake: Lake, refunds: Dataset) -> None:
+    """Names that are beginnings of one another are told apart; a dataset that is staged, or staged to go, is listed."""
+    refunds.add(search="refund", message="three")
+    for name in ("a", "refunds-2", "refunds.b", "refunds2", "Z"):
+        lake.create_dataset(name, message="made")
+    lake.create_dataset("staged", "soon")
+    named = {info.name: (info.examples, info.staged) for info in lake.datasets()}
+    assert list(named) == ["Z", "a", "refunds", "refunds-2", "refunds.b", "refunds2", "staged"]
+    assert named["refunds"] == (3, 0)
+    assert {count for name, count in named.items() if name != "refunds"} == {(0, 0)}
+    refunds.delete()
+    assert lake.datasets()[2] == DatasetInfo("refunds", "", 3, 3)
+    lake.branch("main").commit("without refunds")
+    assert "refunds" not in [info.name for info in lake.datasets()]
+    assert [info.examples for info in lake.datasets(at="main~1") if info.name == "refunds"] == [3]
+    with pytest.raises(DatasetNotFoundError, match="dataset create refunds"):
+        lake.dataset("refunds")
+
+
+def test_datasets_on_branches_merge(lake: Lake, refunds: Dataset) -> None:
+    """Two add to one dataset on branches; a merge has both, and the difference shows it."""
+    work = lake.create_branch("work")
+    lake.dataset("refunds", at="work").add(search="coat", message="a coat")
+    refunds.add(search="hat", message="a hat")
+    assert inputs(lake.dataset("refunds", at="work")) == ["refund for a coat"]
+    assert [(c.path, c.change) for c in work.diff("main")] == [
+        (f"datasets/refunds/{ids(0, 1)}", "added"),
+        (f"datasets/refunds/{ids(2, 0)}", "removed"),
+    ]
+    lake.merge("work")
+    assert inputs(refunds) == ["refund for a coat", "refund for a hat"]
+
+
+@pytest.mark.usefixtures("refunds")
+def test_spans_of_another_commit_can_be_taken(lake: Lake, tmp_path: Path) -> None:
+    """`at` says whose spans are meant, for a branch that was made before they came."""
+    lake.create_branch("early")
+    ingest(lake, tmp_path, talk(7, 0, "refund for gloves", "yes"))
+    early = lake.dataset("refunds", at="early")
+    assert early.add(search="gloves").added == 0
+    assert early.add(search="gloves", at="main", message="gloves").added == 1
+    assert next(early.examples()).provenance.commit == lake.branch("main").head
+
+
+def test_hundreds_of_examples(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
+    """Hundreds at once, with texts of many traces looked up some at a time, and read again from any id on."""
+    ingest(
+        lake, tmp_path, *(talk(100 + n, 0, f"question {n}", "yes", start=n + 10, end=999) for n in range(700))
+    )
+    assert refunds.add(where="starts_with(input, 'question')", message="many").added == 700
+    found = inputs(refunds)
+    assert found == [f"question {n}" for n in range(700)]
+    after = ids(100 + 649, 0)
+    assert [example.input for example in refunds.examples(after=after)] == found[650:]
+    assert [example.input for example in refunds.examples(after=after, staged=True)] == found[650:]
+    assert lake.datasets()[0].examples == 700
+    assert len(lake.diff("main~1")) == 700
+    assert len(lake.diff("main~1", limit=10)) == 10
+
+
+def test_what_cannot_be_is_refused_and_changes_nothing(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
+    """Wrong names, selections, ids and places, each with what is wrong."""
+    head = lake.branch("main").head
+    for name in ("", "a/b", "../x", ".hidden", "x" * 64, "nul\0", "é"):
+        with pytest.raises(UsageError, match="cannot be the name"):
+            lake.create_dataset(name)
+    with pytest.raises(UsageError, match="already"):
+        lake.create_dataset("refunds")
+    with pytest.raises(UsageError, match="say which spans"):
+        refunds.add()
+    with pytest.raises(UsageError, match="say which spans"):
+        refunds.add(where="true", traces=["a" * 32])
+    with pytest.raises(UsageError, match="limit must be"):
+        refunds.add(where="true", limit=10_001)
+    with pytest.raises(UsageError, match="limit must be"):
+        refunds.add(search="refund", limit=1_001)
+    with pytest.raises(UsageError, match="ids can be added"):
+        refunds.add(traces=["a" * 32] * 10_001)
+    with pytest.raises(NotFoundError, match="no trace"):
+        refunds.add(traces=["f" * 32])
+    with pytest.raises(NotFoundError, match="has no span"):
+        refunds.add(traces=[f"{1:032x}"], spans=["f" * 16])
+    with pytest.raises(NotFoundError, match="o'x"):
+        refunds.add(spans=["o'x"])
+    with pytest.raises(QueryError):
+        refunds.add(where="no such column")
+    with pytest.raises(NotFoundError, match="no example 'x'"):
+        refunds.remove(["x"])
+    with pytest.raises(UsageError, match="choose a format"):
+        refunds.export(tmp_path / "x.csv")
+    with pytest.raises(RefNotFoundError):
+        lake.dataset("refunds", at="nowhere")
+    lake.tag("v1")
+    with pytest.raises(UsageError, match="is no branch"):
+        lake.dataset("refunds", at="v1").add(search="coat")
+    with pytest.raises(UsageError, match="is no branch"):
+        lake.create_dataset("other", branch="v1")
+    assert lake.branch("main").staged() == []
+    assert lake.branch("main").head == head
+
+
+def test_a_protected_branch_takes_no_examples(lake: Lake, refunds: Dataset) -> None:
+    """Neither staged nor committed; they come by a merge."""
+    lake.create_branch("work")
+    lake.branch("main").protect()
+    for message in (None, "now"):
+        with pytest.raises(UsageError, match="protected"):
+            refunds.add(search="coat", message=message)
+        with pytest.raises(UsageError, match="protected"):
+            lake.create_dataset("other", message=message)
+    lake.dataset("refunds", at="work").add(search="coat", message="a coat")
+    lake.merge("work")
+    assert inputs(refunds) == ["refund for a coat"]
+
+
+def test_a_lake_without_commits(tmp_path: Path) -> None:
+    """A dataset can be made first; there are no spans to add yet, and that is said."""
+    with tracelake.init(tmp_path / "empty") as empty:
+        assert empty.datasets() == []
+        made = empty.create_dataset("first")
+        assert (list(made.examples()), list(made.examples(staged=True))) == ([], [])
+        with pytest.raises(RefNotFoundError, match="still empty"):
+            made.add(where="true")
+        empty.branch("main").commit("a dataset")
+        assert [info.name for info in empty.datasets()] == ["first"]
+        assert made.export(tmp_path / "x.parquet").examples == 0

@@ -1,0 +1,28 @@
+"""A streaming query as a process of its own: it copies the changes of one table into another, and ends."""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import SparkSession
+
+from tracelake.pipeline.executors import Spark
+
+
+def main(lake: str, checkpoint: str) -> None:
+    """Copy what is there now, a transaction a micro-batch."""
+    Spark("local[2]").start()
+    spark = SparkSession.builder.getOrCreate()
+    options = {"lake": lake, "changes": "all", "transactionsPerBatch": "1"}
+    changes = spark.readStream.format("tracelake").options(**options).load("people")
+    rows = changes.selectExpr("id", "who", "_change < 0 as gone")
+    # A replaced row goes and comes in one transaction: the row stands against the deletion.
+    writer = rows.writeStream.format("tracelake").options(
+        lake=lake, key="id", tombstone="gone", writeId="copy"
+    )
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start("copied")
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,58 @@
+"""A streaming query killed in the middle and restarted: its table equals that of a run that was never killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+import tracelake
+from tracelake import Lake, TableNotFoundError
+
+TRANSACTIONS = 9
+KILLED_AFTER = 3
+START_TIMEOUT_S = 300.0
+
+
+def a_query(lake: Lake, checkpoint: Path) -> subprocess.Popen[bytes]:
+    """Start the query, in a group of processes with its JVM and its workers."""
+    command = [sys.executable, "-m", "tests.faults.stream_process", lake.url, str(checkpoint)]
+    return subprocess.Popen(command, start_new_session=True)
+
+
+def written(lake: Lake) -> int:
+    """Return how many writes there were to the copy."""
+    try:
+        return lake.table("copied").info().upper
+    except TableNotFoundError:
+        return 0
+
+
+def test_a_killed_stream_goes_on(tmp_path: Path) -> None:
+    """Query, JVM and workers die at once while micro-batches run; after the restart each change is there once."""
+    with tracelake.init(tmp_path / "lake", buckets=2) as lake:
+        lake.create_table("people", pa.table({"id": [1], "who": ["ann"]}).schema, key=["id"])
+        for number in range(TRANSACTIONS):
+            ids = list(range(number * 3, number * 3 + 6))
+            lake.write("people", pa.table({"id": ids, "who": [f"in {number}"] * len(ids)}))
+        killed = a_query(lake, tmp_path / "checkpoint")
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while written(lake) < KILLED_AFTER and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.killpg(killed.pid, signal.SIGKILL)
+        assert killed.wait() == -signal.SIGKILL
+        assert KILLED_AFTER <= written(lake) < TRANSACTIONS
+        again = a_query(lake, tmp_path / "checkpoint")
+        assert again.wait(START_TIMEOUT_S) == 0
+        assert written(lake) == TRANSACTIONS
+        expected = lake.table("people").to_arrow(order_by="id")
+        assert len(expected) == TRANSACTIONS * 3 + 3
+        assert lake.table("copied").to_arrow(order_by="id").equals(expected)
+        changes = [change.rows.num_rows for change in lake.listen("copied", -1, timeout_s=0)]
+        assert changes == [change.rows.num_rows for change in lake.listen("people", -1, timeout_s=0)]
+        assert lake.verify().ok

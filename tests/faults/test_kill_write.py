@@ -1,0 +1,73 @@
+"""A writer of a table of the user killed between its append and its commit: whoever comes next finishes it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tracelake
+from tracelake import Lake
+from tracelake.pipeline.executors import InProcess
+from tracelake.versions.store import Repository
+
+WRITER = """
+import os, signal, sys
+import pyarrow as pa
+import tracelake
+from tracelake.versions.store import Repository
+
+Repository.commit_entries = lambda *given, **more: os.kill(os.getpid(), signal.SIGKILL)
+with tracelake.open(sys.argv[1]) as lake:
+    lake.write("people", pa.table({"id": [1, 2], "who": ["ann", "bob"]}), write_id="one")
+"""
+PEOPLE = pa.table({"id": [1, 2], "who": ["ann", "bob"]})
+FINISHERS: dict[str, Callable[[Lake], object]] = {
+    "gc": lambda lake: lake.gc(),
+    "compact": lambda lake: lake.compact(executor=InProcess()),
+    "the same write again": lambda lake: lake.write("people", PEOPLE, write_id="one"),
+    "a write that changes nothing": lambda lake: lake.write("people", PEOPLE.slice(0, 1)),
+}
+
+
+def a_lake_with_a_killed_writer(folder: Path) -> Lake:
+    """Return a lake whose table `people` has a batch that no commit names."""
+    with tracelake.init(folder / "lake") as lake:
+        lake.create_table("people", PEOPLE.schema, key=["id"], buckets=2)
+    done = subprocess.run([sys.executable, "-c", WRITER, str(folder / "lake")], check=False, timeout=60)
+    assert done.returncode == -9
+    return tracelake.open(folder / "lake")
+
+
+@pytest.mark.parametrize("finisher", FINISHERS.values(), ids=FINISHERS.keys())
+def test_a_killed_write_is_finished(tmp_path: Path, finisher: Callable[[Lake], object]) -> None:
+    """Nothing of it shows before; after it all rows do, by one more commit, and then there is nothing to finish."""
+    with a_lake_with_a_killed_writer(tmp_path) as lake:
+        before = lake.log()
+        assert len(lake.table("people").to_arrow()) == 0
+        assert lake.gc(dry_run=True)
+        assert lake.log() == before
+        finisher(lake)
+        assert lake.table("people").to_arrow(order_by="id").equals(PEOPLE)
+        assert lake.table("people", at=before[0].id).to_arrow().num_rows == 0
+        after = lake.log()
+        assert after[1:] == before
+        lake.gc()
+        assert lake.log() == after
+        assert lake.verify().ok
+
+
+def test_what_was_taken_back_is_not_finished(tmp_path: Path) -> None:
+    """A table that a revert took back to an older time has been committed: it stays as it is."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.create_table("people", PEOPLE.schema, key=["id"])
+        written = lake.write("people", PEOPLE)
+        Repository(lake._key_value, lake.objects).revert(written, message="taken back", committer="test")
+        before = lake.log()
+        lake.gc()
+        assert lake.log() == before
+        assert len(lake.table("people").to_arrow()) == 0

@@ -1,0 +1,214 @@
+"""History and datasets over HTTP: the JSON API with its writes, and the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.datasets.lab import a_lake, ids, talk
+from tests.datasets.lab import ingest as bring
+from tests.server.client import Client
+from tests.server.faults import FaultyStore
+from tracelake import Lake
+from tracelake.server.app import create_app
+from tracelake.tracking.inbox import Inbox
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'>"
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[Lake]:
+    """Return a lake of conversations with a dataset of three examples, a tag, and hostile text."""
+    with a_lake(tmp_path) as lake:
+        dataset = lake.create_dataset("refunds", f"questions {HOSTILE}")
+        dataset.add(search="refund", message=f"three {HOSTILE}", committer=HOSTILE)
+        lake.tag("v1")
+        bring(lake, tmp_path, talk(8, 0, HOSTILE, HOSTILE))
+        dataset.add(traces=[f"{9:032x}"], metadata={HOSTILE: HOSTILE})
+        yield lake
+
+
+@pytest.fixture
+def client(real: Lake, store: FaultyStore) -> Iterator[Client]:
+    """Return a client of a server over that lake."""
+    with closing(Inbox(store, ack_timeout_s=1.0)) as inbox:
+        yield Client(create_app(real, inbox))
+
+
+def get(client: Client, path: str) -> Any:
+    """Return the JSON of an address."""
+    response = client.get(f"/api/v1/{path}")
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def post(client: Client, path: str, status: int = 201, **body: Any) -> Any:
+    """Send JSON and return the answer."""
+    response = client.post(f"/api/v1/{path}", json=body)
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+def test_history_as_json(client: Client, real: Lake) -> None:
+    """Branches, tags, commits page by page, and what differs, against the first parent or another commit."""
+    log = real.log()
+    assert get(client, "branches") == {
+        "branches": [{"name": "main", "head": log[0].id, "protected": False, "staged": 1}],
+        "tags": {"v1": log[1].id},
+    }
+    first = get(client, "commits?limit=2")
+    assert [commit["id"] for commit in first["commits"]] == [log[0].id, log[1].id]
+    rest = get(client, f"commits?ref={first['next']}")
+    assert ([commit["id"] for commit in rest["commits"]], rest["next"]) == ([log[2].id], None)
+    assert [change["path"] for change in get(client, "diff")["changes"]] == [
+        "indexes/spans",
+        "tables/spans",
+        "tables/traces",
+    ]
+    difference = get(client, "diff?from=main~2&to=v1&limit=2")
+    assert [change["change"] for change in difference["changes"]] == ["added", "added"]
+    assert (difference["from"], difference["to"], difference["more"]) == ("main~2", "v1", True)
+    assert len(get(client, "diff?to=main~2")["changes"]) == 3  # the first commit, from nothing
+
+
+def test_datasets_as_json(client: Client) -> None:
+    """Datasets at a ref, and their examples page by page, on a branch with what is staged."""
+    (info,) = get(client, "datasets")["datasets"]
+    assert (info["name"], info["examples"], info["staged"]) == ("refunds", 3, 1)
+    first = get(client, "datasets/refunds?limit=3")
+    assert [(row["id"], row["state"]) for row in first["examples"]] == [
+        (ids(0, 1), "committed"),
+        (ids(1, 0), "committed"),
+        (ids(2, 0), "committed"),
+    ]
+    rest = get(client, f"datasets/refunds?limit=3&after={first['next']}")
+    assert [(row["input"], row["state"]) for row in rest["examples"]] == [(HOSTILE, "added")]
+    assert rest["next"] is None
+    at_tag = get(client, "datasets/refunds?ref=v1")
+    assert [row["state"] for row in at_tag["examples"]] == ["committed"] * 3
+
+
+def test_commits_by_post(client: Client, real: Lake) -> None:
+    """A branch is made, committed to, merged; a commit is reverted and picked: each is there, by its committer."""
+    made = post(client, "branches", name="work", at="v1")
+    assert made == {"branch": "work", "commit": real.tags()["v1"]}
+    committed = post(client, "commits", message="one more", committer="ada")
+    assert real.log()[0].id == committed["commit"]
+    assert (real.log()[0].message, real.log()[0].committer) == ("one more", "ada")
+    merged = post(client, "merges", source="main", into="work", message="up to date")
+    assert real.log("work")[0].id == merged["commit"]
+    post(client, "reverts", ref="main", committer="ada")
+    assert real.datasets()[0].examples == 3
+    post(client, "cherry-picks", ref=committed["commit"])
+    assert real.datasets()[0].examples == 4
+    assert "nothing to commit" in post(client, "commits", 409, message="nothing")["error"]
+    post(client, "commits", message="nothing", allow_empty=True)
+
+
+def test_conflicts_are_409(client: Client, real: Lake) -> None:
+    """Nothing is merged, and each entry in conflict is named with what it names; then a side is preferred."""
+    real.branch("main").discard()
+    post(client, "branches", name="work")
+    for branch in ("main", "work"):
+        dataset = real.dataset("refunds", at=branch)
+        dataset.add(search="coat", replace=True, metadata={"kind": branch}, message=branch)
+    refused = post(client, "merges", 409, source="work")
+    (conflict,) = refused["conflicts"]
+    assert conflict["path"] == f"datasets/refunds/{ids(0, 1)}"
+    assert {conflict[side]["type"] for side in ("base", "ours", "theirs")} == {"file"}
+    post(client, "merges", source="work", prefer="dest")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("commits?ref=nowhere", 404), ("diff?from=nowhere", 404), ("datasets?ref=nowhere", 404),
+        ("datasets/nothing", 404), ("datasets/refunds?ref=main~99", 404), ("commits?limit=0", 400),
+        ("diff?limit=1001", 400), ("commits?ref=", 400),
+    ],
+)  # fmt: skip
+def test_what_is_not_there(client: Client, path: str, status: int) -> None:
+    """A reference or dataset that is not there is 404, a bad parameter 400, as JSON and as a page."""
+    answer = client.get(f"/api/v1/{path}")
+    assert (answer.status_code, "error" in answer.json()) == (status, True)
+    page = client.get(f"/{path.replace('commits', 'versions')}")
+    assert (page.status_code, page.headers["content-type"]) == (status, "text/html; charset=utf-8")
+
+
+def test_bad_posts_are_refused_and_change_nothing(client: Client, real: Lake) -> None:
+    """Another content type, which a foreign page could send, is 415; what does not fit is 400; too much is 413."""
+    before = real.log()[0].id
+    for headers in (
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+        {},
+    ):
+        refused = client.post("/api/v1/commits", content=b'{"message": "x"}', headers=headers)
+        assert refused.status_code == 415
+    for body in (b"", b"{", b"[]", b"{}", b'{"message": 1}', b'{"message": "x", "other": 1}', b"\xff"):
+        bad = client.post(
+            "/api/v1/commits", content=body, headers={"Content-Type": "application/json; charset=utf-8"}
+        )
+        assert bad.status_code == 400, body
+        assert "the body cannot be taken" in bad.json()["error"]
+    post(client, "commits", 413, message="x" * 70_000)
+    post(client, "branches", 400, name="main")
+    post(client, "branches", 404, name="work", at="nowhere")
+    post(client, "merges", 400, source="v1", prefer="both")
+    post(client, "commits", 404, message="x", branch="nowhere")
+    real.branch("main").protect()
+    assert "protected" in post(client, "commits", 400, message="x", allow_empty=True)["error"]
+    assert real.log()[0].id == before
+
+
+@pytest.mark.parametrize(
+    ("path", "twin"),
+    [
+        ("/versions", "/api/v1/commits"),
+        ("/versions?ref=v1", "/api/v1/commits?ref=v1"),
+        ("/diff?to=v1", "/api/v1/diff?to=v1"),
+        ("/diff?from=main~1&to=main", "/api/v1/diff?from=main~1&amp;to=main"),
+        ("/datasets", "/api/v1/datasets"),
+        ("/datasets/refunds?ref=v1", "/api/v1/datasets/refunds?ref=v1"),
+        ("/datasets/refunds", "/api/v1/datasets/refunds"),
+    ],
+)
+def test_pages_have_twins_and_escape(client: Client, path: str, twin: str) -> None:
+    """Each page links to its JSON with the same parameters, and hostile text is text."""
+    response = client.get(path)
+    assert response.status_code == 200
+    assert f'class="twin" href="{twin}"' in response.text
+    assert client.get(twin.replace("&amp;", "&")).status_code == 200
+    assert "<script>alert" not in response.text
+    assert "<img src=x" not in response.text
+
+
+def test_pages_lead_from_commit_to_trace(client: Client, real: Lake) -> None:
+    """The log shows names and links to what a commit changed; a dataset's examples link to their traces."""
+    log = real.log()
+    versions = client.get("/versions?limit=1").text
+    assert f'href="/diff?to={log[0].id}"' in versions
+    assert f'href="/versions?limit=1&amp;ref={log[1].id}" rel="next"' in versions
+    assert "1 staged" in versions
+    assert ">v1</a>" in client.get("/versions").text
+    assert "transaction 0" in client.get("/diff").text
+    assert "transaction 1" in client.get("/diff").text
+    assert "Nothing differs" in client.get("/diff?from=main&to=main").text
+    assert 'href="/datasets/refunds?ref=main"' in client.get("/datasets").text
+    examples = client.get("/datasets/refunds?limit=1").text
+    assert f'href="/traces/{1:032x}?span={2:016x}#span={2:016x}"' in examples
+    assert client.get(f"/traces/{1:032x}").status_code == 200
+    assert f'after={ids(0, 1)}" rel="next"' in examples
+
+
+def test_an_empty_lake_says_how_to_begin(lake: Any, store: FaultyStore) -> None:
+    """Where there is no commit and no dataset, the pages say how to make one."""
+    with closing(Inbox(store, ack_timeout_s=1.0)) as inbox:
+        client = Client(create_app(lake, inbox))
+        assert "No commits yet" in client.get("/versions").text
+        assert "tracelake dataset create" in client.get("/datasets").text
+        assert client.get("/api/v1/datasets").json() == {"datasets": []}
