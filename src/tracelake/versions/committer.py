@@ -15,7 +15,7 @@ from tracelake.limits import (
 from tracelake.versions import history
 from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
 from tracelake.versions.build import Reaches, build
-from tracelake.versions.model import EPOCH_UNSET, Announcement, Answer, Commit, Request, to_bytes
+from tracelake.versions.model import EPOCH_UNSET, Announcement, Answer, Branch, Commit, Request, to_bytes
 from tracelake.versions.objects import Contents
 from tracelake.versions.protocol import (
     Place,
@@ -81,7 +81,7 @@ class Committer:
                 elif where is Place.SEALED:
                     at = self.finish(branch, at)
                 else:
-                    sealed, at = self._seal(branch, at, request)
+                    sealed, at = self._seal(branch, at, request, is_announced=announced)
                     if not sealed and not announced:
                         announced = True
                         self._records.announce(branch, Announcement(request, since))
@@ -91,41 +91,60 @@ class Committer:
             raise
 
     def finish(self, branch: str, at: BranchAt) -> BranchAt:
-        """Build what is sealed and publish it, or find that another has; return the branch as it is then."""
+        """Build what is sealed and publish it, or find that another has; return the branch as it is then.
+
+        The write that cuts what is built seals what is announced.
+        """
         began = at.record
         built = build(began, self._contents, self._records.staged, self._reaches)
         self._contents.write(built.records)
         stay, leave = kept(began.done, built.answers, BRANCH_ANSWERS_KEPT)
         self._let_go(branch, leave)
         while (record := cut(at.record, began, built.head, stay)) is not None:
+            announced, stale = self._announced(branch, at)
+            record = self._with(record, announced)
             published, at = self._records.swap(
                 branch, at, record, is_mine=lambda found: place(found, built.answers[0].request) is Place.DONE
             )
             if published:
+                self._forget(branch, stale, announced, record)
                 break  # where it was not, more was sealed: what is built stays right
         return at
 
-    def _seal(self, branch: str, at: BranchAt, request: Request) -> tuple[bool, BranchAt]:
+    def _seal(
+        self, branch: str, at: BranchAt, request: Request, *, is_announced: bool
+    ) -> tuple[bool, BranchAt]:
         """Put a request on the list of the branch as it was read, and with it all that are announced."""
+        if at.record.sealed and not is_announced:
+            return False, at  # somebody builds, and his cut seals what is announced: meanwhile nobody races
         announced, stale = self._announced(branch, at)
         waiting = [request, *(other for other in announced if other.id != request.id)]
-        token = new_token()
-        # Read after the branch: whoever begins an epoch later finds the record, and changes it.
-        epoch = self._records.epoch().number if at.record.epoch == EPOCH_UNSET else at.record.epoch
-        record = seal(at.record, waiting, token, epoch)
-        while len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and len(waiting) > 1:
-            waiting = waiting[: len(waiting) // 2]
-            record = seal(at.record, waiting, token, epoch)
+        record = self._with(at.record, waiting)
         if len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and at.record.sealed:
             return False, self.finish(branch, at)
         sealed, now = self._records.swap(
             branch, at, record, is_mine=lambda found: place(found, request.id) is not Place.UNKNOWN
         )
-        if sealed and (announced or stale):
-            self._records.withdraw(
-                branch, [*stale, *({other.id for other in announced} & requests_in(record))]
-            )
+        if sealed:
+            self._forget(branch, stale, announced, record)
         return sealed, now
+
+    def _with(self, before: Branch, waiting: list[Request]) -> Branch:
+        """Return a record with requests sealed: as many of them as it may hold, the first at least."""
+        token = new_token()
+        # Read after the branch: whoever begins an epoch later finds the record, and changes it.
+        epoch = self._records.epoch().number if before.epoch == EPOCH_UNSET else before.epoch
+        record = seal(before, waiting, token, epoch)
+        while len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and len(waiting) > 1:
+            waiting = waiting[: len(waiting) // 2]
+            record = seal(before, waiting, token, epoch)
+        return record
+
+    def _forget(self, branch: str, stale: list[str], announced: list[Request], record: Branch) -> None:
+        """Delete announcements that nobody needs any more."""
+        over = [*stale, *({request.id for request in announced} & requests_in(record))]
+        if over:
+            self._records.withdraw(branch, over)
 
     def _announced(self, branch: str, at: BranchAt) -> tuple[list[Request], list[str]]:
         """Return the announced requests that are to be sealed, and the ids of those that need it no more.

@@ -6,8 +6,10 @@ place in the history is settled, and everything that it takes to build it is in 
 or is slow, keeps nobody waiting.
 
 Where committers race to seal, one wins. The others announce their requests, each under a key of its own, where nobody
-races; who seals takes all that is announced with him. After an announcement at most one seal can pass it by, one that
-looked before: so a committer loses a bounded number of conditional writes, however many there are.
+races; who comes while others build announces at once. Who seals takes all that is announced with him, and so does the
+write that cuts: under load, one write on the record ends one sweep and begins the next. After an announcement at most
+one seal can pass it by, one that looked before: so a committer loses a bounded number of conditional writes, however
+many there are.
 """
 
 from __future__ import annotations
