@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from tracelake._errors import DamageError
@@ -15,6 +16,7 @@ from tracelake.limits import (
 from tracelake.versions import history
 from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
 from tracelake.versions.build import Reaches, build
+from tracelake.versions.lookout import Lookout
 from tracelake.versions.model import EPOCH_UNSET, Announcement, Answer, Branch, Commit, Request, to_bytes
 from tracelake.versions.objects import Contents
 from tracelake.versions.protocol import (
@@ -31,7 +33,7 @@ from tracelake.versions.protocol import (
 
 
 class Committer:
-    """Commits requests to branches. Holds no lock, and nothing that another would have to wait for."""
+    """Commits requests to branches. Holds nothing that another process would have to wait for."""
 
     def __init__(
         self,
@@ -46,6 +48,8 @@ class Committer:
         self._contents = contents
         self._reaches = reaches
         self._patience_polls = patience_polls
+        self._lookout = Lookout(records)
+        self._sealing = threading.Lock()
 
     def submit(self, branch: str, request: Request, at: BranchAt | None = None) -> Answer:
         """Get a request built, or find it built; return its answer.
@@ -72,12 +76,12 @@ class Committer:
                         raise _lost(branch, request)
                     since = at.record.head
                 waits = announced or was_sealed  # others know of the request
-                patient = in_vain < self._patience_polls * patience(at.record, request.id)
-                if waits and is_for_others(at.record, request.id) and patient:
-                    looks += 1
+                patient = self._patience_polls * patience(at.record, request.id)
+                if waits and is_for_others(at.record, request.id) and in_vain < patient:
                     head = at.record.head
-                    at = self._look_again(branch, at, looks)
-                    in_vain = in_vain + 1 if at.record.head == head else 0  # whoever builds is alive
+                    looked, at = self._wait(branch, at, looks, patient - in_vain)
+                    looks += looked
+                    in_vain = in_vain + looked if at.record.head == head else 0  # whoever builds is alive
                 elif where is Place.SEALED:
                     at = self.finish(branch, at)
                 else:
@@ -117,6 +121,13 @@ class Committer:
         """Put a request on the list of the branch as it was read, and with it all that are announced."""
         if at.record.sealed and not is_announced:
             return False, at  # somebody builds, and his cut seals what is announced: meanwhile nobody races
+        if not is_announced:
+            return self._seal_now(branch, at, request)
+        with self._sealing:  # of all threads that wait here one seals them all
+            now = self._lookout.look(branch)
+            return self._seal_now(branch, at, request) if now.version == at.version else (False, now)
+
+    def _seal_now(self, branch: str, at: BranchAt, request: Request) -> tuple[bool, BranchAt]:
         announced, stale = self._announced(branch, at)
         waiting = [request, *(other for other in announced if other.id != request.id)]
         record = self._with(at.record, waiting)
@@ -169,7 +180,9 @@ class Committer:
         were recorded before they left; they are looked up after the branch was read.
         """
         recent = [answer.commit for answer in at.record.done if not answer.refusal]
-        if since not in (at.record.head, *recent):  # else all commits after it are in the record
+        if since in recent and not request.remembered:
+            return None  # all answers after it are in the record
+        if since not in (at.record.head, *recent):  # else all commits after it are
             for commit_id, commit in history.log(at.record.head, self._commit):
                 if commit_id == since:
                     break
@@ -187,9 +200,15 @@ class Committer:
                 self._records.record_answer(branch, answer)
             self._records.unstage(answer.token)
 
-    def _look_again(self, branch: str, at: BranchAt, looks: int) -> BranchAt:
-        time.sleep(min(COMMIT_POLL_MAX_S, COMMIT_POLL_FIRST_S * 2 ** min(looks, 16)))
-        return self._records.read(branch, at)
+    def _wait(self, branch: str, at: BranchAt, looks: int, most: int) -> tuple[int, BranchAt]:
+        """Look again after growing pauses until the record has changed, `most` times; return how often, and it."""
+        now = at
+        for looked in range(1, most + 1):
+            time.sleep(min(COMMIT_POLL_MAX_S, COMMIT_POLL_FIRST_S * 2 ** min(looks + looked, 16)))
+            now = self._lookout.look(branch)
+            if now.version != at.version:
+                return looked, now
+        return most, now
 
     def _commit(self, commit_id: str) -> Commit:
         return self._contents.read(Commit, commit_id)

@@ -136,10 +136,13 @@ def cut(branch: Branch, built: Branch, head: str, done: tuple[Answer, ...]) -> B
 def kept(
     done: tuple[Answer, ...], new: tuple[Answer, ...], at_least: int
 ) -> tuple[tuple[Answer, ...], tuple[Answer, ...]]:
-    """Return the answers that stay in the record, and those that leave it: all new ones stay, as do the last."""
-    answers = (*done, *new)
-    leaving = len(answers) - min(len(answers), max(len(new), at_least))
-    return answers[leaving:], answers[:leaving]
+    """Return the answers that stay in the record, and those that leave it.
+
+    All new ones stay, as do the last before them, `at_least` so many: who announced his request before a sweep finds
+    the head of that time among them, and sees in the record that he was not answered since.
+    """
+    leaving = max(0, len(done) - at_least)
+    return (*done[leaving:], *new), done[:leaving]
 
 
 def next_epoch(epoch: Epoch, now_s: float, epoch_min_s: float) -> Epoch:
