@@ -160,7 +160,7 @@ def test_names_are_given_only_to_what_a_name_leads_to() -> None:
 
 
 def test_a_name_that_moves_while_it_is_looked_for_is_found() -> None:
-    """A branch is made from a tag, and the tag deleted, after branches were read and before tags are: it stays whole."""
+    """A branch is made from a tag, and the tag deleted, when branches were read and tags were not: it stays whole."""
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     kept = world.commit("b", 1, "side")
