@@ -1,7 +1,7 @@
 # Everything runs from .venv, which `make setup` creates from requirements.lock.
 PY := .venv/bin/python
 
-.PHONY: setup browser demo test lint types lock bench picture faults faults-compact faults-replicas simulate clean
+.PHONY: setup browser demo test lint types lock bench contention storm picture faults faults-compact faults-replicas simulate clean
 
 setup: .venv/.ready
 
@@ -43,6 +43,16 @@ simulate: setup
 
 bench: setup
 	$(PY) benchmarks/ingest.py
+
+contention: setup
+	scripts/setup-bench
+	$(PY) benchmarks/commit_contention.py
+
+RATE ?= 1,50
+STALL ?= 10
+storm: SECONDS = 30
+storm: setup
+	$(PY) -m tests.faults.storm --rate $(RATE) --stall $(STALL) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 picture: setup browser
 	$(PY) scripts/picture.py

@@ -12,7 +12,6 @@ that raised. After each race history must be linear and hold each acknowledged c
 - sqlite, postgres: records in a database, objects in local files; a PostgreSQL server is started for the run.
 - files: records as objects in local files, no database. s3: both in a bucket of a server on this machine, `versitygw`
   where scripts/setup-s3 has built it, else `moto`.
-- memory: threads only, for what the code itself costs.
 - peers: processes, on local files; pyiceberg's catalog is in SQLite. Once as they are (15 and 4 retries), once
   *raised*: 1,000 and 100 retries, and pyiceberg's pauses up to a second in place of a minute.
 
@@ -43,7 +42,7 @@ from benchmarks.racing import Line, race
 from tests.storage.servers.postgres import PostgresServer
 from tests.storage.servers.s3 import S3Server
 
-STORES = ("sqlite", "postgres", "files", "s3", "memory")
+STORES = ("sqlite", "postgres", "files", "s3")
 WORKERS = ("processes", "threads")
 
 
@@ -71,8 +70,6 @@ class Places:
                 os.environ.update(self._s3.environment())
             files = self._s3.url()
             records = f"{files}/records"
-        elif store == "memory":
-            records = files = f"memory://{place}"
         else:
             records = f"sqlite://{place}/records.db" if store == "sqlite" else (place / "records").as_uri()
         return Tracelake(store, records, files, self._upload)
@@ -85,8 +82,7 @@ def contests(
     for committers in given.committers:
         for workers in WORKERS if given.workers == "both" else (given.workers,):
             for store in given.stores:
-                if store != "memory" or workers == "threads":
-                    yield places.new(store), workers, committers
+                yield places.new(store), workers, committers
             if given.peers and workers == "processes":
                 yield from ((peer, workers, committers) for peer in peers(folder))
 
@@ -117,11 +113,8 @@ def main() -> None:
         places = Places(Path(name), given.upload, stack)
         for contestant, workers, committers in contests(places, Path(name), given):
             line = race(contestant, workers, committers, given.seconds)
-            print(
-                f"{line.contestant}, {committers} {workers}: {line.commits} commits",
-                file=sys.stderr,
-                flush=True,
-            )
+            told = f"{line.title}: {line.commits_per_s:.1f} commits/s, {line.failed_percent:.0f} % failed"
+            print(told, file=sys.stderr, flush=True)
             lines.append(line)
     if given.json:
         print(json.dumps([asdict(line) for line in lines], indent=2))

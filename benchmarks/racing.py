@@ -20,7 +20,7 @@ from benchmarks.committing import Contestant, key_of
 
 START_MAX_S = 300.0
 """What all processes together have to come up, and to open the stores."""
-OVERTIME_MAX_S = 120.0
+OVERTIME_MAX_S = 60.0
 """What turns that are under way have to finish when time is up; then their processes are killed."""
 # Spawned and never forked: most clients of object stores do not survive a fork.
 spawn = multiprocessing.get_context("spawn")

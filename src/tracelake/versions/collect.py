@@ -81,7 +81,7 @@ class RepositoryCollector:
         listed = list(
             self._listed()
         )  # before the look at what leads where: what comes later is no concern of ours
-        reached = self._reached()
+        reached = self._reached_at_once()
         now = time.time()
         doomed = [
             (kind, info)

@@ -28,7 +28,7 @@ from tracelake.limits import (
     CONDITIONAL_WRITE_TRIES_MAX,
 )
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.storage.names import check_path, encode_key
+from tracelake.storage.names import check_path, encode_key, encode_text
 from tracelake.versions import ranges
 from tracelake.versions.branches import MAIN, BranchAt, new_token
 from tracelake.versions.commits import Commits
@@ -270,6 +270,8 @@ class Repository(Commits):
     def _request(self, operation: Operation, about: About) -> Request:
         request_id = about.get("request_id", "")
         now = datetime.fromtimestamp(time.time(), UTC)
+        for name in ("message", "committer"):
+            encode_text(name, str(about.get(name, "")))
         request = Request(
             id=request_id or uuid.uuid4().hex,
             operation=operation,
