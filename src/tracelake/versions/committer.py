@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from tracelake._errors import DamageError
@@ -15,7 +16,8 @@ from tracelake.limits import (
 from tracelake.versions import history
 from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token, scope
 from tracelake.versions.build import Reaches, build
-from tracelake.versions.model import EPOCH_UNSET, Announcement, Answer, Commit, Request, to_bytes
+from tracelake.versions.lookout import Lookout
+from tracelake.versions.model import EPOCH_UNSET, Announcement, Answer, Branch, Commit, Request, to_bytes
 from tracelake.versions.objects import Contents
 from tracelake.versions.protocol import (
     Place,
@@ -31,7 +33,7 @@ from tracelake.versions.protocol import (
 
 
 class Committer:
-    """Commits requests to branches. Holds no lock, and nothing that another would have to wait for."""
+    """Commits requests to branches. Holds nothing that another process would have to wait for."""
 
     def __init__(
         self,
@@ -50,6 +52,8 @@ class Committer:
         self._contents = contents
         self._reaches = reaches
         self._patience_polls = patience_polls
+        self._lookout = Lookout(records)
+        self._sealing = threading.Lock()
         self._answers_kept = answers_kept
 
     def submit(self, branch: str, request: Request, at: BranchAt | None = None) -> Answer:
@@ -78,16 +82,16 @@ class Committer:
                         raise _lost(branch, request)
                     since = at.record.head
                 waits = announced or was_sealed  # others know of the request
-                patient = in_vain < self._patience_polls * patience(at.record, request.id)
-                if waits and is_for_others(at.record, request.id) and patient:
-                    looks += 1
+                patient = self._patience_polls * patience(at.record, request.id)
+                if waits and is_for_others(at.record, request.id) and in_vain < patient:
                     head = at.record.head
-                    at = self._look_again(branch, at, looks)
-                    in_vain = in_vain + 1 if at.record.head == head else 0  # whoever builds is alive
+                    looked, at = self._wait(branch, at, looks, patient - in_vain)
+                    looks += looked
+                    in_vain = in_vain + looked if at.record.head == head else 0  # whoever builds is alive
                 elif where is Place.SEALED:
                     at = self.finish(branch, at)
                 else:
-                    was_sealed, at = self._seal(branch, at, request)
+                    was_sealed, at = self._seal(branch, at, request, is_announced=announced)
                     if not was_sealed and not announced:
                         announced = True
                         self._records.announce(here, Announcement(request, since))
@@ -97,41 +101,67 @@ class Committer:
             raise
 
     def finish(self, branch: str, at: BranchAt) -> BranchAt:
-        """Build what is sealed and publish it, or find that another has; return the branch as it is then."""
+        """Build what is sealed and publish it, or find that another has; return the branch as it is then.
+
+        The write that cuts what is built seals what is announced.
+        """
         began = at.record
         built = build(began, self._contents, self._records.staged, self._reaches)
         self._contents.write(built.records)
         stay, leave = kept(began.done, built.answers, self._answers_kept)
         self._let_go(scope(branch, began), leave)
         while (record := cut(at.record, began, built.head, stay)) is not None:
+            announced, stale = self._announced(branch, at)
+            record = self._with(record, announced)
             published, at = self._records.swap(
                 branch, at, record, is_mine=lambda found: place(found, built.answers[0].request) is Place.DONE
             )
             if published:
+                self._forget(branch, stale, announced, record)
                 break  # where it was not, more was sealed: what is built stays right
         return at
 
-    def _seal(self, branch: str, at: BranchAt, request: Request) -> tuple[bool, BranchAt]:
+    def _seal(
+        self, branch: str, at: BranchAt, request: Request, *, is_announced: bool
+    ) -> tuple[bool, BranchAt]:
         """Put a request on the list of the branch as it was read, and with it all that are announced."""
+        if at.record.sealed and not is_announced:
+            return False, at  # somebody builds, and his cut seals what is announced: meanwhile nobody races
+        if not is_announced:
+            return self._seal_now(branch, at, request)
+        with self._sealing:  # of all threads that wait here one seals them all
+            now = self._lookout.look(branch)
+            return self._seal_now(branch, at, request) if now.version == at.version else (False, now)
+
+    def _seal_now(self, branch: str, at: BranchAt, request: Request) -> tuple[bool, BranchAt]:
         announced, stale = self._announced(branch, at)
         waiting = [request, *(other for other in announced if other.id != request.id)]
-        token = new_token()
-        # Read after the branch: whoever begins an epoch later finds the record, and changes it.
-        epoch = self._records.epoch().number if at.record.epoch == EPOCH_UNSET else at.record.epoch
-        record = seal(at.record, waiting, token, epoch)
-        while len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and len(waiting) > 1:
-            waiting = waiting[: len(waiting) // 2]
-            record = seal(at.record, waiting, token, epoch)
+        record = self._with(at.record, waiting)
         if len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and at.record.sealed:
             return False, self.finish(branch, at)
         sealed, now = self._records.swap(
             branch, at, record, is_mine=lambda found: place(found, request.id) is not Place.UNKNOWN
         )
-        if sealed and (announced or stale):
-            known = requests_in(now.record)
-            gone = [*stale, *(other.id for other in announced if other.id in known)]
-            self._records.withdraw(scope(branch, at.record), gone)
+        if sealed:
+            self._forget(branch, stale, announced, record)
         return sealed, now
+
+    def _with(self, before: Branch, waiting: list[Request]) -> Branch:
+        """Return a record with requests sealed: as many of them as it may hold, the first at least."""
+        token = new_token()
+        # Read after the branch: whoever begins an epoch later finds the record, and changes it.
+        epoch = self._records.epoch().number if before.epoch == EPOCH_UNSET else before.epoch
+        record = seal(before, waiting, token, epoch)
+        while len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and len(waiting) > 1:
+            waiting = waiting[: len(waiting) // 2]
+            record = seal(before, waiting, token, epoch)
+        return record
+
+    def _forget(self, branch: str, stale: list[str], announced: list[Request], record: Branch) -> None:
+        """Delete announcements that nobody needs any more."""
+        over = [*stale, *({request.id for request in announced} & requests_in(record))]
+        if over:
+            self._records.withdraw(scope(branch, record), over)
 
     def _announced(self, branch: str, at: BranchAt) -> tuple[list[Request], list[str]]:
         """Return the announced requests that are to be sealed, and the ids of those that need it no more.
@@ -184,9 +214,15 @@ class Committer:
                 self._records.record_answer(here, answer)
             self._records.unstage(answer.token)
 
-    def _look_again(self, branch: str, at: BranchAt, looks: int) -> BranchAt:
-        time.sleep(min(COMMIT_POLL_MAX_S, COMMIT_POLL_FIRST_S * 2 ** min(looks, 16)))
-        return self._records.read(branch, at)
+    def _wait(self, branch: str, at: BranchAt, looks: int, most: int) -> tuple[int, BranchAt]:
+        """Look again after growing pauses until the record has changed, `most` times; return how often, and it."""
+        now = at
+        for looked in range(1, most + 1):
+            time.sleep(min(COMMIT_POLL_MAX_S, COMMIT_POLL_FIRST_S * 2 ** min(looks + looked, 16)))
+            now = self._lookout.look(branch)
+            if now.version != at.version:
+                return looked, now
+        return most, now
 
     def _commit(self, commit_id: str) -> Commit:
         return self._contents.read(Commit, commit_id)

@@ -6,8 +6,10 @@ place in the history is settled, and everything that it takes to build it is in 
 or is slow, keeps nobody waiting.
 
 Where committers race to seal, one wins. The others announce their requests, each under a key of its own, where nobody
-races; who seals takes all that is announced with him. After an announcement at most one seal can pass it by, one that
-looked before: so a committer loses a bounded number of conditional writes, however many there are.
+races; who comes while others build announces at once. Who seals takes all that is announced with him, and so does the
+write that cuts: under load, one write on the record ends one sweep and begins the next. After an announcement at most
+one seal can pass it by, one that looked before: so a committer loses a bounded number of conditional writes, however
+many there are.
 """
 
 from __future__ import annotations
@@ -134,10 +136,13 @@ def cut(branch: Branch, built: Branch, head: str, done: tuple[Answer, ...]) -> B
 def kept(
     done: tuple[Answer, ...], new: tuple[Answer, ...], at_least: int
 ) -> tuple[tuple[Answer, ...], tuple[Answer, ...]]:
-    """Return the answers that stay in the record, and those that leave it: all new ones stay, as do the last."""
-    answers = (*done, *new)
-    leaving = len(answers) - min(len(answers), max(len(new), at_least))
-    return answers[leaving:], answers[:leaving]
+    """Return the answers that stay in the record, and those that leave it.
+
+    All new ones stay, as do the last before them, `at_least` so many: who announced his request before a sweep finds
+    the head of that time among them, and sees in the record that he was not answered since.
+    """
+    leaving = max(0, len(done) - at_least)
+    return (*done[leaving:], *new), done[:leaving]
 
 
 def next_epoch(epoch: Epoch, now_s: float, epoch_min_s: float) -> Epoch:

@@ -1,0 +1,111 @@
+"""Many committers at once: what keeps them from costing each other more than their own work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tests.versions.histories import check_history
+from tracelake.storage import Entry, MemoryKeyValueStore, MemoryObjectStore
+from tracelake.versions.branches import BranchAt, BranchRecords
+from tracelake.versions.lookout import Lookout
+from tracelake.versions.model import Announcement, Answer, Branch, Change, Request, Sealed, TableAt
+from tracelake.versions.protocol import kept, patience
+from tracelake.versions.store import Repository
+
+ASKERS = 10
+
+
+def a_request(name: str) -> Request:
+    return Request(name, Change(((name, TableAt("s", 0)),)), name, "w", "2026-01-01T00:00:00+00:00")
+
+
+def test_patience_ends_one_after_the_other() -> None:
+    """The second on the list helps first; who is not on it waits longest."""
+    branch = Branch(sealed=tuple(Sealed(a_request(str(number))) for number in range(8)))
+    assert [patience(branch, str(number)) for number in range(9)] == [0, 1, 2, 2, 3, 3, 3, 3, 4]
+
+
+def test_answers_before_a_sweep_stay_with_those_of_the_sweep() -> None:
+    """However many are new, the last before them stay: by them, who waits sees that he was not answered since."""
+    answers = tuple(Answer(str(number), str(number)) for number in range(10))
+    assert kept(answers[:4], answers[4:], 2) == (answers[2:], answers[:2])
+    assert kept(answers[:1], answers[1:], 2) == (answers, ())
+
+
+class Slow(BranchRecords):
+    """Records whose reading calls a function first."""
+
+    def __init__(self, before: Callable[[], None]) -> None:
+        super().__init__(MemoryKeyValueStore())
+        self.reads = 0
+        self._before = before
+
+    def read(self, branch: str, known: BranchAt | None = None) -> BranchAt:
+        self.reads += 1
+        self._before()
+        return super().read(branch, known)
+
+
+class Queue:
+    """A lock that tells how many came for it."""
+
+    def __init__(self) -> None:
+        self.came = threading.Semaphore(0)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.came.release()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_who_asks_during_a_reading_shares_the_next_one() -> None:
+    """A reading that began before the question answers nobody; one that begins after it answers all who wait."""
+    askers: list[threading.Thread] = []
+
+    def let_others_ask() -> None:
+        if not askers:
+            askers.extend(threading.Thread(target=lookout.look, args=("main",)) for _ in range(ASKERS))
+            for thread in askers:
+                thread.start()
+                assert queue.came.acquire(timeout=10)
+
+    records = Slow(let_others_ask)
+    lookout, queue = Lookout(records), Queue()
+    lookout.__dict__["_lock"] = queue
+    assert lookout.look("main").is_absent
+    for thread in askers:
+        thread.join()
+    assert records.reads == 2
+    lookout.look("main")
+    assert records.reads == 3
+
+
+class Watched(MemoryKeyValueStore):
+    """A store that remembers which answers were looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked_up: list[str] = []
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        if partition.startswith("answers/"):
+            self.looked_up.append(key)
+        return super().get(partition, key)
+
+
+def test_announced_requests_are_sealed_without_a_look_up_for_each() -> None:
+    """Whether they were answered since they were announced, the record of the branch tells."""
+    key_value, objects = Watched(), MemoryObjectStore()
+    repository = Repository(key_value, objects)
+    records = BranchRecords(key_value)
+    first = repository.commit_entries({"first": TableAt("s", 0)}, message="first")
+    for number in range(50):
+        records.announce("main", Announcement(a_request(f"waiting/{number}"), first))
+    last = repository.commit_entries({"last": TableAt("s", 0)}, message="last")
+    assert len(check_history(repository, [("first", first), ("last", last)])) == 52
+    assert key_value.looked_up == []
+    assert records.announced("main") == []
