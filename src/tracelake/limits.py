@@ -112,6 +112,8 @@ BRANCH_ANSWERS_KEPT: Final = 32
 # Datasets
 DATASET_ADD_MAX: Final = 10_000
 """Examples that one call adds to a dataset, at most."""
+DATASET_NOTES_MAX_CHARS: Final = 10_000
+"""The description of a dataset, or the metadata that a caller notes on examples, keys and values together."""
 DATASET_LOOKUP_SPANS: Final = 500
 """Spans whose texts are in memory together while they become examples."""
 FILES_AT_ONCE: Final = 16

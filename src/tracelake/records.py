@@ -305,7 +305,7 @@ class Finding:
     kind: str
     """missing | damaged | mismatch"""
     what: str
-    """part | index part | batch | commit | journal | table | manifest"""
+    """part | index part | file | batch | commit | journal | table | manifest"""
     path: str
     detail: str
 
@@ -318,6 +318,8 @@ class VerifyReport:
     transactions: int
     parts: int
     index_parts: int
+    files: int
+    """Files that entries of any commit name, such as examples of datasets."""
     rows: int
     bytes_read: int
     findings: tuple[Finding, ...] = field(default=())

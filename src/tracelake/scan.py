@@ -238,7 +238,12 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 def select(db: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyRelation:
     """Run one SELECT. Anything else is refused: statements that write, and settings, would outlive the query."""
-    statements = db.extract_statements(query)
+    try:
+        statements = db.extract_statements(query.encode().decode())
+    except UnicodeEncodeError as error:
+        raise QueryError(
+            f"the query is not Unicode text ({error.reason}); replace that character."
+        ) from error
     if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
         raise QueryError(
             "a lake is read by one SELECT statement here, and changed by `tracelake ingest` only."

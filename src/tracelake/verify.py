@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracelake._errors import DamageError, NotFoundError, TracelakeError
+from tracelake.datasets.verify import verify_files
 from tracelake.journal.model import Step
 from tracelake.journal.store import Journal
 from tracelake.pipeline.progress import OnProgress, Progress
@@ -32,7 +33,7 @@ from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.versions.model import TRANSACTION, Commit, IndexAt, Reference, TableAt
 from tracelake.versions.objects import COMMITS
 from tracelake.versions.store import Repository
-from tracelake.view import View
+from tracelake.view import View, named_by
 
 _TABLES: Final = ("spans", "traces")
 
@@ -101,6 +102,7 @@ class Verifier:
         self._check_journal(transactions)
         self._check_counts(commits, tables["spans"])
         manifest = self._check_indexes(commits, tables["spans"])
+        files = self._check_files(progress)
         self._leases.close()
         if not self._findings:  # on whole parts only: a scan over a damaged one says nothing new
             self._check_tables()
@@ -111,6 +113,7 @@ class Verifier:
             transactions=transactions,
             parts=self._parts,
             index_parts=len(manifest.parts) if manifest else 0,
+            files=files,
             rows=self._rows,
             bytes_read=self._bytes,
             findings=tuple(self._findings),
@@ -155,7 +158,7 @@ class Verifier:
             if number is not None:
                 numbers.append(int(number))
             try:
-                entries = self._repository.entries(following)
+                entries = named_by(self._repository, following)
                 found.append(_Committed(None if number is None else int(number), commit, entries))
             except DamageError as error:
                 self._find("damaged", "commit", f"{COMMITS}{following}.json", str(error))
@@ -309,6 +312,23 @@ class Verifier:
             rows = sum(came.at(t) for t in range(manifest.upper))
             if manifest.documents != rows:
                 self._find("mismatch", "manifest", path, f"{manifest.documents} documents for {rows} rows")
+
+    def _check_files(self, progress: OnProgress) -> int:
+        """Read the files that entries name, of every branch and tag; return how many there are."""
+        files = 0
+        told = {finding.path for finding in self._findings}
+        try:
+            for checked in verify_files(self._repository, self._objects):
+                files += checked.what == "file"
+                self._bytes += checked.size_bytes
+                progress(Progress("verifying", files, 0, "files"))
+                if checked.problem is not None and checked.path not in told:
+                    gone = self._objects.head(checked.path) is None
+                    self._find("missing" if gone else "damaged", checked.what, checked.path, checked.problem)
+        except DamageError as error:
+            if "branch main" not in told:
+                self._find("damaged", "commit", "branches", str(error))
+        return files
 
     def _check_tables(self) -> None:
         """Check that keys are unique, and that table `traces` is what table `spans` makes of it."""

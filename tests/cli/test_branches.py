@@ -187,3 +187,31 @@ def test_branches_of_an_empty_lake(cli: RunCli) -> None:
     assert "no commit yet" in cli("status").out
     with tracelake.open("./lake") as lake:
         assert lake.branch().head is None
+
+
+@pytest.mark.usefixtures("lake")
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("commit", "--allow-empty", "-m", "\udcff"),
+        ("commit", "--allow-empty", "-m", "x", "--committer", "\udcff"),
+        ("merge", "\udcff"),
+        ("dataset", "create", "new", "--description", "\udcff"),
+        ("dataset", "create", "new", "--description", "x" * 10_001),
+        ("dataset", "add", "refunds", "--where", "true", "--metadata", "\udcff=1"),
+        ("dataset", "add", "refunds", "--where", "true", "--metadata", "k=" + "x" * 10_000),
+        ("dataset", "add", "refunds", "--where", "name = '\udcff'"),
+        ("dataset", "add", "refunds", "--span", "\udcff"),
+        ("dataset", "remove", "refunds", "\udcff"),
+        ("sql", "select '\udcff'"),
+    ],
+)
+def test_bytes_that_are_no_text_and_texts_that_are_too_long_are_refused(
+    cli: RunCli, args: tuple[str, ...]
+) -> None:
+    """What a shell hands over may be no Unicode: one message, no traceback, and nothing changes."""
+    head = told(cli, "log")[0]["id"]
+    ran = cli(*args)
+    assert (ran.code in (1, 2), ran.out) == (True, "")
+    assert ran.err.startswith("error: ")
+    assert (told(cli, "log")[0]["id"], told(cli, "status")["staged"]) == (head, [])

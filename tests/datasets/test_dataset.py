@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -305,3 +306,66 @@ def test_a_lake_without_commits(tmp_path: Path) -> None:
         empty.branch("main").commit("a dataset")
         assert [info.name for info in empty.datasets()] == ["first"]
         assert made.export(tmp_path / "x.parquet").examples == 0
+
+
+def test_verify_names_examples_that_are_gone_or_altered(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
+    """Examples of every branch and tag are read, also those that only an older commit names; each is told once."""
+    lake.create_branch("work")
+    lake.dataset("refunds", at="work").add(search="coat", message="a coat")
+    refunds.add(search="shoes", message="shoes")
+    lake.tag("v1")
+    refunds.remove([ids(1, 0)], message="no shoes")
+    report = lake.verify()
+    assert (report.files, report.findings) == (3, ())
+    files = {path.read_bytes(): path for path in (tmp_path / "lake" / "files").iterdir()}
+    for data, path in files.items():
+        if b"coat" in data:
+            path.unlink()
+        elif b"shoes" in data:
+            path.write_bytes(data + b" ")
+    found = {(f.kind, f.what, Path(f.path).name): f.detail for f in lake.verify().findings}
+    assert len(found) == 2
+    for (kind, what, name), detail in found.items():
+        assert what == "file"
+        assert (tmp_path / "lake" / "files" / name in files.values(), kind) in {
+            (True, "missing"),
+            (True, "damaged"),
+        }
+        assert detail.startswith("datasets/refunds/")
+
+
+def test_garbage_collection_leaves_staged_examples(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
+    """What is staged or named by any commit stays; what was discarded goes."""
+    refunds.add(search="coat", message="a coat")
+    refunds.remove([ids(0, 1)], message="no coat")
+    refunds.add(search="weather")
+    lake.branch("main").discard()
+    refunds.add(search="hat")
+    for _ in range(4):
+        lake.gc(epoch_min_s=0)
+    lake.branch("main").commit("a hat")
+    assert inputs(refunds) == ["refund for a hat"]
+    assert inputs(lake.dataset("refunds", at="main~2")) == ["refund for a coat"]
+    texts = [path.read_text("utf-8") for path in (tmp_path / "lake" / "files").iterdir()]
+    assert not [text for text in texts if "weather" in text]
+    assert lake.verify().findings == ()
+
+
+def test_several_add_and_commit_at_once(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
+    """Nobody's example is lost, and nobody is told that there is nothing to commit because another committed it."""
+    lake.create_dataset("other", message="another")
+
+    def add(number: int) -> list[str | None]:
+        with tracelake.open(tmp_path / "lake") as own:
+            dataset = own.dataset("refunds" if number % 2 else "other")
+            word = ("coat", "shoes", "hat", "weather")[number // 2]
+            report = dataset.add(search=word, message=f"{number}")
+            assert report.added == 1
+            return [example.input for example in own.dataset(dataset.name, report.commit or "").examples()]
+
+    with ThreadPoolExecutor(8) as threads:
+        seen = list(threads.map(add, range(8)))
+    assert all(seen)
+    for dataset in (refunds, lake.dataset("other")):
+        assert len(inputs(dataset)) == 4
+    assert lake.branch("main").staged() == []

@@ -205,7 +205,7 @@ class Campaign:
         with tracelake.open(self.lake) as lake:
             for _ in range(3):
                 reports = lake.gc(epoch_min_s=0)
-            assert [report.held for report in reports] == [0, 0]
+            assert not any(report.held for report in reports)
             for shard, _ in lake._maintained():
                 batches = [shard.batch(ref) for ref in shard.state().batches]
                 named = {part.path for batch in batches for part in batch.objects()}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from unittest import mock
 
 from tests.simulation.scenarios import (
     BUCKETS,
@@ -293,6 +294,16 @@ class Mutant:
     exhaustive_max: int | None = 50
     """None where the state space is too large to go through, or where time decides."""
     random_max: int = 100
+    patches: Mapping[str, object] = field(default_factory=dict)
+    """What is put in the place of names of the package, where no class of the scenario can be exchanged."""
+
+    @contextlib.contextmanager
+    def broken(self) -> Iterator[None]:
+        """Put the patches in place for a while."""
+        with contextlib.ExitStack() as stack:
+            for name, wrong in self.patches.items():
+                stack.enter_context(mock.patch(name, wrong))
+            yield
 
 
 def _shard(shard: type[Shard]) -> Callable[[], Scenario]:

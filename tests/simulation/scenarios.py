@@ -27,8 +27,6 @@ from tracelake.testing import (
     Violation,
     find_contradiction,
 )
-from tracelake.versions.model import Branch, Commit, TableAt, content_id, from_bytes
-from tracelake.versions.store import Repository
 
 
 def require(holds: bool, what: str) -> None:
@@ -144,68 +142,6 @@ class JournalScenario(Scenario):
                 >= self._pipelines,
                 f"not everyone got to transaction {t}",
             )
-
-
-class RepositoryScenario(Scenario):
-    """Replicas that commit the same transactions: one commit for each, found by all (§3)."""
-
-    name = "repository"
-    repository = Repository
-
-    def __init__(self, replicas: int = 2, transactions: int = 2) -> None:
-        self._replicas, self._transactions = replicas, transactions
-
-    def actors(self) -> list[Actor]:
-        return [Actor(f"replica-{index}", self._run) for index in range(self._replicas)]
-
-    def _run(self, process: Process) -> None:
-        repository = self.repository(process.key_value, process.objects, patience_polls=1)
-        for t in range(self._transactions):
-            commit = repository.commit_transaction(
-                t,
-                {"tables/spans": TableAt("spans", t)},
-                message=f"transaction {t}",
-                committer="pipeline",
-                created_at="2026-01-01T00:00:00+00:00",
-                metadata={},
-            )
-            process.record((t, commit))
-
-    def invariant(self, run: Run) -> None:
-        """The history is whole at every moment, one commit for each transaction, and never gets shorter."""
-        history = self._history(run)
-        require(len(history) >= run.notes.get("commits", 0), "the head went back to an older commit")
-        run.notes["commits"] = len(history)
-        for commit_id, t in history:
-            path = f"versions/commits/{commit_id}.json"
-            commit = from_bytes(Commit, run.objects.get(path), path)
-            require(
-                int(commit.metadata["transaction"]) == t, f"{path} stands at the place of transaction {t}"
-            )
-            require(
-                f"versions/metaranges/{commit.metarange}.json" in run.objects.objects, f"{path} names nothing"
-            )
-
-    def check(self, run: Run) -> None:
-        """Each transaction has one commit, which is what everyone was told."""
-        commits = {t: commit_id for commit_id, t in self._history(run)}
-        require(len(commits) == self._transactions, f"there are {len(commits)} commits")
-        for name, told in run.history:
-            assert isinstance(told, tuple)
-            require(commits[told[0]] == told[1], f"{name} was told another commit of transaction {told[0]}")
-
-    def _history(self, run: Run) -> list[tuple[str, int]]:
-        entry = run.key_value.get("branches", "main")
-        following = from_bytes(Branch, entry.value, "main").head or None if entry else None
-        ids: list[str] = []
-        while following is not None:
-            ids.append(following)
-            path = f"versions/commits/{following}.json"
-            data = run.objects.get(path)
-            require(content_id(data) == following, f"{path} is not what was written")
-            parents = from_bytes(Commit, data, path).parents
-            following = parents[0] if parents else None
-        return [(commit_id, t) for t, commit_id in enumerate(reversed(ids))]
 
 
 INDEX, BUILD, BUCKETS = "spans", "b0", 2

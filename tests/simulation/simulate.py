@@ -17,17 +17,18 @@ from tests.simulation.replicas import PipelineScenario
 from tests.simulation.scenarios import (
     IndexScenario,
     JournalScenario,
-    RepositoryScenario,
     ShardScenario,
     StoreScenario,
 )
 from tests.simulation.upkeep import UpkeepScenario
+from tests.simulation.versions import RepositoryScenario, VersionsScenario
 from tracelake.testing import Faults, Report, Scenario, search
 
 SCENARIOS: tuple[Scenario, ...] = (
     ShardScenario(3, 3),
     JournalScenario(3, 3),
-    RepositoryScenario(3, 3),
+    RepositoryScenario(replicas=3, rounds=3),
+    VersionsScenario(),
     IndexScenario(2),
     StoreScenario(),
     PipelineScenario(2, 2),

@@ -159,6 +159,29 @@ def test_names_are_given_only_to_what_a_name_leads_to() -> None:
     assert list(world.repository.branches()) == ["main"]
 
 
+def test_a_name_that_moves_while_it_is_looked_for_is_found() -> None:
+    """A branch is made from a tag, and the tag deleted, when branches were read and tags were not: it stays whole."""
+    world = World()
+    world.repository.create_branch("side", world.commit("a", 1))
+    kept = world.commit("b", 1, "side")
+    world.repository.tag("v1", kept)
+    world.repository.delete_branch("side")
+    world.collect()
+    world.collect()
+    collector = RepositoryCollector(world.key_value, world.objects)
+    tags, looks = collector._records.tags, iter(range(9))
+
+    def tags_after_the_move() -> dict[str, str]:
+        if next(looks) == 1:  # the first look is at the names alone
+            world.repository.create_branch("moved", kept)
+            world.repository.delete_tag("v1")
+        return tags()
+
+    vars(collector._records)["tags"] = tags_after_the_move
+    assert collector.collect(grace_s=0.0).objects == 0
+    assert world.opened().entries(world.repository.resolve("moved"))["b"] == TableAt("s", 1)
+
+
 def test_files_stay_as_long_as_an_entry_names_them() -> None:
     """A file that is staged, committed, or in a commit that is reached stays; one that nothing names goes."""
     world = World()

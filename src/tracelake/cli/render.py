@@ -306,6 +306,7 @@ def verify_report(report: VerifyReport) -> Table:
             ("commits", f"{report.commits:,}"),
             ("transactions", f"{report.transactions:,}"),
             ("parts", f"{report.parts:,} of tables, {report.index_parts:,} of indexes"),
+            ("files", f"{report.files:,}" if report.files else None),
             ("rows", f"{report.rows:,}"),
             ("read", size(report.bytes_read)),
             ("findings", len(report.findings)),

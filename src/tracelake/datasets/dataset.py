@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
-from tracelake._errors import DatasetNotFoundError, NotFoundError, UsageError
+from tracelake._errors import DatasetNotFoundError, NotFoundError, NothingToCommitError, UsageError
 from tracelake.branch import Branch
 from tracelake.datasets import export, model
 from tracelake.datasets.files import read_files, write_files
@@ -87,11 +87,14 @@ class Dataset:
 
         Raises:
             UsageError: `at` of the dataset is no branch, it is protected, or nothing or too much is selected.
+            LimitError: the metadata is too long.
             NotFoundError: there is no such trace or span.
             QueryError: a condition or query that does not parse.
         """
         selection = Selection(traces, spans, where, search, limit)
         selection.check()
+        noted = dict(metadata or {})
+        model.check_notes("metadata", (text for pair in noted.items() for text in pair))
         self._check_writable()
         commit = self._repository.resolve(at or self.at)
         view = self._view(commit)
@@ -100,7 +103,7 @@ class Dataset:
         known = set(self._find(paths))
         wanted = [key for key, path in zip(keys, paths, strict=True) if replace or path not in known]
         entries: dict[str, FileAt] = {}
-        for some in examples(view, commit, wanted, metadata or {}):
+        for some in examples(view, commit, wanted, noted):
             files = write_files(self._objects, map(model.to_bytes, some))
             entries |= {example_path(self.name, e.id): file for e, file in zip(some, files, strict=True)}
         replaced = len(known & set(entries))
@@ -210,6 +213,7 @@ class Dataset:
         """Make the dataset; return the commit, None where that is staged. Raises UsageError where it is there."""
         self._check_branch()
         self._repository.refuse_protected(self.at)
+        model.check_notes("description", [spec.description])
         if self._find([spec_path(self.name)]):
             raise UsageError(f"there is a dataset {self.name} on branch {self.at} already; add to it.")
         (file,) = write_files(self._objects, [model.to_bytes(spec)])
@@ -247,4 +251,7 @@ class Dataset:
         self._repository.stage(entries, self.at)
         if message is None or not entries:
             return None
-        return Branch(self.at, self._repository).commit(message, committer=committer)
+        try:
+            return Branch(self.at, self._repository).commit(message, committer=committer)
+        except NothingToCommitError as nothing:  # another has committed what we staged
+            return nothing.head

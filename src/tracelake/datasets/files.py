@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
+from functools import partial
+from typing import TypeVar
 
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.limits import FILES_AT_ONCE, FILES_READ_AHEAD
 from tracelake.storage import ObjectStore
 from tracelake.versions.model import FileAt
+from tracelake.versions.objects import FILES
 
-FILES: Final = "files/"
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 
 
 def write_files(objects: ObjectStore, contents: Iterable[bytes]) -> list[FileAt]:
@@ -45,11 +48,16 @@ def read_file(objects: ObjectStore, file: FileAt) -> bytes:
 
 def read_files(objects: ObjectStore, files: Iterable[FileAt]) -> Iterator[bytes]:
     """Yield the bytes of files in their order; some are read at the same time, and few are held."""
+    return at_once(partial(read_file, objects), files)
+
+
+def at_once(read: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
+    """Yield what a function makes of each item, in their order; it is called ahead, by some threads."""
     threads = ThreadPoolExecutor(FILES_AT_ONCE)
-    ahead: deque[Future[bytes]] = deque()
+    ahead: deque[Future[ResultT]] = deque()
     try:
-        for file in files:
-            ahead.append(threads.submit(read_file, objects, file))
+        for item in items:
+            ahead.append(threads.submit(read, item))
             if len(ahead) == FILES_READ_AHEAD:
                 yield ahead.popleft().result()
         while ahead:

@@ -7,11 +7,14 @@ is the entry `datasets/<dataset>/.dataset`, which sorts before its examples, for
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from tracelake._errors import DamageError, UsageError
+from tracelake._errors import DamageError, LimitError, UsageError
+from tracelake.limits import DATASET_NOTES_MAX_CHARS
+from tracelake.storage.names import encode_text
 from tracelake.versions.ranges import below
 
 FORMAT_VERSION: Final = 1
@@ -83,6 +86,17 @@ def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be the name of a dataset: use up to 63 letters, digits, and . _ - between."
+        )
+
+
+def check_notes(what: str, texts: Iterable[str]) -> None:
+    """Raise LimitError where texts are too long together, UsageError where one is no Unicode."""
+    joined = "".join(texts)
+    encode_text(what, joined)
+    if len(joined) > DATASET_NOTES_MAX_CHARS:
+        raise LimitError(
+            f"the {what} has {len(joined):,} characters, more than DATASET_NOTES_MAX_CHARS = "
+            f"{DATASET_NOTES_MAX_CHARS:,}; shorten it."
         )
 
 

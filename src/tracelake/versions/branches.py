@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from tracelake._errors import DamageError, StorageError
+from tracelake._errors import DamageError, LimitError, StorageError
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
 from tracelake.versions.model import (
     Announcement,
@@ -36,6 +37,11 @@ MAIN: Final = "main"
 def new_token() -> str:
     """Return a token for staged entries that nobody else has."""
     return uuid.uuid4().hex
+
+
+def scope(branch: str, record: Branch) -> str:
+    """Return what tells requests to this branch from those to a deleted one of the same name."""
+    return f"{branch}:{record.id}" if record.id else branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,8 @@ class BranchRecords:
             is_mine=lambda entry: is_mine(_branch_at(branch, entry).record),
         )
         if isinstance(settled, Done):
-            return True, BranchAt(record, settled.version)
+            # After a lost reply another may have done the same in another way: what is there counts, not what we wrote.
+            return True, BranchAt(record, settled.version) if settled is outcome else self.read(branch)
         return False, _branch_at(branch, settled.current)
 
     def delete(self, branch: str, at: BranchAt) -> bool:
@@ -146,44 +153,57 @@ class BranchRecords:
 
     # Announced requests
 
-    def announce(self, branch: str, announcement: Announcement) -> None:
+    def announce(self, scope: str, announcement: Announcement) -> None:
         """Show a request to whoever seals next. Whether it is there, its committer learns by being sealed."""
         with suppress(StorageError):
-            self._key_value.note(_announced(branch), announcement.request.id, to_bytes(announcement))
+            self._key_value.note(_announced(scope), announcement.request.id, to_bytes(announcement))
 
-    def announced(self, branch: str) -> list[Announcement]:
+    def announced(self, scope: str) -> list[Announcement]:
         """Return what is announced, the oldest request first."""
         found = [
             from_bytes(Announcement, entry.value, f"request {entry.key}")
-            for entry in self._key_value.notes(_announced(branch))
+            for entry in self._key_value.notes(_announced(scope))
         ]
         return sorted(found, key=lambda waiting: (waiting.request.created_at, waiting.request.id))
 
-    def withdraw(self, branch: str, requests: Collection[str]) -> None:
+    def withdraw(self, scope: str, requests: Collection[str]) -> None:
         """Take announcements away; fine where there are none, or where some stay: who seals next cleans up."""
         with suppress(StorageError):
-            self._key_value.forget(_announced(branch), requests)
+            self._key_value.forget(_announced(scope), requests)
 
     # Answers
 
-    def record_answer(self, branch: str, answer: Answer) -> None:
+    def record_answer(self, scope: str, answer: Answer) -> None:
         """Keep the answer to a request for who asks later; durable on return."""
-        partition = _answers(branch)
+        partition = _answers(scope)
         outcome = self._key_value.set_if(partition, answer.request, to_bytes(answer), ABSENT)
         settled = settle(self._key_value, partition, answer.request, outcome, is_mine=lambda _: False)
         if not isinstance(settled, Done) and settled.current is None:
             self._key_value.set(partition, answer.request, to_bytes(answer))
 
-    def answer(self, branch: str, request: str) -> Answer | None:
+    def answer(self, scope: str, request: str) -> Answer | None:
         """Return the answer to a request, None where none is recorded."""
-        entry = self._key_value.get(_answers(branch), request)
+        entry = self._key_value.get(_answers(scope), request)
         return None if entry is None else from_bytes(Answer, entry.value, f"the answer to request {request}")
 
     # Staged entries
 
     def stage(self, token: str, path: str, named: Reference | None) -> None:
-        """Stage one entry under a token; None stages its removal."""
-        self._key_value.set(_staged(token), path, msgspec.json.encode(_Staged(named)))
+        """Stage one entry under a token; None stages its removal.
+
+        Conditionally, so that an earlier write whose reply was lost cannot land late, on top of this one.
+        """
+        value = msgspec.json.encode(_Staged(named))
+        expected: Expected = ABSENT
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            outcome = self._key_value.set_if(_staged(token), path, value, expected)
+            settled = settle(self._key_value, _staged(token), path, outcome, is_mine=lambda _: False)
+            if isinstance(settled, Done):
+                return
+            expected = ABSENT if settled.current is None else settled.current.version
+        raise LimitError(
+            f"{path}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row staged it, too. Nothing was staged; try again."
+        )
 
     def staged(self, token: str, start: str = "", stop: str | None = None) -> Changes:
         """Return what is staged under a token, in order of path."""
@@ -220,12 +240,12 @@ def _branch_at(branch: str, entry: Entry | None) -> BranchAt:
     return BranchAt(from_bytes(Branch, entry.value, f"branch {branch}"), entry.version)
 
 
-def _announced(branch: str) -> str:
-    return f"requests/{branch}"
+def _announced(scope: str) -> str:
+    return f"requests/{scope}"
 
 
-def _answers(branch: str) -> str:
-    return f"answers/{branch}"
+def _answers(scope: str) -> str:
+    return f"answers/{scope}"
 
 
 def _staged(token: str) -> str:

@@ -113,26 +113,33 @@ class _Building:
         operation = sealed.request.operation
         if isinstance(operation, Change):
             made = self._change(operation, sealed.token)
-        elif isinstance(operation, Merge):
-            made = self._merge(operation)
-        elif isinstance(operation, CherryPick):
-            made = self._again(operation.commit, operation.parent)
         else:
-            made = self._revert(operation)
+            try:
+                made = self._of_commits(operation)
+            except DamageError as error:  # what only this request needs: the branch goes on
+                raise _RefusedError(Refusal.DAMAGED, (str(error),)) from error
         if not made.changes and not made.parents and not sealed.request.allow_empty:
             raise _RefusedError(Refusal.NOTHING)
         return made
 
     def _change(self, change: Change, token: str) -> _Made:
-        listed = [
-            entry for object_id in change.objects for entry in self._given(ChangeSet, object_id).entries
-        ]
+        try:
+            sets = [self._read(ChangeSet, object_id) for object_id in change.objects]
+        except DamageError as error:
+            raise _RefusedError(Refusal.DAMAGED, (str(error),)) from error
+        listed = [entry for listed_in in sets for entry in listed_in.entries]
         staged = self._staged(token) if token else ()
         changes = ranges.latest((*staged, *listed, *change.entries))
         return _Made(effective(change, changes, self._named([path for path, _ in changes])))
 
+    def _of_commits(self, operation: Merge | CherryPick | Revert) -> _Made:
+        if isinstance(operation, Merge):
+            return self._merge(operation)
+        sides = self._parent(operation.commit, operation.parent), operation.commit
+        return _Made(self._onto_head(*(sides if isinstance(operation, CherryPick) else sides[::-1])))
+
     def _merge(self, merge: Merge) -> _Made:
-        self._given(Commit, merge.commit)
+        self._commit(merge.commit)
         if not self._reaches(merge.commit):
             raise _RefusedError(Refusal.UNREACHABLE, (f"no branch or tag leads to {merge.commit[:12]}",))
         base = history.merge_base(self._head, merge.commit, self._commit)
@@ -141,14 +148,8 @@ class _Building:
         changes = self._onto_head(base, merge.commit, merge.prefer)
         return _Made(changes, (merge.commit,))
 
-    def _again(self, commit_id: str, parent: int) -> _Made:
-        return _Made(self._onto_head(self._parent(commit_id, parent), commit_id))
-
-    def _revert(self, revert: Revert) -> _Made:
-        return _Made(self._onto_head(revert.commit, self._parent(revert.commit, revert.parent)))
-
     def _parent(self, commit_id: str, number: int) -> str:
-        parents = self._given(Commit, commit_id).parents
+        parents = self._commit(commit_id).parents
         if not parents and number == 0:
             return ""
         if number >= len(parents):
@@ -210,10 +211,3 @@ class _Building:
     def _read(self, kind: type[ContentT], record_id: str) -> ContentT:
         record = self._records.get(record_id)
         return record if isinstance(record, kind) else self._contents.read(kind, record_id)
-
-    def _given(self, kind: type[ContentT], record_id: str) -> ContentT:
-        """Read what a request names: where that is damaged, the request is refused, and the branch goes on."""
-        try:
-            return self._read(kind, record_id)
-        except DamageError as error:
-            raise _RefusedError(Refusal.DAMAGED, (str(error),)) from error

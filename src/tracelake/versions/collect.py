@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from tracelake._errors import DamageError, LimitError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import KeyValueStore, ObjectInfo, ObjectStore
-from tracelake.versions.branches import BranchAt, BranchRecords
+from tracelake.versions.branches import BranchAt, BranchRecords, scope
 from tracelake.versions.model import (
     EPOCH_UNSET,
     Branch,
@@ -81,7 +81,7 @@ class RepositoryCollector:
         listed = list(
             self._listed()
         )  # before the look at what leads where: what comes later is no concern of ours
-        reached = self._reached()
+        reached = self._reached_at_once()
         now = time.time()
         doomed = [
             (kind, info)
@@ -213,4 +213,4 @@ class RepositoryCollector:
 
     def _pending(self, name: str, record: Branch) -> Iterator[Request]:
         yield from (sealed.request for sealed in record.sealed)
-        yield from (waiting.request for waiting in self._records.announced(name))
+        yield from (waiting.request for waiting in self._records.announced(scope(name, record)))

@@ -142,7 +142,8 @@ class Commits:
 
     def reaches(self, commit_id: str) -> bool:
         """Tell whether a branch or tag leads to a commit. Once none does, none ever will again."""
-        heads = {at.record.head for at in self._records.all().values()} | set(self._records.tags().values())
+        branches = (at.record.head for at in self._records.all().values())
+        heads = dict.fromkeys([*branches, *self._records.tags().values()])
         return commit_id in heads or any(
             history.contains(head, commit_id, self.commit) for head in heads if head
         )

@@ -14,7 +14,7 @@ from tracelake.limits import (
     COMMIT_POLL_MAX_S,
 )
 from tracelake.versions import history
-from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
+from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token, scope
 from tracelake.versions.build import Reaches, build
 from tracelake.versions.lookout import Lookout
 from tracelake.versions.model import EPOCH_UNSET, Announcement, Answer, Branch, Commit, Request, to_bytes
@@ -42,14 +42,19 @@ class Committer:
         reaches: Reaches,
         *,
         patience_polls: int = COMMIT_PATIENCE_POLLS,
+        answers_kept: int = BRANCH_ANSWERS_KEPT,
     ) -> None:
-        """Use these stores; look `patience_polls` times whether another builds what is sealed, then help."""
+        """Use these stores; look `patience_polls` times whether another builds what is sealed, then help.
+
+        At least `answers_kept` answers stay in the record of the branch.
+        """
         self._records = records
         self._contents = contents
         self._reaches = reaches
         self._patience_polls = patience_polls
         self._lookout = Lookout(records)
         self._sealing = threading.Lock()
+        self._answers_kept = answers_kept
 
     def submit(self, branch: str, request: Request, at: BranchAt | None = None) -> Answer:
         """Get a request built, or find it built; return its answer.
@@ -57,19 +62,20 @@ class Committer:
         `at` is the branch as the caller read it last. A branch that is not there is made.
         """
         at = at or self._records.read(branch)
+        here = scope(branch, at.record)
         since = at.record.head  # no commit up to this one carries the request, unless it was submitted before
         announced = was_sealed = False
         looks = in_vain = 0
         try:
             while True:
-                if at.is_absent and branch != MAIN:
+                if (at.is_absent and branch != MAIN) or scope(branch, at.record) != here:
                     return Answer(request.id, refusal=Refusal.GONE)
                 where = place(at.record, request.id)
                 if where is Place.DONE:
                     return next(answer for answer in at.record.done if answer.request == request.id)
                 was_sealed = was_sealed or where is Place.SEALED
-                if where is Place.UNKNOWN and (announced or was_sealed or request.remembered):
-                    found = self._answered(branch, at, request, since)
+                if where is Place.UNKNOWN:
+                    found = self._found(branch, at, request, since if announced or was_sealed else None)
                     if found is not None:
                         return found
                     if was_sealed:
@@ -85,13 +91,13 @@ class Committer:
                 elif where is Place.SEALED:
                     at = self.finish(branch, at)
                 else:
-                    sealed, at = self._seal(branch, at, request, is_announced=announced)
-                    if not sealed and not announced:
+                    was_sealed, at = self._seal(branch, at, request, is_announced=announced)
+                    if not was_sealed and not announced:
                         announced = True
-                        self._records.announce(branch, Announcement(request, since))
+                        self._records.announce(here, Announcement(request, since))
         except BaseException:
             if announced:
-                self._records.withdraw(branch, [request.id])
+                self._records.withdraw(here, [request.id])
             raise
 
     def finish(self, branch: str, at: BranchAt) -> BranchAt:
@@ -102,8 +108,8 @@ class Committer:
         began = at.record
         built = build(began, self._contents, self._records.staged, self._reaches)
         self._contents.write(built.records)
-        stay, leave = kept(began.done, built.answers, BRANCH_ANSWERS_KEPT)
-        self._let_go(branch, leave)
+        stay, leave = kept(began.done, built.answers, self._answers_kept)
+        self._let_go(scope(branch, began), leave)
         while (record := cut(at.record, began, built.head, stay)) is not None:
             announced, stale = self._announced(branch, at)
             record = self._with(record, announced)
@@ -155,7 +161,7 @@ class Committer:
         """Delete announcements that nobody needs any more."""
         over = [*stale, *({request.id for request in announced} & requests_in(record))]
         if over:
-            self._records.withdraw(branch, over)
+            self._records.withdraw(scope(branch, record), over)
 
     def _announced(self, branch: str, at: BranchAt) -> tuple[list[Request], list[str]]:
         """Return the announced requests that are to be sealed, and the ids of those that need it no more.
@@ -165,7 +171,7 @@ class Committer:
         known = requests_in(at.record)
         wanted: list[Request] = []
         stale: list[str] = []
-        for found in self._records.announced(branch):
+        for found in self._records.announced(scope(branch, at.record)):
             other = found.request
             if other.id not in known and self._answered(branch, at, other, found.since) is None:
                 wanted.append(other)
@@ -173,17 +179,25 @@ class Committer:
                 stale.append(other.id)
         return wanted, stale
 
+    def _found(self, branch: str, at: BranchAt, request: Request, since: str | None) -> Answer | None:
+        """Return the answer to our own request; without `since`, nobody knows of it but perhaps an earlier try."""
+        if since is not None:
+            return self._answered(branch, at, request, since)
+        return self._records.answer(scope(branch, at.record), request.id) if request.remembered else None
+
     def _answered(self, branch: str, at: BranchAt, request: Request, since: str) -> Answer | None:
         """Return the answer to a request that is not in the record, where it was there and has left it.
 
         It has if a commit after `since` carries it. Refusals, and answers to requests that may come twice,
-        were recorded before they left; they are looked up after the branch was read.
+        were recorded before they left; they are looked up after the branch was read. Not where all answers
+        after `since` are in the record still: else N committers that seal would look up N requests each.
         """
-        recent = [answer.commit for answer in at.record.done if not answer.refusal]
-        if since in recent and not request.remembered:
-            return None  # all answers after it are in the record
-        if since not in (at.record.head, *recent):  # else all commits after it are
-            for commit_id, commit in history.log(at.record.head, self._commit):
+        head, done = at.record.head, at.record.done
+        is_covered = any(answer.commit == since and not answer.refusal for answer in done)
+        if is_covered or (since == head and not done):
+            return None
+        if since != head:
+            for commit_id, commit in history.log(head, self._commit):
                 if commit_id == since:
                     break
                 if commit.request == request.id:
@@ -191,13 +205,13 @@ class Committer:
             else:
                 if since:  # the branch was deleted, and made again
                     return Answer(request.id, refusal=Refusal.GONE)
-        return self._records.answer(branch, request.id)
+        return self._records.answer(scope(branch, at.record), request.id)
 
-    def _let_go(self, branch: str, leave: tuple[Answer, ...]) -> None:
+    def _let_go(self, here: str, leave: tuple[Answer, ...]) -> None:
         """Keep answers that the history does not tell, or that a second try of a request may look for."""
         for answer in leave:
             if answer.refusal or answer.remembered:
-                self._records.record_answer(branch, answer)
+                self._records.record_answer(here, answer)
             self._records.unstage(answer.token)
 
     def _wait(self, branch: str, at: BranchAt, looks: int, most: int) -> tuple[int, BranchAt]:

@@ -47,16 +47,21 @@ class Staging:
         """Return what the branch names, with what is staged, by path, in order; start <= path < stop.
 
         Looks at the record again afterwards, so that what it returns was there at one moment. Where commits keep
-        coming between, it returns what it read through the record that it saw last: a little old, and whole, for
-        staged entries stay for some commits after their own.
+        coming between, it returns what it read last: a little old, and whole, for staged entries stay for some
+        commits after their own. Raises LimitError where they have gone even so.
         """
-        found: dict[str, Reference] = {}
         for _ in range(STAGING_READ_TRIES_MAX):
             at = read_branch(self._records, branch)
             found = self._through(at.record, start, stop)
-            if self._records.read(branch).version == at.version:
-                break
-        return found
+            now = self._records.read(branch)
+            if now.version == at.version:
+                return found
+        if _pending(at.record) <= _tokens(now.record):
+            return found
+        raise LimitError(
+            f"branch {branch}: {STAGING_READ_TRIES_MAX} times in a row, many commits came between. Read again, or "
+            "read a commit."
+        )
 
     def _through(self, record: Branch, start: str, stop: str | None) -> dict[str, Reference]:
         entries: dict[str, Reference | None] = dict(
@@ -89,9 +94,11 @@ def read_branch(records: BranchRecords, branch: str) -> BranchAt:
     return at
 
 
+def _pending(record: Branch) -> set[str]:
+    """Return the tokens of what is not built yet."""
+    return {token for token in (record.staging, *(sealed.token for sealed in record.sealed)) if token}
+
+
 def _tokens(record: Branch) -> set[str]:
-    return {
-        record.staging,
-        *(sealed.token for sealed in record.sealed),
-        *(answer.token for answer in record.done),
-    }
+    """Return all tokens whose entries are there still."""
+    return _pending(record) | {answer.token for answer in record.done}

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TypedDict, Unpack
+from typing import Final, TypedDict, Unpack
 
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from tracelake._errors import (
     UsageError,
 )
 from tracelake.limits import (
+    BRANCH_ANSWERS_KEPT,
     CHANGE_SET_ENTRIES_MAX,
     CHANGES_INLINE_MAX,
     COMMIT_PATIENCE_POLLS,
@@ -27,12 +28,13 @@ from tracelake.limits import (
     CONDITIONAL_WRITE_TRIES_MAX,
 )
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.storage.names import check_path
+from tracelake.storage.names import check_path, encode_key, encode_text
 from tracelake.versions import ranges
 from tracelake.versions.branches import MAIN, BranchAt, new_token
 from tracelake.versions.commits import Commits
 from tracelake.versions.committer import Committer
 from tracelake.versions.model import (
+    AFTER,
     TRANSACTION,
     Answer,
     Branch,
@@ -52,6 +54,9 @@ from tracelake.versions.objects import Contents, id_of
 from tracelake.versions.protocol import CommitDecision, Refusal, decide
 from tracelake.versions.refs import check_name
 from tracelake.versions.staging import Staging, read_branch
+
+_OF_TRANSACTIONS: Final = "transaction-"
+"""How the ids of those requests begin that every replica of a pipeline makes alike."""
 
 
 class About(TypedDict, total=False):
@@ -74,6 +79,7 @@ class Repository(Commits):
         objects: ObjectStore,
         *,
         patience_polls: int = COMMIT_PATIENCE_POLLS,
+        answers_kept: int = BRANCH_ANSWERS_KEPT,
     ) -> None:
         """Open a repository.
 
@@ -81,10 +87,15 @@ class Repository(Commits):
             key_value: where branches and tags are.
             objects: where commits are.
             patience_polls: see `Committer`.
+            answers_kept: the same.
         """
         super().__init__(key_value, Contents(objects))
         self._committer = Committer(
-            self._records, self._contents, self.reaches, patience_polls=patience_polls
+            self._records,
+            self._contents,
+            self.reaches,
+            patience_polls=patience_polls,
+            answers_kept=answers_kept,
         )
         self._staging = Staging(self._records, self)
 
@@ -215,8 +226,8 @@ class Repository(Commits):
         metadata = {**about.get("metadata", {}), TRANSACTION: str(transaction)}
         request = self._request(self._change_to(entries), {**about, "metadata": metadata})
         # Every replica asks by the same id. It need not be remembered: the history tells its transactions.
-        request = replace(request, id=f"transaction-{transaction}", allow_empty=True, remembered=False)
-        return self._committer.submit(branch, request, at).commit
+        request = replace(request, id=f"{_OF_TRANSACTIONS}{transaction}", allow_empty=True, remembered=False)
+        return _commit_of(branch, self._committer.submit(branch, request, at))
 
     def merge(self, source: str, branch: str = MAIN, *, prefer: str = "", **about: Unpack[About]) -> str:
         """Bring what a commit has since it parted from the branch onto the branch; return the merge commit.
@@ -252,15 +263,15 @@ class Repository(Commits):
         return self._submit(branch, CherryPick(commit_id, parent), about)
 
     def _submit(self, branch: str, operation: Operation, about: About, *, allow_empty: bool = False) -> str:
+        _check(about)
         request = self._request(operation, about)
-        answer = self._committer.submit(branch, replace(request, allow_empty=allow_empty))
-        if answer.refusal:
-            raise _refused(branch, answer)
-        return answer.commit
+        return _commit_of(branch, self._committer.submit(branch, replace(request, allow_empty=allow_empty)))
 
     def _request(self, operation: Operation, about: About) -> Request:
         request_id = about.get("request_id", "")
         now = datetime.fromtimestamp(time.time(), UTC)
+        for name in ("message", "committer"):
+            encode_text(name, str(about.get(name, "")))
         request = Request(
             id=request_id or uuid.uuid4().hex,
             operation=operation,
@@ -312,6 +323,27 @@ class Repository(Commits):
             if self._records.swap(branch, at, wanted, is_mine=wanted.__eq__)[0]:
                 return at.record
         raise _busy(branch)
+
+
+def _check(about: About) -> None:
+    """Raise UsageError for what only commits of transactions may say, LimitError for an id that is too long."""
+    request_id = about.get("request_id", "")
+    encode_key("the id of a request", request_id)
+    if request_id.startswith(_OF_TRANSACTIONS):
+        raise UsageError(
+            f"the id of a request cannot begin with {_OF_TRANSACTIONS!r}, as those of pipelines do."
+        )
+    for key in (TRANSACTION, AFTER):
+        if key in about.get("metadata", {}):
+            raise UsageError(
+                f"the metadata of a commit cannot have the key {key!r}, which pipelines set; rename it."
+            )
+
+
+def _commit_of(branch: str, answer: Answer) -> str:
+    if answer.refusal:
+        raise _refused(branch, answer)
+    return answer.commit
 
 
 def _refused(branch: str, answer: Answer) -> TracelakeError:

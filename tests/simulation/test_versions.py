@@ -1,0 +1,120 @@
+"""The commit protocol under simulation: small configurations in whole, storms, adversaries (V1 to V8)."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+
+from tests.simulation.versions import RepositoryScenario
+from tests.simulation.versions_mutants import (
+    FINISH,
+    announce_briefly,
+    deaf,
+    finish_again,
+)
+from tests.simulation.versions_storms import (
+    Arrivals,
+    Crowd,
+    Endless,
+    Rivals,
+    Spoiler,
+    drive,
+    newest_first,
+    oldest_call_first,
+    stalled,
+)
+from tracelake.testing import Faults, explore, run_once, search
+
+LOST, KILLED = Faults(lost=1), Faults(kills=1)
+STALL_MS = 10_000
+
+
+@pytest.mark.parametrize(
+    ("patience_polls", "faults", "actors", "schedules_max"),
+    [
+        (0, Faults(), {"committers": 2}, 150),
+        (1, Faults(), {"committers": 2}, 150),
+        (1, KILLED, {"replicas": 2}, 1_500),
+        (0, Faults(), {"replicas": 2}, 100),
+        (1, LOST, {"replicas": 2}, 3_000),
+        (0, Faults(), {"stagers": 1, "sweepers": 1}, 150),
+        (0, KILLED, {"stagers": 1, "sweepers": 1}, 5_000),
+    ],
+    ids=str,
+)
+def test_every_schedule(
+    patience_polls: int, faults: Faults, actors: dict[str, int], schedules_max: int
+) -> None:
+    """V4 to V7: no order of the calls of two actors, lost reply or kill breaks a rule, and all are searched."""
+    scenario = RepositoryScenario(**actors)
+    scenario.patience_polls = patience_polls
+    report = explore(scenario, faults, schedules_max=schedules_max)
+    assert report.failures == []
+    assert report.is_complete
+    assert report.completed == report.schedules
+
+
+@pytest.mark.parametrize("answers_kept", [0, 2])
+@pytest.mark.parametrize("patience_polls", [0, 24])
+def test_other_patience_and_memory(patience_polls: int, answers_kept: int) -> None:
+    """How long a committer waits, and how many answers the record keeps, is nothing that the rules rest on."""
+    scenario = RepositoryScenario(rounds=2, committers=2, strangers=1, sweepers=2, stagers=1, mergers=1)
+    scenario.patience_polls, scenario.answers_kept = patience_polls, answers_kept
+    report = search(scenario, Faults(kills=2, lost=4, late=3, delays=2), seed=1, schedules_max=50)
+    assert report.failures == []
+
+
+def test_seed_that_failed_once() -> None:
+    """A seal whose reply was lost, and whose commit had left the record when it was read back, was sealed again."""
+    scenario = RepositoryScenario(rounds=3, replicas=3, committers=1)
+    scenario.patience_polls = scenario.answers_kept = 0
+    assert run_once(scenario, Faults(kills=2, late=4), seed=1_650_026).error is None
+
+
+@pytest.mark.parametrize("committers", [1, 8, 32])
+def test_v1_calls_are_linear_in_the_committers(committers: int) -> None:
+    """V1: all who begin at once have their commits, for 48 calls on records each, however many they are."""
+    report = search(Crowd(committers), Faults(), seed=1, schedules_max=20)
+    assert report.failures == []
+    assert report.completed == 20
+
+
+def test_v1_sixty_four_by_the_clock() -> None:
+    """V1: so have 64, of whom everyone gets his turn."""
+    assert drive(Crowd(64), oldest_call_first).error is None
+
+
+def test_v2_a_store_that_stalls() -> None:
+    """V2: ten seconds of silence at any call of the first three; then each has its commit within two seconds."""
+    for at_step in range(19, 50):
+        run = drive(Arrivals(), stalled(at_step, STALL_MS), Faults(stalls=1))
+        assert run.error is None
+        begun_and_done = [told for _, told in run.history if isinstance(told, tuple)]
+        assert len(begun_and_done) == 20
+        stalled_until_s = run.stalled_until_ms / 1000
+        assert all(done <= max(begun, stalled_until_s) + 2 for begun, done in begun_and_done)
+
+
+def test_v2_arrivals_without_end_do_not_starve_the_oldest() -> None:
+    """V2: who builds more slowly than others arrive has his commit all the same; built again, he never has."""
+    assert drive(Endless(), oldest_call_first).error is None
+    with mock.patch(FINISH, finish_again):
+        assert "no progress" in str(drive(Endless(), oldest_call_first).error)
+
+
+def test_v3_the_newest_first() -> None:
+    """V3: where the newest committer always runs before the others, they finish all the same."""
+    run = drive(Crowd(16), newest_first)
+    assert run.error is None
+    assert len(run.choices) < 16 * 40
+
+
+def test_v3_a_rival_for_every_conditional_write() -> None:
+    """V3: the oldest may write only what is bound to fail. A rival seals his request; a deaf one never does."""
+    run = drive(Rivals(), Spoiler())
+    assert run.error is None
+    assert sum(name == "oldest" and text == "set_if branches/main" for _, name, _, text, _ in run.trace) <= 5
+    for name, wrong in (("announced", deaf), ("announce", announce_briefly)):
+        with mock.patch(f"tracelake.versions.branches.BranchRecords.{name}", wrong):
+            assert "no progress" in str(drive(Rivals(), Spoiler()).error)

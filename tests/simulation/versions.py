@@ -1,0 +1,266 @@
+"""A repository under simulation: committers, replicas, stagers, mergers and readers on one branch (PROTOCOLS §3)."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tests.simulation.scenarios import require
+from tests.simulation.versions_model import CONFLICT, BranchModel
+from tracelake._errors import ConflictError, NothingToCommitError
+from tracelake.storage import Conflict, Done, Expected, Outcome
+from tracelake.testing import Actor, Process, Run, Scenario
+from tracelake.testing.clock import simulated
+from tracelake.testing.simulated import SimulatedKeyValueStore
+from tracelake.versions.model import FileAt, Reference, TableAt
+from tracelake.versions.store import Repository
+
+MAIN: Final = "main"
+DEV: Final = "dev"
+CREATED: Final = "2026-01-01T00:00:00+00:00"
+
+
+def a_file(number: int) -> FileAt:
+    """Return an entry that is told from others by its size."""
+    return FileAt("0" * 64, number)
+
+
+class Before:
+    """Time and ids before a run begins: the same for each."""
+
+    def __init__(self) -> None:
+        self._ids = itertools.count(1)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for nobody."""
+
+    def now_s(self) -> float:
+        """Return the beginning of time."""
+        return 0.0
+
+    def new_uuid(self) -> uuid.UUID:
+        """Return the next number as an id."""
+        return uuid.UUID(int=next(self._ids))
+
+    def is_inside(self) -> bool:
+        """Whether it is asked here: always."""
+        return True
+
+
+class RepositoryScenario(Scenario):
+    """Whoever commits to one branch at once: each commit is what the sequential model says, and nobody waits.
+
+    Replicas commit the same transactions, committers changes of their own, with ids that a second try repeats (V4),
+    strangers without; a stager stages entries, which a sweeper commits (V5, V6); a merger brings in another
+    branch, takes the merge back, and brings main to the other (V8); a reader looks at what is not committed.
+    """
+
+    name = "repository"
+    steps_max = 6_000
+    repository = Repository
+    patience_polls = 1
+    answers_kept = 1
+
+    def __init__(self, rounds: int = 1, **actors: int) -> None:
+        """Let so many of each kind (`replicas=2`) do what they do so often."""
+        self._rounds = rounds
+        self._counts = actors
+
+    def actors(self) -> list[Actor]:
+        acts: dict[str, Callable[[Process], None]] = {
+            "replicas": self._replicate,
+            "committers": self._commit,
+            "strangers": self._commit_without_id,
+            "stagers": self._stage,
+            "sweepers": self._commit_staged,
+            "mergers": self._merge,
+            "readers": self._read,
+        }
+        assert acts.keys() >= self._counts.keys()
+        return [
+            Actor(f"{kind.removesuffix('s')}-{index}", acts[kind])
+            for kind, count in self._counts.items()
+            for index in range(count)
+        ]
+
+    def prepare(self, run: Run) -> None:
+        """For mergers, make a branch that has changed what main has; then let the models begin."""
+        if "mergers" in self._counts:
+            with simulated(Before()):
+                direct = Repository(run.direct_key_value, run.direct_objects)
+                base = direct.commit_entries({f"m/{n}": a_file(0) for n in range(3)})
+                direct.create_branch(DEV, base)
+                direct.commit_entries({"m/0": a_file(1), "m/1": a_file(1)}, DEV)
+        run.notes.update(run=run, staged=itertools.count(1), acknowledged={}, began={})
+        run.notes["models"] = {name: BranchModel(name, run) for name in (MAIN, DEV)}
+
+    def open(self, process: Process) -> Repository:
+        """Open the repository as a process does that was just started."""
+        return self.repository(
+            process.key_value,
+            process.objects,
+            patience_polls=self.patience_polls,
+            answers_kept=self.answers_kept,
+        )
+
+    # Actors
+
+    def _replicate(self, process: Process) -> None:
+        repository = self.open(process)
+        for t in range(self._rounds):
+            entries = {"tables/spans": TableAt("spans", t)}
+            told = ask(process, repository.commit_transaction, t, entries, created_at=CREATED)
+            expect(process, f"transaction-{t}", told)
+
+    def _commit(self, process: Process) -> None:
+        repository = self.open(process)
+        index = int(process.name[-1])
+        for n in range(self._rounds):
+            entries: dict[str, Reference] = {
+                f"c/{process.name}": a_file(n + 1),
+                "c/shared": a_file(10 * index + n),
+                "tables/shared": TableAt("shared", index + n),  # goes forward, whatever the order
+            }
+            if n == 1:
+                entries[f"m/{index + 1}"] = a_file(7)
+            request = f"{process.name}-{n}"
+            expect(process, request, ask(process, repository.commit_entries, entries, request_id=request))
+
+    def _commit_without_id(self, process: Process) -> None:
+        repository = self.open(process)
+        for n in range(self._rounds):
+            entries = {f"c/{process.name}": a_file(10 * process.attempt + n + 1)}
+            told = ask(process, repository.commit_entries, entries)
+            require(told in watched(process).history, f"{process.name} was told a commit that is not there")
+            process.record(told)
+
+    def _stage(self, process: Process) -> None:
+        repository = self.open(process)
+        for n in range(self._rounds + 1):
+            path, number = f"s/{process.name}/{n % 2}", next(process.notes["staged"])
+            repository.stage({path: a_file(number)})
+            process.notes["acknowledged"][path] = number
+
+    def _commit_staged(self, process: Process) -> None:
+        repository = self.open(process)
+        for n in range(self._rounds):
+            request = f"{process.name}-{n}"
+            before = process.notes["began"].setdefault(request, dict(process.notes["acknowledged"]))
+            told = ask(process, repository.commit_staged, allow_empty=n % 2 == 1, request_id=request)
+            expect(process, request, told)
+            found = repository.entries(told) if told else {}
+            expect_staged(f"the commit of {request}", before, found)
+
+    def _merge(self, process: Process) -> None:
+        repository = self.open(process)
+        source = repository.head(DEV)
+        request = f"{process.name}-merge"
+        told = ask(process, repository.merge, source, request_id=request)
+        expect(process, request, told)
+        if watched(process).answers[request].refusal == CONFLICT:
+            request = f"{process.name}-prefer"
+            told = ask(process, repository.merge, source, prefer="source", request_id=request)
+            expect(process, request, told)
+        request = f"{process.name}-revert"
+        expect(process, request, ask(process, repository.revert, told, request_id=request))
+        request = f"{process.name}-back"
+        told = ask(process, repository.merge, repository.head(), DEV, request_id=request)
+        expect(process, request, told, DEV)
+
+    def _read(self, process: Process) -> None:
+        repository = self.open(process)
+        for _ in range(self._rounds):
+            before = dict(process.notes["acknowledged"])
+            expect_staged("a look", before, repository.uncommitted())
+
+    # Rules
+
+    def invariant(self, run: Run) -> None:
+        """Every branch is as its model says."""
+        for model in run.notes["models"].values():
+            model.watch()
+
+    def check(self, run: Run) -> None:
+        """Everyone was told, and what was staged and acknowledged is there."""
+        repository = Repository(run.direct_key_value, run.direct_objects)
+        expect_staged("the end", run.notes["acknowledged"], repository.uncommitted())
+        told = {"replicas": 1, "committers": 1, "strangers": 1, "sweepers": 1}
+        expected = sum(count * self._rounds * told.get(kind, 0) for kind, count in self._counts.items())
+        expected += 3 * self._counts.get("mergers", 0)
+        require(len(run.history) >= expected, f"{len(run.history)} requests were answered, not {expected}")
+
+
+class VersionsScenario(RepositoryScenario):
+    """All of them at once."""
+
+    name = "versions"
+
+    def __init__(self) -> None:
+        """Let each do what it does twice."""
+        super().__init__(
+            2, replicas=2, committers=2, strangers=1, stagers=1, sweepers=1, mergers=1, readers=1
+        )
+
+
+# What actors ask, and what they may expect
+
+
+def ask(process: Process, commit: Callable[..., str], *given: object, **about: object) -> str:
+    """Commit, and count: no more conditional writes fail than others have succeeded with meanwhile (§3, the bound).
+
+    Return the commit; of a request that would change nothing, the head that it met; nothing for a conflict.
+    """
+    _count_losses(process)
+    try:
+        return commit(*given, **about)
+    except NothingToCommitError as nothing:
+        return nothing.head
+    except ConflictError:
+        return ""
+
+
+def expect(process: Process, request: str, told: str, branch: str = MAIN) -> None:
+    """Require that an actor was told what became of its request."""
+    answer = watched(process, branch).answers.get(request)
+    if answer is None:
+        raise AssertionError(f"{process.name} was told of {request}, which has no answer")
+    expected = "" if answer.refusal == CONFLICT else answer.commit
+    require(told == expected, f"{process.name} was told {told} of {request}, and {expected} is there")
+    process.record((request, told))
+
+
+def expect_staged(what: str, acknowledged: Mapping[str, int], found: Mapping[str, Reference]) -> None:
+    """Require that nothing that was staged and acknowledged is lost, or older."""
+    for path, number in acknowledged.items():
+        there = found.get(path)
+        size = there.size_bytes if isinstance(there, FileAt) else 0
+        require(size >= number, f"{what} has {size} at {path}, where {number} was acknowledged")
+
+
+def watched(process: Process, branch: str = MAIN) -> BranchModel:
+    """Return the model, the last write included: an actor runs on from it before the invariant is checked."""
+    model: BranchModel = process.notes["models"][branch]
+    model.watch()
+    return model
+
+
+def _count_losses(process: Process) -> None:
+    store = process.key_value
+    lost = own = 0
+    models: dict[str, BranchModel] = process.notes["models"]
+    before = sum(model.moves for model in models.values())
+
+    def set_if(partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        nonlocal lost, own
+        outcome = SimulatedKeyValueStore.set_if(store, partition, key, value, expected)
+        if partition == "branches":
+            own += isinstance(outcome, Done)
+            lost += isinstance(outcome, Conflict)
+            others = sum(model.moves for model in models.values()) - before - own
+            said = f"{process.name} lost {lost} conditional writes, while others made {others}"
+            require(isinstance(outcome, Done) or lost <= others, said)
+        return outcome
+
+    vars(store)["set_if"] = set_if

@@ -1,0 +1,298 @@
+"""The commit protocol with one rule broken each: what the simulator must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tests.simulation.mutants import LOST, NONE, Mutant
+from tests.simulation.versions import RepositoryScenario
+from tracelake.storage import Done, Indeterminate, settle
+from tracelake.testing import Faults
+from tracelake.versions.branches import BRANCHES, BranchAt, BranchRecords
+from tracelake.versions.build import build
+from tracelake.versions.committer import Committer
+from tracelake.versions.model import Announcement, Answer, Branch, Reference, Request, from_bytes, to_bytes
+from tracelake.versions.protocol import CommitDecision, Place, cut, decide, kept, place, seal
+from tracelake.versions.staging import Staging
+
+Swapped = tuple[bool, BranchAt]
+IsMine = Callable[[Branch], bool]
+
+# The conditional write
+
+
+def blind(self: BranchRecords, branch: str, _at: BranchAt, record: Branch, is_mine: IsMine) -> Swapped:
+    """The record is written whatever stands there."""
+    del is_mine
+    return True, BranchAt(record, self._key_value.set(BRANCHES, branch, to_bytes(record)))
+
+
+def trusting(self: BranchRecords, branch: str, at: BranchAt, record: Branch, is_mine: IsMine) -> Swapped:
+    """A lost reply is taken for success."""
+    del is_mine
+    outcome = self._key_value.set_if(BRANCHES, branch, to_bytes(record), at.version)
+    if isinstance(outcome, Done | Indeterminate):
+        return True, BranchAt(record, outcome.version)
+    return False, self.read(branch)
+
+
+def what_we_wrote(self: BranchRecords, branch: str, at: BranchAt, record: Branch, is_mine: IsMine) -> Swapped:
+    """After a lost reply, what we wrote is taken for what is there, where another did the same in another way."""
+    outcome = self._key_value.set_if(BRANCHES, branch, to_bytes(record), at.version)
+    settled = settle(
+        self._key_value,
+        BRANCHES,
+        branch,
+        outcome,
+        is_mine=lambda entry: is_mine(from_bytes(Branch, entry.value, branch)),
+    )
+    return (
+        (True, BranchAt(record, settled.version)) if isinstance(settled, Done) else (False, self.read(branch))
+    )
+
+
+# Building
+
+
+def finish_write_last(self: Committer, branch: str, at: BranchAt) -> BranchAt:
+    """The head moves before the commit's objects are there."""
+    built = build(at.record, self._contents, self._records.staged, self._reaches)
+    stay, leave = kept(at.record.done, built.answers, self._answers_kept)
+    self._let_go(branch, leave)
+    record = cut(at.record, at.record, built.head, stay)
+    assert record is not None
+    _, at = self._records.swap(
+        branch, at, record, lambda found: place(found, built.answers[0].request) is Place.DONE
+    )
+    self._contents.write(built.records)
+    return at
+
+
+def finish_again(self: Committer, branch: str, at: BranchAt) -> BranchAt:
+    """What was built is built again after every conditional write that fails."""
+    is_there = False
+    while at.record.sealed and not is_there:
+        built = build(at.record, self._contents, self._records.staged, self._reaches)
+        self._contents.write(built.records)
+        stay, leave = kept(at.record.done, built.answers, self._answers_kept)
+        self._let_go(branch, leave)
+        record = cut(at.record, at.record, built.head, stay)
+        assert record is not None
+        is_there, at = self._records.swap(branch, at, record, is_mine=lambda _: False)
+    return at
+
+
+def always_next(transaction: int, head: int | None) -> CommitDecision:
+    """A transaction that is there is built again."""
+    decision = decide(transaction, head)
+    return CommitDecision.BUILD if decision is CommitDecision.THERE else decision
+
+
+def cut_by_head(branch: Branch, built: Branch, head: str, done: tuple[Answer, ...]) -> Branch | None:
+    """A cut asks for the head alone."""
+    return cut(branch, replace(built, sealed=branch.sealed[: len(built.sealed)]), head, done)
+
+
+def seal_keeping_token(branch: Branch, requests: tuple[Request, ...], token: str, epoch: int) -> Branch:
+    """The token stays where it was sealed."""
+    return replace(seal(branch, requests, token, epoch), staging=branch.staging or token)
+
+
+# Answers
+
+
+def forgetful(self: Committer, branch: str, leave: tuple[Answer, ...]) -> None:
+    """Answers leave the record, and are kept nowhere."""
+    del branch
+    for answer in leave:
+        self._records.unstage(answer.token)
+
+
+_finish = Committer.finish
+
+
+def unstaging(self: Committer, branch: str, at: BranchAt) -> BranchAt:
+    """What was staged is deleted as soon as it is committed."""
+    at = _finish(self, branch, at)
+    for answer in at.record.done:
+        self._records.unstage(answer.token)
+    return at
+
+
+def kept_few(
+    done: tuple[Answer, ...], new: tuple[Answer, ...], at_least: int
+) -> tuple[tuple[Answer, ...], tuple[Answer, ...]]:
+    """New answers may leave the record with the write that would bring them."""
+    answers = (*done, *new)
+    leaving = max(0, len(answers) - at_least)
+    return answers[leaving:], answers[:leaving]
+
+
+_submit = Committer.submit
+
+
+def unremembered(self: Committer, branch: str, request: Request, at: BranchAt | None = None) -> Answer:
+    """A second try does not look whether the first one got through."""
+    return _submit(self, branch, replace(request, remembered=False), at)
+
+
+def looked_up_first(self: Committer, branch: str, request: Request, at: BranchAt | None = None) -> Answer:
+    """The answer to an earlier try is looked up before the branch is read, and may leave the record between."""
+    early = self._records.answer(branch, request.id)
+    asked = self._records.answer
+    vars(self._records)["answer"] = lambda of, asking: early if asking == request.id else asked(of, asking)
+    try:
+        return _submit(self, branch, request, at)
+    finally:
+        del vars(self._records)["answer"]
+
+
+# Announcements
+
+_announce = BranchRecords.announce
+
+
+def announce_since_now(self: BranchRecords, branch: str, announcement: Announcement) -> None:
+    """An announcement names the head of now, and not the one before which nobody can have sealed the request."""
+    _announce(self, branch, replace(announcement, since=self.read(branch).record.head))
+
+
+def announce_briefly(self: BranchRecords, branch: str, announcement: Announcement) -> None:
+    """An announcement is withdrawn before anyone has sealed it."""
+    _announce(self, branch, announcement)
+    self.withdraw(branch, [announcement.request.id])
+
+
+def deaf(self: BranchRecords, branch: str) -> list[Announcement]:
+    """Who seals takes nobody with him."""
+    del self, branch
+    return []
+
+
+# Staging
+
+
+def stage_once(self: Staging, branch: str, entries: Mapping[str, Reference | None]) -> None:
+    """A writer does not look at the token again."""
+    token = self._with_token(branch).record.staging
+    for path, named in entries.items():
+        self._records.stage(token, path, named)
+
+
+def stage_blindly(self: BranchRecords, token: str, path: str, named: Reference | None) -> None:
+    """An entry is staged unconditionally, and may land late."""
+    self._key_value.set(f"staged/{token}", path, msgspec.json.encode({"named": named}))
+
+
+def read_once(self: Staging, branch: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:
+    """A reader does not look at the record again."""
+    return self._through(self._records.read(branch).record, start, stop)
+
+
+_COMMITTER: Final = "tracelake.versions.committer."
+_RECORDS: Final = "tracelake.versions.branches.BranchRecords."
+_STAGING: Final = "tracelake.versions.staging.Staging."
+FINISH: Final = _COMMITTER + "Committer.finish"
+_SUBMIT: Final = _COMMITTER + "Committer.submit"
+_DECIDE: Final = "tracelake.versions.store.decide tracelake.versions.build.decide"
+
+
+def _mutant(
+    what: str,
+    where: str,
+    wrong: Any,
+    faults: Faults = NONE,
+    random_max: int = 100,
+    exhaustive_max: int | None = None,
+    also: Mapping[str, object] | None = None,
+    answers_kept: int = 1,
+    patience_polls: int = 1,
+    rounds: int = 1,
+    **actors: int,
+) -> Mutant:
+    def scenario() -> RepositoryScenario:
+        made = RepositoryScenario(rounds=rounds, **actors)
+        made.answers_kept, made.patience_polls = answers_kept, patience_polls
+        return made
+
+    return Mutant(
+        f"versions: {what}",
+        scenario,
+        faults,
+        exhaustive_max,
+        random_max,
+        {**(also or {}), **dict.fromkeys(where.split(), wrong)},
+    )
+
+
+KILLED: Final = Faults(kills=2)
+MANY_LOST: Final = Faults(lost=4)
+
+_TRIES: Final = {"tracelake.versions.staging.STAGING_READ_TRIES_MAX": 1}
+"""A reader that may look once finds whatever goes away under it."""
+
+VERSIONS_MUTANTS = [
+    _mutant("blind head", _RECORDS + "swap", blind, exhaustive_max=5, committers=2),
+    _mutant("moved, on a lost reply", _RECORDS + "swap", trusting, LOST, exhaustive_max=5, committers=2),
+    _mutant(
+        "what we wrote is there",
+        _RECORDS + "swap",
+        what_we_wrote,
+        Faults(lost=8, delays=3),
+        200,
+        patience_polls=0,
+        rounds=2,
+        committers=3,
+    ),
+    _mutant("head before the objects", FINISH, finish_write_last, exhaustive_max=1, committers=2),
+    _mutant("a transaction built again", _DECIDE, always_next, exhaustive_max=1, rounds=2, replicas=2),
+    _mutant(
+        "cut by the head", _COMMITTER + "cut", cut_by_head, NONE, 300, sweepers=1, committers=2, mergers=1
+    ),
+    _mutant(
+        "the token stays", _COMMITTER + "seal", seal_keeping_token, exhaustive_max=1, stagers=1, sweepers=1
+    ),
+    _mutant("answers forgotten", _COMMITTER + "Committer._let_go", forgetful, KILLED, rounds=2, committers=2),
+    _mutant(
+        "new answers may leave", _COMMITTER + "kept", kept_few, KILLED, 100, 1000, sweepers=2, committers=2
+    ),
+    _mutant("a second try", _SUBMIT, unremembered, KILLED, rounds=2, committers=2),
+    _mutant(
+        "looked up first", _SUBMIT, looked_up_first, Faults(kills=3), 400, rounds=2, stagers=1, sweepers=2
+    ),
+    _mutant(
+        "since now", _RECORDS + "announce", announce_since_now, MANY_LOST, rounds=2, replicas=2, committers=1
+    ),
+    _mutant("token not read again", _STAGING + "stage", stage_once, exhaustive_max=5, stagers=1, sweepers=1),
+    _mutant(
+        "staged blindly", _RECORDS + "stage", stage_blindly, Faults(late=2), 100, 600, stagers=1, sweepers=1
+    ),
+    _mutant(
+        "record not read again",
+        _STAGING + "scan",
+        read_once,
+        NONE,
+        300,
+        rounds=2,
+        stagers=1,
+        sweepers=1,
+        readers=3,
+    ),
+    _mutant(
+        "unstaged at once",
+        FINISH,
+        unstaging,
+        NONE,
+        300,
+        also=_TRIES,
+        answers_kept=32,
+        rounds=2,
+        stagers=1,
+        sweepers=1,
+        readers=3,
+    ),
+]

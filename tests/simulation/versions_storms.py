@@ -1,0 +1,206 @@
+"""Storms: many commits at once, a store that stalls, an adversary for a scheduler (V1 to V3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from tests.simulation.scenarios import require
+from tests.simulation.versions import MAIN, Before, RepositoryScenario, a_file, ask, watched
+from tracelake.limits import BRANCH_ANSWERS_KEPT, COMMIT_PATIENCE_POLLS
+from tracelake.testing import Actor, Choice, Fate, Faults, Process, Run, Scenario
+from tracelake.testing.clock import simulated
+from tracelake.testing.simulated import SimulatedObjectStore
+from tracelake.versions.branches import BranchRecords
+from tracelake.versions.model import Change, Request
+from tracelake.versions.store import Repository
+
+RECORDS = ("branches/", "requests/", "answers/", "staged/")
+
+
+def calls_to_records(run: Run) -> int:
+    """Return how many calls on the key-value store a run made."""
+    return sum(text.partition(" ")[2].startswith(RECORDS) for _, _, _, text, _ in run.trace)
+
+
+class Crowd(RepositoryScenario):
+    """Committers that all begin at once, each with one change (V1). The calls on records are linear in their number.
+
+    Looking whether another has built it is counted for itself: that depends on how long building takes.
+    """
+
+    name = "crowd"
+    patience_polls = COMMIT_PATIENCE_POLLS
+    answers_kept = BRANCH_ANSWERS_KEPT
+    calls_of_each_max = 16
+
+    def __init__(self, committers: int) -> None:
+        super().__init__(strangers=committers)
+        self._committers = committers
+        self.steps_max = 1_000 * committers
+
+    def prepare(self, run: Run) -> None:
+        """Make a first commit: on a branch without one, each looks up all others."""
+        with simulated(Before()):
+            Repository(run.direct_key_value, run.direct_objects).commit_entries({"first": a_file(0)})
+        super().prepare(run)
+
+    def check(self, run: Run) -> None:
+        """Each has a commit of its own, and the calls are linear in their number."""
+        super().check(run)
+        model = run.notes["models"][MAIN]
+        require(len(model.history) == self._committers + 1, f"{len(model.history)} commits")
+        looks = sum(text.startswith("sleep") for _, _, _, text, _ in run.trace)
+        calls = calls_to_records(run) - looks
+        run.notes["calls"], run.notes["looks"] = calls, looks
+        most = self.calls_of_each_max * self._committers
+        require(calls <= most, f"{calls} calls on records for {self._committers} commits, more than {most}")
+        patience = 3 * self.patience_polls * self._committers.bit_length()  # for three cuts at most
+        require(looks <= patience * self._committers, f"{looks} looks, more than {patience} for each")
+
+
+class Arrivals(RepositoryScenario):
+    """A committer comes every second (V2). Each notes when it came, and when it had its commit."""
+
+    name = "arrivals"
+    patience_polls = COMMIT_PATIENCE_POLLS
+    answers_kept = BRANCH_ANSWERS_KEPT
+
+    def __init__(self, committers: int = 20) -> None:
+        super().__init__()
+        self._committers = committers
+
+    def actors(self) -> list[Actor]:
+        return [Actor(f"committer-{index}", self._arrive) for index in range(self._committers)]
+
+    def _arrive(self, process: Process) -> None:
+        index = int(process.name.split("-")[1])
+        process.sleep(index)
+        told = ask(process, self.open(process).commit_entries, {f"c/{index}": a_file(1)})
+        require(told in watched(process).history, f"{process.name} was told a commit that is not there")
+        process.record((index, process.now_s()))
+
+
+class Endless(Scenario):
+    """One committer, to whom every object takes 0.4 s; requests are sealed, a second apart, until he is done.
+
+    Whoever seals them is killed at once: nobody builds but him.
+    """
+
+    name = "endless"
+    steps_max = 2_000
+    repository = Repository
+
+    def actors(self) -> list[Actor]:
+        return [Actor("oldest", self._commit), Actor("arrivals", self._arrive)]
+
+    def _commit(self, process: Process) -> None:
+        store = process.objects
+
+        def create(path: str, data: bytes) -> bool:
+            process.sleep(0.4)
+            return SimulatedObjectStore.create(store, path, data)
+
+        vars(store)["create"] = create
+        repository = self.repository(process.key_value, process.objects)
+        process.record(repository.commit_entries({"c/oldest": a_file(1)}))
+        process.notes["done"] = True
+
+    def _arrive(self, process: Process) -> None:
+        committer = self.repository(process.key_value, process.objects)._committer
+        records = BranchRecords(process.key_value)
+        for number in count():
+            process.sleep(1)
+            if "done" in process.notes:
+                return
+            request = Request(f"arrival-{number}", Change((("c/new", a_file(number)),)), "", "", "", {})
+            committer._seal(MAIN, records.read(MAIN), request)
+
+    def check(self, run: Run) -> None:
+        """The oldest has its commit."""
+        require(len(run.history) == 1, "the oldest was not told of its commit")
+
+
+class Rivals(Scenario):
+    """One committer, and others that commit one after the other until he is done (V3)."""
+
+    name = "rivals"
+    steps_max = 2_000
+    repository = Repository
+
+    def actors(self) -> list[Actor]:
+        return [Actor("oldest", self._commit), Actor("rivals", self._rival)]
+
+    def _commit(self, process: Process) -> None:
+        repository = self.repository(process.key_value, process.objects)
+        process.record(repository.commit_entries({"c/oldest": a_file(1)}))
+        process.notes["done"] = True
+
+    def _rival(self, process: Process) -> None:
+        for number in count():
+            if "done" in process.notes:
+                return
+            repository = self.repository(process.key_value, process.objects)
+            repository.commit_entries({"c/new": a_file(number)})
+
+    def check(self, run: Run) -> None:
+        """The oldest has its commit."""
+        require(len(run.history) == 1, "the oldest was not told of its commit")
+
+
+def drive(scenario: Scenario, pick: Callable[[Run], Choice], faults: Faults | None = None) -> Run:
+    """Run a scenario by a scheduler of our own."""
+    run = Run(scenario, faults or Faults(), step_ms=1)
+    while run.error is None and run.active():
+        run.step(pick(run))
+    run.finish()
+    return run
+
+
+def by_clock(run: Run) -> int:
+    """Return the actor whose call has waited longest."""
+    return min(
+        run.active(), key=lambda index: (max(run.ready_ms(index), run.now_ms), run.ready_ms(index), index)
+    )
+
+
+def oldest_call_first(run: Run) -> Choice:
+    """Let each have its turn."""
+    return Choice(by_clock(run))
+
+
+def newest_first(run: Run) -> Choice:
+    """Let the newest actor run whenever it can."""
+    ready = [index for index in run.active() if run.ready_ms(index) <= run.now_ms]
+    return Choice(max(ready)) if ready else Choice(by_clock(run))
+
+
+def stalled(at_step: int, wait_ms: int) -> Callable[[Run], Choice]:
+    """Go by the clock, but let the store stall at one step."""
+
+    def pick(run: Run) -> Choice:
+        if len(run.choices) == at_step:
+            return Choice(by_clock(run), Fate.STALL, wait_ms)
+        return oldest_call_first(run)
+
+    return pick
+
+
+class Spoiler:
+    """Lets the oldest write the record of the branch only when that cannot succeed: when a rival has, meanwhile."""
+
+    def __init__(self) -> None:
+        self._read = ""
+
+    def __call__(self, run: Run) -> Choice:
+        """Choose."""
+        entry = run.key_value.get("branches", MAIN)
+        version = "" if entry is None else entry.version
+        if run.choices and run.choices[-1].actor == 0 and run.trace[-1][3].endswith(f" branches/{MAIN}"):
+            self._read = version
+        oldest, rivals = (process.pending for process in run.processes)
+        if rivals is None:
+            return Choice(0)
+        is_doomed = version != self._read
+        waits = oldest is None or (oldest.text == f"set_if branches/{MAIN}" and not is_doomed)
+        return Choice(1 if waits else 0)

@@ -1,0 +1,155 @@
+"""What one client asks for, or suffers, must not stop the others: a branch goes on whatever is on its list."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracelake._errors import DamageError, LimitError, RefNotFoundError, UsageError
+from tracelake.limits import BRANCH_ANSWERS_KEPT
+from tracelake.storage import (
+    Expected,
+    Indeterminate,
+    MemoryKeyValueStore,
+    MemoryObjectStore,
+    Outcome,
+)
+from tracelake.versions.branches import MAIN, BranchRecords, scope
+from tracelake.versions.model import (
+    Announcement,
+    Answer,
+    Branch,
+    Change,
+    Commit,
+    FileAt,
+    Metarange,
+    Range,
+    Request,
+    to_bytes,
+)
+from tracelake.versions.objects import path_of
+from tracelake.versions.protocol import seal
+from tracelake.versions.store import Repository
+
+
+class LostWrites(MemoryKeyValueStore):
+    """Does what `instead` says in place of a conditional write, and gives no reply."""
+
+    instead: bytes = b""
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        if not self.instead:
+            return super().set_if(partition, key, value, expected)
+        self.set(partition, key, self.instead)
+        return Indeterminate("nowhere", "lost")
+
+
+def a_file(number: int) -> FileAt:
+    return FileAt("0" * 64, number)
+
+
+def a_repository() -> Repository:
+    return Repository(MemoryKeyValueStore(), MemoryObjectStore())
+
+
+def test_after_a_lost_reply_what_is_there_counts() -> None:
+    """V7: a helper that did the same in another way is believed, and not what we wrote."""
+    store = LostWrites()
+    records = BranchRecords(store)
+    at = records.read(MAIN)
+    theirs = Branch(head="theirs", done=(Answer("r", "theirs"),))
+    ours = Branch(head="ours", done=(Answer("r", "ours"),))
+    store.instead = to_bytes(theirs)
+    is_there, found = records.swap(MAIN, at, ours, is_mine=lambda record: record.done[0].request == "r")
+    assert is_there
+    assert found.record == theirs
+    assert found == records.read(MAIN)
+
+
+@pytest.mark.parametrize("key", ["transaction", "after_transaction"])
+@pytest.mark.parametrize("number", ["7", "0", "many"])
+def test_the_number_of_a_transaction_is_not_for_everyone_to_give(key: str, number: str) -> None:
+    """A commit that says that it is a transaction is refused before it is on the list."""
+    repository = a_repository()
+    with pytest.raises(UsageError, match=key):
+        repository.commit_entries({"a": a_file(1)}, metadata={key: number})
+    assert repository.head() is None
+    repository.commit_entries({"a": a_file(1)})
+    assert repository.head() is not None
+
+
+@pytest.mark.parametrize("request_id", ["transaction-3", "x" * 2_000, "\ud800"])
+def test_an_id_that_cannot_be_looked_up_is_refused(request_id: str) -> None:
+    """An id of a pipeline's, or one that no store takes as a key, is refused before it is on the list."""
+    repository = a_repository()
+    with pytest.raises((UsageError, LimitError)):
+        repository.commit_entries({"a": a_file(1)}, request_id=request_id)
+    assert repository.branches()[MAIN].sealed == ()
+
+
+@pytest.mark.parametrize("kind", [Commit, Metarange, Range])
+def test_a_merge_of_something_damaged_keeps_nobody_from_committing(
+    kind: type[Commit] | type[Metarange] | type[Range],
+) -> None:
+    """What only one request needs, and cannot be read, is the trouble of that request."""
+    key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
+    repository = Repository(key_value, objects)
+    base = repository.commit_entries({"a": a_file(1)})
+    repository.create_branch("dev", base)
+    repository.commit_entries({"b": a_file(1)}, "dev")
+    tip = repository.commit_entries({"c": a_file(1)}, "dev")
+    lost = {Commit: repository.commit(tip).parents[0], Metarange: repository.commit(tip).metarange}
+    lost[Range] = repository._contents.read(Metarange, lost[Metarange]).ranges[0].id
+    objects.delete(path_of(kind, lost[kind]))
+    repository = Repository(key_value, objects)
+    with pytest.raises(DamageError, match=lost[kind]):
+        repository.merge(tip)
+    head = repository.commit_entries({"d": a_file(1)})
+    assert repository.commit(head).parents == (base,)
+    with pytest.raises(DamageError, match="nothing was committed"):
+        repository.cherry_pick(tip)
+
+
+def a_branch(repository: Repository, base: str) -> BranchRecords:
+    repository.create_branch("dev", base)
+    return repository._records
+
+
+def test_who_waits_on_a_branch_that_is_deleted_and_made_again_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The branch of that name is another one: nothing is damaged, and nothing was committed."""
+    repository = a_repository()
+    base = repository.commit_entries({"a": a_file(1)})
+    records = a_branch(repository, base)
+    at = records.read("dev")
+    dead = Request("dead", Change((("b", a_file(1)),)), "", "", "", {})
+    records.swap("dev", at, seal(at.record, [dead], "t", 0), is_mine=lambda _: False)
+
+    def made_again(_: float) -> None:
+        repository.delete_branch("dev", force=True)
+        repository.create_branch("dev", base)
+
+    monkeypatch.setattr("tracelake.versions.committer.time.sleep", made_again)
+    with pytest.raises(RefNotFoundError, match="was deleted; nothing was committed"):
+        repository.commit_entries({"c": a_file(1)}, "dev")
+    assert repository.head("dev") == base
+
+
+def test_what_was_asked_of_a_deleted_branch_is_not_done_on_one_of_the_same_name() -> None:
+    """A request that nobody sealed, and the answer to one that was built, went with the branch."""
+    repository = a_repository()
+    base = repository.commit_entries({"a": a_file(1)})
+    old = a_branch(repository, base).read("dev")
+    request = Request("left behind", Change((("b", a_file(1)),)), "", "", "", {})
+    repository._records.announce(scope("dev", old.record), Announcement(request, base))
+    first = repository.commit_entries({"c": a_file(1)}, "dev", request_id="mine")
+    for number in range(BRANCH_ANSWERS_KEPT + 1):
+        repository.commit_entries({"d": a_file(number)}, "dev")
+    repository.delete_branch("dev", force=True)
+    new = a_branch(repository, base).read("dev")
+    repository._records.announce(scope("dev", old.record), Announcement(request, base))
+    assert scope("dev", old.record) != scope("dev", new.record)
+    again = repository.commit_entries({"c": a_file(2)}, "dev", request_id="mine")
+    assert again != first
+    assert repository.entries(again) == {"a": a_file(1), "c": a_file(2)}
+    assert [at for at, _ in repository.log(again)] == [again, base]

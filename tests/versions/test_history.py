@@ -1,0 +1,92 @@
+"""Walks through commits: common ancestors against every ancestor there is, transactions, damage."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelake._errors import DamageError
+from tracelake.versions import history
+from tracelake.versions.model import AFTER, TRANSACTION, Commit
+
+Graph = list[list[int]]
+"""The parents of each commit, all of them older."""
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Draw commits with up to three parents each; several may have none."""
+    size = draw(st.integers(1, 14))
+    return [
+        draw(st.lists(st.integers(0, number - 1), max_size=min(3, number), unique=True)) if number else []
+        for number in range(size)
+    ]
+
+
+def name(number: int) -> str:
+    return f"c{number:02}"
+
+
+def commits(graph: Graph) -> dict[str, Commit]:
+    made: dict[str, Commit] = {}
+    for number, parents in enumerate(graph):
+        ids = tuple(name(parent) for parent in parents)
+        generation = max((made[parent].generation + 1 for parent in ids), default=0)
+        made[name(number)] = Commit(ids, "m", "", "", "", {}, generation=generation)
+    return made
+
+
+def ancestors(graph: Graph, number: int) -> set[int]:
+    return {number}.union(*(ancestors(graph, parent) for parent in graph[number]))
+
+
+@given(graphs(), st.data())
+def test_merge_base_is_a_best_common_ancestor(graph: Graph, data: st.DataObject) -> None:
+    """No common ancestor comes after the merge base, whose order of the two sides does not matter."""
+    left, right = (data.draw(st.integers(0, len(graph) - 1)) for _ in range(2))
+    common = ancestors(graph, left) & ancestors(graph, right)
+    best = {one for one in common if not any(one in ancestors(graph, other) for other in common - {one})}
+    read = commits(graph).__getitem__
+    found = history.merge_base(name(left), name(right), read)
+    assert found in {name(one) for one in best} or (found, best) == ("", set())
+    assert history.merge_base(name(right), name(left), read) == found
+
+
+@given(graphs(), st.data())
+def test_contains_is_being_an_ancestor(graph: Graph, data: st.DataObject) -> None:
+    """A commit is contained where some way by parents leads to it, by any of them."""
+    head, commit = (data.draw(st.integers(0, len(graph) - 1)) for _ in range(2))
+    read = commits(graph).__getitem__
+    assert history.contains(name(head), name(commit), read) == (commit in ancestors(graph, head))
+    assert not history.contains(name(head), "", read)
+    assert not history.contains("", name(commit), read)
+
+
+@given(graphs())
+def test_log_goes_by_first_parents(graph: Graph) -> None:
+    """The history of a branch leaves out what was merged in."""
+    at: int | None = len(graph) - 1
+    expected = []
+    while at is not None:
+        expected.append(name(at))
+        at = graph[at][0] if graph[at] else None
+    read = commits(graph).__getitem__
+    assert [found for found, _ in history.log(name(len(graph) - 1), read)] == expected
+    assert list(history.log("", read)) == []
+
+
+def test_transactions_in_a_history() -> None:
+    """The commit of a transaction is found behind commits of people, which say the last one before them."""
+    metadata = [{TRANSACTION: "0"}, {AFTER: "0"}, {TRANSACTION: "1"}, {AFTER: "1"}, {AFTER: "1"}]
+    made = {
+        name(number): Commit((name(number - 1),) if number else (), "m", "", "", "", said, generation=number)
+        for number, said in enumerate(metadata)
+    }
+    read = made.__getitem__
+    assert [history.newest_transaction(name(at), read) for at in range(5)] == [0, 0, 1, 1, 1]
+    assert history.newest_transaction("", read) == -1
+    assert history.commit_of(1, name(4), read) == name(2)
+    assert history.commit_of(0, name(4), read) == name(0)
+    with pytest.raises(DamageError, match="no commit of transaction 2 in the history of c04"):
+        history.commit_of(2, name(4), read)

@@ -1,0 +1,186 @@
+"""Decisions about branches, over all small cases."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from msgspec.structs import replace
+
+from tracelake.versions.model import (
+    EPOCH_UNSET,
+    Answer,
+    Branch,
+    Change,
+    FileAt,
+    Reference,
+    Request,
+    Revert,
+    Sealed,
+    TableAt,
+)
+from tracelake.versions.protocol import (
+    Conflict,
+    Place,
+    cut,
+    effective,
+    is_for_others,
+    is_older,
+    kept,
+    merged,
+    patience,
+    place,
+    requests_in,
+    seal,
+)
+from tracelake.versions.ranges import Difference
+
+FILES: list[Reference | None] = [None, FileAt("a", 1), FileAt("b", 2), FileAt("c", 3)]
+TABLES: list[Reference | None] = [None, *(TableAt("t", as_of) for as_of in range(3)), TableAt("other", 1)]
+
+
+def a_request(name: str, *, staged: bool = False) -> Request:
+    return Request(name, Change(staged=staged), "", "", "", {})
+
+
+def sealed(*names: str) -> tuple[Sealed, ...]:
+    return tuple(Sealed(a_request(name)) for name in names)
+
+
+def answers(*names: str) -> tuple[Answer, ...]:
+    return tuple(Answer(name, f"commit of {name}") for name in names)
+
+
+def test_place_of_a_request() -> None:
+    """A request is done, on the list, or unknown; what is done counts first."""
+    branch = Branch(sealed=sealed("a", "b"), done=answers("c", "d"))
+    places = {name: place(branch, name) for name in "abcde"}
+    assert places == {
+        "a": Place.SEALED,
+        "b": Place.SEALED,
+        "c": Place.DONE,
+        "d": Place.DONE,
+        "e": Place.UNKNOWN,
+    }
+    assert requests_in(branch) == set("abcd")
+    assert [is_for_others(branch, name) for name in "abx"] == [False, True, True]
+    assert not is_for_others(Branch(done=answers("c")), "x")
+    assert [patience(replace(branch, sealed=sealed(*"abcde")), name) for name in "abcdex"] == [
+        0,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]
+
+
+@pytest.mark.parametrize("there", list(itertools.permutations("abc", 2)))
+@pytest.mark.parametrize("new", [p for n in range(4) for p in itertools.product("abcd", repeat=n)])
+def test_seal_takes_each_request_once(there: tuple[str, str], new: tuple[str, ...]) -> None:
+    """What the record knows, or comes twice, is left out; the others come at the end, in order."""
+    branch = Branch("", "head", "old", sealed(there[0]), answers(there[1]), epoch=3)
+    made = seal(branch, [a_request(name) for name in new], "new", 9)
+    expected = [there[0], *dict.fromkeys(name for name in new if name not in there)]
+    assert [item.request.id for item in made.sealed] == expected
+    assert replace(made, sealed=branch.sealed) == branch
+
+
+@pytest.mark.parametrize("staged", list(itertools.product([False, True], repeat=3)))
+@pytest.mark.parametrize("token", ["", "old"])
+def test_seal_gives_the_token_to_the_first_that_takes_what_is_staged(
+    staged: tuple[bool, ...], token: str
+) -> None:
+    """The others find nothing staged; the branch has another token then, and one in any case."""
+    requests = [a_request(str(number), staged=takes) for number, takes in enumerate(staged)]
+    made = seal(Branch(staging=token), requests, "new", 4)
+    first = staged.index(True) if any(staged) else None
+    assert [item.token for item in made.sealed] == [token if at == first else "" for at in range(3)]
+    assert made.staging == ("new" if first is not None or not token else "old")
+    assert made.epoch == 4
+
+
+def test_seal_leaves_an_epoch_that_is_set() -> None:
+    """Only a branch that has none takes the epoch that was read."""
+    assert Branch().epoch == EPOCH_UNSET
+    assert seal(Branch(epoch=0), [a_request("a")], "t", 7).epoch == 0
+    assert not seal(Branch(staging="s"), [Request("r", Revert("c"), "", "", "", {})], "t", 0).sealed[0].token
+
+
+@pytest.mark.parametrize("began", ["", "a", "ab", "abc"])
+@pytest.mark.parametrize("now", ["", "a", "ab", "abc", "b", "ba", "bc", "abcd"])
+@pytest.mark.parametrize("head", ["head", "other"])
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+def test_cut(began: str, now: str, head: str, epochs: int) -> None:
+    """What was built is cut off where it is still the beginning of the list, on the same head, not too long ago."""
+    built = Branch("id", "head", "old", sealed(*began), answers("x"), epoch=5)
+    branch = Branch("id", head, "new", sealed(*now), answers("x"), True, 5 + epochs)
+    made = cut(branch, built, "next", answers("y"))
+    if now.startswith(began) and head == "head" and epochs < 2:
+        assert made == Branch("id", "next", "new", sealed(*now[len(began) :]), answers("y"), True, 5 + epochs)
+    else:
+        assert made is None
+
+
+@pytest.mark.parametrize(("old", "new", "at_least"), list(itertools.product(range(4), range(1, 4), range(5))))
+def test_kept(old: int, new: int, at_least: int) -> None:
+    """All new answers stay, and as many of those before them as are to be kept; nothing is lost, and the order stays."""
+    before = answers(*(f"old {number}" for number in range(old)))
+    after = answers(*(f"new {number}" for number in range(new)))
+    stay, leave = kept(before, after, at_least)
+    assert (*leave, *stay) == (*before, *after)
+    assert len(stay) == new + min(old, at_least)
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.product([*FILES[:2], *TABLES], repeat=2)))
+def test_is_older(before: Reference | None, after: Reference | None) -> None:
+    """Only one table at two times is older or newer."""
+    same = isinstance(before, TableAt) and isinstance(after, TableAt) and before.shard == after.shard
+    expected = (
+        same and isinstance(before, TableAt) and isinstance(after, TableAt) and before.as_of > after.as_of
+    )
+    assert is_older(before, after) == expected
+
+
+@pytest.mark.parametrize("forward", [False, True])
+@pytest.mark.parametrize(("there", "wanted"), list(itertools.product([*FILES[:3], *TABLES[1:]], repeat=2)))
+def test_effective(forward: bool, there: Reference | None, wanted: Reference | None) -> None:
+    """A change that changes nothing is left out, and, going forward only, one that takes a table back."""
+    found = effective(Change(forward=forward), (("p", wanted),), {} if there is None else {"p": there})
+    left_out = there == wanted or (forward and is_older(there, wanted))
+    assert found == (() if left_out else (("p", wanted),))
+
+
+@pytest.mark.parametrize("prefer", ["", "source", "dest"])
+@pytest.mark.parametrize(("base", "mine", "theirs"), list(itertools.product(FILES, repeat=3)))
+def test_merged_files(
+    prefer: str, base: Reference | None, mine: Reference | None, theirs: Reference | None
+) -> None:
+    """Theirs is taken where we changed nothing; what both changed otherwise is in conflict, or for one side."""
+    if base == theirs:
+        return  # no difference
+    taken, conflicts = merged([Difference("p", base, theirs)], {} if mine is None else {"p": mine}, prefer)
+    both = mine not in (base, theirs)
+    assert bool(taken) == (mine == base or (both and prefer == "source"))
+    assert taken in ((), (("p", theirs),))
+    assert conflicts == ([Conflict("p", base, mine, theirs)] if both and not prefer else [])
+
+
+@pytest.mark.parametrize(("base", "mine", "theirs"), list(itertools.product(TABLES, repeat=3)))
+def test_merged_tables(base: Reference | None, mine: Reference | None, theirs: Reference | None) -> None:
+    """Of one table that both took forward, the later holds all rows of the other; it is no conflict."""
+    if base == theirs:
+        return  # no difference
+    taken, conflicts = merged([Difference("p", base, theirs)], {} if mine is None else {"p": mine})
+    is_one = len({side.shard for side in (mine, theirs) if isinstance(side, TableAt)}) == 1
+    went_on = (
+        mine is not None and theirs is not None and not is_older(base, mine) and not is_older(base, theirs)
+    )
+    if mine == theirs:
+        assert (taken, conflicts) == ((), [])
+    elif mine == base:
+        assert (taken, conflicts) == ((("p", theirs),), [])
+    elif is_one and went_on:
+        assert (taken, conflicts) == ((("p", theirs),) if is_older(theirs, mine) else (), [])
+    else:
+        assert (taken, conflicts) == ((), [Conflict("p", base, mine, theirs)])

@@ -1,0 +1,107 @@
+"""Readers and writers of staged entries while commits come between (V5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tracelake._errors import LimitError
+from tracelake.storage import (
+    Entry,
+    Expected,
+    Indeterminate,
+    MemoryKeyValueStore,
+    MemoryObjectStore,
+    Outcome,
+)
+from tracelake.versions.branches import MAIN, BranchRecords
+from tracelake.versions.model import Change, FileAt, Request
+from tracelake.versions.protocol import seal
+from tracelake.versions.store import Repository
+
+
+def a_file(number: int) -> FileAt:
+    return FileAt("0" * 64, number)
+
+
+class Meddled(MemoryKeyValueStore):
+    """Lets something happen before each scan of staged entries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meddle: Callable[[], None] | None = None
+
+    def scan(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        meddle, self.meddle = self.meddle, None
+        if meddle is not None and partition.startswith("staged/"):
+            meddle()
+        self.meddle = meddle
+        return super().scan(partition, start, stop, limit)
+
+
+@pytest.mark.parametrize("commits", [1, 6])
+def test_v5_a_read_between_commits_is_whole_or_says_that_it_is_not(commits: int) -> None:
+    """A reader that loses against commits each time never returns less than what was acknowledged before."""
+    store = Meddled()
+    repository = Repository(store, MemoryObjectStore(), answers_kept=4)
+    records = BranchRecords(store)
+    count = 0
+
+    def stage_and_seal() -> None:
+        nonlocal count
+        count += 1
+        repository.stage({"x": a_file(count)})
+        at = records.read(MAIN)
+        request = Request(f"r{count}", Change(staged=True), "", "", "", {})
+        records.swap(MAIN, at, seal(at.record, [request], f"t{count}", 0), is_mine=lambda _: False)
+
+    def go_on() -> None:
+        repository._committer.finish(MAIN, records.read(MAIN))
+        for number in range(commits - 1):
+            repository.commit_entries({"y": a_file(10 * count + number)})
+        stage_and_seal()
+
+    stage_and_seal()
+    store.meddle = go_on
+    if commits == 1:
+        assert repository.uncommitted()["x"].size_bytes >= 1  # type: ignore[union-attr]  # a file
+    else:
+        with pytest.raises(LimitError, match="many commits came between"):
+            repository.uncommitted()
+    store.meddle = None
+    assert repository.uncommitted()["x"] == a_file(count)
+
+
+class LateWrites(MemoryKeyValueStore):
+    """Keeps back the first write of a staged entry, whose caller is told that nobody knows."""
+
+    late: Callable[[], object] | None = None
+
+    def set(self, partition: str, key: str, value: bytes) -> str:
+        if partition.startswith("staged/") and self.late is None:
+            self.late = lambda: super(LateWrites, self).set(partition, key, value)
+            raise TimeoutError
+        return super().set(partition, key, value)
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        if partition.startswith("staged/") and self.late is None:
+            self.late = lambda: super(LateWrites, self).set_if(partition, key, value, expected)
+            return Indeterminate("lost", "no reply")
+        return super().set_if(partition, key, value, expected)
+
+
+def test_v5_a_write_that_lands_late_does_not_undo_a_later_one() -> None:
+    """The reply to a first write is lost; a second one is acknowledged; then the first one lands."""
+    store = LateWrites()
+    records = BranchRecords(store)
+    try:
+        records.stage("t", "x", a_file(1))
+    except TimeoutError:
+        assert store.get("staged/t", "x") is None
+    records.stage("t", "x", a_file(2))
+    assert store.late is not None
+    store.late()
+    assert records.staged("t") == (("x", a_file(2)),)
