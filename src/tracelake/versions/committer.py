@@ -159,7 +159,8 @@ class Committer:
 
     def _forget(self, branch: str, stale: list[str], announced: list[Request], record: Branch) -> None:
         """Delete announcements that nobody needs any more."""
-        over = [*stale, *({request.id for request in announced} & requests_in(record))]
+        known = requests_in(record)
+        over = [*stale, *(request.id for request in announced if request.id in known)]
         if over:
             self._records.withdraw(scope(branch, record), over)
 
