@@ -114,7 +114,7 @@ class Endless(Scenario):
             if "done" in process.notes:
                 return
             request = Request(f"arrival-{number}", Change((("c/new", a_file(number)),)), "", "", "", {})
-            committer._seal(MAIN, records.read(MAIN), request)
+            committer._seal_now(MAIN, records.read(MAIN), request)
 
     def check(self, run: Run) -> None:
         """The oldest has its commit."""
