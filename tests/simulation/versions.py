@@ -61,7 +61,7 @@ class RepositoryScenario(Scenario):
     steps_max = 6_000
     repository = Repository
     patience_polls = 1
-    answers_kept = 1
+    answers_kept = 0
 
     def __init__(self, rounds: int = 1, **actors: int) -> None:
         """Let so many of each kind (`replicas=2`) do what they do so often."""

@@ -209,7 +209,7 @@ def _mutant(
     random_max: int = 100,
     exhaustive_max: int | None = None,
     also: Mapping[str, object] | None = None,
-    answers_kept: int = 1,
+    answers_kept: int = 0,
     patience_polls: int = 1,
     rounds: int = 1,
     **actors: int,
@@ -237,16 +237,19 @@ _TRIES: Final = {"tracelake.versions.staging.STAGING_READ_TRIES_MAX": 1}
 
 VERSIONS_MUTANTS = [
     _mutant("blind head", _RECORDS + "swap", blind, exhaustive_max=5, committers=2),
-    _mutant("moved, on a lost reply", _RECORDS + "swap", trusting, LOST, exhaustive_max=5, committers=2),
+    _mutant("moved, on a lost reply", _RECORDS + "swap", trusting, LOST, 400, exhaustive_max=5, committers=2),
     _mutant(
         "what we wrote is there",
         _RECORDS + "swap",
         what_we_wrote,
-        Faults(lost=8, delays=3),
-        200,
+        Faults(lost=6),
+        300,
+        answers_kept=1,
         patience_polls=0,
         rounds=2,
-        committers=3,
+        replicas=2,
+        committers=2,
+        mergers=1,
     ),
     _mutant("head before the objects", FINISH, finish_write_last, exhaustive_max=1, committers=2),
     _mutant("a transaction built again", _DECIDE, always_next, exhaustive_max=1, rounds=2, replicas=2),
@@ -262,7 +265,14 @@ VERSIONS_MUTANTS = [
     ),
     _mutant("a second try", _SUBMIT, unremembered, KILLED, rounds=2, committers=2),
     _mutant(
-        "looked up first", _SUBMIT, looked_up_first, Faults(kills=3), 400, rounds=2, stagers=1, sweepers=2
+        "looked up first",
+        _SUBMIT,
+        looked_up_first,
+        Faults(lost=6),
+        400,
+        patience_polls=0,
+        rounds=2,
+        committers=2,
     ),
     _mutant(
         "since now", _RECORDS + "announce", announce_since_now, MANY_LOST, rounds=2, replicas=2, committers=1

@@ -117,7 +117,7 @@ class Committer:
                 branch, at, record, is_mine=lambda found: place(found, built.answers[0].request) is Place.DONE
             )
             if published:
-                self._forget(branch, stale, announced, record)
+                self._forget(branch, stale, announced, at.record)
                 break  # where it was not, more was sealed: what is built stays right
         return at
 
@@ -143,7 +143,7 @@ class Committer:
             branch, at, record, is_mine=lambda found: place(found, request.id) is not Place.UNKNOWN
         )
         if sealed:
-            self._forget(branch, stale, announced, record)
+            self._forget(branch, stale, announced, now.record)
         return sealed, now
 
     def _with(self, before: Branch, waiting: list[Request]) -> Branch:
@@ -158,7 +158,7 @@ class Committer:
         return record
 
     def _forget(self, branch: str, stale: list[str], announced: list[Request], record: Branch) -> None:
-        """Delete announcements that nobody needs any more."""
+        """Delete announcements that nobody needs any more, as the record says that is there now."""
         known = requests_in(record)
         over = [*stale, *(request.id for request in announced if request.id in known)]
         if over:
