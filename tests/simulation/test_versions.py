@@ -33,11 +33,10 @@ STALL_MS = 10_000
 @pytest.mark.parametrize(
     ("patience_polls", "faults", "actors", "schedules_max"),
     [
-        (0, Faults(), {"committers": 2}, 150),
-        (1, Faults(), {"committers": 2}, 150),
-        (1, KILLED, {"replicas": 2}, 1_500),
-        (0, Faults(), {"replicas": 2}, 100),
-        (1, LOST, {"replicas": 2}, 3_000),
+        (0, Faults(), {"committers": 2}, 200),
+        (1, Faults(), {"committers": 2}, 200),
+        (0, Faults(), {"replicas": 2}, 150),
+        (1, LOST, {"replicas": 2}, 4_000),
         (0, Faults(), {"stagers": 1, "sweepers": 1}, 150),
         (0, KILLED, {"stagers": 1, "sweepers": 1}, 5_000),
     ],

@@ -124,12 +124,12 @@ def test_cut(began: str, now: str, head: str, epochs: int) -> None:
 
 @pytest.mark.parametrize(("old", "new", "at_least"), list(itertools.product(range(4), range(1, 4), range(5))))
 def test_kept(old: int, new: int, at_least: int) -> None:
-    """All new answers stay, and as many before them as are to be kept; nothing is lost, and the order stays."""
+    """All new answers stay, and so many of those before them; nothing is lost, and the order stays."""
     before = answers(*(f"old {number}" for number in range(old)))
     after = answers(*(f"new {number}" for number in range(new)))
     stay, leave = kept(before, after, at_least)
     assert (*leave, *stay) == (*before, *after)
-    assert len(stay) == min(old, at_least) + new
+    assert len(stay) == new + min(old, at_least)
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product([*FILES[:2], *TABLES], repeat=2)))
