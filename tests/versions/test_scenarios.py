@@ -173,14 +173,16 @@ class Committing:
         first = max(len(self.told) - 1, 0)  # the last one that was acknowledged once more
         module = [sys.executable, "-m", "tests.versions.commit_process"]
         self._process = subprocess.Popen(
-            [*module, *stores, self._name, str(first), str(self._count)], stdout=subprocess.PIPE, text=True
+            [*module, *stores, self._name, str(first), str(self._count)],
+            stdout=subprocess.PIPE,
+            bufsize=0,  # so that `readline` takes no byte more than its line from what `communicate` reads
         )
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
+        assert self._process.stdout.readline() == b"ready\n"
 
     def _read(self) -> None:
         out, _ = self._process.communicate(timeout=120)
-        for line in out.splitlines(keepends=True):
+        for line in out.decode().splitlines(keepends=True):
             if line.endswith("\n"):
                 request, commit_id = line.split()
                 earlier = dict(self.told).get(f"c/{request}")
