@@ -59,8 +59,8 @@ def framed(*messages: bytes) -> bytes:
         TEXT,
         TEXT[:-1],
         b"\xef\xbb\xbf" + TEXT,
-        gzip.compress(TEXT),
-        gzip.compress(TEXT[:25]) + gzip.compress(TEXT[25:]) + bytes(700),
+        gzip.compress(TEXT, mtime=0),
+        gzip.compress(TEXT[:25], mtime=0) + gzip.compress(TEXT[25:], mtime=0) + bytes(700),
         zstandard.compress(TEXT),
         zstandard.compress(TEXT[:25]) + zstandard.compress(TEXT[25:]),
     ],
@@ -158,7 +158,7 @@ def test_damaged_segment(file: Path) -> None:
     ("data", "problem"),
     [
         (b"", Problem("empty file")),
-        (gzip.compress(b""), Problem("empty file")),
+        (gzip.compress(b"", mtime=0), Problem("empty file")),
         (b"\n\n  \n", Problem("nothing but white space", offset=0)),
         (
             framed(b"\x0a\x00") + bytes(9),
