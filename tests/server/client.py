@@ -25,6 +25,10 @@ class Client:
         """POST; options as `httpx.Client.request` takes them."""
         return self._request("POST", url, options)
 
+    def delete(self, url: str, **options: Any) -> httpx.Response:
+        """DELETE; options as `httpx.Client.request` takes them."""
+        return self._request("DELETE", url, options)
+
     def _request(self, method: str, url: str, options: dict[str, Any]) -> httpx.Response:
         async def send() -> httpx.Response:
             transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)

@@ -109,6 +109,27 @@ def test_commits_by_post(client: Client, real: Lake) -> None:
     post(client, "commits", message="nothing", allow_empty=True)
 
 
+def test_names_over_http(client: Client, real: Lake) -> None:
+    """Tags and branches come and go; a protected branch, `main`, and one with staged entries stay."""
+    tagged = post(client, "tags", name="release/1", ref="main~1")
+    assert tagged == {"tag": "release/1", "commit": real.log()[1].id}
+    assert real.tags()["release/1"] == tagged["commit"]
+    assert "taken" in post(client, "tags", 400, name="release/1")["error"]
+    assert client.delete("/api/v1/tags/release/1").json() == {"tag": "release/1"}
+    assert client.delete("/api/v1/tags/release/1").status_code == 404
+    post(client, "branches", name="team/work")
+    assert post(client, "protections", 200, branch="team/work") == {"branch": "team/work", "protected": True}
+    assert "protected" in client.delete("/api/v1/branches/team/work").json()["error"]
+    post(client, "protections", 200, branch="team/work", on=False)
+    real.dataset("refunds", at="team/work").add(search="coat", replace=True, metadata={"kind": "other"})
+    refused = client.delete("/api/v1/branches/team/work")
+    assert (refused.status_code, "staged" in refused.json()["error"]) == (400, True)
+    assert client.delete("/api/v1/branches/team/work?force=true").json() == {"branch": "team/work"}
+    assert client.delete("/api/v1/branches/team/work").status_code == 404
+    assert client.delete("/api/v1/branches/main").status_code == 400
+    assert [branch.name for branch in real.branches()] == ["main"]
+
+
 def test_conflicts_are_409(client: Client, real: Lake) -> None:
     """Nothing is merged, and each entry in conflict is named with what it names; then a side is preferred."""
     real.branch("main").discard()

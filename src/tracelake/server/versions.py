@@ -38,6 +38,15 @@ class LakeVersions(Protocol):
     def create_branch(self, name: str, at: str = "main") -> Branch:
         """Make a branch. Raises UsageError, RefNotFoundError."""
 
+    def delete_branch(self, name: str, force: bool = False) -> None:
+        """Delete a branch. Raises UsageError, RefNotFoundError."""
+
+    def tag(self, name: str, ref: str = "main") -> str:
+        """Give a commit a name; return its id. Raises UsageError, RefNotFoundError."""
+
+    def delete_tag(self, name: str) -> None:
+        """Take a tag away. Raises RefNotFoundError."""
+
     def datasets(self, at: str = "main") -> list[DatasetInfo]:
         """Return all datasets. Raises RefNotFoundError."""
 

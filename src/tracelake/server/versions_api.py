@@ -1,7 +1,7 @@
-"""`/api/v1` for history and datasets: what the pages show, and commits, merges, reverts by POST.
+"""`/api/v1` for history and datasets: what the pages show, and what changes history, by POST and DELETE.
 
-A POST has to be `application/json`: no page of another site can send that without the consent of this server, which
-it does not give.
+A POST has to be `application/json`: no page of another site can send that, or a DELETE, without the consent of this
+server, which it does not give.
 """
 
 from __future__ import annotations
@@ -29,6 +29,20 @@ class NewBranch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     at: str = "main"
+
+
+class Protection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that protects a branch, or ends that."""
+
+    branch: str
+    on: bool = True
+
+
+class NewTag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that tags a commit."""
+
+    name: str
+    ref: str = "main"
 
 
 class NewCommit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,7 +94,8 @@ def versions_api(lake: LakeVersions) -> APIRouter:
     """Return the routes of the JSON API for history and datasets."""
     router = APIRouter(prefix="/api/v1")
     _add_reads(router, lake)
-    _add_writes(router, lake)
+    _add_names(router, lake)
+    _add_commits(router, lake)
     return router
 
 
@@ -115,12 +130,35 @@ def _add_reads(router: APIRouter, lake: LakeVersions) -> None:
         return json_response({"name": name, "ref": ref, **asdict(page)})
 
 
-def _add_writes(router: APIRouter, lake: LakeVersions) -> None:
+def _add_names(router: APIRouter, lake: LakeVersions) -> None:
     @router.post("/branches", summary="Make a branch")
     def create_branch(body: Annotated[NewBranch, Depends(_body(NewBranch))]) -> Response:
         made = lake.create_branch(body.name, body.at)
         return json_response({"branch": made.name, "commit": made.head}, 201)
 
+    @router.delete(
+        "/branches/{name:path}", summary="Delete a branch; with `force`, also what is staged on it"
+    )
+    def delete_branch(name: str, force: bool = False) -> Response:
+        lake.delete_branch(name, force=force)
+        return json_response({"branch": name})
+
+    @router.post("/protections", summary="Let a branch take merges and pipelines only, or end that")
+    def protect(body: Annotated[Protection, Depends(_body(Protection))]) -> Response:
+        lake.branch(body.branch).protect(body.on)
+        return json_response({"branch": body.branch, "protected": body.on})
+
+    @router.post("/tags", summary="Give a commit a name that never moves")
+    def tag(body: Annotated[NewTag, Depends(_body(NewTag))]) -> Response:
+        return json_response({"tag": body.name, "commit": lake.tag(body.name, body.ref)}, 201)
+
+    @router.delete("/tags/{name:path}", summary="Take a tag away; its commit stays")
+    def delete_tag(name: str) -> Response:
+        lake.delete_tag(name)
+        return json_response({"tag": name})
+
+
+def _add_commits(router: APIRouter, lake: LakeVersions) -> None:
     @router.post("/commits", summary="Commit what is staged on a branch")
     def commit(body: Annotated[NewCommit, Depends(_body(NewCommit))]) -> Response:
         branch = lake.branch(body.branch)
