@@ -212,11 +212,6 @@ class BranchRecords:
         found = self._key_value.scan(_staged(token), start, stop)
         return tuple((entry.key, _staged_entry(entry)) for entry in found)
 
-    def staged_at(self, token: str, path: str) -> tuple[Reference | None] | None:
-        """Return what is staged for one path, as a tuple of one; None where nothing is."""
-        entry = self._key_value.get(_staged(token), path) if token else None
-        return None if entry is None else (_staged_entry(entry),)
-
     def unstage(self, token: str) -> None:
         """Delete what is staged under a token that no branch names any more."""
         for entry in self._key_value.scan(_staged(token)) if token else ():

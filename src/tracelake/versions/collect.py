@@ -78,9 +78,8 @@ class RepositoryCollector:
         came to be. Raises DamageError, and deletes nothing, where a commit that is reached cannot be read.
         """
         newest = self._begin_epoch(grace_s, dry_run=dry_run)
-        listed = list(
-            self._listed()
-        )  # before the look at what leads where: what comes later is no concern of ours
+        # Before the look at what leads where: what comes later is no concern of ours.
+        listed = list(self._listed())
         reached = self._reached_at_once()
         now = time.time()
         doomed = [
