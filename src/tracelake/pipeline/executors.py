@@ -118,6 +118,7 @@ class Spark:
         """Run the tasks as one Spark job."""
         context = self._started()
         from py4j.protocol import Py4JError, Py4JNetworkError  # noqa: PLC0415
+        from pyspark.errors import PySparkException  # noqa: PLC0415
 
         try:
             with _Watch(context, len(tasks), on_done):
@@ -125,7 +126,7 @@ class Spark:
         except (Py4JNetworkError, ConnectionError) as error:
             # Its sockets close a moment before the process has ended.
             raise TaskError(_JVM_ENDED if gateway_ended(within_s=5.0) else _cause(error)) from error
-        except Py4JError as error:
+        except (Py4JError, PySparkException) as error:  # the second once the process has had a session
             raise TaskError(_cause(error)) from error
         on_done(len(tasks))
         return receipts
@@ -192,8 +193,9 @@ def _cause(error: Exception) -> str:
     if not marks:
         driver = lines.index("Driver stacktrace:") if "Driver stacktrace:" in lines else 0
         causes = [line for line in lines[driver:] if line.startswith("Caused by: ")]
-        # The first line only says which method of the gateway was called.
-        said = (causes or lines[1:2] or lines or [type(error).__name__])[0][:500]
+        # The first line of the gateway's own error only says which method was called.
+        told = [line for line in lines if line and not line.startswith("An error occurred while calling")]
+        said = (causes or told or lines or [type(error).__name__])[0][:500]
         said = said.removeprefix("Caused by: ").removeprefix(": ")
     else:
         after = lines[marks[-1] + 1 :]
