@@ -96,6 +96,8 @@ COMMIT_PATIENCE_POLLS: Final = 24
 """How often it looks without seeing progress, about a second in all; then it builds what is sealed itself."""
 COMMIT_RECORDS_CACHED: Final = 1_024
 """Commits, metaranges and ranges that a process remembers."""
+COMMITS_WITHOUT_METARANGE_MAX: Final = 15
+"""Commits in a row, built together, that say only what they change; who reads one goes back as far."""
 BRANCH_SEALED_MAX_BYTES: Final = 2 * MIB
 """A longer record of a branch takes no further requests until some are built."""
 COMMIT_REQUEST_MAX_BYTES: Final = 64 * 1024

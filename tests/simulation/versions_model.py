@@ -59,7 +59,11 @@ def entries_of(run: Run, commit_id: str) -> Entries:
     """Return all that a commit names; all objects that lead to it must be there."""
     if not commit_id:
         return {}
-    metarange = read(run, Metarange, read(run, Commit, commit_id).metarange)
+    commit = read(run, Commit, commit_id)
+    if commit.changes is not None:
+        changed = {**entries_of(run, commit.parents[0] if commit.parents else ""), **dict(commit.changes)}
+        return {path: named for path, named in changed.items() if named is not None}
+    metarange = read(run, Metarange, commit.metarange)
     return dict(entry for ref in metarange.ranges for entry in read(run, Range, ref.id).entries)
 
 

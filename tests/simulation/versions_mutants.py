@@ -15,9 +15,21 @@ from tracelake.testing import Faults
 from tracelake.versions.branches import BRANCHES, BranchAt, BranchRecords
 from tracelake.versions.build import build
 from tracelake.versions.committer import Committer
-from tracelake.versions.model import Announcement, Answer, Branch, Reference, Request, from_bytes, to_bytes
+from tracelake.versions.model import (
+    Announcement,
+    Answer,
+    Branch,
+    Changes,
+    Range,
+    RangeRef,
+    Reference,
+    Request,
+    from_bytes,
+    to_bytes,
+)
 from tracelake.versions.protocol import CommitDecision, Place, cut, decide, kept, place, seal
 from tracelake.versions.staging import Staging
+from tracelake.versions.tree import Tree, View
 
 Swapped = tuple[bool, BranchAt]
 IsMine = Callable[[Branch], bool]
@@ -57,6 +69,8 @@ def what_we_wrote(self: BranchRecords, branch: str, at: BranchAt, record: Branch
 
 # Building
 
+_changed, _view = Tree.changed, Tree.view
+
 
 def finish_write_last(self: Committer, branch: str, at: BranchAt) -> BranchAt:
     """The head moves before the commit's objects are there."""
@@ -84,6 +98,19 @@ def finish_again(self: Committer, branch: str, at: BranchAt) -> BranchAt:
         assert record is not None
         is_there, at = self._records.swap(branch, at, record, is_mine=lambda _: False)
     return at
+
+
+def without_those_between(
+    self: Tree, view: View, changes: Changes, epoch: int
+) -> tuple[tuple[RangeRef, ...], list[Range]]:
+    """A metarange is made from the last one, without what commits between have changed."""
+    return _changed(self, View(view.refs), changes, epoch)
+
+
+def nearest_alone(self: Tree, commit_id: str) -> View:
+    """Of several commits without a metarange only the newest is asked what it changed."""
+    view = _view(self, commit_id)
+    return View(view.refs, dict(list(view.since.items())[-1:]), view.commits)
 
 
 def always_next(transaction: int, head: int | None) -> CommitDecision:
@@ -196,6 +223,7 @@ def read_once(self: Staging, branch: str, start: str = "", stop: str | None = No
 _COMMITTER: Final = "tracelake.versions.committer."
 _RECORDS: Final = "tracelake.versions.branches.BranchRecords."
 _STAGING: Final = "tracelake.versions.staging.Staging."
+_TREE: Final = "tracelake.versions.tree.Tree."
 FINISH: Final = _COMMITTER + "Committer.finish"
 _SUBMIT: Final = _COMMITTER + "Committer.submit"
 _DECIDE: Final = "tracelake.versions.store.decide tracelake.versions.build.decide"
@@ -252,6 +280,8 @@ VERSIONS_MUTANTS = [
         mergers=1,
     ),
     _mutant("head before the objects", FINISH, finish_write_last, exhaustive_max=1, committers=2),
+    _mutant("changes between forgotten", _TREE + "changed", without_those_between, NONE, 300, committers=3),
+    _mutant("the nearest change alone", _TREE + "view", nearest_alone, committers=3, sweepers=1),
     _mutant("a transaction built again", _DECIDE, always_next, exhaustive_max=1, rounds=2, replicas=2),
     _mutant(
         "cut by the head", _COMMITTER + "cut", cut_by_head, NONE, 300, sweepers=1, committers=2, mergers=1

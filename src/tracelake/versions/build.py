@@ -25,8 +25,6 @@ from tracelake.versions.model import (
     Commit,
     Merge,
     Metarange,
-    Range,
-    RangeRef,
     Reference,
     Request,
     Revert,
@@ -42,6 +40,7 @@ from tracelake.versions.protocol import (
     merged,
     transaction_of,
 )
+from tracelake.versions.tree import Tree, View
 
 Staged = Callable[[str], Changes]
 """Returns what is staged under a token, in order of path."""
@@ -86,14 +85,18 @@ class _Building:
         self._contents = contents
         self._staged = staged
         self._reaches = reaches
-        self._head = branch.head
         self._records: dict[str, Content] = {}
+        self._tree = Tree(self._read)
+        self._head = branch.head
+        self._view = self._tree.view(branch.head)
+        """What the head names."""
 
     def run(self) -> Built:
-        answers = tuple(self._answer(sealed) for sealed in self._branch.sealed)
+        sealed = self._branch.sealed
+        answers = tuple(self._answer(each, is_last=each is sealed[-1]) for each in sealed)
         return Built(self._head, answers, self._records)
 
-    def _answer(self, sealed: Sealed) -> Answer:
+    def _answer(self, sealed: Sealed, *, is_last: bool) -> Answer:
         answer = Answer(sealed.request.id, token=sealed.token, remembered=sealed.request.remembered)
         transaction = transaction_of(sealed.request)
         if transaction is not None:
@@ -106,7 +109,7 @@ class _Building:
             made = self._make(sealed)
         except _RefusedError as refused:
             return replace(answer, commit=self._head, refusal=refused.why, detail=refused.detail)
-        self._head = self._add(sealed.request, made)
+        self._head = self._add(sealed.request, made, is_last=is_last)
         return replace(answer, commit=self._head)
 
     def _make(self, sealed: Sealed) -> _Made:
@@ -158,7 +161,8 @@ class _Building:
 
     def _onto_head(self, before: str, after: str, prefer: str = "") -> Changes:
         """Return the changes that lead from one commit to another, as they apply to the head."""
-        differences = list(ranges.differences(self._ranges(before), self._ranges(after), self._range))
+        sides = self._tree.ranges(before), self._tree.ranges(after)
+        differences = list(ranges.differences(*sides, self._tree.range))
         ours = self._named([difference.path for difference in differences])
         changes, conflicts = merged(differences, ours, prefer)
         if conflicts:
@@ -166,15 +170,13 @@ class _Building:
             raise _RefusedError(Refusal.CONFLICT, paths[:CONFLICTS_TOLD_MAX])
         return changes
 
-    def _add(self, request: Request, made: _Made) -> str:
+    def _add(self, request: Request, made: _Made, *, is_last: bool) -> str:
         parents = (self._head, *made.parents) if self._head else made.parents
-        refs, new = ranges.changed(self._ranges(self._head), made.changes, self._range, self._branch.epoch)
-        for made_range in new:
-            self._keep(made_range)
-        if self._head and refs == self._ranges(self._head):
-            metarange = self._commit(self._head).metarange
-        else:
-            metarange = self._keep(Metarange(refs, self._branch.epoch))
+        is_whole = is_last or self._view.needs_metarange(made.changes)
+        metarange = self._metarange(made.changes) if is_whole else ""
+        self._view = (
+            View(self._read(Metarange, metarange).ranges) if is_whole else self._view.then(made.changes)
+        )
         last = history.newest_transaction(self._head, self._commit)
         is_other = transaction_of(request) is None and last >= 0
         return self._keep(
@@ -186,10 +188,20 @@ class _Building:
                 created_at=request.created_at,
                 metadata={**request.metadata, **({AFTER: str(last)} if is_other else {})},
                 request=request.id,
+                changes=None if is_whole else made.changes,
                 epoch=self._branch.epoch,
                 generation=max((self._commit(parent).generation + 1 for parent in parents), default=0),
             )
         )
+
+    def _metarange(self, changes: Changes) -> str:
+        """Return the metarange of all that the head names after changes."""
+        if not changes and not self._view.commits and self._head:
+            return self._commit(self._head).metarange
+        refs, new = self._tree.changed(self._view, changes, self._branch.epoch)
+        for made in new:
+            self._keep(made)
+        return self._keep(Metarange(refs, self._branch.epoch))
 
     def _keep(self, record: Content) -> str:
         record_id = id_of(record)
@@ -197,16 +209,10 @@ class _Building:
         return record_id
 
     def _named(self, paths: Sequence[str]) -> dict[str, Reference]:
-        return ranges.find(self._ranges(self._head), paths, self._range)
-
-    def _ranges(self, commit_id: str) -> tuple[RangeRef, ...]:
-        return self._read(Metarange, self._commit(commit_id).metarange).ranges if commit_id else ()
+        return self._tree.find(self._view, paths)
 
     def _commit(self, commit_id: str) -> Commit:
         return self._read(Commit, commit_id)
-
-    def _range(self, range_id: str) -> Range:
-        return self._read(Range, range_id)
 
     def _read(self, kind: type[ContentT], record_id: str) -> ContentT:
         record = self._records.get(record_id)

@@ -180,6 +180,10 @@ class RepositoryCollector:
         return reached
 
     def _reach_entries(self, commit: Commit, reached: _Reached) -> None:
+        if commit.changes is not None:  # what else it names, its parent does
+            for _, named in commit.changes:
+                reached.file(named)
+            return
         metarange = path_of(Metarange, commit.metarange)
         if metarange in reached.paths:
             return

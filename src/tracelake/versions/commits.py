@@ -13,9 +13,6 @@ from tracelake.versions.branches import MAIN, TAGS, BranchRecords
 from tracelake.versions.model import (
     TRANSACTION,
     Commit,
-    Metarange,
-    Range,
-    RangeRef,
     Reference,
     Tag,
     from_bytes,
@@ -24,6 +21,7 @@ from tracelake.versions.model import (
 from tracelake.versions.objects import Contents
 from tracelake.versions.ranges import Difference
 from tracelake.versions.refs import COMMIT_ID, check_name, parse
+from tracelake.versions.tree import Tree
 
 
 class Commits:
@@ -46,25 +44,29 @@ class Commits:
 
     def entries(self, commit_id: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:
         """Return what a commit names, by path, in order; only the paths with start <= path < stop."""
-        return dict(ranges.scan(self._ranges(commit_id), self._range, start, stop))
+        return dict(self.scan(commit_id, start, stop))
 
     def scan(
         self, commit_id: str, start: str = "", stop: str | None = None
     ) -> Iterator[tuple[str, Reference]]:
         """Yield what `entries` returns, a range at a time: for more than fits into memory."""
-        return ranges.scan(self._ranges(commit_id), self._range, start, stop)
+        tree = Tree(self._contents.read)
+        return ranges.scan(tree.ranges(commit_id), tree.range, start, stop)
 
     def count(self, commit_id: str, start: str, stop: str) -> int:
         """Return how many entries of a commit have start <= path < stop, without reading most of them."""
-        return ranges.count(self._ranges(commit_id), self._range, start, stop)
+        tree = Tree(self._contents.read)
+        return ranges.count(tree.ranges(commit_id), tree.range, start, stop)
 
     def find(self, commit_id: str, paths: Sequence[str]) -> dict[str, Reference]:
         """Return what these paths name in a commit, those that name something."""
-        return ranges.find(self._ranges(commit_id), sorted(paths), self._range)
+        tree = Tree(self._contents.read)
+        return tree.find(tree.view(commit_id), sorted(paths))
 
     def diff(self, before: str, after: str) -> Iterator[Difference]:
         """Yield the entries that differ between two commits, in order; takes time in proportion to them."""
-        return ranges.differences(self._ranges(before), self._ranges(after), self._range)
+        tree = Tree(self._contents.read)
+        return ranges.differences(tree.ranges(before), tree.ranges(after), tree.range)
 
     def merge_base(self, left: str, right: str) -> str | None:
         """Return the best common ancestor of two commits, None where they have none."""
@@ -77,12 +79,6 @@ class Commits:
     def commit_of(self, transaction: int, head: str) -> str:
         """Return the commit of a transaction in the history of a commit. Raises DamageError where there is none."""
         return history.commit_of(transaction, head, self.commit)
-
-    def _ranges(self, commit_id: str) -> tuple[RangeRef, ...]:
-        return self._contents.read(Metarange, self.commit(commit_id).metarange).ranges if commit_id else ()
-
-    def _range(self, range_id: str) -> Range:
-        return self._contents.read(Range, range_id)
 
     # By name
 

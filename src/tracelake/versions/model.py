@@ -1,9 +1,9 @@
 """Records of a repository: commits, what they name, and the record of a branch (PROTOCOLS §3).
 
-A commit names a metarange, a metarange its ranges, a range a sorted run of entries. These are immutable and
-content-addressed: each id is the SHA-256 of the record's bytes, so two who build the same record write the same
-object. A branch is one small record, moved by conditional writes, which holds all that a helper needs to finish
-the commits that were begun on it.
+A commit names a metarange, a metarange its ranges, a range a sorted run of entries; or it says what it changes
+against its parent (see `tree`). These are immutable and content-addressed: each id is the SHA-256 of the record's
+bytes, so two who build the same record write the same object. A branch is one small record, moved by conditional
+writes, which holds all that a helper needs to finish the commits that were begun on it.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     parents: tuple[str, ...]
     metarange: str
+    """Empty where `changes` tells what it names."""
     message: str
     committer: str
     created_at: str
@@ -88,6 +89,8 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The id of the request that it was built for: a committer finds his commit in the history by it."""
     generation: int = 0
     """One more than that of the parents: the length of the longest way back to the first commit."""
+    changes: Changes | None = None
+    """What it changes against its first parent, of a commit without a metarange."""
     epoch: int = 0
     version: int = FORMAT_VERSION
 
