@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Barrier
@@ -22,6 +23,7 @@ START_MAX_S = 300.0
 """What all processes together have to come up, and to open the stores."""
 OVERTIME_MAX_S = 60.0
 """What turns that are under way have to finish when time is up; then their processes are killed."""
+LEAVE_MAX_S = 10.0
 # Spawned and never forked: most clients of object stores do not survive a fork.
 spawn = multiprocessing.get_context("spawn")
 
@@ -67,18 +69,22 @@ def race(contestant: Contestant, workers: str, committers: int, seconds: float) 
     contestant.prepare()
     groups = [range(committers)] if workers == "threads" else [range(n, n + 1) for n in range(committers)]
     with tempfile.TemporaryDirectory(prefix="tracelake-race-") as name:
-        barrier = spawn.Barrier(committers + 1)
+        begin, end = spawn.Barrier(committers + 1), spawn.Barrier(committers + 1)
         processes = [
-            spawn.Process(target=work, args=(contestant, group, barrier, seconds, Path(name)), daemon=True)
+            spawn.Process(target=work, args=(contestant, group, begin, end, seconds, Path(name)), daemon=True)
             for group in groups
         ]
         for process in processes:
             process.start()
-        wait_for_all(barrier, processes)
+        wait_for_all(begin, processes)
+        begin.wait()
         deadline = time.monotonic() + seconds + OVERTIME_MAX_S
+        while end.n_waiting < committers and time.monotonic() < deadline:
+            time.sleep(0.02)
+        end.abort()  # lets them go
         killed = 0
         for process, group in zip(processes, groups, strict=True):
-            process.join(max(0.0, deadline - time.monotonic()))
+            process.join(LEAVE_MAX_S)
             if process.exitcode is None:
                 process.kill()
                 process.join()
@@ -99,20 +105,27 @@ def wait_for_all(barrier: Barrier, processes: Sequence[SpawnProcess]) -> None:
             barrier.abort()
             raise RuntimeError(f"no race: {ended or 'some'} did not come up")
         time.sleep(0.02)
-    barrier.wait()
 
 
-def work(contestant: Contestant, numbers: range, barrier: Barrier, seconds: float, folder: Path) -> None:
-    """Be the process of some committers, each a thread."""
+def work(
+    contestant: Contestant, numbers: range, begin: Barrier, end: Barrier, seconds: float, folder: Path
+) -> None:
+    """Be the process of some committers, each a thread.
+
+    The first turn of each is not timed: it imports what is imported late. Nobody leaves before all have ended, for
+    processes that go away take time from those that commit.
+    """
     make = contestant.open()
 
     def commit_all(number: int) -> None:
         committer = make(number)
         with (folder / f"{number}.jsonl").open("wb") as out:
-            barrier.wait(START_MAX_S)
+            with suppress(Exception):
+                committer.commit(0)
+            begin.wait(START_MAX_S)
             stop = time.monotonic() + seconds
-            turn, before = 0, (0, 0)
-            while turn == 0 or time.monotonic() < stop:
+            turn, before = 1, committer.operations()
+            while turn == 1 or time.monotonic() < stop:
                 begun_s, commit_id, error = time.monotonic(), "", ""
                 try:
                     commit_id = committer.commit(turn)
@@ -124,6 +137,8 @@ def work(contestant: Contestant, numbers: range, barrier: Barrier, seconds: floa
                 out.write(msgspec.json.encode(done) + b"\n")
                 out.flush()
                 turn, before = turn + 1, after
+        with suppress(threading.BrokenBarrierError):
+            end.wait()
 
     threads = [threading.Thread(target=commit_all, args=(number,)) for number in numbers]
     for thread in threads:

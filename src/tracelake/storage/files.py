@@ -16,9 +16,9 @@ import stat
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from tracelake import limits
 from tracelake._errors import IndeterminateError, NotFoundError, StorageError
@@ -63,19 +63,19 @@ class FileObjectStore:
         survive a power failure: trying again then returns False, so that only the content tells whose it is.
         """
         target = self._file(path)
-        created = self._link(target, data)
+        created = self._link({target: data})
         self._sync_names([target])  # also for the loser: it acts on the winner's object
-        return created
+        return target in created
 
     def create_all(self, objects: Mapping[str, bytes]) -> None:
         """Write objects, by path, where nothing is there; all durable on return, which takes less than one by one.
 
         Raises as `create` does; some of them may be there then.
         """
-        targets = {self._file(path): data for path, data in objects.items()}
-        with ThreadPoolExecutor(limits.OBJECTS_CREATED_AT_ONCE) as threads:
-            list(threads.map(self._link, targets, targets.values()))
-        self._sync_names(list(targets))
+        targets = [(self._file(path), data) for path, data in objects.items()]
+        for start in range(0, len(targets), limits.OBJECTS_CREATED_AT_ONCE):
+            self._link(dict(targets[start : start + limits.OBJECTS_CREATED_AT_ONCE]))
+        self._sync_names([target for target, _ in targets])
 
     def get(self, path: str) -> bytes:
         """Return the whole object. Raises NotFoundError where it is absent."""
@@ -142,18 +142,34 @@ class FileObjectStore:
         check_path(path)
         return self._root / path
 
-    def _link(self, target: Path, data: bytes) -> bool:
-        """Give a name to a synced file with this content, unless something has it; tell whether it was ours."""
-        with _failures("create", target), self._temporary() as temporary:
-            if target.exists():
-                return False
-            _write_synced(temporary, data)
-            self._make_durable_directory(target.parent)
-            try:
-                os.link(temporary, target)
-            except FileExistsError:
-                return False
-        return True
+    def _link(self, targets: Mapping[Path, bytes]) -> set[Path]:
+        """Give names to synced files with this content, unless something has them; return those that were ours.
+
+        The disk has all of the content before the first sync waits: so many files take little longer than one, and
+        no threads, of which each would want its turn.
+        """
+        created: set[Path] = set()
+        with ExitStack() as stack:
+            written: list[tuple[Path, Path, IO[bytes]]] = []
+            for target, data in targets.items():
+                with _failures("create", target):
+                    if not target.exists():
+                        temporary = stack.enter_context(self._temporary())
+                        file: IO[bytes] = stack.enter_context(temporary.open("xb"))
+                        file.write(data)
+                        file.flush()
+                        _begin_writing(file)
+                        written.append((target, temporary, file))
+            for target, _, file in written:
+                with _failures("create", target):
+                    os.fsync(file.fileno())
+            for target, temporary, _ in written:
+                with _failures("create", target):
+                    self._make_durable_directory(target.parent)
+                    with suppress(FileExistsError):
+                        os.link(temporary, target)
+                        created.add(target)
+        return created
 
     def _sync_names(self, targets: Sequence[Path]) -> None:
         """Make the names of files as durable as their content."""
@@ -239,6 +255,12 @@ def _write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _begin_writing(file: IO[bytes]) -> None:
+    """Let the system write the file to the disk, without waiting for it."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 @contextmanager

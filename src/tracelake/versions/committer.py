@@ -10,6 +10,7 @@ from tracelake.limits import (
     BRANCH_ANSWERS_KEPT,
     BRANCH_SEALED_MAX_BYTES,
     COMMIT_PATIENCE_POLLS,
+    COMMIT_POLL_CROWDED_MAX_S,
     COMMIT_POLL_FIRST_S,
     COMMIT_POLL_MAX_S,
 )
@@ -53,6 +54,8 @@ class Committer:
         self._reaches = reaches
         self._patience_polls = patience_polls
         self._lookout = Lookout(records)
+        self._look_s = 0.0
+        """What a look took of late."""
         self._sealing = threading.Lock()
         self._answers_kept = answers_kept
 
@@ -216,11 +219,19 @@ class Committer:
             self._records.unstage(answer.token)
 
     def _wait(self, branch: str, at: BranchAt, looks: int, most: int) -> tuple[int, BranchAt]:
-        """Look again after growing pauses until the record has changed, `most` times; return how often, and it."""
+        """Look again after growing pauses until the record has changed, `most` times; return how often, and it.
+
+        Where a look takes long, because the store is far or many look, the pauses are as much longer: all who wait
+        together look about once in the time that it takes, and leave the store to who builds.
+        """
         now = at
         for looked in range(1, most + 1):
-            time.sleep(min(COMMIT_POLL_MAX_S, COMMIT_POLL_FIRST_S * 2 ** min(looks + looked, 16)))
+            crowded_s = min(COMMIT_POLL_CROWDED_MAX_S, self._look_s * len(at.record.sealed))
+            pause_s = min(COMMIT_POLL_MAX_S, COMMIT_POLL_FIRST_S * 2 ** min(looks + looked, 16))
+            time.sleep(max(pause_s, crowded_s))
+            began_s = time.monotonic()
             now = self._lookout.look(branch)
+            self._look_s += (time.monotonic() - began_s - self._look_s) / 4
             if now.version != at.version:
                 return looked, now
         return most, now
