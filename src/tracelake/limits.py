@@ -194,6 +194,8 @@ POSTGRES_STATEMENT_TIMEOUT_S: Final = 20.0
 """How long PostgreSQL may work on one statement."""
 POSTGRES_LOCK_TIMEOUT_S: Final = 10.0
 """How long a statement may wait for a lock."""
+POSTGRES_IDLE_S: Final = 1.0
+"""A connection that has been idle for longer is asked for a sign of life before it is used."""
 POSTGRES_REPLY_TIMEOUT_S: Final = 30.0
 """How long this side waits for a reply: longer than the server may work on it."""
 POSTGRES_TURN_TIMEOUT_S: Final = 35.0

@@ -10,6 +10,7 @@ A write whose connection is lost can still land until the server's own time-out 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Generator
 from typing import Any, Final, TypeVar
@@ -69,9 +70,23 @@ _NO_REPLY: Final = "check that it runs at that address and takes connections, th
 class _Connection(psycopg.Connection[Row]):
     """A connection that gives up a reply that does not come, as from a machine that vanished."""
 
+    answered_s: float = -math.inf
+    """When the server last replied, by the monotonic clock."""
+
+    @classmethod
+    def check(cls, connection: _Connection) -> None:
+        """Ask the server for a reply, unless it gave one a moment ago. Raises psycopg.Error where it is gone.
+
+        An idle connection may have been closed; without this a write over it would have an unknown outcome.
+        """
+        if time.monotonic() - connection.answered_s > limits.POSTGRES_IDLE_S:
+            ConnectionPool.check_connection(connection)
+
     def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Run one exchange with the server. Raises OperationalError after POSTGRES_REPLY_TIMEOUT_S."""
-        return super().wait(self._in_time(gen), interval, timeout)
+        reply = super().wait(self._in_time(gen), interval, timeout)
+        self.answered_s = time.monotonic()
+        return reply
 
     def _in_time(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         deadline = time.monotonic() + limits.POSTGRES_REPLY_TIMEOUT_S
@@ -123,7 +138,7 @@ class PostgresKeyValueStore:
             timeout=limits.POSTGRES_TURN_TIMEOUT_S,
             reconnect_timeout=limits.STORE_CONNECT_TIMEOUT_S,
             configure=_configure,
-            check=ConnectionPool.check_connection,
+            check=_Connection.check,
             open=True,
         )
         try:
@@ -236,7 +251,10 @@ class PostgresKeyValueStore:
         self._run(lambda connection: connection.execute(query.encode(), values), "write")
 
     def _read(self, query: str, values: Any) -> list[Row]:
-        return self._run(lambda connection: connection.execute(query.encode(), values).fetchall(), "read")
+        # In binary, for as text a value would travel as hexadecimal digits.
+        return self._run(
+            lambda connection: connection.execute(query.encode(), values, binary=True).fetchall(), "read"
+        )
 
     def _run(self, action: Callable[[_Connection], T], doing: str) -> T:
         """Do what may be done twice, again over another connection where one is lost."""
