@@ -92,7 +92,7 @@ COMMIT_POLL_FIRST_S: Final = 0.002
 """The first pause of a committer whose request another builds; it doubles."""
 COMMIT_POLL_MAX_S: Final = 0.05
 """The longest of these pauses, where looking takes no time."""
-COMMIT_POLL_CROWDED_MAX_S: Final = 1.0
+COMMIT_POLL_CROWDED_MAX_S: Final = 0.25
 """The longest of all: where a look takes long, so many times longer are pauses as commits are being built."""
 COMMIT_PATIENCE_POLLS: Final = 24
 """How often it looks without seeing progress, about a second in all; then it builds what is sealed itself."""
