@@ -153,3 +153,23 @@ def test_what_was_asked_of_a_deleted_branch_is_not_done_on_one_of_the_same_name(
     assert again != first
     assert repository.entries(again) == {"a": a_file(1), "c": a_file(2)}
     assert [at for at, _ in repository.log(again)] == [again, base]
+
+
+def test_damage_on_another_branch_refuses_no_name() -> None:
+    """A history that cannot be read is passed over where another leads to the commit; where none does, it is told."""
+    key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
+    repository = Repository(key_value, objects)
+    base = repository.commit_entries({"a": a_file(1)})
+    repository.create_branch("broken", base)
+    lost = repository.commit_entries({"b": a_file(1)}, "broken")
+    repository.commit_entries({"c": a_file(1)}, "broken")
+    good = repository.commit_entries({"d": a_file(1)})
+    repository.commit_entries({"e": a_file(1)})
+    objects.delete(path_of(Commit, lost))
+    repository = Repository(key_value, objects)
+    repository.tag("v1", good)
+    repository.create_branch("side", base)
+    alone = repository.commit_entries({"f": a_file(1)}, "side")
+    repository.delete_branch("side")
+    with pytest.raises(DamageError, match=lost):
+        repository.tag("v2", alone)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
-from tracelake._errors import RefNotFoundError, UsageError
+from tracelake._errors import DamageError, RefNotFoundError, UsageError
 from tracelake.storage import ABSENT, KeyValueStore, settle
 from tracelake.versions import history, ranges
 from tracelake.versions.branches import MAIN, TAGS, BranchRecords
@@ -137,12 +137,24 @@ class Commits:
             raise UsageError(f"tag {name!r} is taken by another commit; delete it first.")
 
     def reaches(self, commit_id: str) -> bool:
-        """Tell whether a branch or tag leads to a commit. Once none does, none ever will again."""
+        """Tell whether a branch or tag leads to a commit. Once none does, none ever will again.
+
+        Raises DamageError where none is found, and a history cannot be read: that may be the one.
+        """
         branches = (at.record.head for at in self._records.all().values())
         heads = dict.fromkeys([*branches, *self._records.tags().values()])
-        return commit_id in heads or any(
-            history.contains(head, commit_id, self.commit) for head in heads if head
-        )
+        if commit_id in heads:
+            return True
+        damage: DamageError | None = None
+        for head in heads:
+            try:
+                if history.contains(head, commit_id, self.commit):
+                    return True
+            except DamageError as error:
+                damage = error
+        if damage is not None:
+            raise damage
+        return False
 
     @contextmanager
     def _kept(self, commit_id: str) -> Iterator[None]:

@@ -64,5 +64,20 @@ def merge_base(left: str, right: str, read: ReadCommit) -> str:
 
 
 def contains(head: str, commit_id: str, read: ReadCommit) -> bool:
-    """Tell whether a commit is `head` or an ancestor of it, by any parent."""
-    return bool(commit_id) and merge_base(head, commit_id, read) == commit_id
+    """Tell whether a commit is `head` or an ancestor of it, by any parent.
+
+    It goes back no further than to where the commit must have come: ancestors have a lower generation.
+    """
+    if not head or not commit_id:
+        return False
+    generation = read(commit_id).generation
+    todo, seen = [head], {head}
+    while todo:
+        at = todo.pop()
+        if at == commit_id:
+            return True
+        commit = read(at)
+        if commit.generation > generation:
+            todo.extend(parent for parent in commit.parents if parent not in seen)
+            seen.update(commit.parents)
+    return False
