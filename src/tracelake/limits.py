@@ -95,7 +95,8 @@ COMMIT_POLL_MAX_S: Final = 0.05
 COMMIT_POLL_CROWDED_MAX_S: Final = 0.25
 """The longest of all: where a look takes long, so many times longer are pauses as commits are being built."""
 COMMIT_PATIENCE_POLLS: Final = 24
-"""How often it looks without seeing progress, about a second in all, some seconds on a crowded store; then it builds what is sealed itself."""
+"""How often it looks without seeing progress, about a second in all, some seconds on a crowded store; then it builds
+what is sealed itself."""
 COMMIT_RECORDS_CACHED: Final = 1_024
 """Commits, metaranges and ranges that a process remembers."""
 COMMITS_WITHOUT_METARANGE_MAX: Final = 15
