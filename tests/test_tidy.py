@@ -17,7 +17,7 @@ PROTOCOLS = [name for name in NAMES if name.endswith("protocol.py")]
 
 LAYERS: list[set[str]] = [
     {"_errors"},
-    {"limits", "records"},
+    {"limits", "records", "formats"},
     {"storage", "otlp", "_settings"},
     {"tracking", "shards", "journal", "versions", "search", "testing", "place"},
     {"replicas"},

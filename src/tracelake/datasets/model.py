@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from tracelake._errors import DamageError, LimitError, UsageError
+from tracelake._errors import LimitError, UsageError
+from tracelake.formats import decode
 from tracelake.limits import DATASET_NOTES_MAX_CHARS
 from tracelake.storage.names import encode_text
 from tracelake.versions.ranges import below
@@ -72,13 +73,7 @@ def to_bytes(record: DatasetSpec | Example) -> bytes:
 
 def from_bytes(kind: type[RecordT], data: bytes, what: str) -> RecordT:
     """Decode a record. Raises DamageError for one that is torn or of another format."""
-    try:
-        record = msgspec.json.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
-        raise DamageError(f"{what} cannot be read: {error}. Restore it from a backup.") from error
-    if record.version != FORMAT_VERSION:
-        raise DamageError(f"{what} has format {record.version}; this release reads {FORMAT_VERSION}.")
-    return record
+    return decode(kind, data, what, FORMAT_VERSION)
 
 
 def check_name(name: str) -> None:

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from tracelake._errors import DamageError
+from tracelake.formats import decode
 from tracelake.shards.statistics import Ranges
 
 FORMAT_VERSION: Final = 1
@@ -147,10 +147,4 @@ def to_bytes(record: ShardState | Batch | Beginning | LeaseRecord) -> bytes:
 
 def from_bytes(kind: type[RecordT], data: bytes, what: str) -> RecordT:
     """Decode a record. Raises DamageError, naming it as `what`, for one that is torn or of another format."""
-    try:
-        record = msgspec.json.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
-        raise DamageError(f"{what} cannot be read: {error}") from error
-    if record.version != FORMAT_VERSION:
-        raise DamageError(f"{what} has format {record.version}; this release reads {FORMAT_VERSION}.")
-    return record
+    return decode(kind, data, what, FORMAT_VERSION)

@@ -9,7 +9,8 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from tracelake._errors import DamageError, NotFoundError, TableNotFoundError, UsageError
+from tracelake._errors import NotFoundError, TableNotFoundError, UsageError
+from tracelake.formats import decode
 from tracelake.predicates import Layout
 from tracelake.storage import ObjectStore
 
@@ -104,16 +105,12 @@ def create_spec(objects: ObjectStore, spec: TableSpec) -> TableSpec:
 def read_spec(objects: ObjectStore, name: str) -> TableSpec:
     """Return what is recorded of a table. Raises TableNotFoundError, DamageError."""
     try:
-        spec = msgspec.json.decode(objects.get(_path(name)), type=TableSpec)
+        data = objects.get(_path(name))
     except NotFoundError as error:
         raise TableNotFoundError(
             f"no table {name!r}; make it by a first write or by create_table."
         ) from error
-    except msgspec.MsgspecError as error:
-        raise DamageError(f"{_path(name)} cannot be read: {error}. Restore it from a backup.") from error
-    if spec.version != FORMAT_VERSION:
-        raise DamageError(f"table {name} has format {spec.version}; this release reads {FORMAT_VERSION}.")
-    return spec
+    return decode(TableSpec, data, _path(name), FORMAT_VERSION)
 
 
 def table_names(objects: ObjectStore) -> list[str]:

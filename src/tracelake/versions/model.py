@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from tracelake._errors import DamageError
+from tracelake.formats import decode
 
 FORMAT_VERSION: Final = 2
 TRANSACTION: Final = "transaction"
@@ -240,10 +240,4 @@ def content_id(data: bytes) -> str:
 
 def from_bytes(kind: type[RecordT], data: bytes, what: str) -> RecordT:
     """Decode a record. Raises DamageError for one that is torn or of another format."""
-    try:
-        record = msgspec.json.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
-        raise DamageError(f"{what} cannot be read: {error}") from error
-    if record.version != FORMAT_VERSION:
-        raise DamageError(f"{what} has format {record.version}; this release reads {FORMAT_VERSION}.")
-    return record
+    return decode(kind, data, what, FORMAT_VERSION)
