@@ -10,6 +10,7 @@ import copy
 import io
 import logging
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.versions.histories import check_history
-from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
+from tracelake.storage import ObjectStore, open_key_value, open_objects
 from tracelake.testing import CrashingKeyValueStore, CrashPoint
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
@@ -92,9 +93,12 @@ class Tracelake:
         open_key_value(self.records_url).close()
 
     def open(self) -> Callable[[int], Committer]:
-        """Open both stores, which the committers of a process share."""
-        key_value, objects = open_key_value(self.records_url), open_objects(self.objects_url)
-        return lambda number: TracelakeCommitter(key_value, objects, number, self.upload)
+        """Open the repository, which the committers of a process share, as threads of a program do."""
+        calls = Calls()
+        objects = counted(open_objects(self.objects_url), calls)
+        records = CrashingKeyValueStore(open_key_value(self.records_url), calls)
+        repository = Repository(records, objects)
+        return lambda number: TracelakeCommitter(repository, objects, calls, number, self.upload)
 
     def check(self, acknowledged: Sequence[tuple[str, str]]) -> None:
         """History is linear, holds each commit once, and the head names all that was committed."""
@@ -103,19 +107,20 @@ class Tracelake:
         key_value.close()
 
 
+class Calls(CrashPoint, threading.local):
+    """What each thread asks of the stores."""
+
+    objects = 0
+
+
 class TracelakeCommitter:
     """Commits small changes to entries of its own, and counts what the stores are asked."""
 
-    def __init__(self, key_value: KeyValueStore, objects: ObjectStore, number: int, upload: bool) -> None:
-        self._record_calls = CrashPoint()  # without a moment to crash at, it only counts
-        self._object_calls: list[int] = []
-        self._objects = objects
-        self._repository = Repository(
-            CrashingKeyValueStore(key_value, self._record_calls), counted(objects, self._object_calls)
-        )
+    def __init__(
+        self, repository: Repository, objects: ObjectStore, calls: Calls, number: int, upload: bool
+    ) -> None:
+        self._repository, self._objects, self._calls = repository, objects, calls
         self._number, self._upload = number, upload
-        self._repository.head()  # opens the connection of this thread
-        self._record_calls.calls = 0
 
     def commit(self, turn: int) -> str:
         """Write the rows as an object, and commit an entry that names it."""
@@ -124,6 +129,7 @@ class TracelakeCommitter:
             buffer = io.BytesIO()
             pq.write_table(rows_of(self._number, turn), buffer)
             self._objects.put(f"{key}.parquet", buffer.getvalue())
+            self._calls.objects -= 1  # the rows are not among them
         return self._repository.commit_entries(
             {key: TableAt(key, turn)},
             message=key,
@@ -133,12 +139,12 @@ class TracelakeCommitter:
         )
 
     def operations(self) -> tuple[int, int]:
-        """Return the calls of commits; the rows are not among them."""
-        return self._record_calls.calls, sum(self._object_calls)
+        """Return the calls of this thread's commits; the rows are not among them."""
+        return self._calls.calls, self._calls.objects
 
 
-def counted(objects: ObjectStore, calls: list[int]) -> ObjectStore:
-    """Return the same store, of the same class, that appends to `calls` how many objects each call is about."""
+def counted(objects: ObjectStore, calls: Calls) -> ObjectStore:
+    """Return the same store, of the same class, that counts how many objects each call is about."""
     twin = copy.copy(objects)
     for name in ("put", "create", "create_all", "get", "get_range", "head", "list", "copy", "delete"):
         if hasattr(objects, name):
@@ -146,11 +152,11 @@ def counted(objects: ObjectStore, calls: list[int]) -> ObjectStore:
     return twin
 
 
-def counting(method: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+def counting(method: Callable[..., Any], calls: Calls) -> Callable[..., Any]:
     """Return a method that counts its calls; one about many objects counts as one for each."""
 
     def call(*arguments: Any) -> Any:
-        calls.append(len(arguments[0]) if isinstance(arguments[0], dict) else 1)
+        calls.objects += len(arguments[0]) if isinstance(arguments[0], dict) else 1
         return method(*arguments)
 
     return call

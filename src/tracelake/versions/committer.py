@@ -64,7 +64,7 @@ class Committer:
 
         `at` is the branch as the caller read it last. A branch that is not there is made.
         """
-        at = at or self._records.read(branch)
+        at = at or self._lookout.look(branch)
         here = scope(branch, at.record)
         since = at.record.head  # no commit up to this one carries the request, unless it was submitted before
         announced = was_sealed = False
