@@ -73,7 +73,7 @@ class FileObjectStore:
         Raises as `create` does; some of them may be there then.
         """
         targets = {self._file(path): data for path, data in objects.items()}
-        with ThreadPoolExecutor(limits.OBJECTS_CREATED_AT_ONCE) as threads:
+        with ThreadPoolExecutor(limits.OBJECTS_AT_ONCE) as threads:
             list(threads.map(self._link, targets, targets.values()))
         self._sync_names(list(targets))
 
