@@ -15,7 +15,7 @@ demo: setup
 	.venv/bin/tracelake demo
 
 test: setup browser lint types
-	$(PY) -m pytest -n 2 --dist loadfile
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	.venv/bin/ruff check .

@@ -1,10 +1,55 @@
-"""What all tests share: a cache directory of their own, so that none sees what another run left."""
+"""What all tests share: a cache directory of their own, so that none sees what another run left; and their order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
+
+HERE: Final = Path(__file__).parent
+SLOWEST_FIRST: Final = (
+    "spark/test_spark.py",
+    "simulation/test_versions.py",
+    "faults/test_kill_stream.py",
+    "pipeline/test_crashes.py",
+    "simulation/test_protocols.py",
+    "integration/test_crash.py",
+    "storage/test_contract.py",
+    "test_bad_inputs.py",
+    "test_lake.py",
+    "test_lake_maintenance.py",
+    "faults/test_kill_ingest.py",
+    "integration/test_exporters.py",
+    "demo/test_run.py",
+    "pipeline/test_executors.py",
+    "test_lake_concurrency.py",
+    "browser/test_browser.py",
+    "cli/test_process.py",
+    "places/test_whole_run.py",
+    "doctor/test_machine.py",
+    "storage/test_processes.py",
+    "test_lake_branches.py",
+    "server/test_versions.py",
+    "search/test_pack.py",
+    "search/test_finalize.py",
+    "user_tables/test_write.py",
+    "places/test_place.py",
+    "user_tables/test_upkeep.py",
+    "storage/test_lost_connections.py",
+    "pipeline/test_merge.py",
+    "pipeline/test_continuous.py",
+    "faults/test_kill_replicas.py",
+    "faults/test_kill_spark.py",
+)
+"""Files of ten seconds and more. Short ones come last, so that of two processes neither is left with a long one."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the slowest files first. Needs `--no-loadscope-reorder`: else the files with most tests come first."""
+    rank = {HERE / name: number for number, name in enumerate(SLOWEST_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
 @pytest.fixture(scope="session", autouse=True)

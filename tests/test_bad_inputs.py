@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
+import struct
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import psutil
@@ -255,13 +256,21 @@ def write_gigabytes(folder: Path) -> None:
     with (folder / "zeros").open("wb") as file:
         file.truncate(GIGABYTE)
     block = bytes(GIGABYTE // 100)
-    with gzip.open(folder / "zeros.gz", "wb", compresslevel=1) as packed:
-        for _ in range(100):
-            packed.write(block)
-    with gzip.open(folder / "line.gz", "wb", compresslevel=1) as packed:
-        packed.write(b'{"resourceSpans": "')
-        for _ in range(100):
-            packed.write(block.replace(b"\0", b"x"))
+    write_repeated(folder / "zeros.gz", b"", block, 100)
+    write_repeated(folder / "line.gz", b'{"resourceSpans": "', block.replace(b"\0", b"x"), 100)
+
+
+def write_repeated(path: Path, beginning: bytes, block: bytes, times: int) -> None:
+    """Write a beginning and a block many times as one gzip member, and compress the block only once."""
+    packer = zlib.compressobj(1, wbits=-zlib.MAX_WBITS)
+    # What follows a full flush refers to nothing before it, so that it may be repeated (RFC 1951, zlib.h).
+    first, packed = (packer.compress(data) + packer.flush(zlib.Z_FULL_FLUSH) for data in (beginning, block))
+    checksum = zlib.crc32(beginning)
+    for _ in range(times):
+        checksum = zlib.crc32(block, checksum)
+    size = len(beginning) + len(block) * times
+    header = b"\x1f\x8b\x08" + bytes(6) + b"\xff"
+    path.write_bytes(header + first + packed * times + packer.flush() + struct.pack("<II", checksum, size))
 
 
 class MemoryWatch:

@@ -203,8 +203,8 @@ POSTGRES_TURN_TIMEOUT_S: Final = 35.0
 """How long a thread waits for one of the connections to be free: longer than who has it waits for a reply."""
 OBJECT_REQUEST_TIMEOUT_S: Final = 120.0
 """One request to an object store, with its body."""
-OBJECTS_CREATED_AT_ONCE: Final = 16
-"""Small objects that one process writes at the same time."""
+OBJECTS_AT_ONCE: Final = 16
+"""Small objects that one call writes, reads or deletes at the same time."""
 RECORD_VERSIONS_KEPT: Final = 16
 """Versions of a record that a store of create-only files keeps behind the newest."""
 RECORD_NAME_KEY_BYTES: Final = 80

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +37,22 @@ def ingest(lake: Lake, folder: Path, *spans: dict[str, Any]) -> str:
 
 def a_lake(folder: Path) -> Lake:
     """Make a lake of one commit: three questions about refunds, one about weather, and a step without text."""
-    lake = tracelake.init(folder / "lake", buckets=2)
-    ingest(
-        lake,
-        folder,
-        talk(0, 0, None, None, name="turn"),
-        talk(0, 1, "refund for a coat", "within 30 days", parentSpanId=f"{1:016x}", start=2),
-        talk(1, 0, "refund for shoes", "no refund", start=3),
-        talk(2, 0, "refund for a hat", "ask the shop", start=4),
-        talk(3, 0, "weather", "rain", start=5),
-    )
-    return lake
+    shutil.copytree(_made_once().name, folder, dirs_exist_ok=True)
+    return tracelake.open(folder / "lake")
+
+
+@cache
+def _made_once() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder with such a lake, to copy: a lake is a directory, and may be anywhere."""
+    made = tempfile.TemporaryDirectory(prefix="tracelake-lab-")
+    with tracelake.init(Path(made.name) / "lake", buckets=2) as lake:
+        ingest(
+            lake,
+            Path(made.name),
+            talk(0, 0, None, None, name="turn"),
+            talk(0, 1, "refund for a coat", "within 30 days", parentSpanId=f"{1:016x}", start=2),
+            talk(1, 0, "refund for shoes", "no refund", start=3),
+            talk(2, 0, "refund for a hat", "ask the shop", start=4),
+            talk(3, 0, "weather", "rain", start=5),
+        )
+    return made

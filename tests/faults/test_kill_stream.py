@@ -14,8 +14,8 @@ import pyarrow as pa
 import tracelake
 from tracelake import Lake, TableNotFoundError
 
-TRANSACTIONS = 9
-KILLED_AFTER = 3
+TRANSACTIONS = 6
+KILLED_AFTER = 2
 START_TIMEOUT_S = 300.0
 
 

@@ -12,7 +12,7 @@ from tests.simulation.versions_model import CONFLICT, BranchModel
 from tracelake._errors import ConflictError, NothingToCommitError
 from tracelake.storage import Conflict, Done, Expected, Outcome
 from tracelake.testing import Actor, Process, Run, Scenario
-from tracelake.testing.clock import simulated
+from tracelake.testing.clock import Simulated
 from tracelake.testing.simulated import SimulatedKeyValueStore
 from tracelake.versions.model import FileAt, Reference, TableAt
 from tracelake.versions.store import Repository
@@ -88,7 +88,7 @@ class RepositoryScenario(Scenario):
     def prepare(self, run: Run) -> None:
         """For mergers, make a branch that has changed what main has; then let the models begin."""
         if "mergers" in self._counts:
-            with simulated(Before()):
+            with Simulated(Before()):
                 direct = Repository(run.direct_key_value, run.direct_objects)
                 base = direct.commit_entries({f"m/{n}": a_file(0) for n in range(3)})
                 direct.create_branch(DEV, base)

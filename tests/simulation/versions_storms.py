@@ -9,7 +9,7 @@ from tests.simulation.scenarios import require
 from tests.simulation.versions import MAIN, Before, RepositoryScenario, a_file, ask, watched
 from tracelake.limits import BRANCH_ANSWERS_KEPT, COMMIT_PATIENCE_POLLS
 from tracelake.testing import Actor, Choice, Fate, Faults, Process, Run, Scenario
-from tracelake.testing.clock import simulated
+from tracelake.testing.clock import Simulated
 from tracelake.testing.simulated import SimulatedObjectStore
 from tracelake.versions.branches import BranchRecords
 from tracelake.versions.model import Change, Request
@@ -41,7 +41,7 @@ class Crowd(RepositoryScenario):
 
     def prepare(self, run: Run) -> None:
         """Make a first commit: on a branch without one, each looks up all others."""
-        with simulated(Before()):
+        with Simulated(Before()):
             Repository(run.direct_key_value, run.direct_objects).commit_entries({"first": a_file(0)})
         super().prepare(run)
 

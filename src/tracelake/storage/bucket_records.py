@@ -7,7 +7,7 @@ same put is tried again, with the same write id and e-tag, and can land once at 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import obstore
@@ -17,6 +17,7 @@ from tracelake._errors import IndeterminateError, StorageError
 from tracelake.storage.buckets import Bucket, BucketObjectStore, failed
 from tracelake.storage.failures import OBSTORE_ERRORS, Failure, obstore_text, of_obstore
 from tracelake.storage.names import check_value
+from tracelake.storage.note_objects import NoteObjects
 from tracelake.storage.outcomes import is_at, new_version
 from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
 from tracelake.storage.record_objects import (
@@ -24,8 +25,6 @@ from tracelake.storage.record_objects import (
     decode,
     encode,
     may_hold,
-    note_path,
-    read_notes,
     record_path,
     scan_records,
 )
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
 
 
-class BucketKeyValueStore:
+class BucketKeyValueStore(NoteObjects):
     """A `KeyValueStore` in a bucket; for any number of threads, and of processes that were not forked.
 
     Deleted records leave a small object. All methods raise StorageError where the store fails or cannot
@@ -45,7 +44,7 @@ class BucketKeyValueStore:
     def __init__(self, url: str) -> None:
         """Open a bucket as `Bucket` does; nothing else should be under its prefix. Raises UsageError."""
         self._bucket = Bucket(url)
-        self._objects = BucketObjectStore(url)
+        super().__init__(BucketObjectStore(url))
 
     def get(self, partition: str, key: str) -> Entry | None:
         """Return the record, or None where it is absent."""
@@ -82,20 +81,6 @@ class BucketKeyValueStore:
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
         """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
         return self._write_if(partition, key, None, expected)
-
-    def note(self, partition: str, key: str, value: bytes) -> None:
-        """Leave a note, replacing the one that was there."""
-        check_value(key, value)
-        self._objects.put(note_path(partition, key), encode(partition, key, value, new_version()))
-
-    def notes(self, partition: str) -> list[Entry]:
-        """Return the notes of a partition in key order."""
-        return read_notes(self._objects, partition)
-
-    def forget(self, partition: str, keys: Collection[str]) -> None:
-        """Delete notes; fine where they are absent."""
-        for key in keys:
-            self._objects.delete(note_path(partition, key))
 
     def close(self) -> None:
         """Do nothing: the client library closes its connections itself."""

@@ -73,8 +73,8 @@ class FileObjectStore:
         Raises as `create` does; some of them may be there then.
         """
         targets = [(self._file(path), data) for path, data in objects.items()]
-        for start in range(0, len(targets), limits.OBJECTS_CREATED_AT_ONCE):
-            self._link(dict(targets[start : start + limits.OBJECTS_CREATED_AT_ONCE]))
+        for start in range(0, len(targets), limits.OBJECTS_AT_ONCE):
+            self._link(dict(targets[start : start + limits.OBJECTS_AT_ONCE]))
         self._sync_names([target for target, _ in targets])
 
     def get(self, path: str) -> bytes:

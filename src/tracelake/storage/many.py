@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-from tracelake.limits import OBJECTS_CREATED_AT_ONCE
+from tracelake._errors import NotFoundError
+from tracelake.limits import OBJECTS_AT_ONCE
 from tracelake.storage.buckets import BucketObjectStore
 from tracelake.storage.files import FileObjectStore
 from tracelake.storage.ports import ObjectStore
+
+_ResultT = TypeVar("_ResultT")
 
 
 def create_all(store: ObjectStore, objects: Mapping[str, bytes]) -> None:
     """Write objects, by path, where nothing is there; all durable on return, some of them where it raises.
 
-    Files share the syncs of their directories; requests to a bucket are under way at the same time. Any other store
-    gets them one after the other.
+    Files share the syncs of their directories; see `_for_each` for other stores.
     """
     if len(objects) > 1 and isinstance(store, FileObjectStore):
         store.create_all(objects)
-    elif len(objects) > 1 and isinstance(store, BucketObjectStore):
-        with ThreadPoolExecutor(OBJECTS_CREATED_AT_ONCE) as threads:
-            list(threads.map(store.create, objects, objects.values()))
     else:
-        for path, data in objects.items():
-            store.create(path, data)
+        _for_each(store, lambda path: store.create(path, objects[path]), objects)
+
+
+def read_all(store: ObjectStore, paths: Collection[str]) -> dict[str, bytes]:
+    """Return whole objects by path, without those that are absent."""
+
+    def read(path: str) -> bytes | None:
+        try:
+            return store.get(path)
+        except NotFoundError:
+            return None
+
+    bodies = _for_each(store, read, paths)
+    return {path: body for path, body in zip(paths, bodies, strict=True) if body is not None}
+
+
+def delete_all(store: ObjectStore, paths: Collection[str]) -> None:
+    """Delete objects; fine where they are absent. Some are deleted where it raises."""
+    _for_each(store, store.delete, paths)
+
+
+def _for_each(store: ObjectStore, ask: Callable[[str], _ResultT], paths: Collection[str]) -> list[_ResultT]:
+    """Return what is answered for each path. Requests to a bucket are under way at the same time.
+
+    Any other store gets them one after the other. Raises what the first one that fails raises.
+    """
+    if len(paths) > 1 and isinstance(store, BucketObjectStore):
+        with ThreadPoolExecutor(OBJECTS_AT_ONCE) as threads:
+            return list(threads.map(ask, paths))
+    return [ask(path) for path in paths]

@@ -7,24 +7,20 @@ hash stands for the rest. Keys with the same long beginning are put in order by 
 **Bodies** begin with one line of JSON that says whose they are and carries the write id, then the value.
 The write id also makes each body different, for some servers' e-tags are hashes of the content.
 A deleted record is a body that says so: no object store can delete on a condition.
-
-**Notes**, of which nobody expects anything, are objects of their own under `n<hex of the partition>/`, put and
-deleted without a condition: they leave no trace.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from itertools import groupby, islice
 
 import msgspec
 
 from tracelake import limits
-from tracelake._errors import DamageError, NotFoundError
+from tracelake._errors import DamageError
 from tracelake.storage.names import check_scan_limit, encode_key, encode_text
-from tracelake.storage.ports import Entry, ObjectStore, Version
+from tracelake.storage.ports import Entry, Version
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -87,17 +83,6 @@ def note_path(partition: str, key: str) -> str:
 def notes_path(partition: str) -> str:
     """Return the beginning of the paths of a partition's notes."""
     return f"n{_name(encode_key('partition', partition))}/"
-
-
-def read_notes(objects: ObjectStore, partition: str) -> list[Entry]:
-    """Return the notes of a partition in key order; those that go meanwhile may be among them or not."""
-    found = []
-    for info in objects.list(notes_path(partition)):
-        if not info.path.rpartition("/")[2].startswith("k"):
-            continue  # see `may_hold`
-        with suppress(NotFoundError):
-            found.append(decode(info.path, objects.get(info.path)).entry)
-    return sorted(found, key=lambda entry: entry.key.encode())
 
 
 def may_hold(path: str, start: bytes, stop: bytes | None) -> bool:

@@ -12,12 +12,13 @@ and its write is a true one. Else nobody knows, and the outcome says so.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 
 from tracelake import limits
 from tracelake._errors import IndeterminateError, NotFoundError, StorageError
 from tracelake.storage.names import check_value
+from tracelake.storage.note_objects import NoteObjects
 from tracelake.storage.outcomes import is_at, new_version, settle
 from tracelake.storage.ports import (
     Conflict,
@@ -34,14 +35,12 @@ from tracelake.storage.record_objects import (
     decode,
     encode,
     may_hold,
-    note_path,
-    read_notes,
     record_path,
     scan_records,
 )
 
 
-class VersionedKeyValueStore:
+class VersionedKeyValueStore(NoteObjects):
     """A `KeyValueStore` on any `ObjectStore`, by creating and never replacing; safe for processes.
 
     All methods raise StorageError where the object store fails, DamageError where a record is torn.
@@ -49,7 +48,7 @@ class VersionedKeyValueStore:
 
     def __init__(self, objects: ObjectStore) -> None:
         """Keep records in `objects`, which should hold nothing else."""
-        self._objects = objects
+        super().__init__(objects)
 
     def get(self, partition: str, key: str) -> Entry | None:
         """Return the record, or None where it is absent."""
@@ -83,20 +82,6 @@ class VersionedKeyValueStore:
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
         """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
         return self._write_if(partition, key, None, expected)
-
-    def note(self, partition: str, key: str, value: bytes) -> None:
-        """Leave a note, replacing the one that was there."""
-        check_value(key, value)
-        self._objects.put(note_path(partition, key), encode(partition, key, value, new_version()))
-
-    def notes(self, partition: str) -> list[Entry]:
-        """Return the notes of a partition in key order."""
-        return read_notes(self._objects, partition)
-
-    def forget(self, partition: str, keys: Collection[str]) -> None:
-        """Delete notes; fine where they are absent."""
-        for key in keys:
-            self._objects.delete(note_path(partition, key))
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -25,27 +24,33 @@ class Source(Protocol):
         """Whether an actor asks."""
 
 
-@contextmanager
-def simulated(source: Source) -> Iterator[None]:
-    """Answer `time.sleep`, `time.time`, `time.monotonic` and `uuid.uuid4` from a run while its actors ask.
+class Simulated:
+    """While entered, `time.sleep`, `time.time`, `time.monotonic` and `uuid.uuid4` answer actors from a run.
 
-    Code must call them through their modules, as `time.sleep(1)`.
+    Code must call them through their modules, as `time.sleep(1)`. Made once for a run, and entered for each step.
     """
-    ours = {
-        (time, "sleep"): source.sleep,
-        (time, "time"): source.now_s,
-        (time, "monotonic"): source.now_s,
-        (uuid, "uuid4"): source.new_uuid,
-    }
 
-    def either(inside: Any, outside: Any) -> Any:
-        return lambda *given: inside(*given) if source.is_inside() else outside(*given)
+    def __init__(self, source: Source) -> None:
+        """Take what stands there now as the answer to all others."""
+        ours = (
+            (time, "sleep", source.sleep),
+            (time, "time", source.now_s),
+            (time, "monotonic", source.now_s),
+            (uuid, "uuid4", source.new_uuid),
+        )
+        self._before = [(module, name, getattr(module, name)) for module, name, _ in ours]
+        self._either = [
+            (module, name, _either(source, inside, getattr(module, name))) for module, name, inside in ours
+        ]
 
-    before = {(module, name): getattr(module, name) for module, name in ours}
-    for (module, name), function in ours.items():
-        setattr(module, name, either(function, before[module, name]))
-    try:
-        yield
-    finally:
-        for (module, name), function in before.items():
+    def __enter__(self) -> None:
+        for module, name, function in self._either:
             setattr(module, name, function)
+
+    def __exit__(self, *_: object) -> None:
+        for module, name, function in self._before:
+            setattr(module, name, function)
+
+
+def _either(source: Source, inside: Callable[..., Any], outside: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *given: inside(*given) if source.is_inside() else outside(*given)

@@ -15,7 +15,7 @@ from greenlet import getcurrent
 
 from tracelake._errors import StorageError
 from tracelake.testing.calls import BUDGET_OF, BUDGETS, MEANING, Call, Choice, Fate, Faults, Touch
-from tracelake.testing.clock import simulated
+from tracelake.testing.clock import Simulated
 from tracelake.testing.models import KeyValueModel, ObjectModel
 from tracelake.testing.process import Process
 from tracelake.testing.scenario import Scenario, Violation
@@ -54,7 +54,8 @@ class Run:
         self._in_flight: list[tuple[int, Call]] = []
         self.processes = [Process(self, index, actor) for index, actor in enumerate(scenario.actors())]
         scenario.prepare(self)
-        with simulated(self):
+        self._simulated = Simulated(self)
+        with self._simulated:
             for process in self.processes:
                 process.start()
 
@@ -97,7 +98,7 @@ class Run:
             self.budget[BUDGET_OF[choice.fate]] -= 1
             self.injected += 1
         before = (self.key_value.digest, self.objects.digest)
-        with simulated(self):
+        with self._simulated:
             self._carry_out(choice)
             while self._to_start:
                 self.processes[self._to_start.pop()].start()
@@ -148,7 +149,7 @@ class Run:
         process.seen = hash((process.seen, str(error)))
         self._to_start.append(index)
 
-    # What `simulated` asks for an actor.
+    # What `Simulated` asks for an actor.
     def is_inside(self) -> bool:
         """Whether an actor runs now, and not the scheduler."""
         return getcurrent() is not self.hub

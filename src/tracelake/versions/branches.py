@@ -109,8 +109,8 @@ class BranchRecords:
         return self._epoch()[0]
 
     def advance(self, change: Callable[[Epoch], Epoch]) -> Epoch:
-        """Change the newest epoch; return it."""
-        while True:
+        """Change the newest epoch; return it. Raises LimitError where others are faster again and again."""
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             epoch, version = self._epoch()
             if (wanted := change(epoch)) == epoch:
                 return epoch
@@ -119,6 +119,10 @@ class BranchRecords:
                 settle(self._key_value, _COLLECTOR, _EPOCH, outcome, is_mine=lambda _: False), Done
             ):
                 return wanted
+        raise LimitError(
+            f"{CONDITIONAL_WRITE_TRIES_MAX} others in a row changed the epoch of garbage collection. Nothing was "
+            "collected; try again later."
+        )
 
     def pin(self, commit: str) -> str:
         """Keep a commit from garbage collection while a name is given to it; return the pin."""

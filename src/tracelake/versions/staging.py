@@ -43,6 +43,28 @@ class Staging:
             "was staged may be in one of them."
         )
 
+    def discard(self, branch: str) -> int:
+        """Forget what is staged under the token that is there now; return how many entries.
+
+        What is staged under a later token stays, even where the reply to a write of ours is lost.
+        """
+        at = read_branch(self._records, branch)
+        token = at.record.staging
+        if not token:
+            return 0
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            record = replace(at.record, staging=new_token())
+            _, at = self._records.swap(branch, at, record, is_mine=lambda _: False)
+            if at.record.staging != token:
+                break
+        else:
+            raise busy(branch)
+        if token in _tokens(at.record):  # a commit was faster, and needs the entries
+            return 0
+        forgotten = len(self._records.staged(token))
+        self._records.unstage(token)
+        return forgotten
+
     def scan(self, branch: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:
         """Return what the branch names, with what is staged, by path, in order; start <= path < stop.
 
@@ -80,10 +102,13 @@ class Staging:
 
     def _with_token(self, branch: str) -> BranchAt:
         """Return a branch that has a token to stage under."""
-        while not (at := read_branch(self._records, branch)).record.staging:
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            at = read_branch(self._records, branch)
+            if at.record.staging:
+                return at
             record = replace(at.record, staging=new_token())
             self._records.swap(branch, at, record, is_mine=lambda found: bool(found.staging))
-        return at
+        raise busy(branch)
 
 
 def read_branch(records: BranchRecords, branch: str) -> BranchAt:
@@ -92,6 +117,13 @@ def read_branch(records: BranchRecords, branch: str) -> BranchAt:
     if at.is_absent and branch != MAIN:
         raise RefNotFoundError(f"no branch {branch!r}; `tracelake branch list` shows those that there are.")
     return at
+
+
+def busy(branch: str) -> LimitError:
+    """Return the error of who lost against others again and again."""
+    return LimitError(
+        f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row were faster. Nothing was changed; try again."
+    )
 
 
 def _pending(record: Branch) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, TypedDict, Unpack
 
@@ -53,7 +53,7 @@ from tracelake.versions.model import (
 from tracelake.versions.objects import Contents, id_of
 from tracelake.versions.protocol import CommitDecision, Refusal, decide
 from tracelake.versions.refs import check_name
-from tracelake.versions.staging import Staging, read_branch
+from tracelake.versions.staging import Staging, busy, read_branch
 
 _OF_TRANSACTIONS: Final = "transaction-"
 """How the ids of those requests begin that every replica of a pipeline makes alike."""
@@ -149,11 +149,16 @@ class Repository(Commits):
             if self._records.delete(name, at):
                 self._records.unstage(at.record.staging)
                 return
-        raise _busy(name)
+        raise busy(name)
 
     def protect(self, name: str, *, on: bool = True) -> None:
         """Let a branch be changed by merges, pipelines and writers of tables only; or end that."""
-        self._change(name, lambda record: replace(record, protected=on))
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            at = read_branch(self._records, name)
+            record = replace(at.record, protected=on)
+            if self._records.swap(name, at, record, is_mine=lambda found: found.protected is on)[0]:
+                return
+        raise busy(name)
 
     # Staged entries
 
@@ -171,10 +176,7 @@ class Repository(Commits):
 
     def discard(self, branch: str = MAIN) -> int:
         """Forget what is staged on a branch; return how many entries."""
-        before = self._change(branch, lambda record: replace(record, staging=new_token()))
-        forgotten = len(self._records.staged(before.staging))
-        self._records.unstage(before.staging)
-        return forgotten
+        return self._staging.discard(branch)
 
     def uncommitted(
         self, branch: str = MAIN, start: str = "", stop: str | None = None
@@ -315,15 +317,6 @@ class Repository(Commits):
                 "branch of your own and merge it."
             )
 
-    def _change(self, branch: str, change: Callable[[Branch], Branch]) -> Branch:
-        """Change a record by a conditional write; return what it was."""
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            at = read_branch(self._records, branch)
-            wanted = change(at.record)
-            if self._records.swap(branch, at, wanted, is_mine=wanted.__eq__)[0]:
-                return at.record
-        raise _busy(branch)
-
 
 def _check(about: About) -> None:
     """Raise UsageError for what only commits of transactions may say, LimitError for an id that is too long."""
@@ -358,9 +351,3 @@ def _refused(branch: str, answer: Answer) -> TracelakeError:
             f"branch {branch}: nothing was committed: {' '.join(answer.detail)} any more."
         )
     return DamageError(f"branch {branch}: nothing was committed: {' '.join(answer.detail)}")
-
-
-def _busy(branch: str) -> LimitError:
-    return LimitError(
-        f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row were faster. Nothing was changed; try again."
-    )

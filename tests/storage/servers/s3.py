@@ -23,6 +23,7 @@ ENVIRONMENT = {
 
 
 GATEWAY = Path(__file__).parents[3] / ".tools" / "versitygw"
+MOTO = Path(__file__).with_name("moto_s3.py")
 
 
 class S3Server:
@@ -33,7 +34,7 @@ class S3Server:
         self.port = free_port()
         self.directory = Path(tempfile.mkdtemp(prefix="tracelake-s3-"))
         (self.directory / "tests").mkdir()
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        command = [sys.executable, str(MOTO), "-H", "127.0.0.1", "-p", str(self.port)]
         if GATEWAY.exists():
             # To this one a bucket is a directory, so that the one made here is there from the start.
             user = [

@@ -1,0 +1,40 @@
+"""Notes as objects: one each under `n<hex of the partition>/`, apart from records.
+
+Nobody expects anything of a note, so it is put and deleted without a condition, and leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tracelake.storage.many import delete_all, read_all
+from tracelake.storage.names import check_value
+from tracelake.storage.outcomes import new_version
+from tracelake.storage.ports import Entry, ObjectStore
+from tracelake.storage.record_objects import decode, encode, note_path, notes_path
+
+
+class NoteObjects:
+    """The part of a `KeyValueStore` that keeps notes, on any `ObjectStore`."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        """Keep notes in `objects`, beside nothing but records."""
+        self._objects = objects
+
+    def note(self, partition: str, key: str, value: bytes) -> None:
+        """Leave a note, replacing the one that was there."""
+        check_value(key, value)
+        self._objects.put(note_path(partition, key), encode(partition, key, value, new_version()))
+
+    def notes(self, partition: str) -> list[Entry]:
+        """Return the notes of a partition in key order; those that go meanwhile may be among them or not."""
+        paths = [info.path for info in self._objects.list(notes_path(partition))]
+        # See `may_hold`: what is no note may be listed.
+        found = read_all(self._objects, [path for path in paths if path.rpartition("/")[2].startswith("k")])
+        return sorted(
+            (decode(path, body).entry for path, body in found.items()), key=lambda entry: entry.key.encode()
+        )
+
+    def forget(self, partition: str, keys: Collection[str]) -> None:
+        """Delete notes; fine where they are absent."""
+        delete_all(self._objects, [note_path(partition, key) for key in keys])

@@ -1,0 +1,88 @@
+"""Notes as objects of a bucket: many requests at the same time, and no more than the limit says."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tracelake._errors import StorageError
+from tracelake.limits import OBJECTS_AT_ONCE
+from tracelake.storage import BucketObjectStore, MemoryObjectStore, ObjectInfo
+from tracelake.storage.note_objects import NoteObjects
+
+KEYS = [f"request {number:02}" for number in range(3 * OBJECTS_AT_ONCE)]
+
+
+class Crowded(BucketObjectStore):
+    """A bucket in memory, whose reads and deletions are answered when as many are under way as the limit allows."""
+
+    def __init__(self) -> None:
+        self._inside = MemoryObjectStore()
+        self._all_there = threading.Barrier(OBJECTS_AT_ONCE)
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self.under_way_max = 0
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        with self._lock:
+            self._under_way += 1
+            self.under_way_max = max(self.under_way_max, self._under_way)
+        try:
+            self._all_there.wait(timeout=30)
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write the object at once."""
+        self._inside.put(path, data)
+
+    def get(self, path: str) -> bytes:
+        """Read the object, with others."""
+        with self._together():
+            return self._inside.get(path)
+
+    def delete(self, path: str) -> None:
+        """Delete the object, with others."""
+        with self._together():
+            self._inside.delete(path)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """List at once."""
+        return self._inside.list(prefix)
+
+
+def test_notes_of_a_bucket_are_read_and_deleted_together() -> None:
+    """As many requests are under way at a time as the limit allows; all notes come, in order, and all go."""
+    bucket = Crowded()
+    store = NoteObjects(bucket)
+    for key in reversed(KEYS):
+        store.note("p", key, key.encode())
+    assert [entry.key for entry in store.notes("p")] == KEYS
+    store.forget("p", KEYS)
+    assert store.notes("p") == []
+    assert bucket.under_way_max == OBJECTS_AT_ONCE
+
+
+def test_a_note_that_goes_meanwhile_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A note that is deleted between listing and reading is left out; one that cannot be read is an error."""
+    objects = MemoryObjectStore()
+    store = NoteObjects(objects)
+    for key in KEYS[:3]:
+        store.note("p", key, b"")
+    listed = list(objects.list(""))
+    monkeypatch.setattr(objects, "list", lambda _prefix: iter(listed))
+    store.forget("p", KEYS[1:2])
+    assert [entry.key for entry in store.notes("p")] == [KEYS[0], KEYS[2]]
+
+    def fail(_path: str) -> bytes:
+        raise StorageError("away")
+
+    monkeypatch.setattr(objects, "get", fail)
+    with pytest.raises(StorageError, match="away"):
+        store.notes("p")

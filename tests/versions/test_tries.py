@@ -1,0 +1,154 @@
+"""Conditional writes that others win again and again, or whose replies are lost (V7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from tracelake._errors import LimitError
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.storage import (
+    Conflict,
+    Expected,
+    Indeterminate,
+    MemoryKeyValueStore,
+    MemoryObjectStore,
+    Outcome,
+)
+from tracelake.versions.branches import MAIN
+from tracelake.versions.model import FileAt
+from tracelake.versions.store import Repository
+
+
+def a_file(number: int) -> FileAt:
+    return FileAt("0" * 64, number)
+
+
+class OneLostReply(MemoryKeyValueStore):
+    """Loses the reply to one write of a branch, done or not; others act before it is read back."""
+
+    meanwhile: Callable[[], object] | None = None
+    is_done = True
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is None or partition != "branches":
+            self.meanwhile = meanwhile
+            return super().set_if(partition, key, value, expected)
+        if self.is_done:
+            super().set_if(partition, key, value, expected)
+        meanwhile()
+        return Indeterminate("unknown", "the reply was lost")
+
+
+class OthersAreFaster(MemoryKeyValueStore):
+    """Lets nobody win a conditional write, once it is so told, and counts who tries."""
+
+    tries = 0
+    is_busy = False
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        if not self.is_busy:
+            return super().set_if(partition, key, value, expected)
+        self.tries += 1
+        return Conflict(self.get(partition, key))
+
+
+@pytest.fixture
+def store() -> OneLostReply:
+    """A store that loses no reply yet."""
+    return OneLostReply()
+
+
+@pytest.fixture
+def repository(store: OneLostReply) -> Repository:
+    """A repository on it, with two entries staged."""
+    repository = Repository(store, MemoryObjectStore())
+    repository.stage({"x": a_file(1), "y": a_file(1)})
+    return repository
+
+
+def test_v7_discard_leaves_what_was_staged_after_it(store: OneLostReply, repository: Repository) -> None:
+    """It discarded, its reply was lost, and others staged and committed: what they staged stays."""
+
+    def go_on() -> None:
+        repository.stage({"z": a_file(2)})
+        repository.commit_entries({"other": a_file(3)})
+
+    before = repository.branch().staging
+    store.meanwhile = go_on
+    assert repository.discard() == 2
+    assert repository.staged() == (("z", a_file(2)),)
+    assert store.scan(f"staged/{before}") == []
+
+
+def test_v7_discard_that_was_not_done_is_tried_again(store: OneLostReply, repository: Repository) -> None:
+    """The write itself was lost, and the branch has moved on: what stood under its token goes all the same."""
+    store.is_done = False
+    store.meanwhile = lambda: repository.commit_entries({"other": a_file(3)})
+    assert repository.discard() == 2
+    assert repository.staged() == ()
+
+
+def test_v7_discard_leaves_what_a_commit_took(store: OneLostReply, repository: Repository) -> None:
+    """The write itself was lost, and a commit was faster: it has its entries, and later ones stay."""
+
+    def commit() -> None:
+        repository.commit_staged()
+        repository.stage({"z": a_file(2)})
+
+    token = repository.branch().staging
+    store.is_done = False
+    store.meanwhile = commit
+    assert repository.discard() == 0
+    assert repository.entries(repository.head() or "") == {"x": a_file(1), "y": a_file(1)}
+    assert len(store.scan(f"staged/{token}")) == 2, "readers that began before the commit look for them"
+    assert repository.staged() == (("z", a_file(2)),)
+
+
+def test_discard_where_nothing_was_ever_staged() -> None:
+    """A branch without a token has nothing to forget, and nothing is written."""
+    store = MemoryKeyValueStore()
+    assert Repository(store, MemoryObjectStore()).discard() == 0
+    assert store.scan("branches") == []
+
+
+def _discard(repository: Repository) -> None:
+    repository.discard()
+
+
+def _stage(repository: Repository) -> None:
+    repository.stage({"x": a_file(1)})
+
+
+def _protect(repository: Repository) -> None:
+    repository.protect(MAIN)
+
+
+def _advance(repository: Repository) -> None:
+    repository._records.advance(lambda epoch: replace(epoch, number=epoch.number + 1))
+
+
+@pytest.mark.parametrize(
+    ("staged", "act", "message"),
+    [
+        (True, _discard, "branch main: .* others in a row were faster. Nothing was changed; try again"),
+        (False, _stage, "branch main: .* others in a row were faster. Nothing was changed; try again"),
+        (False, _protect, "branch main: .* others in a row were faster. Nothing was changed; try again"),
+        (False, _advance, "others in a row changed the epoch of garbage collection. .* try again later"),
+    ],
+)
+def test_who_always_loses_gives_up(staged: bool, act: Callable[[Repository], None], message: str) -> None:
+    """After so many tries an error says what happened, and that nothing was done."""
+    store = OthersAreFaster()
+    repository = Repository(store, MemoryObjectStore())
+    if staged:
+        repository.stage({"x": a_file(1)})
+    before = (store.scan("branches"), store.scan("collector"))
+    store.is_busy = True
+    with pytest.raises(LimitError, match=message):
+        act(repository)
+    assert store.tries == CONDITIONAL_WRITE_TRIES_MAX
+    assert (store.scan("branches"), store.scan("collector")) == before
