@@ -29,6 +29,7 @@ from tracelake._errors import (
     StorageError,
     UsageError,
 )
+from tracelake.formats import decoder
 from tracelake.storage import (
     KeyValueStore,
     ObjectStore,
@@ -264,10 +265,10 @@ def _read_config(objects: ObjectStore) -> LakeConfig:
     except NotFoundError:
         raise _absent(objects.url) from None
     try:
-        version = msgspec.json.decode(data, type=_Format).version
+        version = decoder(_Format).decode(data).version
         if version != FORMAT_VERSION:
             raise DamageError(f"the lake has format {version}; this release reads {FORMAT_VERSION}.")
-        return msgspec.json.decode(data, type=LakeConfig)
+        return decoder(LakeConfig).decode(data)
     except msgspec.MsgspecError as error:
         raise DamageError(
             f"{shown(objects.url)}/{CONFIG} cannot be read: {error}. Restore it from a backup."

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from tracelake.formats import decoder
 from tracelake.journal.model import ReadRange
 from tracelake.storage import KeyValueStore
 
@@ -36,4 +37,4 @@ class KnownInputs:
         if not self._store.scan(self._partition, prefix, prefix + "~", limit=1):
             return None
         entry = self._store.get(self._partition, prefix + sha256())
-        return msgspec.json.decode(entry.value, type=ReadRange) if entry else None
+        return decoder(ReadRange).decode(entry.value) if entry else None

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from tracelake.formats import decoder
 from tracelake.limits import REPLICA_FORGOTTEN_S, REPLICA_HEARTBEAT_S
 from tracelake.replicas.account import Account
 from tracelake.replicas.model import FORMAT_VERSION, Replica
@@ -32,7 +33,7 @@ def _decode(entry: Entry | None) -> Replica | None:
     if entry is None:
         return None
     try:
-        replica = msgspec.json.decode(entry.value, type=Replica)
+        replica = decoder(Replica).decode(entry.value)
     except msgspec.MsgspecError:
         return None  # nothing rests on it, so it is no damage that needs mending
     return replica if replica.version == FORMAT_VERSION else None

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 
 from tracelake._errors import DamageError
+from tracelake.formats import decoder
 
 FORMAT_VERSION: Final = 1
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
@@ -56,7 +57,7 @@ _AnyRecord = TypeVar("_AnyRecord", bound=_Record)
 
 def _decode(kind: type[_AnyRecord], data: bytes, path: str) -> _AnyRecord:
     try:
-        return msgspec.json.decode(data, type=kind)
+        return decoder(kind).decode(data)
     except msgspec.MsgspecError as error:
         raise DamageError(
             f"{path} is not a {kind.__name__.lower()} of format {FORMAT_VERSION}: {error}; "

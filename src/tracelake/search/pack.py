@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from tracelake._errors import DamageError
+from tracelake.formats import decoder
 
 MAGIC: Final = b"TLPACK01"
 SEGMENT_SUFFIXES: Final = ("fast", "fieldnorm", "idx", "pos", "store", "term")
@@ -35,6 +36,14 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     segment_id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f-]{36}$")]
     max_doc: int
     deletes: None = None
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    """What is needed of tantivy's `meta.json`."""
+
+    segments: list[Segment]
+    schema: Any
+    index_settings: Any
 
 
 class PackedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,11 +77,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def pack(directory: Path) -> tuple[Header, bytes]:
     """Return the finished tantivy index in a directory as one object, and its header."""
-    meta = json.loads((directory / META_FILE).read_bytes())
-    segments = msgspec.convert(meta["segments"], list[Segment])
+    meta = decoder(_Meta).decode((directory / META_FILE).read_bytes())
     names = [
         f"{segment.segment_id.replace('-', '')}.{suffix}"
-        for segment in segments
+        for segment in meta.segments
         for suffix in SEGMENT_SUFFIXES
     ]
     contents = [(directory / name).read_bytes() for name in names]
@@ -80,9 +88,9 @@ def pack(directory: Path) -> tuple[Header, bytes]:
         files=[
             PackedFile(name=name, size_bytes=len(data)) for name, data in zip(names, contents, strict=True)
         ],
-        segments=segments,
-        tantivy_schema=meta["schema"],
-        index_settings=meta["index_settings"],
+        segments=meta.segments,
+        tantivy_schema=meta.schema,
+        index_settings=meta.index_settings,
     )
     encoded = msgspec.json.encode(header)
     return header, b"".join((MAGIC, _LENGTH.pack(len(encoded)), encoded, *contents))
@@ -115,7 +123,7 @@ def _split(data: bytes, path: str) -> tuple[Header, int]:
         if not data.startswith(MAGIC):
             raise ValueError(f"it begins with {data[: len(MAGIC)]!r}, not {MAGIC!r}")
         end = start + _LENGTH.unpack_from(data, len(MAGIC))[0]
-        header = msgspec.json.decode(data[start:end], type=Header)
+        header = decoder(Header).decode(data[start:end])
         if end + sum(file.size_bytes for file in header.files) != len(data):
             raise ValueError(f"its files do not fill its {len(data)} bytes")
     except (ValueError, struct.error) as error:
@@ -128,7 +136,7 @@ def _split(data: bytes, path: str) -> tuple[Header, int]:
 def read_header(directory: Path) -> Header | None:
     """Return the header of an unpacked part, or None where the part is not there completely."""
     try:
-        header = msgspec.json.decode((directory / HEADER_FILE).read_bytes(), type=Header)
+        header = decoder(Header).decode((directory / HEADER_FILE).read_bytes())
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
     return header if header.present_in(directory) else None

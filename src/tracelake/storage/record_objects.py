@@ -19,6 +19,7 @@ import msgspec
 
 from tracelake import limits
 from tracelake._errors import DamageError
+from tracelake.formats import decoder
 from tracelake.storage.names import check_scan_limit, encode_key, encode_text
 from tracelake.storage.ports import Entry, Version
 
@@ -54,7 +55,7 @@ def decode(path: str, body: bytes) -> Record:
     """Return what a body says. Raises DamageError where it is no whole record."""
     line, _, value = body.partition(b"\n")
     try:
-        header = msgspec.json.decode(line, type=_Header)
+        header = decoder(_Header).decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamageError(f"{path} holds no record ({error}); restore it from a backup") from error
     if header.format != 1 or len(value) != header.value_bytes:

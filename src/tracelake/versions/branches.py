@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from tracelake._errors import DamageError, LimitError, StorageError
+from tracelake.formats import decoder
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
 from tracelake.versions.model import (
@@ -228,7 +229,7 @@ class _Staged(msgspec.Struct, frozen=True):
 
 def _staged_entry(entry: Entry) -> Reference | None:
     try:
-        return msgspec.json.decode(entry.value, type=_Staged).named
+        return decoder(_Staged).decode(entry.value).named
     except msgspec.MsgspecError as error:
         raise DamageError(f"the staged entry {entry.key} cannot be read: {error}") from error
 
