@@ -10,7 +10,6 @@ import copy
 import io
 import logging
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,7 +36,7 @@ class Committer(Protocol):
     def commit(self, turn: int) -> str:
         """Write the rows of a turn and commit them; return the commit's id, empty where it has none."""
 
-    def operations(self) -> tuple[int, int]:
+    def operations(self) -> tuple[float, float]:
         """Return how many calls were made to the key-value store and to the object store."""
 
 
@@ -107,10 +106,10 @@ class Tracelake:
         key_value.close()
 
 
-class Calls(CrashPoint, threading.local):
-    """What each thread asks of the stores."""
+class Calls(CrashPoint):
+    """What the committers of a process ask of the stores, together."""
 
-    objects = 0
+    objects = committers = 0
 
 
 class TracelakeCommitter:
@@ -121,6 +120,7 @@ class TracelakeCommitter:
     ) -> None:
         self._repository, self._objects, self._calls = repository, objects, calls
         self._number, self._upload = number, upload
+        calls.committers += 1
 
     def commit(self, turn: int) -> str:
         """Write the rows as an object, and commit an entry that names it."""
@@ -138,9 +138,9 @@ class TracelakeCommitter:
             metadata={},
         )
 
-    def operations(self) -> tuple[int, int]:
-        """Return the calls of this thread's commits; the rows are not among them."""
-        return self._calls.calls, self._calls.objects
+    def operations(self) -> tuple[float, float]:
+        """Return this committer's share of the calls; the rows are not among them."""
+        return self._calls.calls / self._calls.committers, self._calls.objects / self._calls.committers
 
 
 def counted(objects: ObjectStore, calls: Calls) -> ObjectStore:
@@ -255,9 +255,9 @@ class Appender:
         self._append(rows_of(self._number, turn))
         return ""
 
-    def operations(self) -> tuple[int, int]:
+    def operations(self) -> tuple[float, float]:
         """Return nothing: nobody counts."""
-        return 0, 0
+        return 0.0, 0.0
 
 
 def peers(folder: Path) -> list[Contestant]:

@@ -37,8 +37,8 @@ class Turn(msgspec.Struct):
     commit_id: str
     error: str
     """Empty where it was acknowledged."""
-    record_calls: int
-    object_calls: int
+    record_calls: float
+    object_calls: float
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ COMPACTED_PART_MAX_BYTES: Final = 256 * MIB
 """Arrow bytes of one part that compaction writes; a part of half of it is left as it is, if no row of it went."""
 
 # Versions
-COMMIT_POLL_FIRST_S: Final = 0.002
+COMMIT_POLL_FIRST_S: Final = 0.0005
 """The first pause of a committer whose request another builds; it doubles."""
 COMMIT_POLL_MAX_S: Final = 0.05
 """The longest of these pauses, where looking takes no time."""

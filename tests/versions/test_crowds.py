@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import pytest
+
 from tests.versions.histories import check_history
 from tracelake.storage import Entry, MemoryKeyValueStore, MemoryObjectStore
 from tracelake.versions.branches import BranchAt, BranchRecords
@@ -95,6 +97,46 @@ class Watched(MemoryKeyValueStore):
         if partition.startswith("answers/"):
             self.looked_up.append(key)
         return super().get(partition, key)
+
+
+def test_who_pauses_is_woken_by_a_write_in_the_same_process() -> None:
+    """Not by the clock: the pause would last for minutes. A write between the look and the pause counts."""
+    lookout = Lookout(BranchRecords(MemoryKeyValueStore()))
+    pausing, over = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        with lookout.joined():
+            lookout.look("main")
+            pausing.set()
+            lookout.pause(600)
+            over.set()
+
+    with lookout.joined():
+        lookout.look("main")
+        threading.Thread(target=wait, daemon=True).start()
+        assert pausing.wait(30)
+        assert not over.wait(0.05)
+        lookout.wake()
+        assert over.wait(30)
+
+
+def test_a_write_between_look_and_pause_is_not_missed() -> None:
+    """Else a committer would wait for a whole pause for what is there already."""
+    lookout = Lookout(BranchRecords(MemoryKeyValueStore()))
+    with lookout.joined(), lookout.joined():
+        lookout.look("main")
+        lookout.wake()
+        lookout.pause(600)
+
+
+def test_who_is_alone_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody of this process would wake him."""
+    slept: list[float] = []
+    monkeypatch.setattr("tracelake.versions.lookout.time.sleep", slept.append)
+    lookout = Lookout(BranchRecords(MemoryKeyValueStore()))
+    with lookout.joined():
+        lookout.pause(0.25)
+    assert slept == [0.25]
 
 
 def test_announced_requests_are_sealed_without_a_look_up_for_each() -> None:
