@@ -49,19 +49,16 @@ class Slow(BranchRecords):
         return super().read(branch, known)
 
 
-class Queue:
-    """A lock that tells how many came for it."""
+class Queue(threading.Condition):
+    """Tells how many came to wait."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.came = threading.Semaphore(0)
-        self._lock = threading.Lock()
 
-    def __enter__(self) -> None:
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:  # type: ignore[override]
         self.came.release()
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        return super().wait_for(predicate, timeout)
 
 
 def test_who_asks_during_a_reading_shares_the_next_one() -> None:
@@ -77,7 +74,7 @@ def test_who_asks_during_a_reading_shares_the_next_one() -> None:
 
     records = Slow(let_others_ask)
     lookout, queue = Lookout(records), Queue()
-    lookout.__dict__["_lock"] = queue
+    lookout.__dict__["_reading"] = queue
     assert lookout.look("main").is_absent
     for thread in askers:
         thread.join()

@@ -68,7 +68,7 @@ class Committer:
             return self._carry_out(branch, request, at)
 
     def _carry_out(self, branch: str, request: Request, at: BranchAt | None) -> Answer:
-        at = at or self._lookout.look(branch)
+        at = at or self._lookout.arrive(branch)
         here = scope(branch, at.record)
         since = at.record.head  # no commit up to this one carries the request, unless it was submitted before
         announced = was_sealed = False

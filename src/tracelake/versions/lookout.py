@@ -6,13 +6,24 @@ the one that writes it. Who has written it wakes those who pause: only what othe
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from tracelake.versions.branches import BranchAt, BranchRecords
+
+
+@dataclass(slots=True)
+class _Rounds:
+    """Readings of one branch, one at a time. Nobody waits for more than the rest of one and the next."""
+
+    begun: int = 0
+    ended: int = 0
+    """The newest one that succeeded."""
+    is_reading: bool = False
+    at: BranchAt | None = None
 
 
 class Lookout:
@@ -21,9 +32,8 @@ class Lookout:
     def __init__(self, records: BranchRecords) -> None:
         """Look at the branches of these records."""
         self._records = records
-        self._lock = threading.Lock()
-        self._moments = itertools.count()
-        self._seen: dict[str, tuple[int, BranchAt]] = {}
+        self._reading = threading.Condition()
+        self._rounds: dict[str, _Rounds] = {}
         self._writing = threading.Condition()
         self._writes = self._threads = 0
         self._looked = threading.local()
@@ -31,13 +41,32 @@ class Lookout:
     def look(self, branch: str) -> BranchAt:
         """Return the branch as it was read at a moment after the call began."""
         self._looked.writes = self._writes
-        asked = next(self._moments)
-        with self._lock:
-            read, at = self._seen.get(branch, (-1, None))
-            if at is None or read < asked:
-                # The moment before the reading: who asks while it is under way may not take it.
-                self._seen[branch] = next(self._moments), (at := self._records.read(branch, at))
+        with self._reading:
+            rounds = self._rounds.setdefault(branch, _Rounds())
+            asked = rounds.begun + 1  # who asks while a reading is under way may not take it
+            self._reading.wait_for(lambda: rounds.ended >= asked or not rounds.is_reading)
+            if rounds.ended >= asked:
+                assert rounds.at is not None, "a round that ended has read something"
+                return rounds.at
+            rounds.is_reading = True
+            rounds.begun += 1
+        try:
+            at = self._records.read(branch, rounds.at)
+            rounds.at, rounds.ended = at, rounds.begun
             return at
+        finally:
+            with self._reading:
+                rounds.is_reading = False
+                self._reading.notify_all()
+
+    def arrive(self, branch: str) -> BranchAt:
+        """Return the branch as it is now, by a reading of one's own.
+
+        Who comes first is served first, as by the connections of a database. Were newcomers let go all at once, as
+        after a common look, the last of those who waited for a server that stood still could be the first.
+        """
+        rounds = self._rounds.get(branch)
+        return self._records.read(branch, rounds.at if rounds else None)
 
     @contextmanager
     def joined(self) -> Iterator[None]:
