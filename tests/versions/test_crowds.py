@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -105,7 +106,7 @@ def test_who_pauses_is_woken_by_a_write_in_the_same_process() -> None:
         with lookout.joined():
             lookout.look("main")
             pausing.set()
-            lookout.pause(600)
+            lookout.pause("main", 600)
             over.set()
 
     with lookout.joined():
@@ -113,7 +114,7 @@ def test_who_pauses_is_woken_by_a_write_in_the_same_process() -> None:
         threading.Thread(target=wait, daemon=True).start()
         assert pausing.wait(30)
         assert not over.wait(0.05)
-        lookout.wake()
+        lookout.wake("main")
         assert over.wait(30)
 
 
@@ -122,8 +123,36 @@ def test_a_write_between_look_and_pause_is_not_missed() -> None:
     lookout = Lookout(BranchRecords(MemoryKeyValueStore()))
     with lookout.joined(), lookout.joined():
         lookout.look("main")
-        lookout.wake()
-        lookout.pause(600)
+        lookout.wake("main")
+        lookout.pause("main", 600)
+        lookout.look("other")
+        lookout.pause("main", 600)
+
+
+def test_a_write_of_another_branch_wakes_nobody() -> None:
+    """It would count as a look in vain, after some of which a committer builds what another is building."""
+    lookout, over = Lookout(BranchRecords(MemoryKeyValueStore())), threading.Event()
+
+    def wait() -> None:
+        with lookout.joined():
+            lookout.look("main")
+            lookout.pause("main", 600)
+            over.set()
+
+    with lookout.joined():
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        while lookout._threads < 2:
+            time.sleep(0.001)
+        for _ in range(10):
+            lookout.wake("other")
+            assert not over.wait(0.01)
+        for _ in range(3_000):  # it may not have looked yet: a write before the look wakes nobody
+            lookout.wake("main")
+            waiting.join(0.01)
+            if not waiting.is_alive():
+                break
+        assert over.is_set()
 
 
 def test_who_is_alone_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +161,7 @@ def test_who_is_alone_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracelake.versions.lookout.time.sleep", slept.append)
     lookout = Lookout(BranchRecords(MemoryKeyValueStore()))
     with lookout.joined():
-        lookout.pause(0.25)
+        lookout.pause("main", 0.25)
     assert slept == [0.25]
 
 

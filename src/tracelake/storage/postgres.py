@@ -73,8 +73,8 @@ class _Connection(psycopg.Connection[Row]):
     answered_s: float = -math.inf
     """When the server last replied, by the monotonic clock."""
 
-    @classmethod
-    def check(cls, connection: _Connection) -> None:
+    @staticmethod
+    def check(connection: _Connection) -> None:
         """Ask the server for a reply, unless it gave one a moment ago. Raises psycopg.Error where it is gone.
 
         An idle connection may have been closed; without this a write over it would have an unknown outcome.

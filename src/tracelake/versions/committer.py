@@ -124,7 +124,7 @@ class Committer:
                 branch, at, record, is_mine=lambda found: place(found, built.answers[0].request) is Place.DONE
             )
             if published:
-                self._lookout.wake()
+                self._lookout.wake(branch)
                 self._forget(branch, stale, announced, at.record)
                 break  # where it was not, more was sealed: what is built stays right
         return at
@@ -151,7 +151,7 @@ class Committer:
             branch, at, record, is_mine=lambda found: place(found, request.id) is not Place.UNKNOWN
         )
         if sealed:
-            self._lookout.wake()
+            self._lookout.wake(branch)
             self._forget(branch, stale, announced, now.record)
         return sealed, now
 
@@ -234,7 +234,7 @@ class Committer:
         for looked in range(1, most + 1):
             crowded_s = min(COMMIT_POLL_CROWDED_MAX_S, self._look_s * len(at.record.sealed))
             pause_s = min(COMMIT_POLL_MAX_S, COMMIT_POLL_FIRST_S * 2 ** min(looks + looked, 16))
-            self._lookout.pause(max(pause_s, crowded_s))
+            self._lookout.pause(branch, max(pause_s, crowded_s))
             began_s = time.monotonic()
             now = self._lookout.look(branch)
             self._look_s += (time.monotonic() - began_s - self._look_s) / 4

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,12 +36,14 @@ class Lookout:
         self._reading = threading.Condition()
         self._rounds: dict[str, _Rounds] = {}
         self._writing = threading.Condition()
-        self._writes = self._threads = 0
+        self._writes: Counter[str] = Counter()
+        self._threads = 0
         self._looked = threading.local()
+        """Per thread: the branch that it looked at last, and how often that had been written by then."""
 
     def look(self, branch: str) -> BranchAt:
         """Return the branch as it was read at a moment after the call began."""
-        self._looked.writes = self._writes
+        self._looked.at = branch, self._writes[branch]
         with self._reading:
             rounds = self._rounds.setdefault(branch, _Rounds())
             asked = rounds.begun + 1  # who asks while a reading is under way may not take it
@@ -79,17 +82,19 @@ class Lookout:
             with self._writing:
                 self._threads -= 1
 
-    def pause(self, seconds: float) -> None:
-        """Wait for so long, or until another thread has written since this one looked."""
+    def pause(self, branch: str, seconds: float) -> None:
+        """Wait for so long, or until another thread has written the branch since this one looked at it."""
         if self._threads < 2:
             time.sleep(seconds)  # nobody is there to wake us, and simulated time passes in sleep alone
             return
-        before = getattr(self._looked, "writes", -1)  # who has not looked yet need not wait
+        looked, before = getattr(self._looked, "at", ("", 0))
+        if looked != branch:
+            return  # who has not looked yet need not wait
         with self._writing:
-            self._writing.wait_for(lambda: self._writes != before, seconds)
+            self._writing.wait_for(lambda: self._writes[branch] != before, seconds)
 
-    def wake(self) -> None:
-        """Let all threads look again: a branch was written."""
+    def wake(self, branch: str) -> None:
+        """Let all threads look at a branch again: it was written."""
         with self._writing:
-            self._writes += 1
+            self._writes[branch] += 1
             self._writing.notify_all()
