@@ -69,6 +69,8 @@ def test_sigterm_ends_it_cleanly(lake_path: Path) -> None:
                 httpx.post, f"{server.url}/v1/traces", content=slowly(), headers=HEADERS, timeout=20
             )
             assert started.wait(5)
+            # What was sent before has been read when this is answered: the server knows of the request then.
+            assert httpx.get(f"{server.url}/healthz").status_code == 200
             assert server.stop() == (0, "closed\n")
             assert answer.result(5).status_code == 200
     assert [item.data for item in inbox_payloads(FileObjectStore(lake_path))] == [body]
