@@ -6,8 +6,9 @@
     python benchmarks/commit_contention.py --stores sqlite --no-peers --json
 
 A turn writes ten rows as a Parquet file, and commits it; each committer takes turn after turn until time is up, and
-its last one is waited for. *p50*, *p99* and *max* are of turns that were acknowledged, *failed* is the share of turns
-that raised. After each race history must be linear and hold each acknowledged commit exactly once.
+its last one is waited for. Its first one, before the others, is not timed. *p50*, *p99* and *max* are of turns that
+were acknowledged, *failed* is the share of turns that raised. After each race history must be linear and hold each
+acknowledged commit exactly once.
 
 - sqlite, postgres: records in a database, objects in local files; a PostgreSQL server is started for the run.
 - files: records as objects in local files, no database. s3: both in a bucket of a server on this machine, `versitygw`

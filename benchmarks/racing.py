@@ -24,6 +24,7 @@ START_MAX_S = 300.0
 OVERTIME_MAX_S = 60.0
 """What turns that are under way have to finish when time is up; then their processes are killed."""
 LEAVE_MAX_S = 10.0
+"""What all processes together have to end, once they are let go."""
 # Spawned and never forked: most clients of object stores do not survive a fork.
 spawn = multiprocessing.get_context("spawn")
 
@@ -82,9 +83,10 @@ def race(contestant: Contestant, workers: str, committers: int, seconds: float) 
         while end.n_waiting < committers and time.monotonic() < deadline:
             time.sleep(0.02)
         end.abort()  # lets them go
+        deadline = time.monotonic() + LEAVE_MAX_S
         killed = 0
         for process, group in zip(processes, groups, strict=True):
-            process.join(LEAVE_MAX_S)
+            process.join(max(0.0, deadline - time.monotonic()))
             if process.exitcode is None:
                 process.kill()
                 process.join()
@@ -97,7 +99,7 @@ def race(contestant: Contestant, workers: str, committers: int, seconds: float) 
 
 
 def wait_for_all(barrier: Barrier, processes: Sequence[SpawnProcess]) -> None:
-    """Begin, once every committer is ready; fail as soon as one never will be."""
+    """Wait until every committer is ready; fail as soon as one never will be."""
     deadline = time.monotonic() + START_MAX_S
     while barrier.n_waiting < barrier.parties - 1:
         ended = [process.name for process in processes if process.exitcode is not None]

@@ -32,11 +32,11 @@ def decoder(kind: type[KindT]) -> msgspec.json.Decoder[KindT]:
     when it meets the class first, and a second thread that meets it at that moment takes what is half there and
     crashes the process (msgspec 0.22). So here one thread builds, and the others wait.
     """
-    found = _decoders.get(kind)
-    if found is None:
+    if kind not in _decoders:
         with _building:
-            found = _decoders[kind] = msgspec.json.Decoder(kind)
-    return found
+            if kind not in _decoders:
+                _decoders[kind] = msgspec.json.Decoder(kind)
+    return _decoders[kind]
 
 
 def decode(kind: type[VersionedT], data: bytes, what: str, version: int) -> VersionedT:

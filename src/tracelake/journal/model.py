@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import msgspec
 
-from tracelake._errors import DamageError
+from tracelake.formats import decode
 
 FORMAT_VERSION: Final = 1
 CHECKSUM_MODULUS: Final = 1 << 128
@@ -59,8 +59,6 @@ class Seal(msgspec.Struct, frozen=True, tag="seal", forbid_unknown_fields=True):
 
 Record: TypeAlias = Step | Seal
 
-_decoder = msgspec.json.Decoder(Step | Seal)
-
 
 def to_bytes(record: Record) -> bytes:
     """Encode a record as JSON."""
@@ -69,17 +67,7 @@ def to_bytes(record: Record) -> bytes:
 
 def from_bytes(data: bytes, where: str) -> Record:
     """Decode a record. Raises DamageError for one that is torn or of another format (J12)."""
-    try:
-        record: Record = _decoder.decode(data)
-    except msgspec.MsgspecError as error:
-        raise DamageError(
-            f"journal record {where} cannot be read: {error}. Restore it from a backup."
-        ) from error
-    if record.version != FORMAT_VERSION:
-        raise DamageError(
-            f"journal record {where} has format {record.version}; this release reads {FORMAT_VERSION}."
-        )
-    return record
+    return decode(cast("type[Record]", Record), data, f"journal record {where}", FORMAT_VERSION)
 
 
 def add_checksums(*parts: str) -> str:
