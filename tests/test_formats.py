@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import subprocess
 import sys
 
 import msgspec
 import pytest
 
-from tests.test_tidy import NAMES, tree
+from tests.altered import sealed
+from tests.test_tidy import NAMES, SOURCE, tree
 from tracelake._errors import DamageError
-from tracelake.formats import decode, decoder
+from tracelake.formats import decode, decoder, encode
 
 MEET = """
 import sys, threading
@@ -70,10 +72,53 @@ def test_no_record_is_read_in_another_way() -> None:
 
 
 def test_what_is_wrong_is_said() -> None:
-    """A whole record is returned; a torn one, and one of another format, are named."""
-    assert decode(Thing, b'{"name":"a"}', "thing a", 3) == Thing("a")
+    """A whole record is returned; a torn one, one of another format, and one that is something else are named."""
+    assert decode(Thing, encode(Thing("a")), "thing a", 3) == Thing("a")
     assert decoder(Thing) is decoder(Thing)
-    with pytest.raises(DamageError, match=r"thing a cannot be read: .* Restore it from a backup\."):
-        decode(Thing, b'{"name":', "thing a", 3)
+    unreadable = (
+        b"",
+        b'{"name":',
+        b'{"name":"a","version":3}',
+        sealed(b'{"name":7,"version":3}'),
+        sealed(b'{"name":"\xff","version":3}'),
+        sealed(b'{"name":"a"}'),
+        sealed(b'{"name":"a","version":3,"x":' + b"[" * 9_999 + b"]" * 9_999 + b"}"),
+    )
+    for data in unreadable:
+        with pytest.raises(DamageError, match=r"thing a cannot be read: .* Restore it from a backup\."):
+            decode(Thing, data, "thing a", 3)
     with pytest.raises(DamageError, match="thing a has format 4; this release reads 3"):
-        decode(Thing, b'{"name":"a","version":4}', "thing a", 3)
+        decode(Thing, sealed(b'{"version":4,"of":"a later release"}'), "thing a", 3)
+
+
+def test_every_flip_of_every_byte_is_damage() -> None:
+    """Whichever bit of a record is flipped, wherever it is cut, and whatever is put behind it, it is named."""
+    data = encode(Thing("grün"))
+    for at, bit in itertools.product(range(len(data)), range(8)):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << bit
+        with pytest.raises(DamageError, match="thing a cannot be read"):
+            decode(Thing, bytes(flipped), "thing a", 3)
+    for other in (
+        *(data[:end] for end in range(len(data))),
+        data + b" ",
+        data + b"\n",
+        b" " + data,
+        data * 2,
+    ):
+        with pytest.raises(DamageError, match="thing a cannot be read"):
+            decode(Thing, other, "thing a", 3)
+
+
+def test_all_records_are_written_and_read_in_one_way() -> None:
+    """No module that writes records encodes them itself: what it writes would have no checksum.
+
+    The others write no records: bodies of HTTP, attributes of spans, lines of exports, files inside of a pack.
+    """
+    own = {
+        *("server/api.py", "otlp/values.py", "otlp/encode.py", "datasets/export.py", "search/pack.py"),
+        "formats.py",
+    }
+    assert {name for name in NAMES if "msgspec.json.encode" in (SOURCE / name).read_text("utf-8")} == own
+    bodies = {"server/versions_api.py", "search/pack.py", "formats.py"}
+    assert {name for name in NAMES if "decoder(" in (SOURCE / name).read_text("utf-8")} == bodies

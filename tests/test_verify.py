@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import tracelake
+from tests.altered import altered, sealed
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import DamageError, Finding
 from tracelake.pipeline.executors import InProcess
@@ -84,11 +85,10 @@ def read_record(root: Path, partition: str, key: str) -> bytes:
 
 
 def overwrite(root: Path, partition: str, key: str, old: bytes, new: bytes) -> None:
-    """Replace bytes in one record."""
-    value = read_record(root, partition, key)
-    assert old in value
+    """Replace bytes in one record, and its checksum."""
+    value = altered(read_record(root, partition, key), old, new)
     change = "update records set value = ? where partition = ? and key = ?"
-    records(root, change, value.replace(old, new, 1), scoped(root, partition), key.encode())
+    records(root, change, value, scoped(root, partition), key.encode())
 
 
 def first(root: Path, pattern: str) -> str:
@@ -123,13 +123,7 @@ def test_a_damaged_object_is_named(root: Path, pattern: str, what: str, damage: 
     path = first(root, pattern)
     file = root / path
     if damage == "flip":
-        # A manifest has no checksum of its own: the flip must be where it says something.
-        flip(
-            file,
-            file.read_bytes().index(b'"sha256":"') / file.stat().st_size + 0.04
-            if what == "manifest"
-            else 0.5,
-        )
+        flip(file)
     elif damage == "remove":
         file.unlink()
     else:
@@ -190,7 +184,10 @@ def test_a_batch_that_the_state_forgot_is_named(root: Path) -> None:
     """A state without one of its batches contradicts the commit of that transaction."""
     state = json.loads(read_record(root, *SPANS_STATE))
     del state["batches"][1]
-    overwrite(root, *SPANS_STATE, read_record(root, *SPANS_STATE), json.dumps(state).encode())
+    del state["xxh3"]
+    change = "update records set value = ? where partition = ? and key = ?"
+    value = sealed(json.dumps(state).encode())
+    records(root, change, value, scoped(root, SPANS_STATE[0]), SPANS_STATE[1].encode())
     assert ("missing", "batch", "transaction 1") in findings(root)
 
 

@@ -1,4 +1,8 @@
-"""Records as JSON: read one, or say what is wrong with it."""
+"""Records as JSON with a checksum: write one, read one, or say what is wrong with it.
+
+All that a lake keeps as JSON, in either store, is written by `encode` and read by `decode`. The last field of a
+record, `xxh3`, is the 128-bit XXH3 of all bytes before it: a record is read as it was written, or it is damaged.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,14 @@ import threading
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
+import xxhash
 
 from tracelake._errors import DamageError
 
+MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What reading JSON as a type may raise: a text that is no UTF-8 is no error of msgspec's own."""
+_FIELD: Final = b',"xxh3":"%s"}'
+_FIELD_BYTES: Final = len(_FIELD) - len(b"%s") + 32
 _building: Final = threading.Lock()
 _decoders: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
@@ -19,6 +28,10 @@ class Versioned(Protocol):
     @property
     def version(self) -> int:
         """The number of the format."""
+
+
+class _Format(msgspec.Struct):
+    version: int
 
 
 KindT = TypeVar("KindT")
@@ -39,15 +52,35 @@ def decoder(kind: type[KindT]) -> msgspec.json.Decoder[KindT]:
     return _decoders[kind]
 
 
+def encode(record: Versioned) -> bytes:
+    """Return a record as JSON with its checksum: the same record always gives the same bytes."""
+    data = msgspec.json.encode(record, order="deterministic")
+    return data[:-1] + _checksum(data[:-1])
+
+
+def is_whole(data: bytes) -> bool:
+    """Tell whether these are the bytes of a record of any kind, all of them, as they were written."""
+    return len(data) > _FIELD_BYTES and data[-_FIELD_BYTES:] == _checksum(data[:-_FIELD_BYTES])
+
+
 def decode(kind: type[VersionedT], data: bytes, what: str, version: int) -> VersionedT:
     """Read a record of this format.
 
-    Raises DamageError, naming the record as `what`, for one that is torn or of another format.
+    Raises DamageError, naming the record as `what`, for one that is torn, altered or of another format.
     """
+    if not is_whole(data):
+        raise DamageError(
+            f"{what} cannot be read: its checksum does not fit its {len(data)} bytes. Restore it from a backup."
+        )
+    plain = data[:-_FIELD_BYTES] + b"}"
     try:
-        record = decoder(kind).decode(data)
-    except msgspec.MsgspecError as error:
+        found = decoder(_Format).decode(plain).version
+        if found == version:
+            return decoder(kind).decode(plain)
+    except MALFORMED as error:
         raise DamageError(f"{what} cannot be read: {error}. Restore it from a backup.") from error
-    if record.version != version:
-        raise DamageError(f"{what} has format {record.version}; this release reads {version}.")
-    return record
+    raise DamageError(f"{what} has format {found}; this release reads {version}.")
+
+
+def _checksum(data: bytes) -> bytes:
+    return _FIELD % xxhash.xxh3_128_hexdigest(data).encode()

@@ -29,7 +29,7 @@ from tracelake._errors import (
     StorageError,
     UsageError,
 )
-from tracelake.formats import decoder
+from tracelake.formats import decode, encode
 from tracelake.storage import (
     KeyValueStore,
     ObjectStore,
@@ -67,8 +67,12 @@ class LakeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int = FORMAT_VERSION
 
 
-class _Format(msgspec.Struct):
-    version: int
+class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the metadata store says of a lake: where it was when it was made."""
+
+    lake: str
+    created_at: str
+    version: int = FORMAT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +105,9 @@ def make_lake(place: str, metadata: str | None, buckets: int) -> None:
     objects = open_objects(url)
     key_value = _open_records(metadata, url)
     try:
-        entry = msgspec.json.encode({"format": 1, "lake": url, "created_at": config.created_at})
+        entry = encode(_Known(url, config.created_at))
         version = key_value.set(LAKES, config.id, entry)  # nobody else has this id
-        if not objects.create(CONFIG, msgspec.json.format(msgspec.json.encode(config), indent=2)):
+        if not objects.create(CONFIG, encode(config)):
             with suppress(StorageError):  # it leads nowhere, and harms nobody
                 key_value.delete_if(LAKES, config.id, version)
             raise _exists(url)
@@ -124,7 +128,7 @@ def open_lake(place: str, metadata: str | None) -> Stores:
     if _may_be_there(named, url):
         key_value = _open_records(named, url)
         try:
-            known = key_value.get(LAKES, config.id) is not None
+            known = _is_known(key_value, config.id)
         except BaseException:
             key_value.close()
             raise
@@ -264,15 +268,15 @@ def _read_config(objects: ObjectStore) -> LakeConfig:
         data = objects.get(CONFIG)
     except NotFoundError:
         raise _absent(objects.url) from None
-    try:
-        version = decoder(_Format).decode(data).version
-        if version != FORMAT_VERSION:
-            raise DamageError(f"the lake has format {version}; this release reads {FORMAT_VERSION}.")
-        return decoder(LakeConfig).decode(data)
-    except msgspec.MsgspecError as error:
-        raise DamageError(
-            f"{shown(objects.url)}/{CONFIG} cannot be read: {error}. Restore it from a backup."
-        ) from error
+    return decode(LakeConfig, data, f"{shown(objects.url)}/{CONFIG}", FORMAT_VERSION)
+
+
+def _is_known(key_value: KeyValueStore, lake_id: str) -> bool:
+    """Tell whether a metadata store has the records of a lake. Raises DamageError where it cannot say."""
+    entry = key_value.get(LAKES, lake_id)
+    if entry is not None:
+        decode(_Known, entry.value, f"the record of lake {lake_id}", FORMAT_VERSION)
+    return entry is not None
 
 
 def _absent(url: str) -> LakeNotFoundError:

@@ -8,11 +8,11 @@ import shutil
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 import tracelake
 from tests.cli.conftest import RunCli
+from tracelake.formats import encode
 from tracelake.replicas.model import Replica
 
 A_SPAN = {"traceId": "a" * 32, "spanId": "b" * 16, "name": "s", "startTimeUnixNano": "1"}
@@ -194,7 +194,7 @@ def test_replicas_are_shown_with_what_is_wrong(cli: RunCli) -> None:
             ),
             Replica(name="c", instance="3", host="h", pid=3, started_s=0, heartbeat_s=now - 99, moved_s=0),
         ):  # fmt: skip
-            lake._key_value.set("replicas", record.name, msgspec.json.encode(record))
+            lake._key_value.set("replicas", record.name, encode(record))
     tables, status = cli("tables"), cli("pipeline", "status")
     assert (tables.code, status.code) == (0, 1)
     for out in (tables.out, status.out):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.altered import sealed
 from tests.search.lab import BUILD, INDEX, HookedStore, finalize_build, paths, span, stage, table
 from tracelake._errors import DamageError, StorageError, UsageError
 from tracelake.search import fields
@@ -300,7 +301,7 @@ def test_a_marker_of_a_later_format_is_never_replaced() -> None:
     """JSON that is no manifest of ours is an error, for another version may read it."""
     objects = MemoryObjectStore()
     stage(objects, RANGES)
-    later = b'{"format_version":2}'
+    later = sealed(b'{"version":2}')
     objects.put(MARKER, later)
     with pytest.raises(DamageError, match=MARKER):
         finalize_build(objects, SIZE)

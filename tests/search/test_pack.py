@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import tantivy
 
+from tests.altered import altered
 from tests.search.lab import HookedStore, index_of, span, table
 from tracelake._errors import DamageError, UsageError
 from tracelake.search import fields
@@ -123,8 +124,10 @@ def test_verify_tells_missing_from_damaged_and_counts_documents() -> None:
     objects.delete(first.path)
     objects.put(second.path, objects.get(second.path) + b"x")
     miscounted = Manifest.from_json(
-        manifest.to_json().replace(
-            f'"{third.path}","documents":2'.encode(), f'"{third.path}","documents":3'.encode()
+        altered(
+            manifest.to_json(),
+            f'"{third.path}","documents":2'.encode(),
+            f'"{third.path}","documents":3'.encode(),
         ),
         "m",
     )

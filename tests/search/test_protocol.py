@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.altered import altered
 from tracelake._errors import DamageError, UsageError
 from tracelake.search.model import Manifest, Receipt, manifest_path, part_path
 from tracelake.search.protocol import assemble, choose
@@ -140,28 +141,26 @@ def test_records_read_back_as_they_were_written() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b'"format_version":1', b'"format_version":2'),
+        (b'"version":1', b'"version":2'),
         (b'"ordinal":1', b'"ordinal":2'),
         (b'"documents":1', b'"documents":0'),
         (b'"upper":1', b'"upper":-1'),
         (b'"upper":1', b'"upper":1,"surprise":0'),
         (b'"lo":0', b'"lo":"0"'),
         (b"parts/0", b"parts/1"),
-        (b"{", b""),
+        (b"{", b"["),
     ],
 )
 def test_an_altered_manifest_is_refused_by_name(old: bytes, new: bytes) -> None:
     """What cannot be a manifest of this format is damage, and the error names the object."""
     manifest = assemble("spans", "b", 1, [receipt(0, 4), receipt(4, 8)], None)
-    data = manifest.to_json()
-    assert old in data
-    with pytest.raises(DamageError, match="some/path is not a manifest of format 1"):
-        Manifest.from_json(data.replace(old, new, 1), "some/path")
+    with pytest.raises(DamageError, match=r"manifest some/path (cannot be read|has format 2)"):
+        Manifest.from_json(altered(manifest.to_json(), old, new), "some/path")
 
 
 def test_a_receipt_that_contradicts_itself_is_refused() -> None:
     """A receipt says the same of its part in every field, and its range is not empty."""
     data = receipt(0, 8).to_json()
     for old, new in ((b'"documents":1', b'"documents":0'), (b'"hi":8', b'"hi":0')):
-        with pytest.raises(DamageError, match="not a receipt"):
-            Receipt.from_json(data.replace(old, new), "r")
+        with pytest.raises(DamageError, match="receipt r cannot be read"):
+            Receipt.from_json(altered(data, old, new), "r")

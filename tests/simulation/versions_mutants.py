@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from tests.simulation.mutants import LOST, NONE, Mutant
 from tests.simulation.versions import RepositoryScenario
+from tracelake.formats import encode
 from tracelake.storage import Done, Indeterminate, settle
 from tracelake.testing import Faults
-from tracelake.versions.branches import BRANCHES, BranchAt, BranchRecords
+from tracelake.versions.branches import BRANCHES, BranchAt, BranchRecords, _Staged
 from tracelake.versions.build import build
 from tracelake.versions.committer import Committer
 from tracelake.versions.model import (
@@ -212,7 +212,7 @@ def stage_once(self: Staging, branch: str, entries: Mapping[str, Reference | Non
 
 def stage_blindly(self: BranchRecords, token: str, path: str, named: Reference | None) -> None:
     """An entry is staged unconditionally, and may land late."""
-    self._key_value.set(f"staged/{token}", path, msgspec.json.encode({"named": named}))
+    self._key_value.set(f"staged/{token}", path, encode(_Staged(named)))
 
 
 def read_once(self: Staging, branch: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from tracelake._errors import LimitError, UsageError
-from tracelake.formats import decode
+from tracelake.formats import decode, encode
 from tracelake.limits import DATASET_NOTES_MAX_CHARS
 from tracelake.storage.names import encode_text
 from tracelake.versions.ranges import below
@@ -68,7 +68,7 @@ RecordT = TypeVar("RecordT", DatasetSpec, Example)
 
 def to_bytes(record: DatasetSpec | Example) -> bytes:
     """Encode as JSON: the same record always gives the same bytes."""
-    return msgspec.json.encode(record, order="deterministic")
+    return encode(record)
 
 
 def from_bytes(kind: type[RecordT], data: bytes, what: str) -> RecordT:

@@ -10,9 +10,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from tracelake.formats import decoder
-from tracelake.journal.model import ReadRange
+from tracelake.formats import decode, encode
+from tracelake.journal.model import FORMAT_VERSION, ReadRange
 from tracelake.storage import KeyValueStore
+
+
+class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    taken: ReadRange
+    version: int = FORMAT_VERSION
 
 
 class KnownInputs:
@@ -24,9 +29,8 @@ class KnownInputs:
 
     def remember(self, taken: ReadRange) -> None:
         """Note an input of a committed transaction; again is fine."""
-        self._store.set(
-            self._partition, f"{taken.size_bytes:016x}-{taken.sha256}", msgspec.json.encode(taken)
-        )
+        key = f"{taken.size_bytes:016x}-{taken.sha256}"
+        self._store.set(self._partition, key, encode(_Known(taken)))
 
     def find(self, size_bytes: int, sha256: Callable[[], str]) -> ReadRange | None:
         """Return how an input of this size and checksum was read before, or None.
@@ -37,4 +41,6 @@ class KnownInputs:
         if not self._store.scan(self._partition, prefix, prefix + "~", limit=1):
             return None
         entry = self._store.get(self._partition, prefix + sha256())
-        return decoder(ReadRange).decode(entry.value) if entry else None
+        if entry is None:
+            return None
+        return decode(_Known, entry.value, f"the known input {entry.key}", FORMAT_VERSION).taken

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias, cast
 
 import msgspec
 
-from tracelake.formats import decode
+from tracelake.formats import decode, encode
 
 FORMAT_VERSION: Final = 1
 CHECKSUM_MODULUS: Final = 1 << 128
@@ -62,7 +62,7 @@ Record: TypeAlias = Step | Seal
 
 def to_bytes(record: Record) -> bytes:
     """Encode a record as JSON."""
-    return msgspec.json.encode(record)
+    return encode(record)
 
 
 def from_bytes(data: bytes, where: str) -> Record:

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from threading import Event, Thread
 from typing import Final
 
-import msgspec
-
-from tracelake.formats import decoder
+from tracelake._errors import DamageError
+from tracelake.formats import decode, encode
 from tracelake.limits import REPLICA_FORGOTTEN_S, REPLICA_HEARTBEAT_S
 from tracelake.replicas.account import Account
 from tracelake.replicas.model import FORMAT_VERSION, Replica
@@ -33,10 +32,9 @@ def _decode(entry: Entry | None) -> Replica | None:
     if entry is None:
         return None
     try:
-        replica = decoder(Replica).decode(entry.value)
-    except msgspec.MsgspecError:
+        return decode(Replica, entry.value, f"the record of replica {entry.key}", FORMAT_VERSION)
+    except DamageError:
         return None  # nothing rests on it, so it is no damage that needs mending
-    return replica if replica.version == FORMAT_VERSION else None
 
 
 class Heartbeat:
@@ -82,7 +80,7 @@ class Heartbeat:
     def beat(self) -> None:
         """Write the record once, and find out whether somebody else writes it too."""
         for _ in range(2):
-            value = msgspec.json.encode(self._account.record())
+            value = encode(self._account.record())
             expected = ABSENT if self._version is None else self._version
             outcome = self._store.set_if(PARTITION, self._account.name, value, expected)
             if isinstance(outcome, Done):

@@ -8,9 +8,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
-import msgspec
-
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
+from tracelake.formats import is_whole
 from tracelake.search import fields
 from tracelake.search.model import Manifest, Receipt, manifest_path, part_path, staging_prefix
 from tracelake.search.protocol import assemble, choose
@@ -79,24 +78,15 @@ def clean_staging(objects: ObjectStore, index: str, build: str) -> None:
 
 
 def _published(objects: ObjectStore, path: str) -> Manifest | None:
-    """Return the manifest at the path, None where there is none. An empty or torn one is none."""
+    """Return the manifest at the path, None where there is none. An empty or torn one is none.
+
+    A whole manifest of a later format is refused with an error instead of being replaced.
+    """
     try:
         data = objects.get(path)
     except NotFoundError:
         return None
-    return None if _torn(data) else Manifest.from_json(data, path)
-
-
-def _torn(data: bytes) -> bool:
-    """True iff the data is not JSON: no beginning of a JSON object is. JSON that is no manifest is not torn.
-
-    So a manifest of a later format is refused with an error instead of being replaced.
-    """
-    try:
-        msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        return True
-    return False
+    return Manifest.from_json(data, path) if is_whole(data) else None
 
 
 def _check_settings(index: str, parent: Manifest | None) -> None:

@@ -12,8 +12,7 @@ from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
-from tracelake._errors import DamageError
-from tracelake.formats import decoder
+from tracelake.formats import decode, encode
 
 FORMAT_VERSION: Final = 1
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
@@ -45,24 +44,18 @@ def manifest_path(index: str, build: str) -> str:
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format_version: Literal[1] = FORMAT_VERSION
+    version: int = FORMAT_VERSION
 
     def to_json(self) -> bytes:
         """Return the record as JSON; equal records give equal bytes."""
-        return msgspec.json.encode(self)
+        return encode(self)
 
 
 _AnyRecord = TypeVar("_AnyRecord", bound=_Record)
 
 
 def _decode(kind: type[_AnyRecord], data: bytes, path: str) -> _AnyRecord:
-    try:
-        return decoder(kind).decode(data)
-    except msgspec.MsgspecError as error:
-        raise DamageError(
-            f"{path} is not a {kind.__name__.lower()} of format {FORMAT_VERSION}: {error}; "
-            "restore it, or use the version of Tracelake that wrote it"
-        ) from error
+    return decode(kind, data, f"{kind.__name__.lower()} {path}", FORMAT_VERSION)
 
 
 class Receipt(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from tracelake import limits
 from tracelake._errors import ConflictError, DecodeError
-from tracelake.formats import decoder
+from tracelake.formats import MALFORMED, decoder
 from tracelake.server.api import json_response
 from tracelake.server.body import Budget, read_body
 from tracelake.server.otlp import UnsupportedError
@@ -85,7 +85,7 @@ def _body(kind: type[BodyT]) -> Callable[[Request], Awaitable[BodyT]]:
             data = await read_body(request, share, limits.COMMIT_REQUEST_MAX_BYTES)
         try:
             return decoder(kind).decode(data)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise DecodeError(f"the body cannot be taken: {error}") from error
 
     return read

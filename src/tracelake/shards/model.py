@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from tracelake.formats import decode
+from tracelake.formats import decode, encode
 from tracelake.shards.statistics import Ranges
 
 FORMAT_VERSION: Final = 1
@@ -142,7 +142,7 @@ RecordT = TypeVar("RecordT", ShardState, Batch, Beginning, LeaseRecord)
 
 def to_bytes(record: ShardState | Batch | Beginning | LeaseRecord) -> bytes:
     """Encode as JSON."""
-    return msgspec.json.encode(record)
+    return encode(record)
 
 
 def from_bytes(kind: type[RecordT], data: bytes, what: str) -> RecordT:

@@ -4,7 +4,8 @@
 names of 1,024 bytes and file systems of 255, so of a long key only the beginning is spelled out, and a
 hash stands for the rest. Keys with the same long beginning are put in order by their bodies.
 
-**Bodies** begin with one line of JSON that says whose they are and carries the write id, then the value.
+**Bodies** begin with one record that says whose they are and carries the write id and the checksum of the value,
+then a newline and the value.
 The write id also makes each body different, for some servers' e-tags are hashes of the content.
 A deleted record is a body that says so: no object store can delete on a condition.
 """
@@ -14,23 +15,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, islice
+from typing import Final
 
 import msgspec
+import xxhash
 
-from tracelake import limits
+from tracelake import formats, limits
 from tracelake._errors import DamageError
-from tracelake.formats import decoder
 from tracelake.storage.names import check_scan_limit, encode_key, encode_text
 from tracelake.storage.ports import Entry, Version
 
+_FORMAT: Final = 1
 
-class _Header(msgspec.Struct, frozen=True):
-    format: int
+
+class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition: str
     key: str
-    version: Version
+    write: Version
     deleted: bool
-    value_bytes: int
+    value_xxh3: str
+    version: int = _FORMAT
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -47,23 +51,17 @@ class Record(msgspec.Struct, frozen=True):
 
 def encode(partition: str, key: str, value: bytes | None, version: Version) -> bytes:
     """Return the body for one write; a value of None is a deletion."""
-    header = _Header(1, partition, key, version, value is None, len(value or b""))
-    return msgspec.json.encode(header) + b"\n" + (value or b"")
+    header = _Header(partition, key, version, value is None, xxhash.xxh3_128_hexdigest(value or b""))
+    return formats.encode(header) + b"\n" + (value or b"")
 
 
 def decode(path: str, body: bytes) -> Record:
     """Return what a body says. Raises DamageError where it is no whole record."""
     line, _, value = body.partition(b"\n")
-    try:
-        header = decoder(_Header).decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DamageError(f"{path} holds no record ({error}); restore it from a backup") from error
-    if header.format != 1 or len(value) != header.value_bytes:
-        raise DamageError(
-            f"{path} has format {header.format} and {len(value)} bytes of {header.value_bytes}; use the "
-            "release that wrote it, or restore it from a backup"
-        )
-    return Record(Entry(header.key, value, header.version), header.deleted)
+    header = formats.decode(_Header, line, f"record {path}", _FORMAT)
+    if header.value_xxh3 != xxhash.xxh3_128_hexdigest(value):
+        raise DamageError(f"{path} is not what was written: its value is another. Restore it from a backup.")
+    return Record(Entry(header.key, value, header.write), header.deleted)
 
 
 def partition_path(partition: str) -> str:

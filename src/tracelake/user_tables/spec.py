@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from tracelake._errors import NotFoundError, TableNotFoundError, UsageError
-from tracelake.formats import decode
+from tracelake.formats import decode, encode
 from tracelake.predicates import Layout
 from tracelake.storage import ObjectStore
 
@@ -91,7 +91,7 @@ def create_spec(objects: ObjectStore, spec: TableSpec) -> TableSpec:
 
     Raises UsageError where there is another of the same name.
     """
-    if objects.create(_path(spec.name), msgspec.json.encode(spec)):
+    if objects.create(_path(spec.name), encode(spec)):
         return spec
     there = read_spec(objects, spec.name)
     if not there.schema.equals(spec.schema) or there.key != spec.key:

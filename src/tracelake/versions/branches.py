@@ -10,11 +10,12 @@ from typing import Final
 
 import msgspec
 
-from tracelake._errors import DamageError, LimitError, StorageError
-from tracelake.formats import decoder
+from tracelake._errors import LimitError, StorageError
+from tracelake.formats import decode, encode
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
 from tracelake.versions.model import (
+    FORMAT_VERSION,
     Announcement,
     Answer,
     Branch,
@@ -198,7 +199,7 @@ class BranchRecords:
 
         Conditionally, so that an earlier write whose reply was lost cannot land late, on top of this one.
         """
-        value = msgspec.json.encode(_Staged(named))
+        value = encode(_Staged(named))
         expected: Expected = ABSENT
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             outcome = self._key_value.set_if(_staged(token), path, value, expected)
@@ -223,15 +224,13 @@ class BranchRecords:
             self._key_value.delete_if(_staged(token), entry.key, entry.version)
 
 
-class _Staged(msgspec.Struct, frozen=True):
+class _Staged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     named: Reference | None
+    version: int = FORMAT_VERSION
 
 
 def _staged_entry(entry: Entry) -> Reference | None:
-    try:
-        return decoder(_Staged).decode(entry.value).named
-    except msgspec.MsgspecError as error:
-        raise DamageError(f"the staged entry {entry.key} cannot be read: {error}") from error
+    return decode(_Staged, entry.value, f"the staged entry {entry.key}", FORMAT_VERSION).named
 
 
 def _branch_at(branch: str, entry: Entry | None) -> BranchAt:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from tracelake.formats import decode
+from tracelake.formats import decode, encode
 
 FORMAT_VERSION: Final = 2
 TRANSACTION: Final = "transaction"
@@ -230,7 +230,7 @@ RecordT = TypeVar("RecordT", Range, Metarange, Commit, ChangeSet, Branch, Tag, E
 
 def to_bytes(record: Record) -> bytes:
     """Encode as JSON: the same record always gives the same bytes."""
-    return msgspec.json.encode(record, order="deterministic")
+    return encode(record)
 
 
 def content_id(data: bytes) -> str:
