@@ -52,6 +52,20 @@ def fail_at(wanted: str) -> Callable[[str, str], None]:
     return hook
 
 
+Alter = Callable[[bytes], bytes]
+
+
+def shorten(data: bytes) -> bytes:
+    """Return it without its last byte."""
+    return data[:-1]
+
+
+def flip_one_bit(data: bytes) -> bytes:
+    """Return it with one bit in the middle flipped: no size changes."""
+    place = len(data) // 2
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
 def check_complete(objects: ObjectStore, manifest: Manifest, size: int = SIZE) -> None:
     """Every bucket is in the manifest once, its parts are whole, and the marker says the same."""
     covered = [bucket for part in manifest.parts for bucket in range(part.lo, part.hi)]
@@ -91,7 +105,7 @@ def test_f3_partial_canonical_files_are_repaired_from_staging() -> None:
     assert all("/staging/" in path for path in deleted)
 
 
-@pytest.mark.parametrize("operation", ["create", "copy", "head"])
+@pytest.mark.parametrize("operation", ["create", "put", "get"])
 def test_f4_a_failing_store_keeps_the_staging(operation: str) -> None:
     """F4: when the marker, or anything before it, cannot be written, a retry still has all it needs."""
     objects = MemoryObjectStore()
@@ -157,15 +171,33 @@ def test_f8_a_receipt_without_its_part_stops_it() -> None:
     check_complete(objects, finalize_build(objects, SIZE))
 
 
-def test_a_staged_part_of_the_wrong_size_stops_it() -> None:
-    """A part that is shorter than its receipt says is named, and there is no marker."""
+@pytest.mark.parametrize("alter", [shorten, flip_one_bit])
+def test_a_damaged_staged_part_stops_it_and_another_attempt_mends_it(alter: Alter) -> None:
+    """A part that is not what its receipt says is named, nothing of it is published, and all staging stays."""
     objects = MemoryObjectStore()
     path = stage(objects, RANGES)[0].path
     assert path is not None
-    objects.put(path, objects.get(path)[:-1])
-    with pytest.raises(DamageError, match=path):
+    objects.put(path, alter(objects.get(path)))
+    before = paths(objects, "staging")
+    with pytest.raises(DamageError, match=f"{path} is damaged"):
         finalize_build(objects, SIZE)
     assert paths(objects, "manifests") == []
+    assert paths(objects, "staging") == before
+    # Whatever the names of attempts are: the damaged one comes first in their order.
+    stage(objects, RANGES[:1], attempt="second")
+    check_complete(objects, finalize_build(objects, SIZE))
+
+
+def test_a_damaged_part_does_not_stop_a_twin_of_other_ranges() -> None:
+    """A speculative twin that was cut otherwise serves for the ranges of a damaged part."""
+    objects = MemoryObjectStore()
+    stage(objects, [(0, 4), (4, 8)], attempt="twin")
+    path = stage(objects, [(0, 8)])[0].path
+    assert path is not None
+    objects.put(path, flip_one_bit(objects.get(path)))
+    manifest = finalize_build(objects, SIZE)
+    check_complete(objects, manifest)
+    assert [(part.lo, part.hi) for part in manifest.parts] == [(0, 4), (4, 8)]
 
 
 def test_f9_a_missing_range_is_named_and_can_be_built() -> None:

@@ -145,6 +145,8 @@ class JournalScenario(Scenario):
 
 
 INDEX, BUILD, BUCKETS = "spans", "b0", 2
+DAMAGED = "0"
+"""The attempt whose part is not what its receipt says; it comes before all others."""
 
 
 class IndexScenario(Scenario):
@@ -160,8 +162,8 @@ class IndexScenario(Scenario):
         return [*finalizers, Actor("worker", self.stage)] if self._with_worker else finalizers
 
     def prepare(self, run: Run) -> None:
-        """Stage both buckets, the first by two attempts."""
-        for bucket, attempt in ((0, "a"), (0, "b"), (1, "b")):
+        """Stage both buckets, the first by two attempts and one whose part is damaged."""
+        for bucket, attempt in ((0, DAMAGED), (0, "a"), (0, "b"), (1, "b")):
             _stage(run.direct_objects, bucket, attempt)
 
     def stage(self, process: Process) -> None:
@@ -203,7 +205,7 @@ def _content(bucket: int, attempt: str) -> bytes:
 def _stage(objects: ObjectStore, bucket: int, attempt: str) -> None:
     receipt, path = receipt_of(bucket, attempt)
     assert receipt.path is not None
-    objects.put(receipt.path, _content(bucket, attempt))
+    objects.put(receipt.path, b"altered" if attempt == DAMAGED else _content(bucket, attempt))
     objects.put(path, receipt.to_json())
 
 

@@ -6,7 +6,7 @@ The manifest is the marker and the commit point (PROTOCOLS §6). Canonical names
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import hashlib
 
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
 from tracelake.formats import is_whole
@@ -30,7 +30,7 @@ def finalize(
         parent: The index as it was before, or None for the first build.
 
     Raises:
-        DamageError: A range is missing (F9), or a receipt names a part that is not there (F8).
+        DamageError: A range is missing (F9), or no part of it is there whole (F8); names it.
         UsageError: The parts or the parent were built with other settings (F12).
         StorageError: The store failed; everything staged is kept, finalize again (F4, F13).
     """
@@ -40,9 +40,8 @@ def finalize(
     if manifest is None:
         try:
             _check_settings(index, parent)
-            chosen = choose(build, _receipts(objects, index, build), input_size, fields.FINGERPRINT)
+            chosen = _write_parts(objects, index, build, input_size)
             draft = assemble(index, build, upper, chosen, parent)
-            _write_parts(objects, index, chosen)
         except (DamageError, UsageError):
             # F11: we saw no marker; another finalizer wrote it and cleaned the staging that we then read.
             # Parts vanish from staging only after the marker is there, so looking once more settles it.
@@ -116,27 +115,57 @@ def _receipts(objects: ObjectStore, index: str, build: str) -> list[Receipt]:
     return receipts
 
 
-def _write_parts(objects: ObjectStore, index: str, chosen: Iterable[Receipt]) -> None:
-    for receipt in chosen:
-        if receipt.path is not None and receipt.sha256 is not None:
-            _copy_part(objects, receipt, receipt.path, part_path(index, receipt.sha256))
+def _write_parts(objects: ObjectStore, index: str, build: str, size: int) -> list[Receipt]:
+    """Write the canonical objects of a cover whose parts are all whole, and return its receipts.
+
+    A staged part that is gone or altered is left out; another attempt at its range may be whole. Where none is, the
+    first such part is named (F8).
+    """
+    receipts = _receipts(objects, index, build)
+    written: set[Receipt] = set()
+    damage: DamageError | None = None
+    while True:
+        try:
+            chosen = choose(build, receipts, size, fields.FINGERPRINT)
+        except (DamageError, UsageError):
+            if damage is not None:
+                raise damage from None
+            raise
+        todo = [receipt for receipt in chosen if receipt not in written]
+        if not todo:
+            return chosen
+        for receipt in todo:
+            try:
+                _write_part(objects, index, receipt)
+                written.add(receipt)
+            except DamageError as error:
+                damage = damage or error
+                receipts.remove(receipt)
+                break
 
 
-def _copy_part(objects: ObjectStore, receipt: Receipt, staged: str, canonical: str) -> None:
-    """Write the canonical object whatever is there: the same bytes, or what a crash left of them (F3)."""
+def _write_part(objects: ObjectStore, index: str, receipt: Receipt) -> None:
+    """Write the canonical object whatever is there: the same bytes, or what a crash left of them (F3).
+
+    What is written is what was compared with the checksum, so the bytes go through this process.
+    """
+    if receipt.path is None or receipt.sha256 is None:
+        return
+    whose = f"the receipt of [{receipt.lo}, {receipt.hi}) attempt {receipt.attempt}"
     try:
-        objects.copy(staged, canonical)
+        data = objects.get(receipt.path)
     except NotFoundError as error:
         raise DamageError(
-            f"the receipt of [{receipt.lo}, {receipt.hi}) attempt {receipt.attempt} names the part {staged}, "
-            "which is not there; run that range of the build again, then finalize"
+            f"{whose} names the part {receipt.path}, which is not there; run that range of the build again, "
+            "then finalize"
         ) from error
-    info = objects.head(canonical)
-    if info is None or info.size_bytes != receipt.size_bytes:
+    actual = hashlib.sha256(data).hexdigest()
+    if actual != receipt.sha256:
         raise DamageError(
-            f"staged part {staged} has {info.size_bytes if info else 0} bytes, and its receipt says "
-            f"{receipt.size_bytes}; delete that receipt, run the range of the build again, then finalize"
+            f"staged part {receipt.path} is damaged: its SHA-256 is {actual} over {len(data)} bytes, and {whose} "
+            f"says {receipt.sha256} over {receipt.size_bytes}; run that range of the build again, then finalize"
         )
+    objects.put(part_path(index, receipt.sha256), data)
 
 
 def _write_marker(objects: ObjectStore, path: str, draft: Manifest) -> Manifest:
