@@ -103,8 +103,8 @@ class Branch:
         """Return the entries in which a merge of `source` would be in conflict, in order of path."""
         repository = self._repository
         ours, theirs = self.head or "", repository.resolve(source)
-        changes = list(repository.diff(repository.merge_base(ours, theirs) or "", theirs))
-        named = repository.find(ours, [change.path for change in changes])
+        changes = repository.parted(ours, theirs)
+        named = repository.find(ours, [path for path, _, _ in changes]) if ours else {}
         _, conflicts = merged(changes, named)
         return [MergeConflict(c.path, _plain(c.base), _plain(c.ours), _plain(c.theirs)) for c in conflicts]
 

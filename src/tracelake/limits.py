@@ -101,6 +101,8 @@ COMMIT_RECORDS_CACHED: Final = 1_024
 """Commits, metaranges and ranges that a process remembers."""
 COMMITS_WITHOUT_METARANGE_MAX: Final = 15
 """Commits in a row, built together, that say only what they change; who reads one goes back as far."""
+MERGE_ANCESTORS_MAX: Final = 64
+"""How often one merge looks for the ancestors of its ancestors, where merges crossed; what lies deeper is unclear."""
 BRANCH_SEALED_MAX_BYTES: Final = 2 * MIB
 """A longer record of a branch takes no further requests until some are built."""
 COMMIT_REQUEST_MAX_BYTES: Final = 64 * 1024

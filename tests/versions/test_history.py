@@ -42,15 +42,19 @@ def ancestors(graph: Graph, number: int) -> set[int]:
 
 
 @given(graphs(), st.data())
-def test_merge_base_is_a_best_common_ancestor(graph: Graph, data: st.DataObject) -> None:
-    """No common ancestor comes after the merge base, whose order of the two sides does not matter."""
-    left, right = (data.draw(st.integers(0, len(graph) - 1)) for _ in range(2))
-    common = ancestors(graph, left) & ancestors(graph, right)
+def test_merge_bases_are_the_best_common_ancestors(graph: Graph, data: st.DataObject) -> None:
+    """Each common ancestor from which no other comes, of commits and of several together, in one order."""
+    sides = st.lists(st.integers(0, len(graph) - 1), min_size=1, max_size=3)
+    left, right = (data.draw(sides) for _ in range(2))
+    reached = [set[int]().union(*(ancestors(graph, at) for at in side)) for side in (left, right)]
+    common = reached[0] & reached[1]
     best = {one for one in common if not any(one in ancestors(graph, other) for other in common - {one})}
     read = commits(graph).__getitem__
-    found = history.merge_base(name(left), name(right), read)
-    assert found in {name(one) for one in best} or (found, best) == ("", set())
-    assert history.merge_base(name(right), name(left), read) == found
+    ours, theirs = ([name(at) for at in side] for side in (left, right))
+    found = history.merge_bases(ours, theirs, read)
+    assert sorted(found) == sorted(name(one) for one in best)
+    assert history.merge_bases(theirs, ours, read) == found
+    assert history.merge_bases([""], ours, read) == ()
 
 
 @given(graphs(), st.data())

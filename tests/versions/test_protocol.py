@@ -33,7 +33,6 @@ from tracelake.versions.protocol import (
     requests_in,
     seal,
 )
-from tracelake.versions.ranges import Difference
 
 FILES: list[Reference | None] = [None, FileAt("a", 1), FileAt("b", 2), FileAt("c", 3)]
 TABLES: list[Reference | None] = [None, *(TableAt("t", as_of) for as_of in range(3)), TableAt("other", 1)]
@@ -159,7 +158,7 @@ def test_merged_files(
     """Theirs is taken where we changed nothing; what both changed otherwise is in conflict, or for one side."""
     if base == theirs:
         return  # no difference
-    taken, conflicts = merged([Difference("p", base, theirs)], {} if mine is None else {"p": mine}, prefer)
+    taken, conflicts = merged([("p", base, theirs)], {} if mine is None else {"p": mine}, prefer)
     both = mine not in (base, theirs)
     assert bool(taken) == (mine == base or (both and prefer == "source"))
     assert taken in ((), (("p", theirs),))
@@ -171,7 +170,7 @@ def test_merged_tables(base: Reference | None, mine: Reference | None, theirs: R
     """Of one table that both took forward, the later holds all rows of the other; it is no conflict."""
     if base == theirs:
         return  # no difference
-    taken, conflicts = merged([Difference("p", base, theirs)], {} if mine is None else {"p": mine})
+    taken, conflicts = merged([("p", base, theirs)], {} if mine is None else {"p": mine})
     is_one = len({side.shard for side in (mine, theirs) if isinstance(side, TableAt)}) == 1
     went_on = (
         mine is not None and theirs is not None and not is_older(base, mine) and not is_older(base, theirs)

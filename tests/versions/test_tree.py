@@ -121,7 +121,7 @@ def test_such_commits_are_reverted_picked_merged_and_tagged() -> None:
     repository.commit_entries({"b": a_file(2)})
     with pytest.raises(ConflictError, match="b"):
         repository.revert(first)
-    assert repository.merge_base(repository.resolve("other"), second) == first
+    assert repository.merge_bases(repository.resolve("other"), second) == (first,)
     assert repository.entries(repository.merge(second, "other")) == {"a": a_file(2)}
 
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from tracelake._errors import DamageError
 from tracelake.versions import history, ranges
+from tracelake.versions.merging import their_changes
 from tracelake.versions.model import (
     AFTER,
     Answer,
@@ -35,6 +36,7 @@ from tracelake.versions.protocol import (
     CONFLICTS_TOLD_MAX,
     CommitDecision,
     Refusal,
+    Theirs,
     decide,
     effective,
     merged,
@@ -139,17 +141,18 @@ class _Building:
         if isinstance(operation, Merge):
             return self._merge(operation)
         sides = self._parent(operation.commit, operation.parent), operation.commit
-        return _Made(self._onto_head(*(sides if isinstance(operation, CherryPick) else sides[::-1])))
+        before, after = sides if isinstance(operation, CherryPick) else sides[::-1]
+        return _Made(self._onto_head(their_changes((before,), after, self._tree, self._commit)))
 
     def _merge(self, merge: Merge) -> _Made:
         self._commit(merge.commit)
         if not self._reaches(merge.commit):
             raise _RefusedError(Refusal.UNREACHABLE, (f"no branch or tag leads to {merge.commit[:12]}",))
-        base = history.merge_base(self._head, merge.commit, self._commit)
-        if base == merge.commit:
+        bases = history.merge_bases((self._head,), (merge.commit,), self._commit)
+        if merge.commit in bases:
             raise _RefusedError(Refusal.NOTHING)
-        changes = self._onto_head(base, merge.commit, merge.prefer)
-        return _Made(changes, (merge.commit,))
+        changes = their_changes(bases, merge.commit, self._tree, self._commit)
+        return _Made(self._onto_head(changes, merge.prefer), (merge.commit,))
 
     def _parent(self, commit_id: str, number: int) -> str:
         parents = self._commit(commit_id).parents
@@ -159,12 +162,9 @@ class _Building:
             raise _RefusedError(Refusal.DAMAGED, (f"commit {commit_id[:12]} has no parent {number}",))
         return parents[number]
 
-    def _onto_head(self, before: str, after: str, prefer: str = "") -> Changes:
-        """Return the changes that lead from one commit to another, as they apply to the head."""
-        sides = self._tree.ranges(before), self._tree.ranges(after)
-        differences = list(ranges.differences(*sides, self._tree.range))
-        ours = self._named([difference.path for difference in differences])
-        changes, conflicts = merged(differences, ours, prefer)
+    def _onto_head(self, theirs: list[Theirs], prefer: str = "") -> Changes:
+        """Return those changes of another side that apply to the head."""
+        changes, conflicts = merged(theirs, self._named([path for path, _, _ in theirs]), prefer)
         if conflicts:
             paths = tuple(conflict.path for conflict in conflicts)
             raise _RefusedError(Refusal.CONFLICT, paths[:CONFLICTS_TOLD_MAX])

@@ -10,6 +10,7 @@ from tracelake._errors import DamageError, RefNotFoundError, UsageError
 from tracelake.storage import ABSENT, KeyValueStore, settle
 from tracelake.versions import history, ranges
 from tracelake.versions.branches import MAIN, TAGS, BranchRecords
+from tracelake.versions.merging import their_changes
 from tracelake.versions.model import (
     TRANSACTION,
     Commit,
@@ -19,6 +20,7 @@ from tracelake.versions.model import (
     to_bytes,
 )
 from tracelake.versions.objects import Contents
+from tracelake.versions.protocol import Theirs
 from tracelake.versions.ranges import Difference
 from tracelake.versions.refs import COMMIT_ID, check_name, parse
 from tracelake.versions.tree import Tree
@@ -68,9 +70,14 @@ class Commits:
         tree = Tree(self._contents.read)
         return ranges.differences(tree.ranges(before), tree.ranges(after), tree.range)
 
-    def merge_base(self, left: str, right: str) -> str | None:
-        """Return the best common ancestor of two commits, None where they have none."""
-        return history.merge_base(left, right, self.commit) or None
+    def merge_bases(self, left: str, right: str) -> tuple[str, ...]:
+        """Return the best common ancestors of two commits: none, one, or several after merges that crossed."""
+        return history.merge_bases((left,), (right,), self.commit)
+
+    def parted(self, ours: str, theirs: str) -> list[Theirs]:
+        """Return what their commit changed since both parted, in order of path, with what stood there then."""
+        tree = Tree(self._contents.read)
+        return their_changes(self.merge_bases(ours, theirs), theirs, tree, self.commit)
 
     def transaction_of(self, commit_id: str) -> int:
         """Return the newest transaction that a commit holds, -1 where it holds none."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
 
 from tracelake._errors import DamageError
 from tracelake.versions.model import AFTER, TRANSACTION, Commit
 
 ReadCommit = Callable[[str], Commit]
+_LEFT: Final = 1
+_RIGHT: Final = 2
+_BEHIND: Final = 4
+"""Marks of a commit: which sides reach it, and that a common ancestor does."""
 
 
 def log(commit_id: str, read: ReadCommit) -> Iterator[tuple[str, Commit]]:
@@ -36,31 +41,41 @@ def commit_of(transaction: int, head: str, read: ReadCommit) -> str:
     raise DamageError(f"no commit of transaction {transaction} in the history of {head[:12]}.")
 
 
-def merge_base(left: str, right: str, read: ReadCommit) -> str:
-    """Return the best common ancestor of two commits, empty where they have none.
+def merge_bases(left: Collection[str], right: Collection[str], read: ReadCommit) -> tuple[str, ...]:
+    """Return the best common ancestors of two sides: those from which no other common ancestor comes.
 
-    It goes back from both at once, the longest way from the first commit first, so a commit is met after all of
-    its descendants: the first one that both sides reach is an ancestor of no other such.
+    Each side is what some commits reach together. There are several best ones where branches were merged crosswise,
+    each as it was before it had the other. The order depends on the commits alone.
+
+    It goes back from both sides at once, the longest way from the first commit first, so a commit is met after all of
+    its descendants. A common one that no common one has led to is a best one; what lies behind it is not, and where
+    nothing else is left, the walk ends.
     """
-    if not left or not right:
-        return ""
     reached: dict[str, int] = {}
     queue: list[tuple[int, str]] = []
+    open_ones: set[str] = set()
+    best: list[str] = []
 
-    def reach(commit_id: str, side: int) -> None:
+    def reach(commit_id: str, marks: int) -> None:
         if commit_id not in reached:
             heapq.heappush(queue, (-read(commit_id).generation, commit_id))
-        reached[commit_id] = reached.get(commit_id, 0) | side
+        reached[commit_id] = now = reached.get(commit_id, 0) | marks
+        (open_ones.discard if now & _BEHIND else open_ones.add)(commit_id)
 
-    reach(left, 1)
-    reach(right, 2)
-    while queue:
+    for commit_id in filter(None, left):
+        reach(commit_id, _LEFT)
+    for commit_id in filter(None, right):
+        reach(commit_id, _RIGHT)
+    while open_ones:
         _, commit_id = heapq.heappop(queue)
-        if reached[commit_id] == 3:
-            return commit_id
+        open_ones.discard(commit_id)
+        marks = reached[commit_id]
+        if marks == _LEFT | _RIGHT:
+            best.append(commit_id)
+            marks |= _BEHIND
         for parent in read(commit_id).parents:
-            reach(parent, reached[commit_id])
-    return ""
+            reach(parent, marks)
+    return tuple(best)
 
 
 def contains(head: str, commit_id: str, read: ReadCommit) -> bool:

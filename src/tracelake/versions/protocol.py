@@ -34,7 +34,6 @@ from tracelake.versions.model import (
     Sealed,
     TableAt,
 )
-from tracelake.versions.ranges import Difference
 
 CONFLICTS_TOLD_MAX: Final = 100
 """Paths in conflict that an answer names."""
@@ -186,7 +185,7 @@ def transaction_of(request: Request) -> int | None:
     return None if number is None else int(number)
 
 
-def is_older(before: Reference | None, after: Reference | None) -> bool:
+def is_older(before: Base, after: Base) -> bool:
     """Tell whether `after` is the table that `before` is, at an older time."""
     return (
         isinstance(before, TableAt)
@@ -209,9 +208,22 @@ def effective(change: Change, changes: Changes, there: Mapping[str, Reference]) 
     )
 
 
+class Unclear(Enum):
+    """What stands in the place of an entry in which commits are in conflict that were to be merged."""
+
+    UNCLEAR = "unclear"
+
+
+UNCLEAR: Final = Unclear.UNCLEAR
+Base = Reference | Unclear | None
+"""What an entry was where two sides parted."""
+Theirs = tuple[str, Base, Reference | None]
+"""A path, what it named where the sides parted, and what it names on their side."""
+
+
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An entry that both sides changed, each in its own way."""
+    """An entry that both sides changed, each in its own way. `base` is None, too, where it is unclear."""
 
     path: str
     base: Reference | None
@@ -219,31 +231,45 @@ class Conflict:
     theirs: Reference | None
 
 
+def agreed(base: Base, mine: Base, theirs: Base) -> Base:
+    """Return what a three-way merge of one entry comes to; UNCLEAR where each side changed it in its own way.
+
+    What only one side changed stands; what both made the same needs no change. Of one table at two times, neither
+    of which is older than the base, the later holds all rows of the other.
+    """
+    if UNCLEAR in (mine, theirs):
+        return UNCLEAR
+    if theirs in (mine, base) or _is_later(base, theirs, mine):
+        return mine
+    return theirs if mine == base or _is_later(base, mine, theirs) else UNCLEAR
+
+
 def merged(
-    changes: Iterable[Difference], ours: Mapping[str, Reference], prefer: str = ""
+    changes: Iterable[Theirs], ours: Mapping[str, Reference], prefer: str = ""
 ) -> tuple[Changes, list[Conflict]]:
     """Decide on a three-way merge: `changes` lead from the base to their side, `ours` is what our side names.
 
-    What only they changed is taken; what both made the same needs no change. Of one table at two times, neither
-    of which is older than the base, the later holds all rows of the other. What else both changed is in
-    conflict, unless one side is preferred: `source` is theirs, `dest` is ours.
+    What both changed in their own ways (see `agreed`) is in conflict, unless one side is preferred: `source` is
+    theirs, `dest` is ours.
     """
     taken: list[tuple[str, Reference | None]] = []
     conflicts: list[Conflict] = []
-    for path, base, theirs in ((change.path, change.before, change.after) for change in changes):
+    for path, base, theirs in changes:
         mine = ours.get(path)
-        if mine == theirs:
+        if theirs in (mine, base):
             continue
-        if mine == base or prefer == "source" or _later(base, mine, theirs):
-            taken.append((path, theirs))
-        elif prefer != "dest" and not _later(base, theirs, mine):
-            conflicts.append(Conflict(path, base, mine, theirs))
+        result = theirs if prefer == "source" else agreed(base, mine, theirs)
+        if result is not UNCLEAR:
+            taken += [(path, result)] if result != mine else []
+        elif prefer != "dest":
+            conflicts.append(Conflict(path, None if base is UNCLEAR else base, mine, theirs))
     return tuple(taken), conflicts
 
 
-def _later(base: Reference | None, first: Reference | None, second: Reference | None) -> bool:
+def _is_later(base: Base, first: Base, second: Base) -> bool:
     """Tell whether `second` holds all rows that `first` holds: one table, later, and neither went back."""
-    both_on_from_base = all(
-        isinstance(side, TableAt) and (base is None or not is_older(base, side)) for side in (first, second)
+    return (
+        (base is None or isinstance(base, TableAt))
+        and is_older(second, first)
+        and not any(is_older(base, side) for side in (first, second))
     )
-    return both_on_from_base and is_older(second, first) and (base is None or isinstance(base, TableAt))

@@ -1,0 +1,266 @@
+"""Merges that cross: two branches take each other in, each as it was before, and go on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracelake._errors import ConflictError, NothingToCommitError
+from tracelake.branch import Branch
+from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
+from tracelake.versions.model import FileAt, Reference, TableAt
+from tracelake.versions.store import Repository
+
+Values = Mapping[str, Reference]
+PATHS = ("p/a", "p/b", "t/a", "t/b")
+BRANCHES = ("main", "one", "two")
+
+
+def value(path: str, number: int) -> Reference | None:
+    """Return one of few values, so that they come back; of tables, at times."""
+    if not number:
+        return None
+    return TableAt("shard", number) if path.startswith("t/") else FileAt("0" * 64, number)
+
+
+@dataclass
+class PlainCommit:
+    """A commit, and who made each entry what it is."""
+
+    values: Values
+    parents: tuple[str, ...]
+    origins: Mapping[str, frozenset[str]]
+
+
+class _Unclear:
+    pass
+
+
+UNCLEAR = _Unclear()
+Known = Reference | _Unclear | None
+
+
+def one(base: Known, mine: Known, theirs: Known) -> Known:
+    """Merge one entry by the rules as the documentation says them."""
+    if isinstance(mine, _Unclear) or isinstance(theirs, _Unclear):
+        return UNCLEAR
+    if mine == theirs:
+        return mine
+    if base == theirs:
+        return mine
+    if base == mine:
+        return theirs
+    if (
+        isinstance(mine, TableAt)
+        and isinstance(theirs, TableAt)
+        and (base is None or isinstance(base, TableAt))
+    ):
+        least = -1 if base is None else base.as_of
+        if min(mine.as_of, theirs.as_of) >= least:
+            return max(mine, theirs, key=lambda table: table.as_of)
+    return UNCLEAR
+
+
+@dataclass
+class Plain:
+    """A repository as dictionaries: everything is looked at, nothing is clever."""
+
+    commits: dict[str, PlainCommit] = field(default_factory=dict)
+
+    def ancestors(self, tips: Collection[str]) -> set[str]:
+        """Return all that these commits reach."""
+        parents = (self.ancestors(self.commits[tip].parents) for tip in tips)
+        return set(tips).union(*parents)
+
+    def best(self, left: Collection[str], right: Collection[str]) -> list[str]:
+        """Return the common ancestors from which no other comes."""
+        common = self.ancestors(left) & self.ancestors(right)
+        return [
+            at
+            for at in self.commits
+            if at in common and not any(at in self.ancestors([other]) for other in common - {at})
+        ]
+
+    def base(self, left: Collection[str], right: Collection[str]) -> dict[str, Known]:
+        """Merge the best common ancestors, whole."""
+        done: list[str] = []
+        result: dict[str, Known] = dict.fromkeys(PATHS)
+        for at in self.best(left, right):
+            named = self.commits[at].values
+            below = self.base(done, [at]) if done else {}
+            result = {p: one(below[p], result[p], named.get(p)) if done else named.get(p) for p in PATHS}
+            done.append(at)
+        return result
+
+
+class World:
+    """A repository, and its model beside it."""
+
+    def __init__(self) -> None:
+        self.repository = Repository(MemoryKeyValueStore(), MemoryObjectStore())
+        self.plain = Plain()
+        base = self.repository.commit_entries({"other": FileAt("1" * 64, 1)})
+        for name in BRANCHES[1:]:
+            self.repository.create_branch(name, base)
+        self.plain.commits[base] = PlainCommit({}, (), dict.fromkeys(PATHS, frozenset({base})))
+        self.history: dict[str, list[str]] = {name: [base] for name in BRANCHES}
+
+    def head(self, branch: str) -> str:
+        return self.history[branch][-1]
+
+    def made(self, branch: str, commit_id: str, origins: Mapping[str, frozenset[str]]) -> None:
+        """Note a commit as it is there."""
+        commit = self.repository.commit(commit_id)
+        values = self.repository.entries(commit_id)
+        del values["other"]
+        self.plain.commits[commit_id] = PlainCommit(values, commit.parents, origins)
+        self.history[branch].append(commit_id)
+
+    def write(self, branch: str, path: str, number: int) -> None:
+        """Change one entry, in a commit of what is staged: so a table can go back."""
+        head = self.head(branch)
+        if value(path, number) == self.plain.commits[head].values.get(path):
+            return
+        self.repository.stage({path: value(path, number)}, branch)
+        made = self.repository.commit_staged(branch)
+        self.made(branch, made, {**self.plain.commits[head].origins, path: frozenset({made})})
+
+    def merge(self, branch: str, source: str, prefer: str) -> None:
+        """Merge, and compare with the model."""
+        ours = self.head(branch)
+        mine, theirs = self.plain.commits[ours].values, self.plain.commits[source].values
+        base = self.plain.base([ours], [source])
+        merged = {path: one(base[path], mine.get(path), theirs.get(path)) for path in PATHS}
+        if prefer:
+            merged = {path: self._preferred(path, base, ours, source, prefer, merged) for path in PATHS}
+        conflicts = [path for path in PATHS if isinstance(merged[path], _Unclear)]
+        assert [
+            found.path for found in Branch(branch, self.repository).conflicts(source)
+        ] == conflicts or prefer
+        try:
+            made = self.repository.merge(source, branch, prefer=prefer)
+        except NothingToCommitError:
+            assert source in self.plain.ancestors([ours])
+            return
+        except ConflictError as conflict:
+            told = list(conflict.paths)
+        else:
+            told = []
+        assert told == conflicts
+        if conflicts:
+            return
+        self.made(branch, made, self._origins(ours, source, merged))
+        now = self.plain.commits[made]
+        assert {path: now.values.get(path) for path in PATHS} == merged
+        assert now.parents == (ours, source)
+        if not prefer:
+            for side, other in ((ours, source), (source, ours)):
+                self._expect_nothing_lost(side, other, made)
+
+    def _preferred(
+        self,
+        path: str,
+        base: Mapping[str, Known],
+        ours: str,
+        source: str,
+        prefer: str,
+        merged: Mapping[str, Known],
+    ) -> Known:
+        mine, theirs = (self.plain.commits[at].values.get(path) for at in (ours, source))
+        both = base[path] not in (mine, theirs) and mine != theirs
+        if prefer == "source" and both:
+            return theirs
+        return mine if isinstance(merged[path], _Unclear) else merged[path]
+
+    def _origins(self, ours: str, source: str, merged: Mapping[str, Known]) -> dict[str, frozenset[str]]:
+        origins = {}
+        for path in PATHS:
+            sides = [self.plain.commits[at] for at in (ours, source)]
+            same = [side.origins[path] for side in sides if side.values.get(path) == merged[path]]
+            origins[path] = frozenset().union(*same)
+        return origins
+
+    def _expect_nothing_lost(self, side: str, other: str, made: str) -> None:
+        """What a merge does not take in silence, its other side has seen; or it is no change against any ancestor."""
+        bases = self.plain.best([side], [other])
+        for path in PATHS:
+            mine, now = (self.plain.commits[at].values.get(path) for at in (side, made))
+            if mine == now or path.startswith("t/"):  # the later time holds the rows of the earlier one
+                continue
+            seen = self.plain.ancestors([other])
+            same = all(self.plain.commits[at].values.get(path) == mine for at in bases)
+            assert same or self.plain.commits[side].origins[path] & seen, f"{path} was changed, and is lost"
+
+
+def crossed(world: World, first: tuple[str, int], second: tuple[str, int]) -> None:
+    """Change an entry on each of two branches, and merge them into each other."""
+    for branch, (path, number) in zip(BRANCHES, (first, second), strict=False):
+        world.write(branch, path, number)
+    heads = world.head("main"), world.head("one")
+    world.merge("main", heads[1], "")
+    world.merge("one", heads[0], "")
+
+
+@pytest.mark.parametrize("back_on", ["main", "one"])
+def test_a_change_back_after_merges_that_crossed_stands(back_on: str) -> None:
+    """It was no change against the one best common ancestor, and was lost where that one was taken."""
+    world = World()
+    crossed(world, ("p/a", 1), ("p/b", 1))
+    world.write(back_on, "p/a", 0)
+    world.write(back_on, "p/b", 0)
+    other = "main" if back_on == "one" else "one"
+    world.merge(other, world.head(back_on), "")
+    assert not world.plain.commits[world.head(other)].values
+
+
+def test_deeper_than_anyone_looks_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merges that crossed again and again: past a limit, entries that differ are in conflict, none is lost."""
+    world = World()
+    for turn in range(6):
+        crossed(world, ("p/a", turn % 3 + 1), ("p/b", turn % 3 + 1))
+    world.write("one", "p/a", 0)
+    monkeypatch.setattr("tracelake.versions.merging.MERGE_ANCESTORS_MAX", 0)
+    with pytest.raises(ConflictError) as conflict:
+        world.repository.merge(world.head("one"))
+    assert conflict.value.paths == ("p/a",)
+    monkeypatch.undo()
+    world.merge("main", world.head("one"), "")
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.sampled_from(BRANCHES), st.sampled_from(PATHS), st.integers(0, 3)),
+        st.tuples(
+            st.just("merge"),
+            st.sampled_from(BRANCHES),
+            st.sampled_from(BRANCHES),
+            st.tuples(st.sampled_from([0, 0, 1, 1, 2, 3]), st.sampled_from(["", "", "source", "dest"])),
+        ),
+        st.tuples(st.just("cross"), st.sampled_from(BRANCHES), st.sampled_from(BRANCHES), st.just(0)),
+    ),
+    min_size=4,
+    max_size=24,
+)
+
+
+@given(STEPS)
+@settings(max_examples=300)
+def test_merges_are_those_of_a_plain_model(steps: list[tuple[str, str, str, object]]) -> None:
+    """Whatever crossed before: the same entries, the same conflicts, and no change goes in silence."""
+    world = World()
+    for kind, branch, other, more in steps:
+        if kind == "write":
+            assert isinstance(more, int)
+            world.write(branch, other, more)
+        elif kind == "merge" and branch != other:
+            assert isinstance(more, tuple)
+            back, prefer = more
+            world.merge(branch, world.history[other][-1 - min(back, len(world.history[other]) - 1)], prefer)
+        elif branch != other:
+            heads = world.head(branch), world.head(other)
+            world.merge(branch, heads[1], "")
+            world.merge(other, heads[0], "")
