@@ -122,14 +122,36 @@ def test_a_trace_row_is_made_anew_from_all_its_spans(tmp_path: Path) -> None:
     }
 
 
-def test_token_sums_stop_at_the_greatest_integer(tmp_path: Path) -> None:
-    """Counts that senders made up do not overflow the sum."""
-    huge: dict[str, Any] = {
-        "attributes": [{"key": "gen_ai.usage.output_tokens", "value": {"intValue": str(2**63 - 1)}}]
-    }
-    bucket = Bucket(tmp_path)
-    bucket.apply(a_span(0, 0, **huge), a_span(0, 1, **huge))
-    assert bucket.rows("traces")[0]["output_tokens"] == 2**63 - 1
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([None, -(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 2, 2**63 - 1]),
+            st.sampled_from([0, 1, 2**63 - 1]),
+            st.sampled_from([0, 1, 2**63 - 1]),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+@settings(max_examples=30, deadline=None)
+def test_aggregates_stop_at_the_bounds_of_int64(spans: list[tuple[int | None, int, int]]) -> None:
+    """Numbers that senders made up overflow neither sums nor durations of a trace, in any mixture."""
+
+    def tokens(count: int | None) -> list[dict[str, Any]]:
+        key = "gen_ai.usage.input_tokens"
+        return [] if count is None else [{"key": key, "value": {"intValue": str(count)}}]
+
+    with tempfile.TemporaryDirectory() as folder:
+        bucket = Bucket(Path(folder))
+        for number, (count, start, end) in enumerate(spans):  # each time the stored spans are summed up, too
+            bucket.apply(a_span(0, number, start=start, end=end, attributes=tokens(count)))
+        (trace,) = bucket.rows("traces")
+    given_counts = [count for count, _, _ in spans if count is not None]
+    total = min(max(sum(given_counts), -(2**63)), 2**63 - 1) if given_counts else None
+    start = min(start for _, start, _ in spans)
+    end = max(max(start, end) for _, start, end in spans)
+    assert (trace["input_tokens"], trace["output_tokens"], trace["span_count"]) == (total, None, len(spans))
+    assert (trace["start_ns"], trace["end_ns"], trace["duration_ns"]) == (start, end, end - start)
 
 
 arrivals = st.lists(

@@ -32,28 +32,31 @@ SPAN_COLUMNS: Final = (
 )
 """The columns of `spans` that a row of `traces` is made of."""
 
+_INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
 
 def aggregate_sql(spans: str, transaction: int) -> str:
     """Return the SQL that makes rows of `traces` from a relation with SPAN_COLUMNS.
 
-    Ties are broken by span id, so the result does not depend on the order of the rows.
+    Ties are broken by span id, so the result does not depend on the order of the rows. What numbers senders made
+    up is no reason to fail: sums and differences stop at the bounds of int64.
     """
     root = "row(parent_span_id is not null, start_ns, span_id)"
     early = "row(start_ns, span_id)"
+    end = "max(greatest(start_ns, end_ns))"
     return f"""
         select trace_id,
                arg_min(workspace, {root}) as workspace,
                arg_min(name, {root}) as name,
                arg_min_null(service, {root}) as service,
                min(start_ns) as start_ns,
-               max(greatest(start_ns, end_ns)) as end_ns,
-               max(greatest(start_ns, end_ns)) - min(start_ns) as duration_ns,
+               {end} as end_ns,
+               {_saturated(f"{end}::hugeint - min(start_ns)")} as duration_ns,
                count(*) as span_count,
                count(*) filter (status = 'ERROR') as error_count,
-               {_sum("input_tokens")} as input_tokens,
-               {_sum("output_tokens")} as output_tokens,
+               {_saturated("sum(input_tokens::hugeint)")} as input_tokens,
+               {_saturated("sum(output_tokens::hugeint)")} as output_tokens,
                arg_min(session_id, {early}) filter (session_id is not null) as session_id,
                arg_min(user_id, {early}) filter (user_id is not null) as user_id,
                {transaction}::bigint as transaction
@@ -61,6 +64,7 @@ def aggregate_sql(spans: str, transaction: int) -> str:
     """
 
 
-def _sum(column: str) -> str:
-    """Return SQL for a sum that stops at the greatest int64, null where there is nothing to add."""
-    return f"case when sum({column}) > {_INT64_MAX} then {_INT64_MAX} else sum({column})::bigint end"
+def _saturated(number: str) -> str:
+    """Return SQL for a number of 128 bits as an int64, the nearest one; null where it is null."""
+    # `least` and `greatest` pass over null.
+    return f"case when {number} is not null then least(greatest({number}, {_INT64_MIN}), {_INT64_MAX})::bigint end"
