@@ -142,8 +142,8 @@ def test_what_was_built_two_epochs_ago_is_built_again(monkeypatch: pytest.Monkey
     assert world.opened().entries(head)["b"] == TableAt("s", 2)
 
 
-def test_names_are_given_only_to_what_a_name_leads_to() -> None:
-    """A commit of a deleted branch cannot be tagged, branched from or merged: it may be gone a moment later."""
+def test_only_what_a_name_leads_to_is_named_again() -> None:
+    """A commit of a deleted branch is not tagged, branched from, merged, picked or reverted: it may be gone at once."""
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     lost = world.commit("b", 1, "side")
@@ -152,6 +152,8 @@ def test_names_are_given_only_to_what_a_name_leads_to() -> None:
         lambda: world.repository.tag("v1", lost),
         lambda: world.repository.create_branch("again", lost),
         lambda: world.repository.merge(lost, message="merge"),
+        lambda: world.repository.cherry_pick(lost, message="pick"),
+        lambda: world.repository.revert(lost, message="revert"),
     ):
         with pytest.raises(RefNotFoundError, match="no branch or tag leads to"):
             give()

@@ -138,6 +138,9 @@ class _Building:
         return _Made(effective(change, changes, self._named([path for path, _ in changes])))
 
     def _of_commits(self, operation: Merge | CherryPick | Revert) -> _Made:
+        self._commit(operation.commit)
+        if not self._reaches(operation.commit):  # else what it names may be collected at any moment
+            raise _RefusedError(Refusal.UNREACHABLE, (f"no branch or tag leads to {operation.commit[:12]}",))
         if isinstance(operation, Merge):
             return self._merge(operation)
         sides = self._parent(operation.commit, operation.parent), operation.commit
@@ -145,9 +148,6 @@ class _Building:
         return _Made(self._onto_head(their_changes((before,), after, self._tree, self._commit)))
 
     def _merge(self, merge: Merge) -> _Made:
-        self._commit(merge.commit)
-        if not self._reaches(merge.commit):
-            raise _RefusedError(Refusal.UNREACHABLE, (f"no branch or tag leads to {merge.commit[:12]}",))
         bases = history.merge_bases((self._head,), (merge.commit,), self._commit)
         if merge.commit in bases:
             raise _RefusedError(Refusal.NOTHING)
