@@ -78,8 +78,11 @@ class Growth:
         self.key_value = open_key_value(f"sqlite://{self.folder}/metadata.db")
         self.objects = open_objects(self.folder.as_uri())
         self.shard = Shard("s", self.key_value, self.objects)
-        self.maintainer = Maintainer(self.key_value, self.objects, InProcess())
+        self.maintainer = Maintainer(self.key_value, self.objects, InProcess(), self._upper)
         self.chance = random.Random(7)
+
+    def _upper(self, _: str) -> int:
+        return self.shard.state().upper
 
     def run(self, transactions: int) -> Iterator[Line]:
         """Append so many, and yield a line at each power of ten."""
@@ -93,7 +96,7 @@ class Growth:
             assert self.shard.compare_and_append(batch) is None
             appended = time.perf_counter()
             if self.compaction:
-                reports = self.maintainer.maintain(self.shard, ("key",), time_ + 1)
+                reports = self.maintainer.maintain(self.shard, ("key",))
                 self.written += sum(report.written_bytes for report in reports)
             appends.append(appended - started)
             maintains.append(time.perf_counter() - appended)

@@ -13,10 +13,11 @@ import pytest
 import tracelake
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
-from tracelake._errors import DamageError, ExpiredError
+from tracelake._errors import DamageError, ExpiredError, StorageError
 from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, LEASE_S
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.maintenance import ORDERS, Maintainer
+from tracelake.pipeline.publish import Outputs
 from tracelake.shards.store import Shard
 
 
@@ -97,6 +98,28 @@ def test_all_columns_of_real_spans_survive(tmp_path: Path) -> None:
         for name, (table, schema) in before.items():
             assert rows(name).equals(table)
             assert schemas(name) == schema
+
+
+def test_compaction_stops_where_a_killed_run_did(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run ends between its appends and its commit; everything is compacted; the next run makes the commit."""
+
+    def killed(*_given: object, **_more: object) -> str:
+        raise StorageError("killed before the commit")
+
+    monkeypatch.setattr(Outputs, "_commit", killed)
+    with pytest.raises(StorageError, match="killed before"):
+        ingest(lake, tmp_path, 7)
+    monkeypatch.undo()
+    assert [report.batches for report in lake.compact(executor=InProcess())] == [5, 5]
+    lake.gc(epoch_min_s=0)
+    before = hashes(lake)
+    ingest(lake, tmp_path, 8)
+    newest, finished, *_ = lake.log()
+    assert (newest.metadata["spans_new"], finished.metadata["spans_new"]) == ("1", "1")
+    assert hashes(lake)[: len(before)] == before
+    assert lake.verify().findings == ()
 
 
 def test_forgetting_keeps_what_is_newer(lake: Lake, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import duckdb
 import pyarrow as pa
 
-from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.executors import Executor, InProcess
 from tracelake.pipeline.maintenance import Maintainer
 from tracelake.records import CompactReport
 from tracelake.shards.buckets import by_bucket
@@ -74,10 +74,18 @@ class Lab:
     def compact(self, start: int, stop: int) -> CompactReport | None:
         """Compact a run of adjacent batches, by their places in the state."""
 
-        def choose(state: ShardState) -> Sequence[BatchRef]:
-            return state.batches[start:stop]
+        def choose(batches: Sequence[BatchRef]) -> Sequence[BatchRef]:
+            return batches[start:stop]
 
-        return Maintainer(self.key_value, self.objects, InProcess())._compact(self.shard, ORDER, choose)
+        return self.maintainer()._compact(self.shard, ORDER, choose)
+
+    def maintainer(self, executor: Executor | None = None, committed: int | None = None) -> Maintainer:
+        """Return a maintainer to whom all is committed, or what is before a time."""
+
+        def upper(_: str) -> int:
+            return self.shard.state().upper if committed is None else committed
+
+        return Maintainer(self.key_value, self.objects, executor or InProcess(), upper)
 
     def collector(self) -> Collector:
         """Return a collector with a view of its own."""

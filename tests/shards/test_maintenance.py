@@ -10,15 +10,10 @@ import pytest
 from tests.shards.lab import ORDER, Lab
 from tracelake._errors import DamageError
 from tracelake.pipeline.executors import InProcess
-from tracelake.pipeline.maintenance import Maintainer
 from tracelake.shards.leases import leases
 from tracelake.shards.model import Part
 from tracelake.shards.protocol import forget
 from tracelake.storage import Entry, MemoryKeyValueStore, Version
-
-
-def a_maintainer(lab: Lab) -> Maintainer:
-    return Maintainer(lab.key_value, lab.objects, InProcess())
 
 
 class CountsLeases(MemoryKeyValueStore):
@@ -38,12 +33,12 @@ def test_maintenance_when_it_is_due_and_only_then(tmp_path: Path) -> None:
     """Seven batches cost one look at the state; the eighth makes one of them, and what it replaced goes."""
     store = CountsLeases()
     lab = Lab(tmp_path, key_value=store)
-    maintainer = a_maintainer(lab)
+    maintainer = lab.maintainer()
     for number in range(8):
-        assert maintainer.maintain(lab.shard, ORDER, len(lab.model)) == []
+        assert maintainer.maintain(lab.shard, ORDER) == []
         assert store.leases == 0
         lab.upsert({"a": number, f"k{number}": number})
-    (report,) = maintainer.maintain(lab.shard, ORDER, len(lab.model))
+    (report,) = maintainer.maintain(lab.shard, ORDER)
     assert report.batches == 8
     assert [ref.level for ref in lab.shard.state().batches] == [1]
     assert lab.stored() == lab.live()
@@ -56,10 +51,13 @@ def test_what_reaches_beyond_the_last_commit_waits(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     for number in range(9):
         lab.upsert({"a": number})
-    assert a_maintainer(lab).maintain(lab.shard, ORDER, 7) == []
-    (report,) = a_maintainer(lab).maintain(lab.shard, ORDER, 8)
+    assert lab.maintainer(committed=7).maintain(lab.shard, ORDER) == []
+    (report,) = lab.maintainer(committed=8).maintain(lab.shard, ORDER)
     assert report.batches == 8
     assert [(ref.lower, ref.upper) for ref in lab.shard.state().batches] == [(0, 8), (8, 9)]
+    assert lab.maintainer(committed=8).compact_all(lab.shard, ORDER).batches == 0
+    assert lab.maintainer(committed=9).compact_all(lab.shard, ORDER).batches == 2
+    lab.check()
 
 
 def test_a_failed_compaction_is_told_and_left_to_the_next(
@@ -72,11 +70,11 @@ def test_a_failed_compaction_is_told_and_left_to_the_next(
     part = lab.shard.batch(lab.shard.state().batches[3]).parts[0]
     data = lab.objects.get(part.path)
     lab.objects.put(part.path, data[:-9] + b"!" + data[-8:])
-    assert a_maintainer(lab).maintain(lab.shard, ORDER, 8) == []
+    assert lab.maintainer().maintain(lab.shard, ORDER) == []
     assert "table s was not compacted" in caplog.text
     assert part.path in caplog.text
     lab.objects.put(part.path, data)
-    assert len(a_maintainer(lab).maintain(lab.shard, ORDER, 8)) == 1
+    assert len(lab.maintainer().maintain(lab.shard, ORDER)) == 1
     lab.check()
 
 
@@ -94,8 +92,8 @@ def test_a_compaction_that_lost_leaves_nothing_behind(tmp_path: Path) -> None:
             lab.compact(0, 3)
             return receipts
 
-    maintainer = Maintainer(lab.key_value, lab.objects, Beaten())
-    report = maintainer._compact(lab.shard, ORDER, lambda state: state.batches[:3])
+    maintainer = lab.maintainer(Beaten())
+    report = maintainer._compact(lab.shard, ORDER, lambda batches: batches[:3])
     assert report is not None
     assert report.batches == 0
     lab.collector().retired()
@@ -108,7 +106,7 @@ def test_compaction_of_all_is_done_once(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     for number in range(5):
         lab.upsert({"a": number})
-    maintainer = a_maintainer(lab)
+    maintainer = lab.maintainer()
     assert maintainer.compact_all(lab.shard, ORDER).batches == 5
     assert maintainer.compact_all(lab.shard, ORDER).batches == 0
     assert history(lab) != ()
@@ -146,4 +144,4 @@ def test_a_lost_part_is_named(tmp_path: Path) -> None:
     part = lab.shard.batch(lab.shard.state().batches[1]).parts[0]
     lab.objects.delete(part.path)
     with pytest.raises(DamageError, match="is gone"):
-        a_maintainer(lab).compact_all(lab.shard, ORDER)
+        lab.maintainer().compact_all(lab.shard, ORDER)

@@ -319,7 +319,7 @@ class _Run:
         result.counts.append(counts)
         result.commit = commit
         for name, shard in self._rooms.outputs.shards().items():
-            self._rooms.maintainer.maintain(shard, ORDERS[name], t + 1, self._progress)
+            self._rooms.maintainer.maintain(shard, ORDERS[name], self._progress)
 
     def _settle_inputs(self, t: int) -> None:
         """Remember the files of a committed transaction, and delete its segments; again after a crash."""

@@ -1,7 +1,8 @@
 """Keeps tables small: compaction when it is due, and collection of what it replaced.
 
 All of it is safe beside writers, readers and other maintainers, and may be killed anywhere: a compaction is one
-conditional write in the end, and whoever loses the race has only wasted its work.
+conditional write in the end, and whoever loses the race has only wasted its work. Whoever asks for it, it stops
+at the committed upper: what no commit names yet is left as its writer made it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from tracelake.records import CompactReport, GcReport
 from tracelake.shards.collect import Collector
 from tracelake.shards.compaction import CompactReceipt, compact_tasks, run_compact_task
 from tracelake.shards.leases import Lease
-from tracelake.shards.model import Batch, BatchRef, ShardState
-from tracelake.shards.protocol import due, forget
+from tracelake.shards.model import Batch, BatchRef
+from tracelake.shards.protocol import due, forget, settled
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.versions.model import TableAt
+from tracelake.versions.store import Repository
 
 ORDERS: Final[Mapping[str, tuple[str, ...]]] = {
     "spans": ("trace_id", "start_ns", "span_id"),
@@ -38,23 +41,32 @@ logger = logging.getLogger("tracelake.maintenance")
 class Maintainer:
     """Maintains tables, given by their shards and the columns that sort their rows; without any, by row id."""
 
-    def __init__(self, key_value: KeyValueStore, objects: ObjectStore, executor: Executor) -> None:
+    def __init__(
+        self,
+        key_value: KeyValueStore,
+        objects: ObjectStore,
+        executor: Executor,
+        committed: Callable[[str], int] | None = None,
+    ) -> None:
+        """`committed` tells the committed upper of a table; that of branch `main` by default."""
         self._key_value = key_value
         self._objects = objects
         self._executor = executor
+        self._committed = committed or partial(committed_upper, Repository(key_value, objects))
 
     def maintain(
-        self, shard: Shard, order: tuple[str, ...], until: int, progress: OnProgress = silent
+        self, shard: Shard, order: tuple[str, ...], progress: OnProgress = silent
     ) -> list[CompactReport]:
-        """Compact what is due of the transactions before `until`, and collect what was replaced.
+        """Compact what is due of the transactions that are committed, and collect what was replaced.
 
         A failure is logged, and left to the next call: nothing but time depends on this.
         """
         done: list[CompactReport] = []
         try:
-            if not due(shard.state().batches, until):  # nearly always: not worth a lease
+            state = shard.state()
+            if not due(state.batches, state.upper):  # nearly always: not worth a lease
                 return done
-            while found := self._compact(shard, order, lambda state: due(state.batches, until), progress):
+            while found := self._compact(shard, order, partial(due, until=state.upper), progress):
                 done.append(found)
             if done:
                 Collector(shard, self._key_value, self._objects).retired()
@@ -85,11 +97,11 @@ class Maintainer:
         self,
         shard: Shard,
         order: tuple[str, ...],
-        choose: Callable[[ShardState], Sequence[BatchRef]],
+        choose: Callable[[Sequence[BatchRef]], Sequence[BatchRef]],
         progress: OnProgress = silent,
     ) -> CompactReport | None:
         with Lease(shard, self._key_value) as lease:
-            run = choose(lease.state)
+            run = choose(settled(lease.state.batches, self._committed(shard.name)))
             if not run:
                 return None
             batches = [shard.batch(ref) for ref in run]
@@ -115,6 +127,14 @@ class Maintainer:
         )
 
 
+def committed_upper(repository: Repository, table: str) -> int:
+    """Return the time up to which the head of `main` names a table; less than it did before after a revert."""
+    head = repository.head()
+    path = f"tables/{table}"
+    found = repository.find(head, [path]).get(path) if head is not None else None
+    return found.as_of + 1 if isinstance(found, TableAt) else 0
+
+
 def collect(
     shard: Shard, key_value: KeyValueStore, objects: ObjectStore, epoch_min_s: float, *, dry_run: bool
 ) -> GcReport:
@@ -126,11 +146,11 @@ def collect(
     return GcReport(shard.name, replaced.objects, orphans.objects, freed, replaced.held)
 
 
-def _all(shard: Shard, state: ShardState, *, forgets: bool) -> Sequence[BatchRef]:
+def _all(shard: Shard, batches: Sequence[BatchRef], *, forgets: bool) -> Sequence[BatchRef]:
     """Choose all batches; none where one holds everything, unless it has history, some of which is to go."""
-    if len(state.batches) == 1 and not (forgets and shard.batch(state.batches[0]).history):
+    if len(batches) == 1 and not (forgets and shard.batch(batches[0]).history):
         return ()
-    return state.batches
+    return batches
 
 
 def _merged(run: Sequence[BatchRef], receipts: Sequence[CompactReceipt], epoch: int) -> Batch:

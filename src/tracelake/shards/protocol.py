@@ -128,14 +128,21 @@ def visible(state: ShardState, as_of: int) -> tuple[BatchRef, ...]:
     return tuple(batch for batch in state.batches if batch.lower <= as_of)
 
 
+def settled(batches: Sequence[BatchRef], committed: int) -> tuple[BatchRef, ...]:
+    """Return the batches that may be compacted: those of times before `committed`, which commits name.
+
+    The record of any other is what its commit will be made of, so it stays as its writer made it.
+    """
+    return tuple(batch for batch in batches if batch.upper <= committed)
+
+
 def due(batches: Sequence[BatchRef], until: int, fan_out: int = FAN_OUT) -> tuple[BatchRef, ...]:
     """Return adjacent batches to compact now, oldest level first; none where nothing is due.
 
     `fan_out` batches of one level become one of the next, so n appends leave at most `fan_out` - 1 batches on each
     of log(n) levels, and a row is rewritten once a level. Batches that reach beyond `until` are left alone.
     """
-    settled = [batch for batch in batches if batch.upper <= until]
-    runs = [tuple(run) for _, run in groupby(settled, key=lambda batch: batch.level)]
+    runs = [tuple(run) for _, run in groupby(settled(batches, until), key=lambda batch: batch.level)]
     return next((run[:fan_out] for run in runs if len(run) >= fan_out), ())
 
 

@@ -65,12 +65,10 @@ class Writer(DataSourceArrowWriter):
             publish(lake.stores, spec, staged, write_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete what tasks wrote that ended; what the others left is named by nothing."""
-        objects = open_objects(self._objects_url)
-        for message in messages:
-            if isinstance(message, StagedMessage):
-                for path in message.staged.paths():
-                    objects.delete(path)
+        """Delete nothing: Spark calls this after a commit that failed too, and by then the table may name it all.
+
+        Garbage collection has what nothing names, after a day.
+        """
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -88,9 +86,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Append and commit a micro-batch, on the driver."""
         self._writer.publish(messages, f"{self._query}-{batchId}")
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803  Spark's
-        """Delete what tasks wrote that ended."""
-        self._writer.abort(messages)
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's
+        """Delete nothing, as `Writer.abort`."""
 
 
 def make_stream_writer(

@@ -65,7 +65,7 @@ def publish(stores: Stores, spec: TableSpec, staged: Sequence[Staged], write_id:
     time, counts = _append(stores, spec, staged, batch_id)
     commit = _commit(stores, spec, time, f"table {spec.name}: {counts.get('came', 0)} rows came", counts)
     shard = Shard(spec.name, stores.key_value, stores.objects)
-    Maintainer(stores.key_value, stores.objects, InProcess()).maintain(shard, spec.key, time + 1)
+    Maintainer(stores.key_value, stores.objects, InProcess()).maintain(shard, spec.key)
     return commit
 
 

@@ -1,0 +1,87 @@
+"""What Spark calls of a writer, in the orders in which it calls it when something fails; no Spark runs here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StringType, StructType
+
+import tracelake
+from tracelake import Lake, StorageError
+from tracelake.pipeline.executors import InProcess
+from tracelake.spark.options import Options
+from tracelake.spark.writing import StreamWriter, Writer, make_stream_writer, make_writer
+from tracelake.versions.store import Repository
+
+COLUMNS = StructType().add("id", LongType()).add("who", StringType())
+PEOPLE = pa.table({"id": list(range(40)), "who": [f"w{number}" for number in range(40)]})
+
+
+def options_of(folder: Path, **more: str) -> dict[str, str]:
+    return {"lake": str(folder / "lake"), "table": "people", "key": "id", "buckets": "8", **more}
+
+
+def a_writer(folder: Path, **more: str) -> Writer:
+    """Return what Spark asks the format for."""
+    options = options_of(folder, **more)
+    return make_writer(Options.of(options), options, COLUMNS, overwrite=False)
+
+
+def a_stream_writer(folder: Path) -> StreamWriter:
+    options = options_of(folder, writeId="query")
+    return make_stream_writer(Options.of(options), options, COLUMNS, overwrite=False)
+
+
+def refuse_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store fail between append and commit."""
+
+    def refused(*_given: object, **_more: object) -> str:
+        raise StorageError("the store is away")
+
+    monkeypatch.setattr(Repository, "commit_entries", refused)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Return an empty lake."""
+    return tracelake.init(tmp_path / "lake")
+
+
+def test_an_abort_after_the_append_leaves_what_the_table_names(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The append is done, the commit fails, Spark aborts: the next write shows both, and each part is there."""
+    writer = a_writer(tmp_path)
+    messages = [writer.write(iter(PEOPLE.slice(at, 20).to_batches())) for at in (0, 20)]
+    with monkeypatch.context() as patch:
+        refuse_a_commit(patch)
+        with pytest.raises(StorageError):
+            writer.commit([*messages])
+        writer.abort([*messages])
+    lake.write("people", pa.table({"id": [40], "who": ["next"]}))
+    assert lake.table("people").to_arrow(where="id < 40", order_by="id").equals(PEOPLE)
+    assert lake.verify().findings == ()
+    lake.compact(executor=InProcess())
+    for _ in range(3):
+        lake.gc(epoch_min_s=0)
+    assert lake.table("people").info().rows == 41
+    assert lake.verify().findings == ()
+
+
+def test_a_micro_batch_that_was_aborted_after_its_append_comes_again(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A streaming query gives the same batch to other tasks: it is there once, and whole."""
+    writer = a_stream_writer(tmp_path)
+    for _ in range(2):
+        message = writer.write(iter(PEOPLE.to_batches()))
+        with monkeypatch.context() as patch:
+            refuse_a_commit(patch)
+            with pytest.raises(StorageError):
+                writer.commit([message], 0)
+            writer.abort([message], 0)
+    writer.commit([writer.write(iter(PEOPLE.to_batches()))], 0)
+    assert lake.table("people").to_arrow(order_by="id").equals(PEOPLE)
+    assert lake.verify().findings == ()
