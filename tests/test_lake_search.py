@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tracelake import Lake
 from tracelake._errors import DamageError
 from tracelake.pipeline.executors import InProcess
 from tracelake.search.finalize import finalize
+from tracelake.table import Table
 
 
 @pytest.fixture
@@ -57,3 +58,25 @@ def test_a_flipped_bit_of_a_staged_part_is_refused_and_the_next_run_mends_it(
     ingest(lake, tmp_path, 2)
     assert found(lake, "work") == {"1", "2", "3"}
     assert lake.verify().findings == ()
+
+
+def test_a_service_without_hits_reads_no_rows(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many spans of other services have the word, the index answers, and no row is looked up."""
+    ingest(lake, tmp_path, 0, *(a_span(0, n) for n in range(300)), service="shop")
+    ingest(lake, tmp_path, 1, a_span(1, 0), service="Cart")
+    looked_up: list[int] = []
+    lookup = Table.lookup
+
+    def counted(table: Table, trace_ids: Sequence[str], *rest: Any) -> Any:
+        looked_up.append(len(trace_ids))
+        return lookup(table, trace_ids, *rest)
+
+    monkeypatch.setattr(Table, "lookup", counted)
+    assert found(lake, "work", service="nobody", limit=5) == set()
+    assert looked_up == []
+    assert found(lake, "work", service="Cart", limit=5) == {"2"}
+    assert looked_up == [1]
+    assert found(lake, "work", service="cart", limit=5) == set(), "a service is its exact name"
+    assert found(lake, "work", service="'\0\udc80", limit=5) == set()

@@ -256,7 +256,14 @@ class Lake(LakeBranches, LakeDatasets, LakeTables, LakeUpkeep):
         """Run a DuckDB query in which `spans` and `traces` are the tables. Raises QueryError."""
         return self.view(at).sql(query)
 
-    def search(self, query: str, where: str | None = None, at: str = "main", limit: int = 20) -> list[Hit]:
+    def search(
+        self,
+        query: str,
+        where: str | None = None,
+        at: str = "main",
+        limit: int = 20,
+        service: str | None = None,
+    ) -> list[Hit]:
         """Return the spans that match best, best first.
 
         Args:
@@ -264,11 +271,12 @@ class Lake(LakeBranches, LakeDatasets, LakeTables, LakeUpkeep):
             where: a DuckDB condition on table `spans`, such as `service = 'airline-agent'`.
             at: the commit to search.
             limit: hits at most, up to 1,000.
+            service: only spans of this service; faster than the same as a condition.
 
         Raises:
             QueryError: query or condition does not parse.
         """
-        return self.view(at).search(query, where, limit)
+        return self.view(at).search(query, where, limit, service)
 
     def trace(self, trace_id: str, at: str = "main") -> Trace:
         """Return all spans of a trace, by its id or the unique beginning of it. Raises NotFoundError."""

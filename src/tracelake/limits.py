@@ -159,6 +159,8 @@ INDEX_HEAP_BYTES: Final = 512 * MIB
 """What one index part may take in memory while it is built; a larger one becomes several segments."""
 QUERY_MAX_CHARS: Final = 4_096
 """Characters of one search query."""
+QUERY_NESTING_MAX: Final = 100
+"""Parentheses and NOTs around one word of a query."""
 HIGHLIGHT_MAX_CHARS: Final = 200
 """One excerpt of a hit, with its marks."""
 

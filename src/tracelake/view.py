@@ -144,8 +144,11 @@ class View:
             raise NotFoundError(f"several traces begin with {trace_id!r}; give more digits.")
         return str(found["trace_id"][0]) if len(found) else trace_id
 
-    def search(self, query: str, where: str | None, limit: int) -> list[Hit]:
-        """Return the best hits of the full-text index, `where` being a DuckDB condition on table `spans`."""
+    def search(self, query: str, where: str | None, limit: int, service: str | None = None) -> list[Hit]:
+        """Return the best hits of the full-text index, `where` being a DuckDB condition on table `spans`.
+
+        A service is part of what the index is asked, so that only its spans are read.
+        """
         if not 1 <= limit <= SEARCH_HITS_MAX:
             raise QueryError(f"limit must be from 1 to {SEARCH_HITS_MAX}, not {limit}.")
         searcher = self._open_searcher()
@@ -153,8 +156,9 @@ class View:
             return []
         hits: list[Hit] = []
         offset, size = 0, limit
-        while len(hits) < limit and (found := searcher.search(query, size, offset)):
-            hits += self._rows_of(found, where, query)
+        while len(hits) < limit and (found := searcher.search(query, size, offset, service)):
+            # The index knows services in lower case only.
+            hits += [hit for hit in self._rows_of(found, where, query) if service in (None, hit.service)]
             if len(found) < size:
                 break
             offset, size = offset + size, min(size * 4, SEARCH_HITS_MAX)

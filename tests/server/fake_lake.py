@@ -93,8 +93,8 @@ class FakeLake(LakeBranches, LakeDatasets):
             found: pa.Table = connection.sql(query).to_arrow_table()
             return found
 
-    def search(self, query: str, *, where: str | None = None, limit: int = 20) -> list[Hit]:
-        """Return the spans whose output holds the query; `where` may only name a service."""
+    def search(self, query: str, *, limit: int = 20, service: str | None = None) -> list[Hit]:
+        """Return the spans whose output holds the query, of one service or of all."""
         if '"' in query:
             raise QueryError("a quotation mark is open; close it")
         hits = [
@@ -110,7 +110,7 @@ class FakeLake(LakeBranches, LakeDatasets):
             for trace in self._traces.values()
             for span in trace.spans
             if (marked := (span["output"] or "").replace(query, f"[[{query}]]")) != (span["output"] or "")
-            and (where is None or where == f"service = '{span['service']}'")
+            and service in (None, span["service"])
         ]
         return hits[:limit]
 

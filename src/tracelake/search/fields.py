@@ -65,10 +65,14 @@ def words_analyzer() -> tantivy.TextAnalyzer:
     )
 
 
+def keyword_analyzer() -> tantivy.TextAnalyzer:
+    """Return what makes one word of `service`, `kind` and `status`, and of queries on them."""
+    return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).filter(tantivy.Filter.lowercase()).build()
+
+
 def register_tokenizers(index: tantivy.Index) -> None:
     """Tell an index its tokenizers; tantivy forgets them whenever it opens one."""
-    keyword = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).filter(tantivy.Filter.lowercase()).build()
-    index.register_tokenizer(KEYWORD, keyword)
+    index.register_tokenizer(KEYWORD, keyword_analyzer())
     index.register_tokenizer(WORDS, words_analyzer())
 
 

@@ -12,7 +12,7 @@ from tracelake._errors import DamageError, UsageError
 from tracelake.search import fields
 from tracelake.search.cache import PartCache
 from tracelake.search.model import Manifest
-from tracelake.search.syntax import parse, refusal
+from tracelake.search.syntax import of_service, parse, refusal
 from tracelake.storage.ports import ObjectStore
 
 _RANKED_STEP: Final = 1_000
@@ -77,8 +77,10 @@ class Searcher:
                 f"and its manifest says {manifest.documents}; run `tracelake verify`"
             )
 
-    def search(self, query: str, limit: int, offset: int = 0) -> list[RawHit]:
+    def search(self, query: str, limit: int, offset: int = 0, service: str | None = None) -> list[RawHit]:
         """Return hits `offset` to `offset + limit`, best first, equal scores mostly in order of the parts.
+
+        With `service`, only of services of that name, in upper or lower case.
 
         Raises:
             QueryError: The query does not parse; says what is wrong with it, and gives an example.
@@ -86,8 +88,10 @@ class Searcher:
         assert limit >= 0, limit
         assert offset >= 0, offset
         parsed = parse(self._index, query)
-        if self._searcher is None or limit == 0 or offset >= self._searcher.num_docs:
+        if parsed is None or self._searcher is None or limit == 0 or offset >= self._searcher.num_docs:
             return []
+        if service is not None:
+            parsed = of_service(self._index, parsed, service)
         # Which of equal scores tantivy keeps at the end of its list depends on how long the list is. So pages
         # are cut from lists of few lengths, or a hit could stand on two of them and another on none.
         ranked = min(-(-(offset + limit) // _RANKED_STEP) * _RANKED_STEP, self._searcher.num_docs)

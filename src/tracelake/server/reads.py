@@ -45,7 +45,7 @@ class LakeReader(Protocol):
     def sql(self, query: str) -> pa.Table:
         """Run a query over the tables of the newest commit."""
 
-    def search(self, query: str, *, where: str | None = None, limit: int = 20) -> list[Hit]:
+    def search(self, query: str, *, limit: int = 20, service: str | None = None) -> list[Hit]:
         """Return the best hits. Raises QueryError."""
 
     def trace(self, trace_id: str) -> Trace:
@@ -114,8 +114,7 @@ def list_services(lake: LakeReader) -> list[str]:
 
 def search(lake: LakeReader, query: str, service: str | None, limit: int) -> list[Hit]:
     """Return the best hits of a full-text query, in one service or in all."""
-    conditions = _equal_conditions(service=service)
-    return lake.search(query, where=" AND ".join(conditions) or None, limit=limit)
+    return lake.search(query, service=service or None, limit=limit)
 
 
 def find_span(lake: LakeReader, trace_id: str, span_id: str) -> Row:
