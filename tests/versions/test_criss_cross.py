@@ -77,13 +77,14 @@ class Plain:
         return set(tips).union(*parents)
 
     def best(self, left: Collection[str], right: Collection[str]) -> list[str]:
-        """Return the common ancestors from which no other comes."""
+        """Return the common ancestors from which no other comes, the farthest from the first commit first."""
         common = self.ancestors(left) & self.ancestors(right)
-        return [
-            at
-            for at in self.commits
-            if at in common and not any(at in self.ancestors([other]) for other in common - {at})
-        ]
+        behind = set[str]().union(*(self.ancestors([at]) - {at} for at in common))
+        return sorted(common - behind, key=lambda at: (-self.generation(at), at))
+
+    def generation(self, at: str) -> int:
+        """Return how long the longest way to the first commit is."""
+        return max((self.generation(parent) + 1 for parent in self.commits[at].parents), default=0)
 
     def base(self, left: Collection[str], right: Collection[str]) -> dict[str, Known]:
         """Merge the best common ancestors, whole."""
@@ -185,15 +186,14 @@ class World:
         return origins
 
     def _expect_nothing_lost(self, side: str, other: str, made: str) -> None:
-        """What a merge does not take in silence, its other side has seen; or it is no change against any ancestor."""
-        bases = self.plain.best([side], [other])
+        """An entry that one side changed, once since the other saw it, stands, or it was a conflict."""
+        unseen = self.plain.ancestors([side]) - self.plain.ancestors([other])
         for path in PATHS:
             mine, now = (self.plain.commits[at].values.get(path) for at in (side, made))
-            if mine == now or path.startswith("t/"):  # the later time holds the rows of the earlier one
-                continue
-            seen = self.plain.ancestors([other])
-            same = all(self.plain.commits[at].values.get(path) == mine for at in bases)
-            assert same or self.plain.commits[side].origins[path] & seen, f"{path} was changed, and is lost"
+            writes = {at for at in unseen if self.plain.commits[at].origins[path] == {at}}
+            is_mine = writes == self.plain.commits[side].origins[path]
+            if not path.startswith("t/"):  # of tables, the later time holds the rows of the earlier one
+                assert mine == now or len(writes) != 1 or not is_mine, f"{path} was changed, and is lost"
 
 
 def crossed(world: World, first: tuple[str, int], second: tuple[str, int]) -> None:
@@ -248,7 +248,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=300)
+@settings(max_examples=200)
 def test_merges_are_those_of_a_plain_model(steps: list[tuple[str, str, str, object]]) -> None:
     """Whatever crossed before: the same entries, the same conflicts, and no change goes in silence."""
     world = World()
