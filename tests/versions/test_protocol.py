@@ -20,8 +20,11 @@ from tracelake.versions.model import (
     TableAt,
 )
 from tracelake.versions.protocol import (
+    UNCLEAR,
+    Base,
     Conflict,
     Place,
+    agreed,
     cut,
     effective,
     is_for_others,
@@ -163,6 +166,16 @@ def test_merged_files(
     assert bool(taken) == (mine == base or (both and prefer == "source"))
     assert taken in ((), (("p", theirs),))
     assert conflicts == ([Conflict("p", base, mine, theirs)] if both and not prefer else [])
+
+
+@pytest.mark.parametrize(("base", "side"), list(itertools.product([UNCLEAR, *FILES, *TABLES], FILES)))
+def test_what_is_unclear_stays_unclear(base: Base, side: Reference | None) -> None:
+    """An ancestor in which an entry is unclear agrees with none; and nothing is unchanged from what is unclear."""
+    assert agreed(base, UNCLEAR, side) is agreed(base, side, UNCLEAR) is UNCLEAR
+    mine = FileAt("2" * 64, 9)
+    assert agreed(UNCLEAR, mine, side) is UNCLEAR
+    assert merged([("p", UNCLEAR, side)], {"p": mine}) == ((), [Conflict("p", None, mine, side)])
+    assert agreed(UNCLEAR, mine, mine) == mine
 
 
 @pytest.mark.parametrize(("base", "mine", "theirs"), list(itertools.product(TABLES, repeat=3)))
