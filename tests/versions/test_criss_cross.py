@@ -218,7 +218,7 @@ def test_a_change_back_after_merges_that_crossed_stands(back_on: str) -> None:
 
 
 def test_deeper_than_anyone_looks_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Past a limit, entries that the ancestors name differently are in conflict where the sides differ; none is lost."""
+    """Past a limit, where ancestors name an entry differently, sides that differ are in conflict; none is lost."""
     world = World()
     crossed(world, ("p/a", 1), ("p/b", 1))
     world.write("one", "p/a", 0)
