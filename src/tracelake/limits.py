@@ -151,6 +151,14 @@ SHUTDOWN_MAX_S: Final = 30
 """What requests under way have to finish when the server stops: longer than an acknowledgement takes."""
 LISTEN_BACKLOG: Final = 512
 """Connections that wait to be accepted."""
+CONNECTIONS_MAX: Final = 1_000
+"""Connections at one time, and no more than half of the files that the process may open; the slowest makes room."""
+CONNECTION_GRACE_S: Final = 20.0
+"""How long a client may take to send a request, or to read its answer, beside what its bytes take."""
+CONNECTION_MIN_BYTES_PER_S: Final = 16 * 1024
+"""What these may take: a second for so many."""
+CONNECTION_LOOK_S: Final = 1.0
+"""How often the server looks whether a connection is too slow."""
 SEARCH_HITS_MAX: Final = 1_000
 """Hits of one search."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 PROGRAM = """
 import logging, sys, tracelake
 from tracelake.server.run import serve
+exec(sys.argv[4])
 logging.basicConfig(level=logging.WARNING)
 with tracelake.open(sys.argv[1]) as lake:
     serve(lake, port=int(sys.argv[2]), pipeline=sys.argv[3] == "pipeline", interval_s=0.2,
@@ -41,9 +42,9 @@ class ServerProcess:
 
 
 @contextmanager
-def serving(lake: Path, pipeline: bool = False, port: int = 0) -> Iterator[ServerProcess]:
-    """Serve a lake until the end of the block. What goes wrong is on standard error."""
-    arguments = [sys.executable, "-c", PROGRAM, str(lake), str(port), "pipeline" if pipeline else "no"]
+def serving(lake: Path, pipeline: bool = False, port: int = 0, setup: str = "") -> Iterator[ServerProcess]:
+    """Serve a lake until the end of the block, after the Python of `setup`. What goes wrong is on standard error."""
+    arguments = [sys.executable, "-c", PROGRAM, str(lake), str(port), "pipeline" if pipeline else "no", setup]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

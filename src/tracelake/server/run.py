@@ -17,6 +17,8 @@ from tracelake.lake import Lake
 from tracelake.pipeline.background import PipelineLoop
 from tracelake.records import ReplicaInfo
 from tracelake.server.app import create_app
+from tracelake.server.connections import Connection
+from tracelake.server.log_rate import once_per_second
 from tracelake.tracking.inbox import Inbox
 
 logger = logging.getLogger("tracelake.server")
@@ -39,6 +41,7 @@ def serve(
     """
     listener = _listen(host, port)
     with ExitStack() as stack:
+        stack.enter_context(once_per_second())
         stack.callback(listener.close)
         problem: Callable[[], str | None] = lambda: None  # noqa: E731
         own: Callable[[], ReplicaInfo] | None = None
@@ -56,6 +59,9 @@ def serve(
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=limits.SHUTDOWN_MAX_S,
+            http=Connection,
+            ws="none",
+            backlog=limits.LISTEN_BACKLOG,
         )
         server = uvicorn.Server(config)
         # uvicorn raises the signal that stopped it again once it is done, which would end the process

@@ -1,0 +1,112 @@
+"""Connections of the server: so many at most, and none for a client that makes no use of it.
+
+A connection is the client's to move while the server waits for a request, for more of its body, or for the client
+to read the answer. It may take a grace then, and longer as it moves bytes; after that it is ended. Where there are
+as many connections as there may be, the one that is slowest by this measure makes room for the next: so clients
+that send a byte a second keep nobody out. uvicorn itself ends only connections that idle after an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+from typing import TYPE_CHECKING
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tracelake import limits
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle, Transport
+
+logger = logging.getLogger("tracelake.server")
+
+REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+)
+
+
+def connections_max() -> int:
+    """Return how many connections there may be: half of the files that the process may open, at most."""
+    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limits.CONNECTIONS_MAX if files_max < 0 else max(1, min(limits.CONNECTIONS_MAX, files_max // 2))
+
+
+class Connection(H11Protocol):
+    """One connection, as uvicorn serves it, which is ended where its client is too slow."""
+
+    _moved_bytes = 0
+    """What the client sent and read in its turn."""
+    _unsent_bytes = 0
+    """What it had not read at the last look."""
+    _timer: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Begin, or make room first."""
+        super().connection_made(transport)
+        self._begin_turn()
+        if len(self.connections) > connections_max() and not self._make_room():
+            logger.warning(
+                "%d connections are all being answered; another was refused", len(self.connections)
+            )
+            transport.write(REFUSAL)
+            transport.close()
+        self._timer = self.loop.call_later(limits.CONNECTION_LOOK_S, self._look)
+
+    def data_received(self, data: bytes) -> None:
+        """Count what came."""
+        self._moved_bytes += len(data)
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        """Begin a new turn: the client may send its next request."""
+        self._begin_turn()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def late_s(self) -> float:
+        """Return by how much the client is slower than it may be, in seconds; below zero where it is not."""
+        if not self._is_clients_turn():
+            return -limits.CONNECTION_GRACE_S
+        granted_s = limits.CONNECTION_GRACE_S + self._moved_bytes / limits.CONNECTION_MIN_BYTES_PER_S
+        return self.loop.time() - self._turn_began_s - granted_s
+
+    def _begin_turn(self) -> None:
+        self._turn_began_s = self.loop.time()
+        self._moved_bytes = 0
+
+    def _is_clients_turn(self) -> bool:
+        if self.cycle is None or self.cycle.response_complete or self.flow.write_paused:
+            return True
+        return self.cycle.more_body and not self.flow.read_paused
+
+    def _look(self) -> None:
+        unsent_bytes = self.transport.get_write_buffer_size()
+        self._moved_bytes += max(0, self._unsent_bytes - unsent_bytes)
+        self._unsent_bytes = unsent_bytes
+        if not self._is_clients_turn():
+            self._begin_turn()
+        elif self.late_s() > 0:
+            logger.warning("a connection was ended: its client moved %d bytes in its turn", self._moved_bytes)
+            self._end()
+            return
+        self._timer = self.loop.call_later(limits.CONNECTION_LOOK_S, self._look)
+
+    def _make_room(self) -> bool:
+        """End the slowest of the connections that wait for their client; return whether there was one."""
+        others = (other for other in self.connections if isinstance(other, Connection) and other is not self)
+        waiting = [other for other in others if other._is_clients_turn()]
+        if not waiting:
+            return False
+        logger.warning("there are %d connections: the slowest was ended for a new one", len(self.connections))
+        max(waiting, key=Connection.late_s)._end()
+        return True
+
+    def _end(self) -> None:
+        self.connections.discard(self)  # at once: of several new ones each ends another
+        self.transport.abort()

@@ -1,0 +1,131 @@
+"""Clients that are slow, many or both, against a real server process."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+import tracelake
+from tests.server.otlp_requests import export_request
+from tests.server.process import ServerProcess, serving
+
+FILES_MAX = 128
+"""Files that the server may open: a quarter of what the tests connect with."""
+SLOW = 256
+SHORT = """
+from tracelake import limits
+limits.CONNECTION_GRACE_S = 0.3
+limits.CONNECTION_LOOK_S = 0.05
+limits.CONNECTION_MIN_BYTES_PER_S = 100_000
+"""
+
+
+@pytest.fixture
+def lake_path(tmp_path: Path) -> Path:
+    """Return the directory of a new lake."""
+    tracelake.init(tmp_path / "lake").close()
+    return tmp_path / "lake"
+
+
+@contextmanager
+def few_files() -> Iterator[None]:
+    """Let processes that are started here open few files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_MAX, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def connect(server: ServerProcess) -> socket.socket:
+    """Return a connection to the server."""
+    address = urlsplit(server.url)
+    assert address.hostname is not None
+    return socket.create_connection((address.hostname, address.port or 0), timeout=20)
+
+
+def is_ended(connection: socket.socket) -> bool:
+    """Wait until the server has ended the connection; whatever it said before is read."""
+    try:
+        while connection.recv(65_536):
+            pass
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_slow_clients_keep_nobody_out(lake_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of more connections than files none finishes a request: good ones are answered, and the log stays short."""
+    with ExitStack() as server_stack:
+        with few_files():
+            server = server_stack.enter_context(serving(lake_path))
+        with ExitStack() as stack:
+            for number in range(SLOW):
+                slow = stack.enter_context(closing(connect(server)))
+                slow.sendall(b"POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+                if number % 16 == 0:
+                    body = export_request(number + 1).SerializeToString()
+                    headers = {"Content-Type": "application/x-protobuf"}
+                    answer = httpx.post(f"{server.url}/v1/traces", content=body, headers=headers, timeout=20)
+                    assert answer.status_code == 200
+        assert server.stop()[0] == 0
+    assert len(capfd.readouterr().err.splitlines()) < 50
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /healthz HTTP/1.1\r\nHost: ",
+        b"POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{",
+        b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /heal",
+    ],
+    ids=["nothing", "half a head", "half a body", "half a second request"],
+)
+def test_who_does_not_finish_is_ended(lake_path: Path, sent: bytes) -> None:
+    """A connection whose client stands still is ended, wherever in a request that is."""
+    with serving(lake_path, setup=SHORT) as server, closing(connect(server)) as connection:
+        connection.sendall(sent)
+        assert is_ended(connection)
+
+
+def test_who_does_not_read_is_ended(lake_path: Path) -> None:
+    """A client that asks again and again and reads no answer is ended too."""
+    requests = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 100
+    with serving(lake_path, setup=SHORT) as server, closing(connect(server)) as connection:
+        assert any(fails_to_send(connection, requests) for _ in range(100_000))
+
+
+def fails_to_send(connection: socket.socket, data: bytes) -> bool:
+    """Send all of it, or say that the server has ended the connection; a time-out is raised."""
+    try:
+        connection.sendall(data)
+    except ConnectionError:
+        return True
+    return False
+
+
+def test_who_moves_enough_is_left_alone(lake_path: Path) -> None:
+    """A body that takes longer than the grace, but comes steadily, is taken."""
+    body = export_request(1, text="x" * 200_000).SerializeToString()
+
+    def steadily() -> Iterator[bytes]:
+        for begin in range(0, len(body), 20_000):
+            yield body[begin : begin + 20_000]
+            time.sleep(0.05)
+
+    headers = {"Content-Type": "application/x-protobuf"}
+    with serving(lake_path, setup=SHORT) as server:
+        answer = httpx.post(f"{server.url}/v1/traces", content=steadily(), headers=headers, timeout=20)
+        assert answer.status_code == 200
