@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import hashlib
 import os
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +16,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelake._errors import DamageError
 from tracelake.limits import OTLP_LINE_MAX_BYTES
-from tracelake.otlp.framing import Payload, read_payloads, read_segment, write_segment
+from tracelake.otlp.framing import Payload, Reading, write_segment
+from tracelake.otlp.whole import InputFile, Whole, fingerprint
 from tracelake.records import Problem
 
 LINES = [b'{"resourceSpans":[]}', b'{"n":1}', b"", b'{"n":2}', b"  ", b"not json"]
@@ -38,14 +41,24 @@ def file(tmp_path: Path) -> Path:
 def read(file: Path, data: bytes) -> list[Payload | Problem]:
     """Write a file and read it; three stripes together must yield the same, each item once."""
     file.write_bytes(data)
-    whole = list(read_payloads(str(file)))
-    parts = [list(read_payloads(str(file), stripe, 3)) for stripe in range(3)]
-    payloads = [item for item in whole if isinstance(item, Payload)]
-    for stripe, part in enumerate(parts):
-        assert [item for item in part if isinstance(item, Payload)] == payloads[stripe::3]
-    problems = [item for item in whole if isinstance(item, Problem)]
-    assert [item for part in parts for item in part if isinstance(item, Problem)] == problems
-    return whole
+    whole = Reading(str(file))
+    stripes = [Reading(str(file), stripe, 3) for stripe in range(3)]
+    payloads = list(whole)
+    assert [list(stripe) for stripe in stripes] == [payloads[stripe::3] for stripe in range(3)]
+    # Each stripe has read all of the file, and says the same of it.
+    assert whole.whole is not None
+    assert {stripe.whole for stripe in stripes} == {whole.whole}
+    assert (whole.whole.size_bytes, whole.whole.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    assert whole.whole.payloads == len(payloads)
+    return payloads if whole.whole.problem is None else [*payloads, whole.whole.problem]
+
+
+def items(path: Path, stripe: int = 0, stripes: int = 1) -> list[Payload | Problem]:
+    """Return the payloads of a stripe and, last, what is wrong with the file as a whole."""
+    reading = Reading(str(path), stripe, stripes)
+    found = list(reading)
+    assert reading.whole is not None
+    return found if reading.whole.problem is None else [*found, reading.whole.problem]
 
 
 def framed(*messages: bytes) -> bytes:
@@ -127,11 +140,16 @@ def test_collector_messages(file: Path) -> None:
     assert read(file, zstandard.compress(framed(message))) == [Payload("protobuf", message, None, 0)]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["json", "protobuf"]), st.binary(max_size=40)), max_size=5))
+@given(
+    payloads=st.lists(st.tuples(st.sampled_from(["json", "protobuf"]), st.binary(max_size=40)), max_size=5)
+)
 @settings(max_examples=50, deadline=None)
-def test_segment_round_trip(payloads: list[tuple[str, bytes]]) -> None:
+def test_segment_round_trip(
+    payloads: list[tuple[str, bytes]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """A segment gives back what was written, in order, also empty payloads."""
-    assert list(read_segment(write_segment(payloads))) == payloads  # type: ignore[arg-type]
+    found = read(tmp_path_factory.mktemp("segment") / "input", write_segment(payloads))  # type: ignore[arg-type]
+    assert [(item.format, item.data) for item in found if isinstance(item, Payload)] == payloads
 
 
 def test_segment_file(file: Path) -> None:
@@ -150,8 +168,6 @@ def test_damaged_segment(file: Path) -> None:
         Problem("truncated: the message at byte 14 is cut after 1 bytes", offset=14),
     ]
     assert read(file, plain[:14] + b"?")[1:] == [Problem("damaged segment: a frame of kind b'?'", offset=14)]
-    with pytest.raises(DamageError, match="damaged inbox segment: byte 14: truncated"):
-        list(read_segment(plain[:-1]))
 
 
 @pytest.mark.parametrize(
@@ -238,11 +254,11 @@ def test_gigabyte_of_zeros_in_a_line(file: Path, kind: str) -> None:
     started = time.perf_counter()
     for stripe in range(2):
         tracemalloc.start()
-        found = list(read_payloads(str(file), stripe, 2))
+        found = items(file, stripe, 2)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         wanted = [Payload("json", b'{"n":1}', 1, 0), Problem(f"line {LIMIT}", 2, 8)]
-        assert found == (wanted if stripe == 0 else [])
+        assert found == wanted[stripe:]
         assert peak < 5 * OTLP_LINE_MAX_BYTES
     assert time.perf_counter() - started < 10
 
@@ -252,11 +268,11 @@ def test_gigabyte_of_protobuf(file: Path) -> None:
     with file.open("wb") as target:
         target.write(b"\x0a")
         target.truncate(1 << 30)
-    assert list(read_payloads(str(file))) == [Problem(f"protobuf message {LIMIT}", offset=0)]
+    assert items(file) == [Problem(f"protobuf message {LIMIT}", offset=0)]
     with file.open("wb") as target:
         target.write(b"{\n")
         target.truncate(1 << 30)
-    assert list(read_payloads(str(file))) == [Problem(f"document {LIMIT}", 1, 0)]
+    assert items(file) == [Problem(f"document {LIMIT}", 1, 0)]
     bomb = zstandard.compress(bytes(OTLP_LINE_MAX_BYTES + 1))
     assert read(file, framed(bomb)) == [Problem(f"decompressed message {LIMIT}", offset=0)]
 
@@ -265,20 +281,51 @@ def test_damaged_frame_is_a_problem_in_its_place(file: Path) -> None:
     """A frame of the Collector that does not unpack is reported by the stripe that has it; the rest is read."""
     message = b"\x0a\x00"
     file.write_bytes(framed(message, zstandard.compress(message)[:4] + b"rubbish", message))
-    items = list(read_payloads(str(file)))
-    assert [type(item) for item in items] == [Payload, Problem, Payload]
-    assert str(items[1]).startswith("byte 6: corrupt zstd frame: ")
-    assert [list(read_payloads(str(file), stripe, 3)) for stripe in range(3)] == [[item] for item in items]
+    found = items(file)
+    assert [type(item) for item in found] == [Payload, Problem, Payload]
+    assert str(found[1]).startswith("byte 6: corrupt zstd frame: ")
+    assert [items(file, stripe, 3) for stripe in range(3)] == [[item] for item in found]
 
 
 def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
-    """A missing file, a directory and a pipe are problems of the file, not exceptions."""
+    """A missing file, a directory, a pipe and a device are problems of the file, which every stripe sees."""
     os.mkfifo(tmp_path / "pipe")
-    assert list(read_payloads(str(tmp_path / "none"))) == [
-        Problem("cannot be read: No such file or directory")
-    ]
-    assert list(read_payloads(str(tmp_path))) == [Problem("a directory: give the path of an OTLP file")]
-    assert list(read_payloads(str(tmp_path / "pipe"))) == [
-        Problem("not a regular file: give the path of an OTLP file")
-    ]
-    assert list(read_payloads(str(tmp_path / "none"), 1, 2)) == []
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    for name, reason in {
+        "none": "cannot be read: No such file or directory",
+        "pipe": "a named pipe: give the path of an OTLP file",
+        "zeros": "a device: give the path of an OTLP file",
+        ".": "a directory: give the path of an OTLP file",
+    }.items():
+        for stripe in range(2):
+            assert items(tmp_path / name, stripe, 2) == [Problem(reason)]
+
+
+def test_a_failure_of_the_disk_is_no_end_of_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in the middle is raised: a file is not taken for shorter than it is, nor the error for its content."""
+    file.write_bytes(TEXT)
+    reads: list[int] = []
+
+    def failing_read(self: InputFile, size_bytes: int) -> bytes:
+        reads.append(size_bytes)
+        if len(reads) > 2:
+            raise OSError(errno.EIO, "Input/output error")
+        return read_of_input(self, min(size_bytes, 30))
+
+    read_of_input = InputFile.read
+    monkeypatch.setattr(InputFile, "read", failing_read)
+    reading = Reading(str(file))
+    with pytest.raises(OSError, match="Input/output error"):
+        list(reading)
+    assert reading.whole is None
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
+def test_a_file_that_grows_has_an_end(file: Path, pack: Callable[[bytes], bytes]) -> None:
+    """Of a file that somebody appends to, the first bytes that were asked for are the input."""
+    before = pack(TEXT)
+    file.write_bytes(before + pack(TEXT))
+    reading = Reading(str(file), size_bytes=len(before))
+    assert list(reading) == PAYLOADS
+    assert reading.whole == Whole(len(before), hashlib.sha256(before).hexdigest(), len(PAYLOADS))
+    assert fingerprint(str(file), len(before)) == (reading.whole.size_bytes, reading.whole.sha256)

@@ -13,7 +13,7 @@ from tests.strategies import span_facts
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.otlp.encode import encode, to_json
-from tracelake.otlp.framing import Payload, read_payloads
+from tracelake.otlp.framing import Payload, Reading
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -21,7 +21,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 def first_rows(name: str, payloads: int | None = None) -> pa.RecordBatch:
     """Decode the first payloads of a data set, all of whose spans must be taken."""
     columns = SpanColumns()
-    for item in islice(read_payloads(str(DATA / f"{name}.otlp.jsonl.gz")), payloads):
+    for item in islice(Reading(str(DATA / f"{name}.otlp.jsonl.gz")), payloads):
         assert isinstance(item, Payload)
         assert decode_json(item.data, columns).reasons == ()
     return columns.take()

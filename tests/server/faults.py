@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tracelake._errors import StorageError
-from tracelake.otlp.framing import Payload, read_payloads
+from tracelake.otlp.framing import Payload, Reading
 from tracelake.storage.memory import MemoryObjectStore
 from tracelake.storage.ports import ObjectStore
 
@@ -38,6 +38,9 @@ def inbox_payloads(store: ObjectStore) -> Iterator[Payload]:
         copy = Path(directory) / "segment"
         for segment in store.list("inbox/"):
             copy.write_bytes(store.get(segment.path))
-            for item in read_payloads(str(copy)):
+            reading = Reading(str(copy))
+            for item in reading:
                 assert isinstance(item, Payload), item
                 yield item
+            assert reading.whole is not None
+            assert reading.whole.problem is None

@@ -13,6 +13,7 @@ from typing import TypeVar, cast
 
 from tests.simulation.scenarios import require
 from tracelake._errors import NotFoundError
+from tracelake.otlp.whole import Whole
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.inputs import INBOX, Input
 from tracelake.pipeline.loop import Pipeline
@@ -56,7 +57,7 @@ class SimulatedTasks(InProcess):
             return receipt  # a peer has committed the segment and deleted it
         staged = f"{task.staging}{data.decode()}"
         self._process.objects.put(staged, data)
-        receipt.size_bytes, receipt.sha256 = len(data), hashlib.sha256(data).hexdigest()
+        receipt.whole = Whole(len(data), hashlib.sha256(data).hexdigest(), 1)
         receipt.records = receipt.spans = receipt.checksum = 1
         receipt.pieces.append(Piece(staged, 0, len(data), 0, 1))
         return receipt

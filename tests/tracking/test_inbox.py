@@ -13,7 +13,7 @@ import pytest
 
 from tracelake import limits
 from tracelake._errors import StorageError
-from tracelake.otlp.framing import Payload, read_payloads
+from tracelake.otlp.framing import Payload, Reading
 from tracelake.storage.files import FileObjectStore
 from tracelake.storage.memory import MemoryObjectStore
 from tracelake.tracking.inbox import BackPressureError, Inbox
@@ -70,9 +70,12 @@ def payloads(store: FileObjectStore | FaultyStore, directory: Path) -> list[tupl
     for segment in store.list("inbox/"):
         copy = directory / "segment"
         copy.write_bytes(store.get(segment.path))
-        for item in read_payloads(str(copy)):
+        reading = Reading(str(copy))
+        for item in reading:
             assert isinstance(item, Payload)
             found.append((item.format, item.data))
+        assert reading.whole is not None
+        assert reading.whole.problem is None
     return found
 
 

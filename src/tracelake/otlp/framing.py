@@ -11,19 +11,16 @@
 
 from __future__ import annotations
 
-import io
 import re
-import stat
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import zstandard
 
-from tracelake._errors import DamageError
 from tracelake.limits import OTLP_LINE_MAX_BYTES
-from tracelake.otlp.stream import ZSTD_MAGIC, Stream, decompressed
+from tracelake.otlp.stream import ZSTD_MAGIC, Readable, Stream, decompressed
+from tracelake.otlp.whole import NotAnInputError, Whole, open_input
 from tracelake.records import Problem
 
 Format: TypeAlias = Literal["json", "protobuf"]
@@ -39,15 +36,17 @@ class Payload:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Share:
-    """Which payloads of a file are wanted: those whose number modulo `stripes` is `stripe`."""
+    """Which payloads of a file are wanted: those whose number modulo `stripes` is `stripe`. Counts them all."""
 
     stripe: int
     stripes: int
+    number: int = 0
+    """Of the next payload, from 0; at the end, how many there were."""
 
-    def has(self, number: int) -> bool:
-        return number % self.stripes == self.stripe
+    def has_next(self) -> bool:
+        return self.number % self.stripes == self.stripe
 
 
 _Items: TypeAlias = Generator[Payload | Problem, None, Problem | None]
@@ -60,34 +59,36 @@ _JSON_AFTER_NEWLINE: Final = re.compile(rb'\s*\{\s*("[A-Za-z_]|\}|\Z)')
 """A file that begins with an empty line; a protobuf message that begins with the same two bytes fails this."""
 
 
-def read_payloads(path: str, stripe: int = 0, stripes: int = 1) -> Iterator[Payload | Problem]:
-    """Yield the payloads of an OTLP file whose number modulo `stripes` is `stripe`, in bounded memory.
+class Reading:
+    """The payloads of an OTLP file whose number modulo `stripes` is `stripe`, in bounded memory. Iterate once.
 
-    What is wrong with the file as a whole ends it with one Problem, which stripe 0 yields for all. A payload
-    that cannot be unpacked is a Problem in its place.
+    A payload that cannot be unpacked is a Problem in its place. At the end, `whole` says what the file was: every
+    stripe reads all of it, and what the stripes of one file say must agree.
+
+    Args:
+        size_bytes: how many bytes of the file are the input; None for what it has now.
     """
-    items = _read_file(path, _Share(stripe, stripes))
-    yield from _with_problem(items) if stripe == 0 else items
+
+    def __init__(self, path: str, stripe: int = 0, stripes: int = 1, size_bytes: int | None = None) -> None:
+        self._path = path
+        self._share = _Share(stripe, stripes)
+        self._size_bytes = size_bytes
+        self.whole: Whole | None = None
+
+    def __iter__(self) -> Iterator[Payload | Problem]:
+        """Yield the payloads. Raises OSError for a failure of the machine, at any place in the file."""
+        try:
+            with open_input(self._path, self._size_bytes) as file:
+                problem = yield from _read_open(file, self._share)
+                # Also what lies behind the place where the reading ended.
+                size_bytes, sha256 = file.finish()
+        except NotAnInputError as error:
+            self.whole = Whole(0, "", problem=Problem(str(error)))
+        else:
+            self.whole = Whole(size_bytes, sha256, self._share.number, problem)
 
 
-def _with_problem(items: _Items) -> Iterator[Payload | Problem]:
-    problem = yield from items
-    if problem is not None:
-        yield problem
-
-
-def _read_file(path: str, share: _Share) -> _Items:
-    try:
-        if not stat.S_ISREG(Path(path).stat().st_mode):
-            what = "a directory" if Path(path).is_dir() else "not a regular file"
-            return Problem(f"{what}: give the path of an OTLP file")
-        with Path(path).open("rb") as file:
-            return (yield from _read_open(file, share))
-    except OSError as error:
-        return Problem(f"cannot be read: {error.strerror or error}")
-
-
-def _read_open(file: BinaryIO, share: _Share) -> _Items:
+def _read_open(file: Readable, share: _Share) -> _Items:
     stream = Stream(decompressed(file))
     head = stream.peek(4096)
     if head.startswith(_BOM):
@@ -126,22 +127,22 @@ def _damage(stream: Stream, line: int | None = None) -> Problem:
 
 
 def _json(stream: Stream, share: _Share) -> _Items:
-    number = line = 0
+    line = 0
     while True:
         line += 1
         start = stream.offset
         # All stripes look at the first line, to see whether it begins a document.
-        found = stream.take_line(OTLP_LINE_MAX_BYTES, number == 0 or share.has(number))
+        found = stream.take_line(OTLP_LINE_MAX_BYTES, share.number == 0 or share.has_next())
         if found.size > OTLP_LINE_MAX_BYTES:
             return _too_long("line", line, start)
         if stream.damage and not found.ended:
             return _damage(stream, line)
-        if number == 0 and found.data.strip() == b"{":
+        if share.number == 0 and found.data.strip() == b"{":
             return (yield from _document(stream, share, found.data, line, start))
         if not found.blank:
-            if share.has(number):
+            if share.has_next():
                 yield Payload("json", found.data, line, start)
-            number += 1
+            share.number += 1
         if not found.ended:
             return None
 
@@ -153,8 +154,9 @@ def _document(stream: Stream, share: _Share, first: bytes, line: int, start: int
         return _too_long("document", line, start)
     if stream.damage:
         return _damage(stream, line)
-    if share.has(0):
+    if share.has_next():
         yield Payload("json", data, line, start)
+    share.number += 1
     return None
 
 
@@ -168,23 +170,23 @@ def _bare(stream: Stream, share: _Share) -> _Items:
         return _too_long("protobuf message", None, 0)
     if stream.damage:
         return _damage(stream)
-    if share.has(0):
+    if share.has_next():
         yield Payload("protobuf", data, None, 0)
+    share.number += 1
     return None
 
 
 def _messages(stream: Stream, share: _Share) -> _Items:
-    number = 0
     while stream.peek(1):
         start = stream.offset
         if stream.peek(4) == bytes(4):
             return Problem("a message of no bytes: is there a hole in the file?", offset=start)
-        item = _framed(stream, start, "protobuf", share.has(number))
+        item = _framed(stream, start, "protobuf", share.has_next())
         if isinstance(item, Problem):
             return item
         if item is not None:
             yield _collector_message(item)
-        number += 1
+        share.number += 1
     return _damage(stream) if stream.damage else None
 
 
@@ -202,18 +204,17 @@ def _collector_message(payload: Payload) -> Payload | Problem:
 
 
 def _segment(stream: Stream, share: _Share) -> _Items:
-    number = 0
     while kind := stream.peek(1):
         start = stream.offset
         if kind not in _SEGMENT_FORMATS:
             return Problem(f"damaged segment: a frame of kind {kind!r}", offset=start)
         stream.skip(1)
-        item = _framed(stream, start, _SEGMENT_FORMATS[kind], share.has(number))
+        item = _framed(stream, start, _SEGMENT_FORMATS[kind], share.has_next())
         if isinstance(item, Problem):
             return item
         if item is not None:
             yield item
-        number += 1
+        share.number += 1
     return _damage(stream) if stream.damage else None
 
 
@@ -238,11 +239,3 @@ def write_segment(payloads: Iterable[tuple[Format, bytes]]) -> bytes:
     for format, data in payloads:
         parts += [b"j" if format == "json" else b"p", len(data).to_bytes(4), data]
     return zstandard.ZstdCompressor(level=1).compress(b"".join(parts))
-
-
-def read_segment(data: bytes) -> Iterator[tuple[Format, bytes]]:
-    """Yield what `write_segment` was given. Raises DamageError where the segment is damaged."""
-    for item in _with_problem(_read_open(io.BytesIO(data), _Share(0, 1))):
-        if isinstance(item, Problem):
-            raise DamageError(f"damaged inbox segment: {item}")
-        yield item.format, item.data

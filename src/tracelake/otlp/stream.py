@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO, Final, NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple, Protocol
 
 import zstandard
 
@@ -16,27 +17,32 @@ _ZSTD_READ_BYTES: Final = 1024
 """zstd gives out all that its input holds: 1 KiB of input is at most 32 MiB of zeros."""
 
 
+class Readable(Protocol):
+    """What can be read from its beginning to its end."""
+
+    def read(self, size_bytes: int, /) -> bytes:
+        """Return the next bytes, fewer only at the end."""
+
+
 class DamagedError(ValueError):
     """The stream is truncated or corrupt; what came before has been given out."""
 
 
-def decompressed(file: BinaryIO) -> Iterator[bytes]:
+def decompressed(file: Readable) -> Iterator[bytes]:
     """Yield blocks of a gzip, zstd or plain file, told apart by its first bytes.
 
     Raises DamagedError at the place where a compressed stream is cut or corrupt.
     """
     head = file.read(4)
-    file.seek(0)
     if head.startswith(_GZIP_MAGIC):
-        return _gunzipped(file)
+        return _gunzipped(head, file)
     if head == ZSTD_MAGIC:
-        return _unzstd(file)
-    return iter(lambda: file.read(BLOCK_BYTES), b"")
+        return _unzstd(head, file)
+    return chain([head] if head else [], iter(lambda: file.read(BLOCK_BYTES), b""))
 
 
-def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
+def _gunzipped(waiting: bytes, file: Readable) -> Iterator[bytes]:
     """Yield the blocks of all members of a gzip file (RFC 1952); zeros may follow the last."""
-    waiting = file.read(BLOCK_BYTES)
     while waiting:
         member = zlib.decompressobj(wbits=31)
         while not member.eof:
@@ -66,16 +72,15 @@ def _until_damage(member: zlib._Decompress, data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _after_zeros(file: BinaryIO) -> bytes:
+def _after_zeros(file: Readable) -> bytes:
     while block := file.read(BLOCK_BYTES):
         if rest := block.lstrip(b"\0"):
             return rest
     return b""
 
 
-def _unzstd(file: BinaryIO) -> Iterator[bytes]:
+def _unzstd(waiting: bytes, file: Readable) -> Iterator[bytes]:
     """Yield the blocks of all frames of a zstd file (RFC 8878)."""
-    waiting = file.read(_ZSTD_READ_BYTES)
     while waiting:
         frame = zstandard.ZstdDecompressor().decompressobj()
         while not frame.eof:
@@ -171,7 +176,4 @@ class Stream:
             return next(self._blocks, b"")
         except DamagedError as error:
             self.damage = str(error)
-            return b""
-        except OSError as error:
-            self.damage = f"cannot be read: {error.strerror or error}"
             return b""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from tracelake._errors import StorageError
 from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.inputs import FILES, INBOX, Input, into_transactions
@@ -79,6 +80,9 @@ class InboxPipeline:
         """Take all that waits, and finish what an earlier run left; None where there was neither.
 
         Once `stopping` answers True, the transaction under way is finished and no other is begun.
+
+        Raises:
+            StorageError: some of the inputs could not be read, after all others were taken. They wait for the next run.
         """
         with self._accounted():
             started = time.monotonic()
@@ -89,7 +93,13 @@ class InboxPipeline:
             runs = into_transactions(segments + files, TRANSACTION_INPUT_MAX_BYTES)
             result = self._pipeline.run(runs, self._follow(progress or silent), stopping)
             if not stopping():  # else some of the files may have been left
-                self._watch.took(item.path for item in files)
+                self._watch.took(item.path for item in files if item.path not in result.failed)
+            if result.failed:
+                path, reason = next(iter(result.failed.items()))
+                raise StorageError(
+                    f"{len(result.failed)} of the inputs could not be read and are tried again, {path} among them: "
+                    f"{reason}. All others are in."
+                )
             return report_of(result, time.monotonic() - started)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from tracelake._errors import UsageError
 from tracelake.journal.model import CHECKSUM_MODULUS, ReadRange, Sources
 from tracelake.limits import PROBLEMS_MAX, STRIPE_INPUT_BYTES, STRIPES_MAX
-from tracelake.pipeline.reading import ReadReceipt, ReadTask
+from tracelake.pipeline.reading import Piece, ReadReceipt, ReadTask
 
 FILES: Final = "files"
 INBOX: Final = "inbox"
@@ -64,32 +64,86 @@ def into_transactions(inputs: Sequence[Input], max_bytes: int) -> list[list[Inpu
 def read_tasks(inputs: Sequence[Input], objects_url: str, buckets: int, staging: str) -> list[ReadTask]:
     """Return the tasks that read these inputs, the longest first."""
     return [
-        ReadTask(objects_url, item.source, item.path, item.source == INBOX, stripe, stripes, buckets, staging)
+        ReadTask(
+            objects_url,
+            item.source,
+            item.path,
+            item.size_bytes,
+            item.source == INBOX,
+            stripe,
+            stripes,
+            buckets,
+            staging,
+        )
         for item in sorted(inputs, key=lambda item: -item.size_bytes)
         for stripes in [min(STRIPES_MAX, 1 + item.size_bytes // STRIPE_INPUT_BYTES)]
         for stripe in range(stripes)
     ]
 
 
-def to_sources(inputs: Sequence[Input], receipts: Sequence[ReadReceipt]) -> Sources:
-    """Put receipts together to what the journal records; the order is that of the inputs."""
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What the tasks found out about inputs. Only of whole inputs anything is taken."""
+
+    sources: Sources
+    """One range for each input, in their order; without a SHA-256 where it was not read whole."""
+    pieces: list[Piece]
+    """Rows of inputs that were read whole."""
+    dropped: list[Piece]
+    """Rows of the others."""
+    failed: dict[str, str]
+    """Inputs that could not be read this time, as path and reason: they are to be tried again."""
+
+
+def gather(inputs: Sequence[Input], receipts: Sequence[ReadReceipt]) -> Gathered:
+    """Put the receipts of all stripes together."""
     by_input: dict[tuple[str, str], list[ReadReceipt]] = {}
     for receipt in receipts:
         by_input.setdefault((receipt.source, receipt.path), []).append(receipt)
     sources: dict[str, list[ReadRange]] = {}
+    gathered = Gathered({}, [], [], {})
     for item in inputs:
         stripes = sorted(by_input[item.source, item.path], key=lambda receipt: receipt.stripe)
-        sources.setdefault(item.source, []).append(_to_range(stripes))
-    return {source: tuple(ranges) for source, ranges in sources.items()}
+        pieces = [piece for stripe in stripes for piece in stripe.pieces]
+        failure = next((stripe.failure for stripe in stripes if stripe.failure), None)
+        reason = failure or _why_not_whole(item, stripes)
+        if failure is not None:
+            gathered.failed[item.path] = failure
+        (gathered.pieces if reason is None else gathered.dropped).extend(pieces)
+        taken = _to_range(stripes) if reason is None else _to_nothing(item, reason)
+        sources.setdefault(item.source, []).append(taken)
+    gathered.sources.update((source, tuple(ranges)) for source, ranges in sources.items())
+    return gathered
+
+
+def _why_not_whole(item: Input, stripes: Sequence[ReadReceipt]) -> str | None:
+    """Say why the stripes do not make one whole input, or None.
+
+    They agree where they read the same bytes to the end and saw the same in them. What was replaced, renamed or cut
+    between the first look and the last task shows in one of them.
+    """
+    wholes = {stripe.whole for stripe in stripes}
+    whole = stripes[0].whole
+    if len(wholes) > 1 or (whole.sha256 and whole.size_bytes != item.size_bytes):
+        return "changed while it was read, and nothing of it was taken: leave it as it is, and run again"
+    if not whole.sha256:
+        return whole.problem.reason if whole.problem is not None else "is gone"
+    return None
+
+
+def _to_nothing(item: Input, reason: str) -> ReadRange:
+    """Return the range of an input of which nothing is taken; `sha256` is that of no file."""
+    return ReadRange(item.path, 0, "", 0, f"{0:032x}", 0, ((None, None, reason),), 1)
 
 
 def _to_range(stripes: Sequence[ReadReceipt]) -> ReadRange:
     problems = [(item.line, item.offset, item.reason) for stripe in stripes for item in stripe.problems]
     problems.sort(key=lambda item: (item[0] or 0, item[1] or 0, item[2]))
+    whole = stripes[0].whole
     return ReadRange(
         path=stripes[0].path,
-        size_bytes=stripes[0].size_bytes,
-        sha256=stripes[0].sha256,
+        size_bytes=whole.size_bytes,
+        sha256=whole.sha256,
         records=sum(stripe.records for stripe in stripes),
         checksum=f"{sum(stripe.checksum for stripe in stripes) % CHECKSUM_MODULUS:032x}",
         spans=sum(stripe.spans for stripe in stripes),

@@ -39,12 +39,13 @@ from tracelake.journal.protocol import (
     totals,
 )
 from tracelake.journal.store import Journal
+from tracelake.otlp.whole import fingerprint
 from tracelake.pipeline.executors import Executor
-from tracelake.pipeline.inputs import INBOX, Input, read_tasks, to_sources
+from tracelake.pipeline.inputs import INBOX, Input, gather, read_tasks
 from tracelake.pipeline.maintenance import ORDERS, Maintainer
 from tracelake.pipeline.progress import OnProgress, Progress, Stage, silent
 from tracelake.pipeline.publish import TRANSFORM, Counts, Outputs
-from tracelake.pipeline.reading import Piece, fingerprint, run_read_task
+from tracelake.pipeline.reading import Piece, run_read_task
 from tracelake.replicas.account import Tally
 from tracelake.storage import KeyValueStore, ObjectStore
 
@@ -62,6 +63,8 @@ class Staged:
     sources: Sources
     pieces: list[Piece]
     inputs: tuple[Input, ...]
+    failed: dict[str, str]
+    """Inputs that could not be read this time, as path and reason."""
 
 
 @dataclass(slots=True)
@@ -74,6 +77,8 @@ class RunResult:
     """Every input that was read, of recovered transactions and of new ones, in order."""
     known: list[ReadRange] = field(default_factory=list)
     """Inputs whose bytes an earlier transaction holds, as they were read then: they are not read again."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Inputs that could not be read this time, as path and reason: nothing was taken, and the next run tries again."""
     counts: list[Counts] = field(default_factory=list)
     commit: str | None = None
 
@@ -210,22 +215,32 @@ class _Run:
             if not inputs:
                 continue
             staged = self._stage(inputs)
-            # What gave no span is reported and not recorded, so that a later run may read it, mended.
-            self._result.ranges += [
-                taken
-                for source, ranges in staged.sources.items()
-                for taken in ranges
-                if not taken.spans and not (source == INBOX and self._is_gone(taken))
-            ]
-            kept = {
-                source: tuple(taken for taken in ranges if taken.spans)
-                for source, ranges in staged.sources.items()
-            }
-            kept = {source: ranges for source, ranges in kept.items() if ranges}
-            self._delete_segments([taken for taken in staged.sources.get(INBOX, ()) if not taken.spans])
+            self._result.failed |= staged.failed
+            kept = {}
+            for source, ranges in staged.sources.items():
+                for taken in ranges:
+                    # What gave no span is reported and not recorded, so that a later run may read it, mended.
+                    if not taken.spans:
+                        self._leave(source, taken)
+                if some := tuple(taken for taken in ranges if taken.spans):
+                    kept[source] = some
             if kept:
-                self._read = Staged(kept, staged.pieces, staged.inputs)
+                paths = {(source, taken.path) for source, ranges in kept.items() for taken in ranges}
+                left = tuple(item for item in inputs if (item.source, item.path) in paths)
+                self._read = Staged(kept, staged.pieces, left, {})
         return Read()
+
+    def _leave(self, source: str, taken: ReadRange) -> None:
+        """Report an input that gave no span. A segment goes, unless it could not be read whole: it was acknowledged."""
+        if source == INBOX:
+            if not taken.sha256:
+                if self._rooms.objects.head(taken.path) is None:
+                    self._result.failed.pop(taken.path, None)
+                    return  # a peer has taken it
+                self._result.failed.setdefault(taken.path, taken.problems[0][2])
+            else:
+                self._delete_segments([taken])
+        self._result.ranges.append(taken)
 
     def _without_taken(self, inputs: list[Input]) -> list[Input]:
         """Leave out segments that a peer took, and files whose bytes an earlier transaction holds."""
@@ -236,25 +251,12 @@ class _Run:
                 if self._rooms.objects.head(item.path) is not None:
                     left.append(item)
                 continue
-            before = self._rooms.known.find(item.size_bytes, partial(_sha256, item.path))
+            before = self._rooms.known.find(item.size_bytes, partial(_sha256, item))
             if before is None:
                 left.append(item)
             elif (item.path, before.sha256) not in taken_now:
                 self._result.known.append(replace(before, path=item.path))
         return left
-
-    def _is_gone(self, segment: ReadRange) -> bool:
-        """Whether a peer has taken a segment of which nothing was read.
-
-        Raises StorageError where it is there and could not be opened: it was acknowledged, and must not be lost.
-        """
-        if self._rooms.objects.head(segment.path) is None:
-            return True
-        if not segment.sha256:
-            raise StorageError(
-                f"{segment.path} cannot be read: check the store. It will be read by the next run."
-            )
-        return False
 
     def _stage(self, inputs: Sequence[Input], transaction: int | None = None) -> Staged:
         tasks = read_tasks(
@@ -266,8 +268,9 @@ class _Run:
             tasks,
             lambda done: self._progress(Progress(stage, done, len(tasks), "tasks", transaction)),
         )
-        pieces = [piece for receipt in receipts for piece in receipt.pieces]
-        return Staged(to_sources(inputs, receipts), pieces, tuple(inputs))
+        gathered = gather(inputs, receipts)
+        self._delete_pieces(gathered.dropped)
+        return Staged(gathered.sources, gathered.pieces, tuple(inputs), gathered.failed)
 
     def _feed(self, step: Step) -> Fed | Published:
         inputs = [
@@ -281,6 +284,11 @@ class _Run:
             self._rooms.outputs.tally.rows_dropped += sum(piece.rows for piece in fed.pieces)
             self._discard(fed)
             return Published()  # a peer was faster, and has deleted what it took from the inbox
+        for path, reason in fed.failed.items():
+            self._discard(fed)
+            raise StorageError(
+                f"transaction {step.transaction}: {path} {reason}. Nothing was published; the next run reads it again."
+            )
         self._fed = fed  # and not before: these rows must not be taken for those of the next transaction
         return Fed(fed.sources)
 
@@ -343,7 +351,10 @@ class _Run:
             self._rooms.objects.delete(taken.path)
 
     def _discard(self, staged: Staged) -> None:
-        for path in {piece.path for piece in staged.pieces}:
+        self._delete_pieces(staged.pieces)
+
+    def _delete_pieces(self, pieces: Sequence[Piece]) -> None:
+        for path in {piece.path for piece in pieces}:
             self._rooms.objects.delete(path)
 
     def _clean_staging(self) -> None:
@@ -358,5 +369,5 @@ def _now() -> datetime:
     return datetime.fromtimestamp(time.time(), UTC)  # by `time`, so that a simulation can answer
 
 
-def _sha256(path: str) -> str:
-    return fingerprint(path)[1]
+def _sha256(item: Input) -> str:
+    return fingerprint(item.path, item.size_bytes)[1]

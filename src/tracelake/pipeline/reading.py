@@ -6,11 +6,12 @@ the driver or the JVM. Several tasks share one large file, each decoding its str
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import xxhash
@@ -19,12 +20,16 @@ from tracelake._errors import DecodeError, NotFoundError
 from tracelake.limits import PROBLEMS_MAX, STAGED_PIECE_MAX_BYTES
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
-from tracelake.otlp.framing import Payload, read_payloads
+from tracelake.otlp.framing import Payload, Reading
+from tracelake.otlp.whole import Whole
 from tracelake.records import Problem
 from tracelake.shards.buckets import by_bucket
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 
 _STAGED = pa.ipc.IpcWriteOptions(compression="lz4")  # an eighth of the bytes to sync, in a tenth of a second
+
+
+_NOTHING: Final = Whole(0, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class ReadTask:
     objects_url: str
     source: str
     path: str
+    size_bytes: int
+    """How many bytes of it are the input: what is appended later is not."""
     in_lake: bool
     """Whether the path is an object of the lake (a segment of the inbox) rather than a file."""
     stripe: int
@@ -61,9 +68,10 @@ class ReadReceipt:
     source: str
     path: str
     stripe: int
-    size_bytes: int = 0
-    sha256: str = ""
-    """Of the whole input, from stripe 0 only."""
+    whole: Whole = _NOTHING
+    """What the stripe saw of the whole input: all stripes read all of it."""
+    failure: str | None = None
+    """Why it could not be read this time, as when no more files can be opened; then nothing of it counts."""
     records: int = 0
     checksum: int = 0
     spans: int = 0
@@ -81,7 +89,7 @@ class ReadReceipt:
 
 
 def run_read_task(task: ReadTask) -> ReadReceipt:
-    """Carry out one task. Input that is not OTLP ends up in the receipt, not in an exception."""
+    """Carry out one task. An input that is not OTLP, or cannot be read, ends up in the receipt, not in an exception."""
     objects = open_objects(task.objects_url)
     receipt = ReadReceipt(task.source, task.path, task.stripe)
     with tempfile.TemporaryDirectory(prefix="tracelake-read-") as folder:
@@ -89,32 +97,37 @@ def run_read_task(task: ReadTask) -> ReadReceipt:
             path = LocalFiles(objects, Path(folder)).file(task.path) if task.in_lake else task.path
         except NotFoundError:
             return receipt  # a peer has committed the segment and deleted it
-        if task.stripe == 0:
-            receipt.size_bytes, receipt.sha256 = fingerprint(path)
+        reading = Reading(path, task.stripe, task.stripes, task.size_bytes)
+        items = iter(reading)
         columns = SpanColumns()
-        for item in read_payloads(path, task.stripe, task.stripes):
+        while (item := _next(items, receipt)) is not None:
             if isinstance(item, Problem):
-                receipt.note(item)
-                receipt.damaged = True
+                _damaged(item, receipt)
                 continue
             _take(item, columns, receipt)
             if columns.approx_bytes >= STAGED_PIECE_MAX_BYTES:
                 _stage(columns, task, objects, receipt)
-        if columns.rows:
+        if columns.rows and receipt.failure is None:
             _stage(columns, task, objects, receipt)
+    if reading.whole is not None:
+        receipt.whole = reading.whole
+        if task.stripe == 0 and reading.whole.problem is not None:  # once for all stripes
+            _damaged(reading.whole.problem, receipt)
     return receipt
 
 
-def fingerprint(path: str) -> tuple[int, str]:
-    """Return size and SHA-256 of a file; (0, "") where it cannot be read, which no recorded file equals."""
-    digest = hashlib.sha256()
+def _next(items: Iterator[Payload | Problem], receipt: ReadReceipt) -> Payload | Problem | None:
+    """Return the next item, None at the end, or where the disk fails: the receipt then says so."""
     try:
-        with Path(path).open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-            return file.tell(), digest.hexdigest()
-    except OSError:
-        return 0, ""
+        return next(items, None)
+    except OSError as error:
+        receipt.failure = f"cannot be read: {error.strerror or error}"
+        return None
+
+
+def _damaged(problem: Problem, receipt: ReadReceipt) -> None:
+    receipt.note(problem)
+    receipt.damaged = True
 
 
 def _take(payload: Payload, columns: SpanColumns, receipt: ReadReceipt) -> None:
@@ -124,8 +137,7 @@ def _take(payload: Payload, columns: SpanColumns, receipt: ReadReceipt) -> None:
     try:
         decoded = decode(payload.data, columns)
     except DecodeError as error:
-        receipt.note(Problem(str(error), payload.line, payload.offset))
-        receipt.damaged = True
+        _damaged(Problem(str(error), payload.line, payload.offset), receipt)
         return
     receipt.spans += decoded.accepted
     for number, reason in enumerate(decoded.reasons):

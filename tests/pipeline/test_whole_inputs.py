@@ -1,0 +1,233 @@
+"""Only an input that was read whole counts: whatever happens to it between two tasks, no span of it is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracelake
+from tests.pipeline.spans import a_line, a_span
+from tracelake import IngestReport, Lake
+from tracelake.otlp import whole
+from tracelake.otlp.framing import write_segment
+from tracelake.pipeline import inputs
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.reading import ReadTask
+
+LINES = b"\n".join(a_line(a_span(number, 0)) for number in range(12))
+OTHER = LINES.replace(b"work", b"play")
+
+
+@pytest.fixture(name="lake")
+def fixture_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """Return a new lake, in which small inputs are read by four tasks."""
+    monkeypatch.setattr(inputs, "STRIPE_INPUT_BYTES", len(LINES) // 4)
+    monkeypatch.setattr(inputs, "STRIPES_MAX", 4)
+    with tracelake.init(tmp_path / "lake") as opened:
+        yield opened
+
+
+class Meddling(InProcess):
+    """Does something to the inputs before the task that reads a stripe of one, once."""
+
+    def __init__(self, stripe: int, path: Path | str, meddle: Callable[[], object]) -> None:
+        self._at = (stripe, str(path))
+        self._meddle: list[Callable[[], object]] = [meddle]
+
+    def run(self, function: Any, tasks: Sequence[Any], on_done: Any) -> list[Any]:
+        def meddled(task: Any) -> Any:
+            if isinstance(task, ReadTask) and (task.stripe, task.path) == self._at and self._meddle:
+                self._meddle.pop()()
+            return function(task)
+
+        return super().run(meddled, tasks, on_done)
+
+
+def nothing_is_left_over(lake: Lake) -> bool:
+    """Return whether no rows of inputs that were not taken lie about, and all is well."""
+    return not list(lake.objects.list("staging/")) and lake.verify().ok
+
+
+@pytest.mark.parametrize("stripe", range(4))
+@pytest.mark.parametrize("what", ["renamed", "replaced", "cut", "now a pipe"])
+def test_a_file_that_changes_between_its_tasks(lake: Lake, tmp_path: Path, what: str, stripe: int) -> None:
+    """Nothing of it is taken, it is named, and not known; the file beside it goes in. The next run takes it."""
+    path, good = tmp_path / "big.jsonl", tmp_path / "good.jsonl"
+    path.write_bytes(LINES)
+    good.write_bytes(a_line(a_span(100, 0)))
+
+    def meddle() -> None:
+        path.rename(tmp_path / "away")
+        if what == "replaced":
+            path.write_bytes(OTHER)
+        elif what == "cut":
+            path.write_bytes(LINES[: len(LINES) // 2])
+        elif what == "now a pipe":
+            os.mkfifo(path)
+
+    report = lake.ingest(path, good, executor=Meddling(stripe, path, meddle))
+    if what == "replaced" and stripe == 0:  # all tasks have read the same file
+        assert (report.spans_new, report.bad) == (13, ())
+        return
+    assert report.spans_new == 1
+    (bad,) = report.bad
+    assert (bad.path, bad.problems_total) == (str(path), 1)
+    assert nothing_is_left_over(lake)
+    (tmp_path / "away").replace(path)
+    again = lake.ingest(path, executor=InProcess())
+    assert (again.files_known, again.spans_new, again.bad) == (0, 12, ())
+
+
+def test_what_is_appended_while_it_is_read_is_the_next_input(lake: Lake, tmp_path: Path) -> None:
+    """A file that grows under its tasks is taken as it was; the next run takes the rest."""
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(LINES)
+
+    def append() -> None:
+        with path.open("ab") as file:
+            file.write(b"\n" + a_line(a_span(50, 0)))
+
+    first = lake.ingest(path, executor=Meddling(2, path, append))
+    assert (first.spans_new, first.bad) == (12, ())
+    again = lake.ingest(path, executor=InProcess())
+    assert (again.files_known, again.spans_new, again.spans_repeated) == (0, 1, 12)
+
+
+def failing_open(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> list[int]:
+    """Let opening a file fail that many times from the third on, as when no descriptor is free."""
+    opened: list[int] = []
+    real = os.open
+
+    def opens(name: Any, flags: int, *more: Any, **named: Any) -> int:
+        if str(name) == str(path):
+            opened.append(flags)
+            if 2 < len(opened) <= 2 + number:
+                raise OSError(errno.EMFILE, "Too many open files")
+        return real(name, flags, *more, **named)
+
+    monkeypatch.setattr("tracelake.otlp.whole.os.open", opens)
+    return opened
+
+
+def test_a_file_that_cannot_be_opened_for_a_moment(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of four tasks gets no descriptor: nothing of the file is taken, and nothing is remembered of it."""
+    path = tmp_path / "big.jsonl"
+    path.write_bytes(LINES)
+    failing_open(monkeypatch, path, 1)
+    report = lake.ingest(path, executor=InProcess())
+    assert report.spans_new == 0
+    assert [bad.problems[0].reason for bad in report.bad] == ["cannot be read: Too many open files"]
+    again = lake.ingest(path, executor=InProcess())
+    assert (again.files_known, again.spans_new) == (0, 12)
+    assert nothing_is_left_over(lake)
+
+
+def test_a_segment_that_cannot_be_opened_for_a_moment_is_kept(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was acknowledged stays, loudly; what is beside it goes in at once, and the next run takes it."""
+    big = write_segment([("json", line) for line in LINES.split(b"\n")])
+    monkeypatch.setattr(inputs, "STRIPE_INPUT_BYTES", len(big) // 4)
+    lake.objects.put("inbox/1.segment", big)
+    lake.objects.put("inbox/2.segment", write_segment([("json", a_line(a_span(100, 0)))]))
+    failing_open(monkeypatch, tmp_path / "lake" / "inbox" / "1.segment", 1)
+    pipeline = lake.pipeline(executor=InProcess())
+    with pytest.raises(tracelake.StorageError, match=r"1\.segment among them: cannot be read: Too many"):
+        pipeline.run_once()
+    assert pipeline.replica().status == "stuck"
+    assert lake.table("spans").info().rows == 1
+    assert [info.path for info in lake.objects.list("inbox/")] == ["inbox/1.segment"]
+    report = pipeline.run_once()
+    assert report is not None
+    assert (report.spans_new, pipeline.replica().status) == (12, "idle")
+    assert list(lake.objects.list("inbox/")) == []
+    assert nothing_is_left_over(lake)
+
+
+def test_a_disk_that_fails_in_the_middle_of_a_file(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines before the error are not taken for the whole file: it is read again, and then it is whole."""
+    path = tmp_path / "in" / "big.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(LINES)
+    os.utime(path, (1, 1))
+    read, failures = whole.InputFile.read, [OSError(errno.EIO, "Input/output error")]
+
+    def failing_read(self: whole.InputFile, size_bytes: int) -> bytes:
+        block = read(self, min(size_bytes, 1000))
+        if len(block) == 1000 and failures:
+            raise failures.pop()
+        return block
+
+    monkeypatch.setattr(whole.InputFile, "read", failing_read)
+    pipeline = lake.pipeline(watch=[str(path)], executor=InProcess())
+    with pytest.raises(tracelake.StorageError, match="cannot be read: Input/output error"):
+        pipeline.run_once()
+    report = pipeline.run_once()
+    assert report is not None
+    assert (report.files_known, report.spans_new) == (0, 12)
+    assert pipeline.run_once() is None
+
+
+def test_a_replay_that_cannot_read_for_a_moment(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recorded file that cannot be opened now has not changed: the run fails, and the next one goes on."""
+    path = tmp_path / "big.jsonl"
+    path.write_bytes(LINES)
+    after_the_step(lake, path)
+    failing_open(monkeypatch, path, 1)
+    with pytest.raises(tracelake.StorageError, match=r"transaction 0: .*Too many open files"):
+        lake.ingest(path, executor=InProcess())
+    assert lake.ingest(path, executor=InProcess()).recovered == (0,)
+    assert lake.table("spans").info().rows == 12
+
+
+def after_the_step(lake: Lake, path: Path) -> None:
+    """Record the file as the input of a transaction, and die."""
+
+    def die(step: tracelake.Progress) -> None:
+        if step.stage == "writing":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lake.ingest(path, executor=InProcess(), progress=die)
+
+
+@pytest.mark.parametrize("stripe", range(4))
+def test_a_file_that_is_replaced_while_it_is_replayed(lake: Lake, tmp_path: Path, stripe: int) -> None:
+    """The rows of another file are never taken for those that the journal recorded."""
+    path = tmp_path / "big.jsonl"
+    path.write_bytes(LINES)
+    after_the_step(lake, path)
+
+    def replace() -> None:
+        (tmp_path / "other").write_bytes(OTHER)
+        (tmp_path / "other").replace(path)
+
+    with pytest.raises(tracelake.SourceChangedError, match=r"big\.jsonl has changed"):
+        lake.ingest(path, executor=Meddling(stripe, path, replace))
+    assert lake.log() == []
+    path.write_bytes(LINES)
+    report: IngestReport = lake.ingest(path, executor=InProcess())
+    assert (report.recovered, report.spans_new) == ((0,), 12)
+
+
+def test_a_file_that_grew_after_its_step_is_replayed(lake: Lake, tmp_path: Path) -> None:
+    """The recorded bytes are still there: they are the transaction, and the grown file is a new input."""
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(LINES)
+    after_the_step(lake, path)
+    path.write_bytes(LINES + b"\n" + a_line(a_span(50, 0)))
+    report = lake.ingest(path, executor=InProcess())
+    assert (report.recovered, report.transactions, report.bad) == ((0,), (0, 1), ())
+    assert (report.spans_new, report.spans_repeated) == (13, 12)
+    assert lake.verify().ok
