@@ -29,13 +29,23 @@ _OPERATORS: Final = {
     "COMPARE_GREATERTHAN": ">",
     "COMPARE_GREATERTHANOREQUALTO": ">=",
 }
+_SINGLE_ERROR: Final = 2.0**-22
+_DOUBLE_ERROR: Final = 2.0**-50
+"""A few times the rounding of float32 and float64, in proportion: constants are rounded once or twice on their way."""
+_LEAST_ERROR: Final = 2.0**-140
+"""The same for numbers so small that they have fewer digits."""
+_DIGITS_MAX: Final = 38
+"""Digits of an integer that DuckDB compares as one; it rounds a longer one."""
 _KEYS_MAX: Final = 10_000
 """Keys of one condition whose buckets are computed; more of them are in all buckets anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A condition that every wanted row fulfils: `column operator value`, with one value unless it is `in`."""
+    """A condition that every wanted row fulfils: `column operator value`, with one value or several.
+
+    The type in which DuckDB compares a column is that of all values together, so they stay together.
+    """
 
     column: str
     operator: str
@@ -54,11 +64,14 @@ class Layout:
         """Return the parts that may hold rows that fulfil a condition."""
         comparisons = comparisons_in(where, self.schema)
         wanted = self._wanted_buckets(comparisons)
+        certain = [(c, _error(self.schema.field(c.column).type, c.values)) for c in comparisons]
         return [
             part
             for part in parts
             if (wanted is None or part.bucket in wanted)
-            and all(_overlaps(bounds, c) for c in comparisons if (bounds := self._range(part, c.column)))
+            and all(
+                _overlaps(bounds, c, error) for c, error in certain if (bounds := self._range(part, c.column))
+            )
         ]
 
     def _range(self, part: Part, column: str) -> tuple[Bound, Bound] | None:
@@ -101,7 +114,7 @@ def overlap(one: tuple[Bound, Bound] | None, other: tuple[Bound, Bound] | None) 
     """Whether two ranges of one column can hold the same value; None is a range that nobody knows."""
     if one is None or other is None:
         return True
-    return not _less(one[1], other[0]) and not _less(other[1], one[0])
+    return not _less(one[1], other[0], 0.0) and not _less(other[1], one[0], 0.0)
 
 
 def key_text(values: Sequence[Bound]) -> str:
@@ -111,37 +124,56 @@ def key_text(values: Sequence[Bound]) -> str:
     return json.dumps(list(values), ensure_ascii=False, separators=(",", ":"))
 
 
-def _overlaps(bounds: tuple[Bound, Bound], comparison: Comparison) -> bool:
+def _error(kind: pa.DataType, values: Sequence[Bound]) -> float:
+    """Return how far two numbers are apart, in proportion, that DuckDB surely tells apart; 0 where all are told apart.
+
+    It compares a column and all constants beside it as one type, to which it rounds them: with a float32 as float32,
+    whatever the constants are, and integers with one fraction among them perhaps as float64. What is rounded keeps
+    its order, so numbers that are further apart than rounding moves them are in the same order before and after.
+    """
+    if pa.types.is_floating(kind):
+        return _DOUBLE_ERROR if pa.types.is_float64(kind) else _SINGLE_ERROR
+    return _DOUBLE_ERROR if any(isinstance(value, float) for value in values) else 0.0
+
+
+def _overlaps(bounds: tuple[Bound, Bound], comparison: Comparison, error: float) -> bool:
     """Whether a range can hold a value that fulfils the comparison."""
     low, high = bounds
     first = comparison.values[0]
     match comparison.operator:
         case "<":
-            return not _less(first, low) and not _equal(first, low)
+            return not _less(first, low, error) and (error > 0 or first != low)
         case "<=":
-            return not _less(first, low)
+            return not _less(first, low, error)
         case ">":
-            return not _less(high, first) and not _equal(high, first)
+            return not _less(high, first, error) and (error > 0 or first != high)
         case ">=":
-            return not _less(high, first)
+            return not _less(high, first, error)
+        case "between":
+            return not _less(high, first, error) and not _less(comparison.values[1], low, error)
         case _:
-            return any(not _less(value, low) and not _less(high, value) for value in comparison.values)
+            return any(
+                not _less(value, low, error) and not _less(high, value, error) for value in comparison.values
+            )
 
 
-def _less(left: Bound, right: Bound) -> bool:
-    """Whether `left` is surely less: with a float, as floats, which is how DuckDB compares them."""
+def _less(left: Bound, right: Bound, error: float) -> bool:
+    """Whether `left` is surely less."""
     if isinstance(left, str) or isinstance(right, str):
         assert isinstance(left, str), "a text is compared with a text"
         assert isinstance(right, str), "a text is compared with a text"
         return left < right
-    if isinstance(left, float) or isinstance(right, float):
-        return float(left) < float(right)
-    return left < right
+    if not error:
+        return left < right
+    one, other = _float(left), _float(right)
+    return one + max(abs(one), abs(other)) * error + _LEAST_ERROR < other
 
 
-def _equal(left: Bound, right: Bound) -> bool:
-    """Whether both are surely equal: floats may have been rounded."""
-    return left == right and not isinstance(left, float) and not isinstance(right, float)
+def _float(number: int | float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def _parse(where: str) -> Any:
@@ -179,10 +211,9 @@ def _walk(node: Any) -> Iterator[Comparison]:
             if column is not None and value is not None:
                 yield Comparison(column, operator, (value,))
         case {"type": "COMPARE_BETWEEN", "input": tested, "lower": lower, "upper": upper}:
-            if (column := _column(tested)) is not None:
-                for operator, bound in ((">=", _constant(lower)), ("<=", _constant(upper))):
-                    if bound is not None:
-                        yield Comparison(column, operator, (bound,))
+            bounds = _constant(lower), _constant(upper)
+            if (column := _column(tested)) is not None and None not in bounds:
+                yield Comparison(column, "between", tuple(bound for bound in bounds if bound is not None))
         case {"type": "COMPARE_IN", "children": [tested, *options]}:
             values = [_constant(option) for option in options]
             if (column := _column(tested)) is not None and None not in values:
@@ -203,7 +234,7 @@ def _constant(node: Any) -> Bound | None:
             match literal.get("kind"):
                 case "STRING":
                     return str(text)
-                case "INTEGER":
+                case "INTEGER" if len(text) <= _DIGITS_MAX:
                     return int(text)
                 case "NUMERIC":
                     return float(text)

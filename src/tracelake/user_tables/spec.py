@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
+import duckdb
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tracelake._errors import NotFoundError, TableNotFoundError, UsageError
 from tracelake.formats import decode, encode
@@ -63,6 +65,29 @@ def check_columns(table: str, schema: pa.Schema) -> None:
             )
 
 
+def check_types(table: str, schema: pa.Schema) -> None:
+    """Raise UsageError where a column has a type that cannot be written, sorted and read."""
+    for field in schema:
+        if (problem := _why_not_kept(field)) is not None:
+            raise UsageError(
+                f"table {table}: column {field.name!r} is {field.type}, which cannot be kept ({problem}); convert it "
+                "to another type, such as float32 or string."
+            )
+
+
+def _why_not_kept(field: pa.Field[Any]) -> str | None:
+    """Return what Parquet, Arrow or DuckDB says of a type that it cannot write, sort or read; None for most."""
+    empty = pa.schema([field]).empty_table()
+    try:
+        pq.write_table(empty, pa.BufferOutputStream())
+        empty.take(pa.array([], pa.int64()))
+        with duckdb.connect() as db:
+            db.from_arrow(empty)
+    except (pa.ArrowException, duckdb.Error) as error:
+        return str(error).splitlines()[0]
+    return None
+
+
 def make_spec(name: str, schema: pa.Schema, key: Sequence[str], buckets: int) -> TableSpec:
     """Describe a table; it is not made by this. Raises UsageError where something of it cannot be."""
     check_name(name)
@@ -74,6 +99,7 @@ def make_spec(name: str, schema: pa.Schema, key: Sequence[str], buckets: int) ->
             f"table {name}: it needs columns, each with a name of its own in any case of letters."
         )
     check_columns(name, schema)
+    check_types(name, schema)
     for column in key:
         if column not in schema.names:
             raise UsageError(f"table {name}: there is no column {column!r} to be part of its key.")
