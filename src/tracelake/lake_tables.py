@@ -17,7 +17,7 @@ from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.table import Table
 from tracelake.user_tables.spec import check_name, make_spec, read_spec
 from tracelake.user_tables.staging import stage
-from tracelake.user_tables.write import Stores, create_table, publish
+from tracelake.user_tables.write import Stores, WriteId, create_table, publish
 from tracelake.view import View
 
 
@@ -117,7 +117,7 @@ class LakeTables(ABC):
             name: the table.
             rows: what to write; columns that lack become null.
             tombstone: a column of booleans in `rows`, not of the table: where true, the row of the key is deleted.
-            write_id: a write with this id happens once, however often it is called.
+            write_id: a write with this id happens once, however often and however much later it is called.
 
         Returns:
             the commit that shows the rows.
@@ -128,9 +128,10 @@ class LakeTables(ABC):
         """
         batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
         check_name(name)
+        given_id = WriteId(write_id) if write_id is not None else None
         spec = read_spec(self.objects, name)
         staged = stage(self.objects, spec, self.epoch(name), batches, tombstone)
-        return publish(self.stores, spec, [staged], write_id)
+        return publish(self.stores, spec, [staged], given_id)
 
     def epoch(self, name: str) -> int:
         """Return the epoch of a table, by which garbage collection tells how old unpublished parts are."""

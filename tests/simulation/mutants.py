@@ -33,7 +33,7 @@ from tracelake.search.finalize import (
 )
 from tracelake.search.model import Manifest, manifest_path, part_path
 from tracelake.search.protocol import assemble, choose
-from tracelake.shards.model import Batch, ShardState, to_bytes
+from tracelake.shards.model import Batch, ShardState, Write, to_bytes
 from tracelake.shards.protocol import AlreadyThere, Swap, UpperMismatch, Verdict, append, classify
 from tracelake.shards.states import States
 from tracelake.shards.store import Shard
@@ -76,11 +76,11 @@ class NoReadBack(Shard):
 class NoWriteId(Shard):
     """What is read back is decided by `upper` alone: our own earlier success looks like another's."""
 
-    def compare_and_append(self, batch: Batch) -> UpperMismatch | None:
+    def compare_and_append(self, batch: Batch, write: Write | None = None) -> UpperMismatch | None:
         ref = self._write_record(batch, 0)
         while True:
             state, version = self._states.read()
-            decision = append(state, batch.lower, batch.upper, ref)
+            decision = append(state, batch.lower, batch.upper, ref, write=write)
             if isinstance(decision, AlreadyThere):
                 decision = UpperMismatch(state.upper)
             if isinstance(decision, UpperMismatch):
@@ -101,11 +101,11 @@ class _ForgetfulStates(States):
 class DeletedOnUnknown(Shard):
     """The parts are deleted when nobody knows whether they are published."""
 
-    def compare_and_append(self, batch: Batch) -> UpperMismatch | None:
+    def compare_and_append(self, batch: Batch, write: Write | None = None) -> UpperMismatch | None:
         ref = self._write_record(batch, 0)
         states = _ForgetfulStates(self.name, self._states._key_value, self._objects)
         state, version = states.read()
-        decision = append(state, batch.lower, batch.upper, ref)
+        decision = append(state, batch.lower, batch.upper, ref, write=write)
         if isinstance(decision, Swap) and states.swap(decision.state, version):
             return None
         self._objects.delete(ref.path)
@@ -115,13 +115,13 @@ class DeletedOnUnknown(Shard):
 class PublishedFirst(Shard):
     """The state names the batch before its record is written."""
 
-    def compare_and_append(self, batch: Batch) -> UpperMismatch | None:
+    def compare_and_append(self, batch: Batch, write: Write | None = None) -> UpperMismatch | None:
         held: list[tuple[str, bytes]] = []
         objects, writes = self._objects, self._objects.put
         with contextlib.ExitStack() as stack:
             vars(objects)["put"] = lambda path, data: held.append((path, data))
             stack.callback(vars(objects).pop, "put")
-            result = super().compare_and_append(batch)
+            result = super().compare_and_append(batch, write)
         for path, data in held if result is None else []:
             writes(path, data)
         return result

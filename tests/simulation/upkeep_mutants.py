@@ -13,7 +13,7 @@ from tests.simulation.mutants import Mutant
 from tests.simulation.upkeep import FilledScenario, Stores, UpkeepScenario
 from tracelake.shards.collect import Collected, Collector
 from tracelake.shards.leases import Lease, leases
-from tracelake.shards.model import Batch, BatchRef, Retired, ShardState
+from tracelake.shards.model import Batch, BatchRef, Retired, ShardState, Write
 from tracelake.shards.protocol import (
     Swap,
     UpperMismatch,
@@ -125,9 +125,9 @@ class OrphansAtOnce(UpkeepScenario):
 class _NeverLate(Shard):
     """Appends a batch however long ago it was uploaded."""
 
-    def compare_and_append(self, batch: Batch) -> UpperMismatch | None:
+    def compare_and_append(self, batch: Batch, write: Write | None = None) -> UpperMismatch | None:
         ref = None if batch.is_empty else self._write_record(batch, 0)
-        self._change(lambda state: append(state, batch.lower, batch.upper, ref, epoch=state.epoch))
+        self._change(lambda state: append(state, batch.lower, batch.upper, ref, state.epoch, write))
         return None
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import tracelake
-from tracelake.shards.model import Batch
+from tracelake.shards.model import Batch, Write
 from tracelake.shards.protocol import UpperMismatch
 from tracelake.shards.store import Shard
 
@@ -22,10 +22,10 @@ def test_two_tries_of_one_write_at_once_leave_one_of_them(
         lake.create_table("people", given.schema, key=["id"], buckets=2)
         append = Shard.compare_and_append
 
-        def after_the_first(shard: Shard, batch: Batch) -> UpperMismatch | None:
+        def after_the_first(shard: Shard, batch: Batch, write: Write | None) -> UpperMismatch | None:
             monkeypatch.undo()
             lake.write("people", given, write_id="one")
-            return append(shard, batch)
+            return append(shard, batch, write)
 
         monkeypatch.setattr(Shard, "compare_and_append", after_the_first)
         lake.write("people", given, write_id="one")

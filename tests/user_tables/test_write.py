@@ -25,7 +25,7 @@ from tracelake.table import Table
 from tracelake.testing import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 from tracelake.user_tables.spec import create_spec, make_spec
 from tracelake.user_tables.staging import stage
-from tracelake.user_tables.write import Stores, publish
+from tracelake.user_tables.write import Stores, WriteId, publish
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
 
@@ -209,7 +209,7 @@ def test_killed_at_every_call(tmp_path: Path) -> None:
             world.copies,
         )
         create_spec(crashing.objects, spec)
-        publish(crashing, spec, [stage(crashing.objects, spec, 0, given.to_batches())], write_id)
+        publish(crashing, spec, [stage(crashing.objects, spec, 0, given.to_batches())], WriteId(write_id))
 
     def contents(world: Stores) -> dict[int, str]:
         repository = Repository(world.key_value, world.objects)

@@ -99,6 +99,21 @@ class Rolled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
+class Write(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A write that its caller gave an id, and that was appended: it is told by it, and happens once.
+
+    In the state while it is among the newest, then as a record of its own; kept as long as the table.
+    """
+
+    name: str
+    """A hash of the caller's id."""
+    number: int
+    """Of a series, such as the micro-batches of a query: all up to this one are there. 0 for a write alone."""
+    counts: dict[str, int]
+    """What the writer counted on the way."""
+    version: int = FORMAT_VERSION
+
+
 class ShardState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The state record. Batches cover [0, upper) in order; a time without a batch changed no row."""
 
@@ -110,6 +125,8 @@ class ShardState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Replaced batches whose objects may still be there, oldest first."""
     recent: tuple[tuple[int, str], ...] = ()
     """(lower, id) of the batches that were appended last, whatever compaction has made of them since."""
+    written: tuple[Write, ...] = ()
+    """The newest writes with an id, of a series the newest only. It changes only as `upper` does."""
     seq: int = 0
     """How many states there were before."""
     epoch: int = 0
@@ -137,10 +154,10 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int = FORMAT_VERSION
 
 
-RecordT = TypeVar("RecordT", ShardState, Batch, Beginning, LeaseRecord)
+RecordT = TypeVar("RecordT", ShardState, Batch, Beginning, LeaseRecord, Write)
 
 
-def to_bytes(record: ShardState | Batch | Beginning | LeaseRecord) -> bytes:
+def to_bytes(record: ShardState | Batch | Beginning | LeaseRecord | Write) -> bytes:
     """Encode as JSON."""
     return encode(record)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, groupby
@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace as changed
 
-from tracelake.shards.model import BatchRef, LeaseRecord, Retired, ShardState
+from tracelake.shards.model import BatchRef, LeaseRecord, Retired, ShardState, Write
 
 FAN_OUT: Final = 8
 """Batches of one level that become one of the next."""
@@ -20,6 +20,8 @@ EPOCHS_TO_APPEND: Final = 1
 
 RECENT_MAX: Final = 64
 """Appends that a state remembers by their ids."""
+WRITTEN_MAX: Final = 64
+"""Writes that a state remembers by the ids that callers gave; older ones have records of their own."""
 
 
 class Verdict(Enum):
@@ -78,25 +80,50 @@ def next_state(state: ShardState, **changes: object) -> Swap:
 
 
 def append(
-    state: ShardState, lower: int, upper: int, batch: BatchRef | None, epoch: int = 0
+    state: ShardState,
+    lower: int,
+    upper: int,
+    batch: BatchRef | None,
+    epoch: int = 0,
+    write: Write | None = None,
+    away: Collection[Write] = (),
 ) -> AppendDecision:
     """Decide on compare-and-append of [lower, upper); `batch` is None where no row changes.
 
     The same function decides the first try and every try after a conflict or an unknown outcome, always on a
     state that was read after it. That our batch is there is told by its id among the recent ones, not among the
     batches: compaction may have replaced it by then. `epoch` is the one in which the batch's first object was written.
+
+    `write` is remembered by the very state that has the batch, or, where it changed no row, the time of it; so
+    who looks for it in a state whose upper is `lower` misses none. `away` have records of their own by now.
     """
     assert lower < upper, "a batch covers at least one time"
     if batch is not None and (lower, batch.id) in state.recent:
         return AlreadyThere()
     if state.upper != lower:
         return UpperMismatch(state.upper)
+    written = state.written if write is None else _with_write(state.written, write, away)
     if batch is None:
-        return next_state(state, upper=upper)
+        return next_state(state, upper=upper, written=written)
     if not may_append(state, epoch):
         return TooLate()
     recent = (*state.recent, (lower, batch.id))[-RECENT_MAX:]
-    return next_state(state, upper=upper, batches=(*state.batches, batch), recent=recent)
+    batches = (*state.batches, batch)
+    return next_state(state, upper=upper, batches=batches, recent=recent, written=written)
+
+
+def is_written(there: Write, name: str, number: int) -> bool:
+    """Whether a write that is there is the one of this id, or a later one of its series."""
+    return there.name == name and there.number >= number
+
+
+def to_put_away(written: Sequence[Write]) -> tuple[Write, ...]:
+    """Return the writes that need records of their own before another one is remembered: the older half, if many."""
+    return tuple(written[: WRITTEN_MAX // 2]) if len(written) >= WRITTEN_MAX else ()
+
+
+def _with_write(written: Iterable[Write], write: Write, away: Collection[Write]) -> tuple[Write, ...]:
+    return (*(old for old in written if old not in away and old.name != write.name), write)
 
 
 def remembers(state: ShardState, lower: int) -> bool:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tracelake._errors import DamageError, ExpiredError, IndeterminateError, LimitError, NotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.shards.model import Batch, BatchRef, Part, ShardState, from_bytes, to_bytes
+from tracelake.shards.model import Batch, BatchRef, Part, ShardState, Write, from_bytes, to_bytes
 from tracelake.shards.protocol import (
     AppendDecision,
     Lost,
@@ -20,9 +20,11 @@ from tracelake.shards.protocol import (
     append,
     remembers,
     replace,
+    to_put_away,
     visible,
 )
 from tracelake.shards.states import States
+from tracelake.shards.writes import Writes
 from tracelake.storage import KeyValueStore, ObjectStore
 
 DecisionT = TypeVar("DecisionT")
@@ -66,6 +68,11 @@ class Shard:
         self.name = name
         self._objects = objects
         self._states = States(name, key_value, objects)
+        self._writes = Writes(name, key_value)
+
+    def find_write(self, state: ShardState, name: str, number: int) -> Write | None:
+        """Return the write of this name, None where no append up to a state, read before, was that one."""
+        return self._writes.find(state, name, number)
 
     def state(self) -> ShardState:
         """Return the current state; a shard that nobody has written to is empty."""
@@ -124,12 +131,12 @@ class Shard:
                 return self.batch(ref)
         return None
 
-    def compare_and_append(self, batch: Batch) -> UpperMismatch | None:
+    def compare_and_append(self, batch: Batch, write: Write | None = None) -> UpperMismatch | None:
         """Append the batch iff the shard's upper is its lower; None means that it is there.
 
         Its parts must be in the object store already. Trying again with the same batch is safe, whatever
         became of the first try. After a mismatch the caller may delete the parts that it wrote: no state names
-        them, nor ever will.
+        them, nor ever will. `write` is remembered with it, for `find_write`.
 
         Raises:
             ExpiredError: the parts were uploaded so long ago that they may have been collected.
@@ -141,7 +148,9 @@ class Shard:
 
         def decide(state: ShardState) -> AppendDecision:
             nonlocal attempted
-            decision = append(state, batch.lower, batch.upper, ref, batch.epoch)
+            away = to_put_away(state.written) if write is not None else ()
+            self._writes.put_away(away)
+            decision = append(state, batch.lower, batch.upper, ref, batch.epoch, write, away)
             if isinstance(decision, UpperMismatch) and attempted and not remembers(state, batch.lower):
                 raise IndeterminateError(
                     f"shard {self.name}: nobody can tell whether the batch at {batch.lower} was appended; "

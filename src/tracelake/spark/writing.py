@@ -19,7 +19,7 @@ from tracelake.spark.types import to_arrow
 from tracelake.storage import open_objects
 from tracelake.user_tables.spec import TableSpec, check_name, create_spec, make_spec, read_spec
 from tracelake.user_tables.staging import Staged, stage
-from tracelake.user_tables.write import publish
+from tracelake.user_tables.write import WriteId, publish
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Writer(DataSourceArrowWriter):
         spec: TableSpec,
         epoch: int,
         tombstone: str | None,
-        write_id: str | None,
+        write_id: WriteId | None,
     ) -> None:
         self._told = told
         self._objects_url = objects_url
@@ -57,7 +57,7 @@ class Writer(DataSourceArrowWriter):
         """Append and commit what all tasks wrote, on the driver."""
         self.publish(messages, self._write_id)
 
-    def publish(self, messages: Sequence[WriterCommitMessage | None], write_id: str | None) -> None:
+    def publish(self, messages: Sequence[WriterCommitMessage | None], write_id: WriteId | None) -> None:
         """Append and commit what tasks wrote, once for each `write_id`."""
         staged = [message.staged for message in messages if isinstance(message, StagedMessage)]
         with self._told.opened() as lake:
@@ -84,7 +84,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         """Append and commit a micro-batch, on the driver."""
-        self._writer.publish(messages, f"{self._query}-{batchId}")
+        self._writer.publish(messages, WriteId(self._query, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's
         """Delete nothing, as `Writer.abort`."""
@@ -112,6 +112,8 @@ def make_writer(told: Options, options: Mapping[str, str], schema: StructType, *
             "deletes rows."
         )
     tombstone = options.get("tombstone")
+    given_id = options.get("writeId")
+    write_id = WriteId(given_id) if given_id is not None else None
     columns = to_arrow(schema)
     if tombstone is not None and tombstone not in columns.names:
         raise UsageError(f"there is no column {tombstone!r} to tell which keys to delete.")
@@ -121,7 +123,7 @@ def make_writer(told: Options, options: Mapping[str, str], schema: StructType, *
         if tombstone is not None and not spec.key:
             raise UsageError(f"table {table} has no key, so no row of it can be deleted by one.")
         epoch = lake.epoch(table)
-        return Writer(told, lake.objects.url, spec, epoch, tombstone, options.get("writeId"))
+        return Writer(told, lake.objects.url, spec, epoch, tombstone, write_id)
 
 
 def _spec(

@@ -1,9 +1,10 @@
 """Publish what tasks have staged: one append to the table's shard, then one commit that names it.
 
 The batch stands at the shard's own next time. Where another writer was faster, the merge is done again against
-what he wrote. A writer that ends before the append leaves parts that nothing names; one that ends between append
-and commit leaves rows that are not visible until somebody commits: the same `write_id` again, the next write, or
-`finish_writes`.
+what he wrote. A write with an id is remembered by the shard in the moment in which it is appended, even where it
+changes no row, and for as long as the table lasts: it happens once. A writer that ends before the append leaves
+parts that nothing names; one that ends between append and commit leaves rows that are not visible until somebody
+commits: the same `write_id` again, the next write, or `finish_writes`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tracelake._errors import LimitError
+from tracelake._errors import LimitError, UsageError
 from tracelake.limits import UPPER_MISMATCHES_MAX
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.maintenance import Maintainer
 from tracelake.scan import Scan
 from tracelake.shards.leases import Lease
-from tracelake.shards.model import Batch, ShardState
+from tracelake.shards.model import Batch, ShardState, Write
 from tracelake.shards.protocol import may_append
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
@@ -47,22 +48,42 @@ def create_table(stores: Stores, spec: TableSpec) -> TableSpec:
     return spec
 
 
-def publish(stores: Stores, spec: TableSpec, staged: Sequence[Staged], write_id: str | None = None) -> str:
+@dataclass(frozen=True, slots=True)
+class WriteId:
+    """By what a caller tells a write from others: a text, and of a series, such as a streaming query, a number."""
+
+    text: str
+    number: int | None = None
+    """Numbers of a series climb: one that is less than that of a write which happened has happened before."""
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a text that says nothing."""
+        if not self.text:
+            raise UsageError("the id of a write is empty; leave it out, or give the write a name of its own.")
+
+    def to_write(self, counts: dict[str, int]) -> Write:
+        """Return what the table is to remember."""
+        kind = "write" if self.number is None else "series"
+        name = hashlib.sha256(f"{kind} {self.text}".encode(errors="surrogatepass")).hexdigest()[:32]
+        return Write(name, self.number or 0, counts)
+
+
+def publish(
+    stores: Stores, spec: TableSpec, staged: Sequence[Staged], write_id: WriteId | None = None
+) -> str:
     """Make staged rows part of a table; return the commit that shows them.
 
     Args:
         stores: the lake.
         spec: the table.
-        staged: what tasks have written; on return, it is part of the table or deleted.
-        write_id: a write of this id happens once: if the table holds it, nothing is appended. After compaction
-            the shard remembers the ids of the last 64 writes.
+        staged: what tasks have written; on return it is part of the table, deleted, or left to garbage collection.
+        write_id: a write of this id happens once: where it has, nothing is appended.
 
     Raises:
         LimitError: other writers were faster again and again.
         ExpiredError: the rows were staged more than a day ago, and have been collected.
     """
-    batch_id = hashlib.sha256((write_id or uuid.uuid4().hex).encode()).hexdigest()[:32]
-    time, counts = _append(stores, spec, staged, batch_id)
+    time, counts = _append(stores, spec, staged, write_id)
     commit = _commit(stores, spec, time, f"table {spec.name}: {counts.get('came', 0)} rows came", counts)
     shard = Shard(spec.name, stores.key_value, stores.objects)
     Maintainer(stores.key_value, stores.objects, InProcess()).maintain(shard, spec.key)
@@ -106,20 +127,21 @@ def _was_named(repository: Repository, table: str, time: int) -> bool:
 
 
 def _append(
-    stores: Stores, spec: TableSpec, staged: Sequence[Staged], batch_id: str
+    stores: Stores, spec: TableSpec, staged: Sequence[Staged], write_id: WriteId | None
 ) -> tuple[int, dict[str, int]]:
-    """Append; return a time at which the rows are there, and what was counted."""
+    """Append; return a time at which the rows are there, and what was counted.
+
+    Pieces are deleted only once our own append has told that no batch names them; else garbage collection has them.
+    """
     shard = Shard(spec.name, stores.key_value, stores.objects)
     for _ in range(UPPER_MISMATCHES_MAX):
         with Lease(shard, stores.key_value) as lease:
             state = lease.state
             time = state.upper
-            known = {ref.id: ref.lower for ref in state.batches}
-            known |= {known_id: lower for lower, known_id in state.recent}  # compaction gives batches new ids
-            if batch_id in known:
-                batch_there = shard.batch_at(known[batch_id])
-                _delete(stores, staged, kept=())
-                return time - 1, batch_there.counts if batch_there is not None else {}
+            if write_id is not None:
+                wanted = write_id.to_write({})
+                if (there := shard.find_write(state, wanted.name, wanted.number)) is not None:
+                    return time - 1, there.counts
             staged = [_timely(stores, spec, task, state) for task in staged]
             snapshot = shard.snapshot(time - 1, state)
             stored = Scan(stores.objects.url, stores.copies, spec.layout(), snapshot)
@@ -127,19 +149,20 @@ def _append(
         came = sum(part.rows for part in merged.parts)
         went = sum(part.rows for part in merged.retractions)
         counts = {"came": came, "went": went}
-        if merged.is_empty:
+        if merged.is_empty and write_id is None:
             _delete(stores, staged, kept=())
             return time - 1, counts
         batch = Batch(
             lower=time,
             upper=time + 1,
-            id=batch_id,
+            id=uuid.uuid4().hex,
             parts=tuple(merged.parts),
             retractions=tuple(merged.retractions),
             counts=counts,
-            epoch=min(state.epoch, *(task.epoch for task in staged)),
+            epoch=min([state.epoch, *(task.epoch for task in staged)]),
         )
-        if shard.compare_and_append(batch) is None:
+        write = write_id.to_write(counts) if write_id is not None else None
+        if shard.compare_and_append(batch, write) is None:
             _delete(stores, staged, kept=merged.paths())
             return time, counts
         for path in merged.paths() - _paths(staged):
