@@ -170,6 +170,49 @@ def test_stop_ends_after_the_transaction_under_way(lake: Lake, monkeypatch: pyte
     assert [info.transactions for info in [pipeline.run_once()] if info] == [(1, 2)]
 
 
+def test_a_watched_file_left_while_stopping_is_taken_later(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that the run before the stop did not come to is not taken for done: the next run reads it."""
+    monkeypatch.setattr("tracelake.pipeline.continuous.TRANSACTION_INPUT_MAX_BYTES", 1)
+    for number in range(2):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_bytes(a_line(a_span(number, number)))
+        os.utime(path, (1 + number, 1 + number))
+    pipeline = lake.pipeline(watch=[str(tmp_path / "*.jsonl")], executor=InProcess())
+    stopping: list[str] = []
+    first = pipeline.run_once(lambda step: stopping.append(step.stage), lambda: "writing" in stopping)
+    assert first is not None
+    assert (first.transactions, first.spans_new) == ((0,), 1)
+    second = pipeline.run_once()
+    assert second is not None
+    assert (second.transactions, second.spans_new) == ((1,), 1)
+    assert pipeline.run_once() is None
+
+
+def test_who_loses_the_race_for_a_transaction_takes_its_inputs_into_the_next(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """What was read when a peer recorded something else for that transaction is read again, in the same run."""
+    ours, theirs, broken = (tmp_path / name for name in ("ours.jsonl", "theirs.jsonl", "broken.jsonl"))
+    ours.write_bytes(a_line(a_span(0, 0)))
+    theirs.write_bytes(a_line(a_span(1, 0)))
+    broken.write_bytes(b"nonsense")
+    of_peer: list[tracelake.IngestReport] = []
+
+    def overtake(step: tracelake.Progress) -> None:
+        if step.stage == "reading" and step.done == step.total and not of_peer:
+            of_peer.append(lake.ingest(theirs, executor=InProcess()))
+
+    report = lake.ingest(ours, broken, executor=InProcess(), progress=overtake)
+    assert [taken.transactions for taken in of_peer] == [(0,)]
+    assert (report.transactions, report.files, report.spans_read) == ((0, 1), 3, 2), "the peer's is passed, too"
+    assert [Path(bad.path).name for bad in report.bad] == ["broken.jsonl"], "once"
+    assert lake.table("spans").info().rows == 2
+    assert list(lake.objects.list("staging/")) == []
+    assert lake.verify().ok
+
+
 def test_a_postgresql_that_stops_and_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the server is away the replica says that it is stuck and why; then it goes on without a restart."""
     monkeypatch.setattr(limits, "POSTGRES_TURN_TIMEOUT_S", 4.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Final
 from tracelake._errors import UsageError
 from tracelake.journal.model import CHECKSUM_MODULUS, ReadRange, Sources
 from tracelake.limits import PROBLEMS_MAX, STRIPE_INPUT_BYTES, STRIPES_MAX
+from tracelake.pipeline.names import to_name
 from tracelake.pipeline.reading import Piece, ReadReceipt, ReadTask
 
 FILES: Final = "files"
@@ -23,6 +25,7 @@ class Input:
 
     source: str
     path: str
+    """The path of an object, or the name of a file (`names.py`)."""
     size_bytes: int
 
 
@@ -33,19 +36,29 @@ def find_files(patterns: Iterable[str]) -> list[Input]:
     """
     found: dict[str, Input] = {}
     for pattern in patterns:
+        if "\0" in pattern:
+            raise UsageError(f"{pattern!r} is no path: it has a null character in it.")
         # A name that exists is taken as it is, even with `[` in it. A plain name that does not exist is an
         # input like any other: it is reported as not there, and the good files beside it go in.
-        literal = Path(pattern).exists() or not glob.has_magic(pattern)
+        literal = os.path.lexists(pattern) or not glob.has_magic(pattern)
         matches = [pattern] if literal else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
         if not matches:
             raise UsageError(f"no file matches {pattern!r}. Quote the pattern, and check the folder.")
         for match in matches:
-            path = str(Path(match).resolve())
-            size = Path(path).stat().st_size if Path(path).exists() else 0
-            found.setdefault(path, Input(FILES, path, size))
+            path = os.path.realpath(match)
+            name = to_name(path)
+            found.setdefault(name, Input(FILES, name, _size_bytes(path)))
     if not found:
         raise UsageError("no file to ingest was named.")
     return list(found.values())
+
+
+def _size_bytes(path: str) -> int:
+    """Return the size of a file, 0 where it has none: reading it will say why."""
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0
 
 
 def into_transactions(inputs: Sequence[Input], max_bytes: int) -> list[list[Input]]:

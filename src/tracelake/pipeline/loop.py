@@ -43,6 +43,7 @@ from tracelake.otlp.whole import fingerprint
 from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.inputs import INBOX, Input, gather, read_tasks
 from tracelake.pipeline.maintenance import ORDERS, Maintainer
+from tracelake.pipeline.names import to_path
 from tracelake.pipeline.progress import OnProgress, Progress, Stage, silent
 from tracelake.pipeline.publish import TRANSFORM, Counts, Outputs
 from tracelake.pipeline.reading import Piece, run_read_task
@@ -370,4 +371,4 @@ def _now() -> datetime:
 
 
 def _sha256(item: Input) -> str:
-    return fingerprint(item.path, item.size_bytes)[1]
+    return fingerprint(to_path(item.path), item.size_bytes)[1]

@@ -22,6 +22,7 @@ from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.otlp.framing import Payload, Reading
 from tracelake.otlp.whole import Whole
+from tracelake.pipeline.names import to_path
 from tracelake.records import Problem
 from tracelake.shards.buckets import by_bucket
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
@@ -94,7 +95,7 @@ def run_read_task(task: ReadTask) -> ReadReceipt:
     receipt = ReadReceipt(task.source, task.path, task.stripe)
     with tempfile.TemporaryDirectory(prefix="tracelake-read-") as folder:
         try:
-            path = LocalFiles(objects, Path(folder)).file(task.path) if task.in_lake else task.path
+            path = LocalFiles(objects, Path(folder)).file(task.path) if task.in_lake else to_path(task.path)
         except NotFoundError:
             return receipt  # a peer has committed the segment and deleted it
         reading = Reading(path, task.stripe, task.stripes, task.size_bytes)

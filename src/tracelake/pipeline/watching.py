@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import glob
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
-from tracelake.limits import WATCHED_FILE_QUIET_S
+from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, WATCHED_FILE_QUIET_S
+from tracelake.pipeline.names import to_name
 from tracelake.replicas.account import Waiting
 
 _Form: TypeAlias = tuple[int, int]
@@ -27,23 +29,27 @@ class Watch:
     def look(self) -> list[Waiting]:
         """Return files that are new or changed, and that nobody has written to for a moment; oldest first."""
         self._shown = {}
+        taken, self._taken = self._taken, {}
         waiting = []
         for path in sorted(self._paths()):
             try:
                 stat = Path(path).stat()
             except OSError:
                 continue  # gone again
-            form = (stat.st_size, stat.st_mtime_ns)
-            if self._taken.get(path) == form or time.time() - stat.st_mtime < WATCHED_FILE_QUIET_S:
-                continue
-            self._shown[path] = form
-            waiting.append(Waiting(path, stat.st_size, stat.st_mtime))
+            name, form = to_name(path), (stat.st_size, stat.st_mtime_ns)
+            if taken.get(name) == form:
+                self._taken[name] = form  # what is not there any more is forgotten
+            # A time that no clock can have says nothing of when the file was written.
+            elif not -CLOCK_DIFFERENCE_MAX_S < time.time() - stat.st_mtime < WATCHED_FILE_QUIET_S:
+                self._shown[name] = form
+                waiting.append(Waiting(name, stat.st_size, stat.st_mtime))
         return sorted(waiting, key=lambda item: item.since_s)
 
-    def took(self, paths: Iterable[str]) -> None:
+    def took(self, names: Iterable[str]) -> None:
         """Note that files of the last look were taken, or gave nothing that can be taken."""
-        self._taken.update((path, self._shown[path]) for path in paths if path in self._shown)
+        self._taken.update((name, self._shown[name]) for name in names if name in self._shown)
 
     def _paths(self) -> set[str]:
         found = (match for pattern in self._patterns for match in glob.iglob(pattern, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
-        return {str(Path(match).resolve()) for match in found if Path(match).is_file()}
+        # Of os.path, whose functions raise for nothing that lies there, be it a folder that cannot be entered.
+        return {os.path.realpath(match) for match in found if os.path.isfile(match)}  # noqa: PTH113

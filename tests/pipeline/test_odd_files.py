@@ -1,0 +1,127 @@
+"""Files with odd names, kinds and times: each is taken, or refused in a line, and stops nothing beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.pipeline.spans import a_line, a_span
+from tracelake import Lake
+from tracelake.otlp.framing import write_segment
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.names import to_name, to_path
+
+
+@pytest.fixture(name="lake")
+def fixture_lake(tmp_path: Path) -> Iterator[Lake]:
+    """Return a new lake."""
+    with tracelake.init(tmp_path / "lake") as opened:
+        yield opened
+
+
+def odd_path(folder: Path) -> Path:
+    """Return a path whose last name is Latin-1."""
+    return Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9 100%.jsonl"))
+
+
+@pytest.mark.parametrize("path", ["/plain/é.jsonl", "/a%20b", "/file:/x", os.fsdecode(b"/\xff/100%\xe9 \n")])
+def test_names_of_paths(path: str) -> None:
+    """A name is text, and stands for one path."""
+    assert to_path(to_name(path)) == path
+    assert to_name(path).encode().decode() == to_name(path)
+    assert (to_name(path) == path) == path.isprintable()
+
+
+def test_a_file_name_that_is_not_utf8(lake: Lake, tmp_path: Path) -> None:
+    """It is taken like any other, known the next time, and named in reports by its URL."""
+    path = odd_path(tmp_path)
+    path.write_bytes(a_line(a_span(0, 0)) + b"\nnonsense")
+    first, again = (lake.ingest(path, executor=InProcess()) for _ in range(2))
+    assert (first.spans_new, first.files_known, again.files_known) == (1, 0, 1)
+    assert [Path(bad.path).name for bad in first.bad + again.bad] == ["caf%E9%20100%25.jsonl"] * 2
+    assert json.dumps(first.to_dict()).encode()
+    with pytest.raises(tracelake.UsageError, match=r"no file matches '\\udce9\*'"):
+        lake.ingest(os.fsdecode(b"\xe9*"), executor=InProcess())
+
+
+def test_a_watched_file_name_that_is_not_utf8(lake: Lake, tmp_path: Path) -> None:
+    """Inbox and files beside it go on, and so does it, also after a crash behind its step."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for path, number in ((odd_path(folder), 0), (folder / "plain.jsonl", 1)):
+        path.write_bytes(a_line(a_span(number, 0)))
+        os.utime(path, (1, 1))
+    lake.objects.put("inbox/1.segment", write_segment([("json", a_line(a_span(2, 0)))]))
+    pipeline = lake.pipeline(watch=[str(folder / "*")], executor=InProcess())
+
+    def fail_after_the_step(step: tracelake.Progress) -> None:
+        if step.stage == "writing":
+            raise tracelake.StorageError("no store")
+
+    with pytest.raises(tracelake.StorageError, match="no store"):
+        pipeline.run_once(fail_after_the_step)
+    report = pipeline.run_once()
+    assert report is not None
+    assert (report.recovered, report.spans_new, report.bad) == ((0,), 3, ())
+    assert pipeline.run_once() is None
+
+
+def make_socket(path: Path) -> None:
+    """Make a socket in the file system."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "pipe": (os.mkfifo, "a named pipe: give the path of an OTLP file"),
+    "socket": (make_socket, "a socket: give the path of an OTLP file"),
+    "directory": (Path.mkdir, "a directory: give the path of an OTLP file"),
+    "endless": (lambda path: path.symlink_to("/dev/zero"), "a device: give the path of an OTLP file"),
+    "loop": (lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic links"),
+    "nowhere": (lambda path: path.symlink_to("missing"), "cannot be read: No such file or directory"),
+    "empty": (Path.touch, "empty file"),
+    "x" * 300: (lambda _: None, "cannot be read: File name too long"),
+    "good/below": (lambda _: None, "cannot be read: Not a directory"),
+}
+
+
+def test_what_is_no_file(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind is refused in a line, without waiting for it; the good file beside it goes in, and is known then."""
+    monkeypatch.chdir(tmp_path)  # the address of a socket is short
+    Path("good").write_bytes(a_line(a_span(0, 0)))
+    for name, (make, _) in KINDS.items():
+        make(Path(name))
+    reports = [lake.ingest("good", *KINDS, executor=InProcess()) for _ in range(2)]
+    assert [report.spans_new for report in reports] == [1, 0]
+    for report in reports:
+        assert [bad.problems[0].reason for bad in report.bad] == [reason for _, reason in KINDS.values()]
+    with pytest.raises(tracelake.UsageError, match="null character"):
+        lake.ingest("go\0od", executor=InProcess())
+
+
+def test_only_files_are_watched(lake: Lake, tmp_path: Path) -> None:
+    """A pipe or a device where files are watched is passed over: nothing waits for it."""
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "zeros.jsonl").symlink_to("/dev/zero")
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    assert lake.pipeline(watch=[str(tmp_path / "*.jsonl")], executor=InProcess()).run_once() is None
+
+
+def test_a_watched_file_of_the_future(lake: Lake, tmp_path: Path) -> None:
+    """A time that no clock can have does not keep a file waiting for ever; one that is a moment ahead does for that."""
+    for number, ahead_s in enumerate((1e9, 20)):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_bytes(a_line(a_span(number, 0)))
+        os.utime(path, (time.time() + ahead_s,) * 2)
+    pipeline = lake.pipeline(watch=[str(tmp_path / "*.jsonl")], executor=InProcess())
+    report = pipeline.run_once()
+    assert report is not None
+    assert (report.files, report.spans_new) == (1, 1)
+    assert pipeline.run_once() is None
