@@ -64,7 +64,7 @@ def test_a_branch_begins_at_a_commit_and_goes_its_own_way(lake: Lake, tmp_path: 
     assert work.head == lake.log()[1].id
     assert lake.table("spans", at="work").info().rows == 2
     put(work, note="one")
-    lake.objects.put(f"files/{file('one').sha256}", b"one")
+    lake.objects.put(f"files/000000/{file('one').sha256}", b"one")
     ingest(lake, tmp_path, 2)
     assert [info.name for info in lake.branches()] == ["main", "work"]
     assert lake.branches()[1] == BranchInfo("work", work.head, protected=False, staged=0)

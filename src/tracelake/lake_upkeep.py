@@ -90,7 +90,7 @@ class LakeUpkeep(ABC):
             for shard, _ in self._maintained()
         ]
         versions = RepositoryCollector(self._key_value, self.objects)
-        collected = versions.collect(grace_s=epoch_min_s, dry_run=dry_run)
+        collected = versions.collect(epoch_min_s=epoch_min_s, dry_run=dry_run)
         return [*reports, GcReport(VERSIONS_LINE, 0, collected.objects, collected.size_bytes, 0)]
 
     def _maintained(self) -> list[tuple[Shard, tuple[str, ...]]]:

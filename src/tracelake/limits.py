@@ -111,6 +111,8 @@ CHANGES_INLINE_MAX: Final = 32
 """Changes that are few; more go into objects."""
 CHANGE_SET_ENTRIES_MAX: Final = 10_000
 """Changes in one such object."""
+STAGED_LAYERS_MAX: Final = 4
+"""Files that were staged at one path and token, one after the other, and are kept for where a newer one is gone."""
 STAGING_READ_TRIES_MAX: Final = 10
 """How often a read of what is staged begins again because a commit came between."""
 BRANCH_ANSWERS_KEPT: Final = 32

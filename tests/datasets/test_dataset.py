@@ -169,7 +169,9 @@ def test_an_export_that_fails_leaves_the_old_file(refunds: Dataset, tmp_path: Pa
     target.parent.mkdir()
     refunds.export(target)
     before = target.read_bytes()
-    damaged = next(path for path in (tmp_path / "lake" / "files").iterdir() if b"shoes" in path.read_bytes())
+    damaged = next(
+        path for path in (tmp_path / "lake" / "files").glob("*/*") if b"shoes" in path.read_bytes()
+    )
     damaged.write_bytes(damaged.read_bytes().replace(b"shoes", b"socks"))
     with pytest.raises(DamageError, match=damaged.name):
         refunds.export(target)
@@ -317,7 +319,7 @@ def test_verify_names_examples_that_are_gone_or_altered(lake: Lake, refunds: Dat
     refunds.remove([ids(1, 0)], message="no shoes")
     report = lake.verify()
     assert (report.files, report.findings) == (3, ())
-    files = {path.read_bytes(): path for path in (tmp_path / "lake" / "files").iterdir()}
+    files = {path.read_bytes(): path for path in (tmp_path / "lake" / "files").glob("*/*")}
     for data, path in files.items():
         if b"coat" in data:
             path.unlink()
@@ -327,7 +329,7 @@ def test_verify_names_examples_that_are_gone_or_altered(lake: Lake, refunds: Dat
     assert len(found) == 2
     for (kind, what, name), detail in found.items():
         assert what == "file"
-        assert (tmp_path / "lake" / "files" / name in files.values(), kind) in {
+        assert (any(path.name == name for path in files.values()), kind) in {
             (True, "missing"),
             (True, "damaged"),
         }
@@ -346,7 +348,7 @@ def test_garbage_collection_leaves_staged_examples(lake: Lake, refunds: Dataset,
     lake.branch("main").commit("a hat")
     assert inputs(refunds) == ["refund for a hat"]
     assert inputs(lake.dataset("refunds", at="main~2")) == ["refund for a coat"]
-    texts = [path.read_text("utf-8") for path in (tmp_path / "lake" / "files").iterdir()]
+    texts = [path.read_text("utf-8") for path in (tmp_path / "lake" / "files").glob("*/*")]
     assert not [text for text in texts if "weather" in text]
     assert lake.verify().findings == ()
 

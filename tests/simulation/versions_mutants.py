@@ -74,7 +74,7 @@ _changed, _view = Tree.changed, Tree.view
 
 def finish_write_last(self: Committer, branch: str, at: BranchAt) -> BranchAt:
     """The head moves before the commit's objects are there."""
-    built = build(at.record, self._contents, self._records.staged, self._reaches)
+    built = build(at.record, self._contents, self._records.layers, self._reaches)
     stay, leave = kept(at.record.done, built.answers, self._answers_kept)
     self._let_go(branch, leave)
     record = cut(at.record, at.record, built.head, stay)
@@ -90,7 +90,7 @@ def finish_again(self: Committer, branch: str, at: BranchAt) -> BranchAt:
     """What was built is built again after every conditional write that fails."""
     is_there = False
     while at.record.sealed and not is_there:
-        built = build(at.record, self._contents, self._records.staged, self._reaches)
+        built = build(at.record, self._contents, self._records.layers, self._reaches)
         self._contents.write(built.records)
         stay, leave = kept(at.record.done, built.answers, self._answers_kept)
         self._let_go(branch, leave)
@@ -212,7 +212,7 @@ def stage_once(self: Staging, branch: str, entries: Mapping[str, Reference | Non
 
 def stage_blindly(self: BranchRecords, token: str, path: str, named: Reference | None) -> None:
     """An entry is staged unconditionally, and may land late."""
-    self._key_value.set(f"staged/{token}", path, encode(_Staged(named)))
+    self._key_value.set(f"staged/{token}", path, encode(_Staged((named,))))
 
 
 def read_once(self: Staging, branch: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:

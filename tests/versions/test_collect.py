@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tracelake._errors import ConflictError, DamageError, NothingToCommitError, RefNotFoundError, UsageError
+from tracelake._errors import (
+    ConflictError,
+    DamageError,
+    ExpiredError,
+    NothingToCommitError,
+    RefNotFoundError,
+    UsageError,
+)
+from tracelake.datasets.files import read_file, write_file
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
+from tracelake.versions.branches import BranchAt, Staged
 from tracelake.versions.collect import Collected, RepositoryCollector
-from tracelake.versions.model import ChangeSet, Commit, FileAt, TableAt
-from tracelake.versions.objects import FILES, Content, path_of
+from tracelake.versions.model import Branch, ChangeSet, Commit, FileAt, TableAt
+from tracelake.versions.objects import FILES, Content, file_path, folder_of, path_of
 from tracelake.versions.store import Repository
 
 
@@ -29,18 +39,26 @@ class World:
 
     def collect(self, *, dry_run: bool = False) -> Collected:
         """Collect once; every call begins an epoch."""
-        return RepositoryCollector(self.key_value, self.objects).collect(grace_s=0.0, dry_run=dry_run)
+        return RepositoryCollector(self.key_value, self.objects).collect(epoch_min_s=0.0, dry_run=dry_run)
 
     def commit(self, path: str, number: int, branch: str = "main") -> str:
         """Commit one entry."""
         return self.repository.commit_entries({path: TableAt("s", number)}, branch, message=path)
+
+    def file(self, text: str) -> FileAt:
+        """Write a file, as whoever adds an example does."""
+        return write_file(self.objects, text.encode(), self.repository.epoch())
+
+    def files(self) -> set[str]:
+        """Return the paths of all files."""
+        return {path for path in self.paths() if path.startswith(FILES)}
 
     def paths(self) -> set[str]:
         """Return the paths of all objects."""
         return {info.path for info in self.objects.list("")}
 
     def check(self) -> None:
-        """Read every commit that a ref leads to, with all of its entries."""
+        """Read every commit that a ref leads to, with all of its entries and their files."""
         repository = self.opened()
         heads = [record.head for record in repository.branches().values()] + list(repository.tags().values())
         todo, seen = [head for head in heads if head], set()
@@ -48,7 +66,9 @@ class World:
             commit_id = todo.pop()
             if commit_id not in seen:
                 seen.add(commit_id)
-                repository.entries(commit_id)
+                for named in repository.entries(commit_id).values():
+                    if isinstance(named, FileAt):
+                        read_file(self.objects, named)
                 todo.extend(repository.commit(commit_id).parents)
 
 
@@ -180,28 +200,122 @@ def test_a_name_that_moves_while_it_is_looked_for_is_found() -> None:
         return tags()
 
     vars(collector._records)["tags"] = tags_after_the_move
-    assert collector.collect(grace_s=0.0).objects == 0
+    assert collector.collect(epoch_min_s=0.0).objects == 0
     assert world.opened().entries(world.repository.resolve("moved"))["b"] == TableAt("s", 1)
 
 
 def test_files_stay_as_long_as_an_entry_names_them() -> None:
     """A file that is staged, committed, or in a commit that is reached stays; one that nothing names goes."""
     world = World()
-    for name in "abcd":
-        world.objects.put(FILES + name * 64, name.encode())
-    world.repository.commit_entries({"f/a": FileAt("a" * 64, 1)}, message="a")
+    files = {name: world.file(name) for name in "abcd"}
+    world.repository.commit_entries({"f/a": files["a"]}, message="a")
     world.repository.commit_entries({"f/a": None}, message="gone from the head, not from the history")
-    world.repository.stage({"f/b": FileAt("b" * 64, 1)})
-    many = {f"many/{number}": FileAt("c" * 64, 1) for number in range(100)}
+    world.repository.stage({"f/b": files["b"]})
+    many = {f"many/{number}": files["c"] for number in range(100)}
     world.repository.commit_entries(many, message="many")
-    assert len([path for path in world.paths() if path.startswith("versions/changes/")]) == 1
+    assert len([path for path in world.paths() if path.startswith(folder_of(ChangeSet))]) == 1
+    assert world.collect().objects == 0, "all of it is of this epoch or the one before"
     world.collect()
-    files = {path for path in world.paths() if path.startswith(FILES)}
-    assert files == {FILES + name * 64 for name in "abc"}
-    assert not [path for path in world.paths() if path.startswith("versions/changes/")]
+    assert world.files() == {file_path(files[name]) for name in "abc"}
+    assert not [path for path in world.paths() if path.startswith(folder_of(ChangeSet))]
     world.repository.discard()
     world.collect()
-    assert FILES + "b" * 64 not in world.paths()
+    assert file_path(files["b"]) not in world.paths()
+    world.check()
+
+
+def test_a_file_of_an_earlier_epoch_is_written_again_or_refused() -> None:
+    """A client that sleeps between upload and stage, or commit, names what is there, or is told that it is gone."""
+    world = World()
+    slept = world.file("slept")
+    world.collect()
+    world.collect(dry_run=True)
+    world.repository.stage({"f/staged": slept})
+    world.repository.commit_entries({"f/committed": slept})
+    late = world.file("late")
+    for _ in range(3):
+        world.collect()
+    for act in (
+        lambda: world.repository.stage({"f/late": late}),
+        lambda: world.repository.commit_entries({"f/late": late}),
+        lambda: world.repository.commit_entries({f"f/{number}": late for number in range(100)}),
+    ):
+        with pytest.raises(ExpiredError, match="write it again"):
+            act()
+    head = world.repository.commit_staged()
+    assert world.opened().entries(head) == {"f/staged": slept, "f/committed": slept}
+    world.check()
+
+
+def test_the_same_file_in_a_later_epoch_is_no_change_and_no_conflict() -> None:
+    """Two branches that have the same bytes under names of two epochs have the same entry."""
+    world = World()
+    world.repository.create_branch("side", world.commit("a", 1))
+    world.repository.commit_entries({"f": world.file("same")}, "side")
+    world.collect()
+    head = world.repository.commit_entries({"f": world.file("same")})
+    assert len(world.files()) == 2
+    assert world.repository.commit_entries({"f": world.file("same")}) == head
+    assert list(world.repository.diff(head, world.repository.head("side") or "")) == []
+    world.repository.merge(world.repository.head("side") or "", message="no conflict")
+    world.check()
+
+
+def test_what_was_staged_long_ago_is_committed_while_a_collector_looks() -> None:
+    """Forty commits come between its look at what is staged and its look at heads: their files stay."""
+    world = World()
+    world.commit("a", 0)
+    world.repository.stage({"f": world.file("f")})
+    world.collect()
+    world.collect()
+    collector = RepositoryCollector(world.key_value, world.objects)
+    layers, looks = collector._records.layers, iter(range(9))
+
+    def layers_after_commits(token: str, start: str = "", stop: str | None = None) -> Staged:
+        if next(looks) == 0:
+            world.repository.commit_staged(message="f")
+            for number in range(40):
+                world.commit("a", number + 1)
+        return layers(token, start, stop)
+
+    vars(collector._records)["layers"] = layers_after_commits
+    collector.collect(epoch_min_s=0.0)
+    world.check()
+
+
+def test_an_entry_whose_writer_was_late_does_not_take_an_acknowledged_one_with_it() -> None:
+    """It names a file that was collected before it was staged: what it was put on is committed, and else nothing."""
+    world = World()
+    late = world.file("late")
+    world.repository.stage({"f": world.file("acknowledged"), "table": TableAt("s", 1)})
+    for _ in range(3):
+        world.collect()
+    token = world.repository.branch().staging
+    assert file_path(late) not in world.paths()
+    for path in ("f", "alone", "table"):  # as a writer does that read the token before all these collections
+        world.repository._records.stage(token, path, late)
+    head = world.repository.commit_staged()
+    assert world.opened().entries(head) == {"f": world.file("acknowledged"), "table": TableAt("s", 1)}
+    world.check()
+
+
+def test_main_is_fenced_before_it_has_a_record() -> None:
+    """A first commit that read its epoch before two collections is not built in it: its objects could go at once."""
+    world = World()
+    collections = iter(range(2))
+    swap = world.repository._records.swap
+
+    def swap_late(
+        branch: str, at: BranchAt, record: Branch, is_mine: Callable[[Branch], bool]
+    ) -> tuple[bool, BranchAt]:
+        if next(collections, None) == 0:
+            world.collect()
+            world.collect()
+        return swap(branch, at, record, is_mine)
+
+    vars(world.repository._records)["swap"] = swap_late
+    head = world.commit("a", 1)
+    assert world.repository.commit(head).epoch == 2
     world.check()
 
 
@@ -209,11 +323,12 @@ def test_damage_stops_the_collection() -> None:
     """Where a commit cannot be read, what it leads to is not known: nothing is deleted."""
     world = World()
     head = world.commit("a", 1)
-    world.objects.put(FILES + "e" * 64, b"e")
+    lost = world.file("lost")
+    world.collect()
     world.objects.delete(path_of(Commit, head))
     with pytest.raises(DamageError, match="is gone"):
         world.collect()
-    assert FILES + "e" * 64 in world.paths()
+    assert file_path(lost) in world.paths()
 
 
 def test_collections_beside_committers_leave_every_commit_whole() -> None:

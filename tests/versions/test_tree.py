@@ -12,7 +12,7 @@ from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
 from tracelake.versions.branches import MAIN
 from tracelake.versions.collect import RepositoryCollector
 from tracelake.versions.model import Change, Commit, FileAt, Reference, Request
-from tracelake.versions.objects import FILES, VERSIONS, path_of
+from tracelake.versions.objects import VERSIONS, file_path, path_of
 from tracelake.versions.protocol import seal
 from tracelake.versions.store import Repository
 
@@ -130,11 +130,12 @@ def test_collection_keeps_what_only_such_a_commit_names() -> None:
     world = World()
     named, lost = a_file(7), a_file(8)
     for made in (named, lost):
-        world.objects.put(FILES + made.sha256, b"content")
+        world.objects.put(file_path(made), b"content")
     commits = world.sweep({"a": named}, {"a": None}, {"b": a_file(1)})
-    RepositoryCollector(world.key_value, world.objects).collect(grace_s=0)
-    assert world.objects.head(FILES + named.sha256) is not None
-    assert world.objects.head(FILES + lost.sha256) is None
+    for _ in range(2):
+        RepositoryCollector(world.key_value, world.objects).collect(epoch_min_s=0)
+    assert world.objects.head(file_path(named)) is not None
+    assert world.objects.head(file_path(lost)) is None
     assert world.fresh().entries(commits[0]) == {"a": named}
 
 

@@ -90,6 +90,7 @@ class Dataset:
             LimitError: the metadata is too long.
             NotFoundError: there is no such trace or span.
             QueryError: a condition or query that does not parse.
+            ExpiredError: it took so long that garbage collection has been through twice; add them again.
         """
         selection = Selection(traces, spans, where, search, limit)
         selection.check()
@@ -103,8 +104,9 @@ class Dataset:
         known = set(self._find(paths))
         wanted = [key for key, path in zip(keys, paths, strict=True) if replace or path not in known]
         entries: dict[str, FileAt] = {}
+        epoch = self._repository.epoch()
         for some in examples(view, commit, wanted, noted):
-            files = write_files(self._objects, map(model.to_bytes, some))
+            files = write_files(self._objects, map(model.to_bytes, some), epoch)
             entries |= {example_path(self.name, e.id): file for e, file in zip(some, files, strict=True)}
         replaced = len(known & set(entries))
         return AddReport(
@@ -216,7 +218,7 @@ class Dataset:
         model.check_notes("description", [spec.description])
         if self._find([spec_path(self.name)]):
             raise UsageError(f"there is a dataset {self.name} on branch {self.at} already; add to it.")
-        (file,) = write_files(self._objects, [model.to_bytes(spec)])
+        (file,) = write_files(self._objects, [model.to_bytes(spec)], self._repository.epoch())
         return self._change({spec_path(self.name): file}, message, committer)
 
     def _check_branch(self) -> None:

@@ -13,30 +13,31 @@ from tracelake._errors import DamageError, NotFoundError
 from tracelake.limits import FILES_AT_ONCE, FILES_READ_AHEAD
 from tracelake.storage import ObjectStore
 from tracelake.versions.model import FileAt
-from tracelake.versions.objects import FILES
+from tracelake.versions.objects import file_path
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 
-def write_files(objects: ObjectStore, contents: Iterable[bytes]) -> list[FileAt]:
+def write_files(objects: ObjectStore, contents: Iterable[bytes], epoch: int) -> list[FileAt]:
     """Write files, durable on return; return what names them, in the same order.
 
-    One that is there is written again, so that its time is that of its last use: garbage collection goes by age.
+    `epoch` is that of garbage collection as it was read before: a file has a name of its own in each.
     """
-
-    def write(data: bytes) -> FileAt:
-        file = FileAt(hashlib.sha256(data).hexdigest(), len(data))
-        objects.put(FILES + file.sha256, data)
-        return file
-
     with ThreadPoolExecutor(FILES_AT_ONCE) as threads:
-        return list(threads.map(write, contents))
+        return list(threads.map(partial(write_file, objects, epoch=epoch), contents))
+
+
+def write_file(objects: ObjectStore, data: bytes, epoch: int) -> FileAt:
+    """Write one file; see `write_files`."""
+    file = FileAt(hashlib.sha256(data).hexdigest(), len(data), epoch)
+    objects.put(file_path(file), data)
+    return file
 
 
 def read_file(objects: ObjectStore, file: FileAt) -> bytes:
     """Return the bytes of a file. Raises DamageError where it is gone, or is not what was written."""
-    path = FILES + file.sha256
+    path = file_path(file)
     try:
         data = objects.get(path)
     except NotFoundError as error:

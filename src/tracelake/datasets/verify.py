@@ -9,7 +9,7 @@ from tracelake._errors import DamageError
 from tracelake.datasets.files import at_once, read_file
 from tracelake.storage import ObjectStore
 from tracelake.versions.model import Commit, FileAt
-from tracelake.versions.objects import FILES, path_of
+from tracelake.versions.objects import file_path, path_of
 from tracelake.versions.store import Repository
 
 
@@ -34,7 +34,7 @@ def verify_files(repository: Repository, objects: ObjectStore) -> Iterator[Check
             size_bytes, problem = len(read_file(objects, file)), None
         except DamageError as error:
             size_bytes, problem = 0, f"{entry} names it: {error}"
-        return Checked("file", FILES + file.sha256, size_bytes, problem)
+        return Checked("file", file_path(file), size_bytes, problem)
 
     yield from at_once(check, _named(repository))
 

@@ -26,6 +26,20 @@ def create_all(store: ObjectStore, objects: Mapping[str, bytes]) -> None:
         _for_each(store, lambda path: store.create(path, objects[path]), objects)
 
 
+def copy_all(store: ObjectStore, targets: Mapping[str, str]) -> list[str]:
+    """Copy objects, each to its target; return those that were there. All copies are durable on return."""
+
+    def copy(source: str) -> bool:
+        try:
+            store.copy(source, targets[source])
+        except NotFoundError:
+            return False
+        return True
+
+    copied = _for_each(store, copy, targets)
+    return [source for source, was_there in zip(targets, copied, strict=True) if was_there]
+
+
 def read_all(store: ObjectStore, paths: Collection[str]) -> dict[str, bytes]:
     """Return whole objects by path, without those that are absent."""
 

@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from tracelake._errors import LimitError, StorageError
 from tracelake.formats import decode, encode
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, STAGED_LAYERS_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
 from tracelake.versions.model import (
     FORMAT_VERSION,
@@ -21,6 +21,7 @@ from tracelake.versions.model import (
     Branch,
     Changes,
     Epoch,
+    FileAt,
     Reference,
     Tag,
     from_bytes,
@@ -39,6 +40,25 @@ MAIN: Final = "main"
 def new_token() -> str:
     """Return a token for staged entries that nobody else has."""
     return uuid.uuid4().hex
+
+
+Layers: TypeAlias = tuple[Reference | None, ...]
+Staged: TypeAlias = tuple[tuple[str, Layers], ...]
+
+
+def stacked(named: Reference | None, earlier: Layers) -> Layers:
+    """Return an entry on top of what was staged at its path before: as much of that as may be needed."""
+    layers: list[Reference | None] = []
+    for layer in (named, *earlier):
+        if not any(layer == other and _epoch(layer) == _epoch(other) for other in layers):
+            layers.append(layer)
+        if not isinstance(layer, FileAt) or len(layers) == STAGED_LAYERS_MAX:
+            break  # what is no file does not go
+    return tuple(layers)
+
+
+def _epoch(named: Reference | None) -> int:
+    return named.epoch if isinstance(named, FileAt) else 0
 
 
 def scope(branch: str, record: Branch) -> str:
@@ -197,22 +217,29 @@ class BranchRecords:
     def stage(self, token: str, path: str, named: Reference | None) -> None:
         """Stage one entry under a token; None stages its removal.
 
-        Conditionally, so that an earlier write whose reply was lost cannot land late, on top of this one.
+        Conditionally, so that an earlier write whose reply was lost cannot land late, on top of this one. What was
+        staged there stays below, for where the file of this one goes before it is acknowledged.
         """
-        value = encode(_Staged(named))
         expected: Expected = ABSENT
+        earlier: Layers = ()
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            value = encode(_Staged(stacked(named, earlier)))
             outcome = self._key_value.set_if(_staged(token), path, value, expected)
             settled = settle(self._key_value, _staged(token), path, outcome, is_mine=lambda _: False)
             if isinstance(settled, Done):
                 return
             expected = ABSENT if settled.current is None else settled.current.version
+            earlier = () if settled.current is None else _staged_entry(settled.current)
         raise LimitError(
             f"{path}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row staged it, too. Nothing was staged; try again."
         )
 
     def staged(self, token: str, start: str = "", stop: str | None = None) -> Changes:
         """Return what is staged under a token, in order of path."""
+        return tuple((path, layers[0]) for path, layers in self.layers(token, start, stop))
+
+    def layers(self, token: str, start: str = "", stop: str | None = None) -> Staged:
+        """Return the same with what each entry stands on: what was staged at its path before, the newest first."""
         if not token:
             return ()
         found = self._key_value.scan(_staged(token), start, stop)
@@ -225,11 +252,11 @@ class BranchRecords:
 
 
 class _Staged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    named: Reference | None
+    named: Annotated[Layers, msgspec.Meta(min_length=1)]
     version: int = FORMAT_VERSION
 
 
-def _staged_entry(entry: Entry) -> Reference | None:
+def _staged_entry(entry: Entry) -> Layers:
     return decode(_Staged, entry.value, f"the staged entry {entry.key}", FORMAT_VERSION).named
 
 

@@ -1,19 +1,21 @@
 """Builds the commits of sealed requests, one on top of the other.
 
 Everything that goes in is in the record of the branch or immutable, so that any helper builds the same bytes: to
-build twice is harmless. Nothing is written here. (What is staged under a token that is sealed can still grow by an
-entry whose writer was late; it is not acknowledged then, and may be in the commit or not.)
+build twice is harmless. Nothing is written here but files that were staged long ago, again, in the epoch of the branch.
+(What is staged under a token that is sealed can still grow by an entry whose writer was late; it is not acknowledged
+then, and may be in the commit or not.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from tracelake._errors import DamageError
+from tracelake._errors import DamageError, NotFoundError
 from tracelake.versions import history, ranges
+from tracelake.versions.branches import Layers, Staged
 from tracelake.versions.merging import their_changes
 from tracelake.versions.model import (
     AFTER,
@@ -24,6 +26,7 @@ from tracelake.versions.model import (
     ChangeSet,
     CherryPick,
     Commit,
+    FileAt,
     Merge,
     Metarange,
     Reference,
@@ -31,7 +34,7 @@ from tracelake.versions.model import (
     Revert,
     Sealed,
 )
-from tracelake.versions.objects import Content, Contents, ContentT, id_of
+from tracelake.versions.objects import Content, Contents, ContentT, file_path, id_of
 from tracelake.versions.protocol import (
     CONFLICTS_TOLD_MAX,
     CommitDecision,
@@ -39,13 +42,14 @@ from tracelake.versions.protocol import (
     Theirs,
     decide,
     effective,
+    is_fresh,
     merged,
     transaction_of,
 )
 from tracelake.versions.tree import Tree, View
 
-Staged = Callable[[str], Changes]
-"""Returns what is staged under a token, in order of path."""
+LayersOf = Callable[[str], Staged]
+"""Returns what is staged under a token, in order of path, each with what it stands on."""
 Reaches = Callable[[str], bool]
 """Tells whether a branch or tag leads to a commit."""
 
@@ -57,6 +61,8 @@ class Built:
     head: str
     answers: tuple[Answer, ...]
     records: dict[str, Content]
+    epoch: int
+    """In which the oldest of what it names for the first time was written."""
 
 
 class _RefusedError(Exception):
@@ -76,18 +82,19 @@ class _Made:
     parents: tuple[str, ...] = ()
 
 
-def build(branch: Branch, contents: Contents, staged: Staged, reaches: Reaches) -> Built:
+def build(branch: Branch, contents: Contents, staged: LayersOf, reaches: Reaches) -> Built:
     """Build the commits of all sealed requests on top of the head."""
     return _Building(branch, contents, staged, reaches).run()
 
 
 class _Building:
-    def __init__(self, branch: Branch, contents: Contents, staged: Staged, reaches: Reaches) -> None:
+    def __init__(self, branch: Branch, contents: Contents, staged: LayersOf, reaches: Reaches) -> None:
         self._branch = branch
         self._contents = contents
         self._staged = staged
         self._reaches = reaches
         self._records: dict[str, Content] = {}
+        self._epoch = branch.epoch
         self._tree = Tree(self._read)
         self._head = branch.head
         self._view = self._tree.view(branch.head)
@@ -96,7 +103,7 @@ class _Building:
     def run(self) -> Built:
         sealed = self._branch.sealed
         answers = tuple(self._answer(each, is_last=each is sealed[-1]) for each in sealed)
-        return Built(self._head, answers, self._records)
+        return Built(self._head, answers, self._records, self._epoch)
 
     def _answer(self, sealed: Sealed, *, is_last: bool) -> Answer:
         answer = Answer(sealed.request.id, token=sealed.token, remembered=sealed.request.remembered)
@@ -131,11 +138,43 @@ class _Building:
         try:
             sets = [self._read(ChangeSet, object_id) for object_id in change.objects]
         except DamageError as error:
-            raise _RefusedError(Refusal.DAMAGED, (str(error),)) from error
+            why = Refusal.EXPIRED if isinstance(error.__cause__, NotFoundError) else Refusal.DAMAGED
+            raise _RefusedError(why, (str(error),)) from error
         listed = [entry for listed_in in sets for entry in listed_in.entries]
-        staged = self._staged(token) if token else ()
-        changes = ranges.latest((*staged, *listed, *change.entries))
-        return _Made(effective(change, changes, self._named([path for path, _ in changes])))
+        staged = dict(self._staged(token) if token else ())
+        newest = ((path, layers[0]) for path, layers in staged.items())
+        changes = ranges.latest((*newest, *listed, *change.entries))
+        there = self._named([path for path, _ in changes])
+        fresh = self._fresh(effective(change, changes, there), staged)
+        return _Made(effective(change, fresh, there))
+
+    def _fresh(self, changes: Changes, staged: Mapping[str, Layers]) -> Changes:
+        """Return changes with files that may be published: what was written too long ago is written again.
+
+        Where a file is gone, its entry was never acknowledged: what it stands on counts, else the request is refused.
+        """
+        epoch = self._branch.epoch
+        waiting = {path: (named, *staged.get(path, ())[1:]) for path, named in changes}
+        fresh: dict[str, Reference | None] = {}
+        while waiting:
+            tops = [layers[0] for layers in waiting.values()]
+            old = [named for named in tops if isinstance(named, FileAt) and not is_fresh(named, epoch)]
+            renewed = self._contents.renew(old, epoch)
+            below: dict[str, Layers] = {}
+            for path, (named, *earlier) in waiting.items():
+                found = named
+                if isinstance(named, FileAt) and not is_fresh(named, epoch):
+                    found = renewed.get(file_path(named))
+                    if found is None and path not in staged:
+                        raise _RefusedError(Refusal.EXPIRED, (f"{file_path(named)} is gone.",))
+                    if found is None:
+                        below |= {path: tuple(earlier)} if earlier else {}
+                        continue
+                if isinstance(found, FileAt):
+                    self._epoch = min(self._epoch, found.epoch)
+                fresh[path] = found
+            waiting = below
+        return tuple(sorted(fresh.items(), key=lambda change: change[0]))
 
     def _of_commits(self, operation: Merge | CherryPick | Revert) -> _Made:
         self._commit(operation.commit)

@@ -1,22 +1,17 @@
 """Garbage collection of a repository: commits that no ref reaches, what only they name, and what was never published.
 
-It is safe beside committers, and at any crash, without trusting a clock:
-
-- A name is never written again. The epoch of the branch is part of what a commit, metarange or range is made of,
-  and a collection begins a new one on every branch before it looks. What was built two epochs ago is not published
-  any more (`protocol.cut`), and is garbage, or is reached.
-- What cannot be reached once is never reached again: a name is given, and a merge is built, only where a branch or
-  tag leads to the commit. Who gives a name pins the commit first and looks then; a merge on the list of a branch is
-  seen here as a pin. So either we see the pin, or they see what we saw.
-
-Files are named by their content alone. One that is written again is new again, so that here, and only here, its age
-counts: what a committer writes has the grace time to be staged.
+It is safe beside committers, and at any crash, without trusting a clock: see `docs/internals/versions.md`. In short, an
+object has the epoch in which it was written in its name or content, and a collection begins a new one on every branch
+before it looks. What was written two epochs ago is not named for the first time any more (`may_publish`): it is
+reached now, or is garbage. What cannot be reached once is never reached again: a name is given, and a commit is merged,
+picked or reverted, only where a branch or tag leads to it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,8 +19,8 @@ from msgspec.structs import replace
 
 from tracelake._errors import DamageError, LimitError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.storage import KeyValueStore, ObjectInfo, ObjectStore
-from tracelake.versions.branches import BranchAt, BranchRecords, scope
+from tracelake.storage import ABSENT, KeyValueStore, ObjectInfo, ObjectStore
+from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, scope
 from tracelake.versions.model import (
     EPOCH_UNSET,
     Branch,
@@ -38,8 +33,8 @@ from tracelake.versions.model import (
     Reference,
     Request,
 )
-from tracelake.versions.objects import FILES, Contents, folder_of, path_of
-from tracelake.versions.protocol import is_collectable, next_epoch
+from tracelake.versions.objects import FILES, Contents, file_epoch, file_path, folder_of, path_of
+from tracelake.versions.protocol import is_collectable, known_tokens, next_epoch, pending_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,7 @@ class _Reached:
 
     def file(self, reference: Reference | None) -> None:
         if isinstance(reference, FileAt):
-            self.paths.add(FILES + reference.sha256)
+            self.paths.add(file_path(reference))
 
 
 class RepositoryCollector:
@@ -71,21 +66,19 @@ class RepositoryCollector:
         self._objects = objects
         self._contents = Contents(objects)
 
-    def collect(self, *, grace_s: float, dry_run: bool = False) -> Collected:
+    def collect(self, *, epoch_min_s: float, dry_run: bool = False) -> Collected:
         """Delete what nothing leads to, where it was written two epochs ago or earlier.
 
-        An epoch lasts for `grace_s` seconds at least: garbage goes with the second or third collection after it
-        came to be. Raises DamageError, and deletes nothing, where a commit that is reached cannot be read.
+        An epoch lasts for `epoch_min_s` seconds at least, so that who writes has that long to be done; with 0 he may
+        have to write again. Garbage goes with the second or third collection after it came to be. Raises DamageError,
+        and deletes nothing, where a commit that is reached cannot be read.
         """
-        newest = self._begin_epoch(grace_s, dry_run=dry_run)
-        # Before the look at what leads where: what comes later is no concern of ours.
-        listed = list(self._listed())
+        newest = self._begin_epoch(epoch_min_s, dry_run=dry_run)
         reached = self._reached_at_once()
-        now = time.time()
         doomed = [
             (kind, info)
-            for kind, info in listed
-            if info.path not in reached.paths and self._is_garbage(kind, info, newest, now - grace_s)
+            for kind, info in self._listed()
+            if info.path not in reached.paths and self._is_garbage(kind, info, newest)
         ]
         if not dry_run:
             for _, info in doomed:
@@ -97,7 +90,8 @@ class RepositoryCollector:
         """Begin an epoch when it is time, on every branch; return the least that a branch is at."""
         if not dry_run:
             epoch = self._records.advance(partial(next_epoch, now_s=time.time(), epoch_min_s=epoch_min_s))
-            for name, at in self._records.all().items():
+            # `main` too where there is no record yet: who is about to make one has read an epoch before.
+            for name, at in ({MAIN: BranchAt(Branch(), ABSENT)} | self._records.all()).items():
                 self._raise(name, at, epoch.number)
         # A branch without an epoch takes one that it reads later, so not an older one.
         epochs = {at.record.epoch for at in self._records.all().values()} - {EPOCH_UNSET}
@@ -105,7 +99,7 @@ class RepositoryCollector:
 
     def _raise(self, branch: str, at: BranchAt, epoch: int) -> None:
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            if at.is_absent or at.record.epoch >= epoch:
+            if (at.is_absent and branch != MAIN) or at.record.epoch >= epoch:
                 return
             wanted = replace(at.record, epoch=epoch)
             raised, at = self._records.swap(branch, at, wanted, is_mine=lambda found: found.epoch >= epoch)
@@ -120,21 +114,21 @@ class RepositoryCollector:
         for info in self._objects.list(FILES):
             yield FileAt, info
 
-    def _is_garbage(self, kind: type, info: ObjectInfo, newest: int, before_s: float) -> bool:
+    def _is_garbage(self, kind: type, info: ObjectInfo, newest: int) -> bool:
         """Tell whether an object that nothing leads to can go."""
-        if kind in (FileAt, ChangeSet):
-            return info.modified_s < before_s
-        record_id = info.path.rpartition("/")[2].removesuffix(".json")
         try:
-            written = self._written(kind, record_id)
-        except DamageError:
-            if self._objects.head(info.path) is None:
-                return False  # another collector was faster
-            raise
-        return is_collectable(written, newest)
+            written = self._written(kind, info.path)
+        except DamageError:  # another collector was faster, or nobody knows when it was written
+            return False
+        return written is not None and is_collectable(written, newest)
 
-    def _written(self, kind: type, record_id: str) -> int:
-        """Return the epoch in which a record was written first."""
+    def _written(self, kind: type, path: str) -> int | None:
+        """Return the epoch in which an object was written; None for what is none of ours."""
+        record_id = path.rpartition("/")[2].removesuffix(".json")
+        if kind is FileAt:
+            return file_epoch(path)
+        if kind is ChangeSet:
+            return self._contents.read(ChangeSet, record_id).epoch
         if kind is Commit:
             return self._contents.read(Commit, record_id).epoch
         if kind is Metarange:
@@ -159,15 +153,26 @@ class RepositoryCollector:
         return branches | {(f"tag {name}", commit) for name, commit in self._records.tags().items()}
 
     def _reached(self) -> _Reached:
-        """Follow everything that leads somewhere: branches with what is sealed and staged, tags, pins."""
+        """Follow everything that leads somewhere: what is staged and sealed, then heads and tags, then pins."""
         reached = _Reached()
-        branches = self._records.all()
-        for name, at in branches.items():
-            self._reach_pending(name, at.record, reached)
-        heads = {at.record.head for at in branches.values()}
-        heads |= set(self._records.tags().values()) | self._records.pinned()
-        heads |= {source for name, at in branches.items() for source in self._sources(name, at.record)}
-        todo = [head for head in heads if head]
+        pending = [
+            request
+            for name, at in self._records.all().items()
+            for request in self._reach_pending(name, at, reached)
+        ]
+        # Heads after what is staged: a commit that took it meanwhile is found here.
+        heads = {at.record.head for at in self._records.all().values()} | set(self._records.tags().values())
+        for head in heads:
+            self._follow(head, reached)
+        sources = {each.operation.commit for each in pending if not isinstance(each.operation, Change)}
+        for source in sources | self._records.pinned():
+            with suppress(DamageError):  # then no head leads to it, and it is refused
+                self._follow(source, reached)
+        return reached
+
+    def _follow(self, head: str, reached: _Reached) -> None:
+        """Reach a commit, all that lie before it, and what they name."""
+        todo = [head] if head else []
         while todo:
             commit_id = todo.pop()
             path = path_of(Commit, commit_id)
@@ -177,7 +182,6 @@ class RepositoryCollector:
             commit = self._contents.read(Commit, commit_id)
             todo.extend(commit.parents)
             self._reach_entries(commit, reached)
-        return reached
 
     def _reach_entries(self, commit: Commit, reached: _Reached) -> None:
         if commit.changes is not None:  # what else it names, its parent does
@@ -195,25 +199,37 @@ class RepositoryCollector:
                 for _, named in self._contents.read(Range, ref.id).entries:
                     reached.file(named)
 
-    def _reach_pending(self, name: str, record: Branch, reached: _Reached) -> None:
-        for request in self._pending(name, record):
-            if isinstance(request.operation, Change):
-                entries = list(request.operation.entries)
-                for changes_id in request.operation.objects:
-                    reached.paths.add(path_of(ChangeSet, changes_id))
-                    entries += self._contents.read(ChangeSet, changes_id).entries
-                for _, named in entries:
+    def _reach_pending(self, name: str, at: BranchAt, reached: _Reached) -> list[Request]:
+        """Reach what is staged on a branch, and what requests name; return the requests.
+
+        Looks at the record again afterwards: while it names a token, what is staged under it is there.
+        """
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            tokens = pending_tokens(at.record)
+            for token in tokens:
+                for _, layers in self._records.layers(token):
+                    for named in layers:
+                        reached.file(named)
+            requests = [sealed.request for sealed in at.record.sealed]
+            requests += [waiting.request for waiting in self._records.announced(scope(name, at.record))]
+            at = self._records.read(name)
+            if tokens <= known_tokens(at.record):
+                break
+        else:
+            raise LimitError(
+                f"branch {name}: many commits came between, again and again; collect garbage later."
+            )
+        for request in requests:
+            self._reach_request(request, reached)
+        return requests
+
+    def _reach_request(self, request: Request, reached: _Reached) -> None:
+        if not isinstance(request.operation, Change):
+            return
+        for _, named in request.operation.entries:
+            reached.file(named)
+        for changes_id in request.operation.objects:
+            reached.paths.add(path_of(ChangeSet, changes_id))
+            with suppress(DamageError):  # then the request is refused
+                for _, named in self._contents.read(ChangeSet, changes_id).entries:
                     reached.file(named)
-        for token in (record.staging, *(sealed.token for sealed in record.sealed)):
-            for _, named in self._records.staged(token):
-                reached.file(named)
-
-    def _sources(self, name: str, record: Branch) -> Iterator[str]:
-        for request in self._pending(name, record):
-            operation = request.operation
-            if not isinstance(operation, Change):
-                yield operation.commit
-
-    def _pending(self, name: str, record: Branch) -> Iterator[Request]:
-        yield from (sealed.request for sealed in record.sealed)
-        yield from (waiting.request for waiting in self._records.announced(scope(name, record)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+from msgspec.structs import replace
+
 from tracelake._errors import DamageError
 from tracelake.limits import (
     BRANCH_ANSWERS_KEPT,
@@ -113,11 +115,11 @@ class Committer:
         The write that cuts what is built seals what is announced.
         """
         began = at.record
-        built = build(began, self._contents, self._records.staged, self._reaches)
+        built = build(began, self._contents, self._records.layers, self._reaches)
         self._contents.write(built.records)
         stay, leave = kept(began.done, built.answers, self._answers_kept)
         self._let_go(scope(branch, began), leave)
-        while (record := cut(at.record, began, built.head, stay)) is not None:
+        while (record := cut(at.record, replace(began, epoch=built.epoch), built.head, stay)) is not None:
             announced, stale = self._announced(branch, at)
             record = self._with(record, announced)
             published, at = self._records.swap(
@@ -126,6 +128,10 @@ class Committer:
             if published:
                 self._lookout.wake(branch)
                 self._forget(branch, stale, announced, at.record)
+                for (
+                    answer
+                ) in leave:  # not before: who reads what is staged trusts that a token in the record is whole
+                    self._records.unstage(answer.token)
                 break  # where it was not, more was sealed: what is built stays right
         return at
 
@@ -222,7 +228,6 @@ class Committer:
         for answer in leave:
             if answer.refusal or answer.remembered:
                 self._records.record_answer(here, answer)
-            self._records.unstage(answer.token)
 
     def _wait(self, branch: str, at: BranchAt, looks: int, most: int) -> tuple[int, BranchAt]:
         """Look again after growing pauses until the record has changed, `most` times; return how often, and it.

@@ -36,11 +36,30 @@ class IndexAt(msgspec.Struct, frozen=True, tag="index", forbid_unknown_fields=Tr
     manifest: str
 
 
-class FileAt(msgspec.Struct, frozen=True, tag="file", forbid_unknown_fields=True):
-    """A file: an object below `files/`, named by the SHA-256 of its bytes."""
+class FileAt(msgspec.Struct, frozen=True, eq=False, tag="file", forbid_unknown_fields=True):
+    """A file: an object below `files/`, named by the epoch in which it was written and the SHA-256 of its bytes.
+
+    Two are equal where their bytes are, whenever they were written.
+    """
 
     sha256: str
     size_bytes: int
+    epoch: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether the other is a file of the same bytes."""
+        return isinstance(other, FileAt) and (self.sha256, self.size_bytes) == (
+            other.sha256,
+            other.size_bytes,
+        )
+
+    def __ne__(self, other: object) -> bool:
+        """Tell the opposite: structs do not derive it."""
+        return not self == other
+
+    def __hash__(self) -> int:
+        """Return a hash of what is compared."""
+        return hash((self.sha256, self.size_bytes))
 
 
 Reference = TableAt | IndexAt | FileAt
@@ -137,7 +156,9 @@ class ChangeSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     entries: Changes
     nonce: str
-    """Unique, so that no two writers share one such object: it is deleted when it is old."""
+    """Unique, so that no two writers share one such object."""
+    epoch: int = 0
+    """As of a range."""
     version: int = FORMAT_VERSION
 
 
@@ -186,7 +207,8 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     token: str = ""
     """Where its staged entries were: they are deleted when the answer leaves the record."""
     remembered: bool = False
-    version: int = FORMAT_VERSION
+    version: int = msgspec.field(default_factory=lambda: FORMAT_VERSION)
+    """Not left out, as a plain default would be."""
 
 
 class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.limits import COMMIT_RECORDS_CACHED
-from tracelake.storage import ObjectStore, create_all
+from tracelake.storage import ObjectStore, copy_all, create_all
 from tracelake.versions.model import (
     ChangeSet,
     Commit,
+    FileAt,
     Metarange,
     Range,
     content_id,
@@ -43,8 +46,18 @@ def path_of(kind: type[Content], record_id: str) -> str:
 
 COMMITS: Final = folder_of(Commit)
 FILES: Final = "files/"
-"""Where files are, each named by the SHA-256 of its bytes. They are written by `put`, never by `create`: one that
-is written again is new again, and garbage collection leaves it."""
+"""Where files are, each as `<epoch>/<SHA-256 of its bytes>`."""
+
+
+def file_path(file: FileAt) -> str:
+    """Return the path of a file."""
+    return f"{FILES}{file.epoch:06d}/{file.sha256}"
+
+
+def file_epoch(path: str) -> int | None:
+    """Return the epoch in which the file at a path was written; None for what is no file."""
+    epoch = path.removeprefix(FILES).partition("/")[0]
+    return int(epoch) if epoch.isdecimal() else None
 
 
 class Contents:
@@ -80,6 +93,12 @@ class Contents:
         )
         for record_id, record in records.items():
             self._remember(record_id, record)
+
+    def renew(self, files: Iterable[FileAt], epoch: int) -> dict[str, FileAt]:
+        """Write files again, in a later epoch; return them by the paths that they had, without those that are gone."""
+        newer = {file_path(file): replace(file, epoch=epoch) for file in files}
+        there = copy_all(self._objects, {path: file_path(file) for path, file in newer.items()})
+        return {path: newer[path] for path in there}
 
     def find(self, beginning: str, at_most: int) -> list[str]:
         """Return the ids of commits that begin so, `at_most` of them."""

@@ -29,6 +29,7 @@ from tracelake.versions.model import (
     Change,
     Changes,
     Epoch,
+    FileAt,
     Reference,
     Request,
     Sealed,
@@ -54,6 +55,8 @@ class Refusal(StrEnum):
     """What it names cannot be read."""
     UNREACHABLE = "unreachable"
     """No branch or tag leads to the commit that it names: it may be collected at any moment."""
+    EXPIRED = "expired"
+    """What it names was written two epochs ago, and has been collected before it was committed."""
     GONE = "gone"
     """The branch was deleted meanwhile."""
 
@@ -78,6 +81,16 @@ def place(branch: Branch, request: str) -> Place:
 def requests_in(branch: Branch) -> set[str]:
     """Return the ids of all requests that the record knows."""
     return {item.request.id for item in branch.sealed} | {answer.request for answer in branch.done}
+
+
+def pending_tokens(branch: Branch) -> set[str]:
+    """Return the tokens of what is staged and not built yet."""
+    return {token for token in (branch.staging, *(sealed.token for sealed in branch.sealed)) if token}
+
+
+def known_tokens(branch: Branch) -> set[str]:
+    """Return all tokens whose entries are there still: they go when the record has let go of the token."""
+    return pending_tokens(branch) | {answer.token for answer in branch.done}
 
 
 def is_for_others(branch: Branch, request: str) -> bool:
@@ -125,7 +138,7 @@ def cut(branch: Branch, built: Branch, head: str, done: tuple[Answer, ...]) -> B
     long as it is the beginning of the list and stands on the same head. None, too, where objects of the epoch in
     which it was built may be collected by now: then it is built again.
     """
-    if branch.epoch - built.epoch > EPOCHS_TO_CUT:
+    if not may_publish(built.epoch, branch.epoch):
         return None
     if branch.head != built.head or branch.sealed[: len(built.sealed)] != built.sealed:
         return None
@@ -151,12 +164,22 @@ def next_epoch(epoch: Epoch, now_s: float, epoch_min_s: float) -> Epoch:
     return Epoch(epoch.number + 1, now_s)
 
 
-def is_collectable(epoch: int, newest: int) -> bool:
-    """Tell whether an object of an epoch is garbage where no ref reaches it and every branch is at `newest`.
+def may_publish(written: int, epoch: int) -> bool:
+    """Tell whether what was written in an epoch may be named for the first time on a branch that is at `epoch`."""
+    return epoch - written <= EPOCHS_TO_CUT
 
-    A commit that was built in that epoch and is not published now never will be (see `cut`).
+
+def is_collectable(epoch: int, newest: int) -> bool:
+    """Tell whether an object of an epoch is garbage where nothing leads to it and every branch is at `newest`.
+
+    What was written in that epoch and is not named now never will be.
     """
-    return epoch < newest - EPOCHS_TO_CUT
+    return not may_publish(epoch, newest)
+
+
+def is_fresh(named: Reference | None, epoch: int) -> bool:
+    """Tell whether an entry may be published at an epoch as it is: all may but files that were written earlier."""
+    return not isinstance(named, FileAt) or may_publish(named.epoch, epoch)
 
 
 class CommitDecision(Enum):

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tracelake._errors import (
     ConflictError,
     DamageError,
+    ExpiredError,
     LimitError,
     NothingToCommitError,
     RefNotFoundError,
@@ -97,7 +98,7 @@ class Repository(Commits):
             patience_polls=patience_polls,
             answers_kept=answers_kept,
         )
-        self._staging = Staging(self._records, self)
+        self._staging = Staging(self._records, self, self._contents)
 
     # Branches
 
@@ -162,10 +163,19 @@ class Repository(Commits):
 
     # Staged entries
 
+    def epoch(self) -> int:
+        """Return the epoch of garbage collection: to be read before files are written, and to be part of their names.
+
+        Whoever stages them or commits to them within the next epoch need not hurry; later, they are written again, or
+        found to be gone.
+        """
+        return self._records.epoch().number
+
     def stage(self, entries: Mapping[str, Reference | None], branch: str = MAIN) -> None:
         """Stage entries on a branch, None for one that is to go; they are in the next commit of what is staged.
 
-        Raises RefNotFoundError where there is no such branch, UsageError for a path that is none.
+        Raises RefNotFoundError where there is no such branch, UsageError for a path that is none, ExpiredError where a
+        file is gone, for it was written two epochs ago or earlier.
         """
         self.refuse_protected(branch)
         self._staging.stage(branch, entries)
@@ -297,8 +307,9 @@ class Repository(Commits):
         changes = ranges.latest(entries.items())
         if len(changes) <= CHANGES_INLINE_MAX:
             return Change(changes, forward=True)
+        epoch = self.epoch()
         sets = [
-            ChangeSet(changes[start : start + CHANGE_SET_ENTRIES_MAX], uuid.uuid4().hex)
+            ChangeSet(changes[start : start + CHANGE_SET_ENTRIES_MAX], uuid.uuid4().hex, epoch)
             for start in range(0, len(changes), CHANGE_SET_ENTRIES_MAX)
         ]
         records = {id_of(changes): changes for changes in sets}
@@ -346,6 +357,11 @@ def _refused(branch: str, answer: Answer) -> TracelakeError:
         return NothingToCommitError(branch, answer.commit)
     if answer.refusal == Refusal.GONE:
         return RefNotFoundError(f"branch {branch} was deleted; nothing was committed.")
+    if answer.refusal == Refusal.EXPIRED:
+        return ExpiredError(
+            f"branch {branch}: nothing was committed: {' '.join(answer.detail)} Garbage collection has been through "
+            "twice since it was written: write it again, and commit then."
+        )
     if answer.refusal == Refusal.UNREACHABLE:
         return RefNotFoundError(
             f"branch {branch}: nothing was committed: {' '.join(answer.detail)} any more."
