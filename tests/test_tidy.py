@@ -20,7 +20,7 @@ LAYERS: list[set[str]] = [
     {"limits", "records", "formats"},
     {"storage", "otlp", "_settings"},
     {"tracking", "shards", "journal", "versions", "search", "testing", "place"},
-    {"replicas"},
+    {"replicas", "conditions"},
     {"pipeline"},
     {"predicates"},
     {"scan"},

@@ -252,9 +252,18 @@ class Lake(LakeBranches, LakeDatasets, LakeTables, LakeUpkeep):
         """Return all tables as of a commit."""
         return self.view(at).tables()
 
-    def sql(self, query: str, at: str = "main") -> pa.Table:
-        """Run a DuckDB query in which `spans` and `traces` are the tables. Raises QueryError."""
-        return self.view(at).sql(query)
+    def sql(self, query: str, at: str = "main", *, allow_files: bool = False) -> pa.Table:
+        """Run a DuckDB query in which `spans` and `traces` are the tables.
+
+        Args:
+            query: one SELECT, of which DuckDB reads the parts of the lake, and nothing else.
+            at: the commit to read.
+            allow_files: whether it may read other files of this machine, and load extensions.
+
+        Raises:
+            QueryError: DuckDB refuses the query.
+        """
+        return self.view(at).sql(query, allow_files)
 
     def search(
         self,

@@ -10,13 +10,12 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from typing import Any, Final
 
-import duckdb
 import pyarrow as pa
 
+from tracelake.conditions import parsed
 from tracelake.shards.buckets import bucket_of
 from tracelake.shards.model import Part
 from tracelake.shards.statistics import Bound
@@ -91,12 +90,12 @@ class Layout:
 
 
 def comparisons_in(where: str | None, schema: pa.Schema) -> list[Comparison]:
-    """Return what can be told of every row that fulfils a condition. A wrong condition tells nothing here."""
+    """Return what can be told of every row that fulfils a condition. Raises QueryError for what is none."""
     by_lower: dict[str, list[str]] = {}
     for column in schema.names:
         by_lower.setdefault(column.lower(), []).append(column)  # names are the same to DuckDB in any case
     found = []
-    for c in _walk(_parse(where)) if where else ():
+    for c in _walk(parsed(where)) if where else ():
         match by_lower.get(c.column.lower()):
             case [name] if all(_fits(value, schema.field(name).type) for value in c.values):
                 found.append(Comparison(name, c.operator, c.values))
@@ -174,27 +173,6 @@ def _float(number: int | float) -> float:
         return float(number)
     except OverflowError:
         return math.inf if number > 0 else -math.inf
-
-
-def _parse(where: str) -> Any:
-    query = "select * from rows where " + where
-    db = _parser().cursor()
-    try:
-        ((text,),) = db.execute("select json_serialize_sql(?)", [query]).fetchall()
-    except duckdb.Error:
-        return None
-    finally:
-        db.close()
-    statements = json.loads(text).get("statements", [])
-    if len(statements) != 1:
-        return None
-    node = statements[0]["node"]
-    return node.get("where_clause") if node.get("type") == "SELECT_NODE" else None
-
-
-@cache
-def _parser() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect()
 
 
 def _walk(node: Any) -> Iterator[Comparison]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -15,14 +15,26 @@ import duckdb
 import pyarrow as pa
 
 from tracelake._errors import DamageError, NotFoundError, QueryError
+from tracelake.conditions import condition, order
 from tracelake.limits import CHECK_THREADS_MAX, PART_COPIES_MAX_BYTES, SPLIT_BATCH_ROWS, SPLIT_MIN_BYTES
 from tracelake.predicates import Layout
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
-from tracelake.shards.rows import GONE, ROW_ID, FileOf, first_row_id, parquet, quoted, rows_sql, time_sql
+from tracelake.shards.rows import (
+    GONE,
+    ROW_ID,
+    FileOf,
+    first_row_id,
+    literal,
+    parquet,
+    quoted,
+    rows_sql,
+    time_sql,
+)
 from tracelake.shards.store import EMPTY, Snapshot
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 
+_LOCKED_KEPT: Final = 4
 CHANGE: Final = pa.field("_change", pa.int8(), nullable=False)
 """+1 for a row that came, -1 for a row that went."""
 CHANGED_AT: Final = pa.field("_transaction", pa.int64(), nullable=False)
@@ -133,6 +145,10 @@ class Scan:
             return rows_sql(self.snapshot, files.file, names, self.layout.schema)
         return changes_sql(self.snapshot, files.file, self.layout.schema, self.changed)
 
+    def files_of(self, files: LocalFiles) -> list[str]:
+        """Return the files that `sql` names."""
+        return [files.file(part.path) for part in (*self._parts, *self.snapshot.retractions)]
+
     @property
     def _parts(self) -> tuple[Part, ...]:
         return (*self.snapshot.parts, *self.snapshot.history)
@@ -147,8 +163,8 @@ class Scan:
     ) -> str:
         names = ", ".join(map(quoted, columns)) if columns is not None else "*"
         query = f"select {names} from ({self.sql(files)})"
-        query += f" where {where}" if where else ""
-        query += f" order by {order_by}" if order_by else ""
+        query += f" where {condition(where)}" if where else ""
+        query += f" order by {order(order_by)}" if order_by else ""
         query += f" limit {int(limit)}" if limit is not None else ""
         return query
 
@@ -213,15 +229,21 @@ def _objects(url: str) -> ObjectStore:
 
 
 @contextmanager
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+def connection(only: Iterable[str] | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a DuckDB connection, and turn its errors into ours.
 
     Connections share one in-memory database, which is quicker than one each; make temporary tables and
-    views only, which nobody else sees.
+    views only, which nobody else sees. A query that a user wrote gets a database that reads no files but `only`, loads
+    no extensions, and takes no settings.
     """
-    db = _database().cursor()
+    db = (_database() if only is None else _locked(tuple(only))).cursor()
     try:
         yield db
+    except duckdb.PermissionException as error:
+        raise QueryError(
+            f"DuckDB refuses the query: {error}. Queries read the tables of the lake only; allow_files=True, or "
+            "`tracelake sql --allow-files`, lets one read files of this machine, too."
+        ) from error
     except duckdb.IOException as error:
         raise DamageError(
             f"a part cannot be read: {error}. Run `tracelake verify` to see all that is wrong."
@@ -238,6 +260,11 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 def select(db: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyRelation:
     """Run one SELECT. Anything else is refused: statements that write, and settings, would outlive the query."""
+    return db.sql(checked(db, query))
+
+
+def checked(db: duckdb.DuckDBPyConnection, query: str) -> str:
+    """Return a query that is one SELECT. Raises QueryError for anything else."""
     try:
         statements = db.extract_statements(query.encode().decode())
     except UnicodeEncodeError as error:
@@ -248,9 +275,25 @@ def select(db: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyRelation
         raise QueryError(
             "a lake is read by one SELECT statement here, and changed by `tracelake ingest` only."
         )
-    return db.sql(query)
+    return query
 
 
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
     return duckdb.connect()
+
+
+@lru_cache(_LOCKED_KEPT)
+def _locked(files: tuple[str, ...]) -> duckdb.DuckDBPyConnection:
+    """Return a database for queries of users. Once locked it takes no other files: they need another one."""
+    db = duckdb.connect()
+    db.execute(f"set allowed_paths = [{', '.join(map(literal, files))}]")
+    for setting in (
+        "autoinstall_known_extensions",
+        "autoload_known_extensions",
+        "python_enable_replacements",
+        "enable_external_access",
+    ):
+        db.execute(f"set {setting} = false")
+    db.execute("set lock_configuration = true")
+    return db

@@ -197,6 +197,12 @@ class Table:
             self._renew()
             raise
 
+    def read_files(self) -> list[str]:
+        """Check all files that `sql` names, and return them. Raises DamageError."""
+        self.check()
+        with self._leased():
+            return self.scan.files_of(self._files)
+
     def sql(self) -> str:
         """Return the DuckDB query that reads the table. It does not notice flipped bits: `check` does."""
         with self._leased():

@@ -10,13 +10,14 @@ from typing import Final
 import pyarrow as pa
 
 from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
+from tracelake.conditions import condition, words
 from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.publish import INDEX_ENTRY
 from tracelake.pipeline.traces import TRACES
 from tracelake.predicates import Layout
 from tracelake.records import Hit, Row, TableInfo, Trace
-from tracelake.scan import Scan, connection, select
+from tracelake.scan import Scan, checked, connection, select
 from tracelake.search.documents import document_text
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
@@ -107,17 +108,22 @@ class View:
         """Return all tables."""
         return [self.table(name).info() for name in self._names]
 
-    def sql(self, query: str) -> pa.Table:
-        """Run a DuckDB query, one SELECT, over the tables. Raises QueryError."""
-        with connection() as db, self._tables["spans"].scan.open_files().in_use():
-            for name in self._names:
-                # One that is not named need not be there: its parts may be far away.
-                if name in query.lower():
-                    table = self.table(name)
-                    table.check()
-                    db.execute(f'create temp view "{name}" as {table.sql()}')
-            result: pa.Table = select(db, query).to_arrow_table()
-            return result
+    def sql(self, query: str, allow_files: bool = False) -> pa.Table:
+        """Run a DuckDB query, one SELECT, over the tables. Raises QueryError.
+
+        It reads the parts of the tables that it names, and nothing else, unless files are allowed.
+        """
+        with self._tables["spans"].scan.open_files().in_use():
+            with connection() as db:
+                named = words(checked(db, query))
+            # One that is not named need not be there: its parts may be far away.
+            tables = [self.table(name) for name in self._names if name in named]
+            files = [file for table in tables for file in table.read_files()]
+            with connection(None if allow_files else files) as db:
+                for table in tables:
+                    db.execute(f'create temp view "{table.name}" as {table.sql()}')
+                result: pa.Table = select(db, query).to_arrow_table()
+        return result
 
     def trace(self, trace_id: str) -> Trace:
         """Return a trace by its id, or by the unique beginning of it. Raises NotFoundError."""
@@ -184,7 +190,7 @@ class View:
             db.register("found_rows", rows)
             db.register("wanted", wanted)
             sql = "select * from found_rows semi join wanted using (trace_id, span_id)"
-            selected = select(db, sql + (f" where {where}" if where else "")).to_arrow_table()
+            selected = select(db, sql + (f" where {condition(where)}" if where else "")).to_arrow_table()
         by_key = {(row["trace_id"], row["span_id"], row["transaction"]): row for row in to_rows(selected)}
         hits = []
         for hit in found:

@@ -35,13 +35,17 @@ def sql(
     lake: LakeOption = None,
     at: AtOption = "main",
     rows: Annotated[int, typer.Option(min=0, help="Rows to show; --json prints all.")] = 100,
+    allow_files: Annotated[
+        bool, typer.Option("--allow-files", help="Let the query read files of this machine, too.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Query the tables with SQL.
 
-    Any SELECT of DuckDB's dialect. With --json, a list of objects."""
+    Any SELECT of DuckDB's dialect. It reads the lake only, unless --allow-files is given. With --json, a list of
+    objects."""
     with opened(lake) as open_lake:
-        result = open_lake.sql(sys.stdin.read() if query == "-" else query, at=at)
+        result = open_lake.sql(sys.stdin.read() if query == "-" else query, at=at, allow_files=allow_files)
     if as_json:
         print_json(rows_of(result))
         return

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from tracelake.changes import ChangeLog, Retractions
+from tracelake.conditions import condition
 from tracelake.scan import Scan
 from tracelake.spark.filters import condition_of
 from tracelake.spark.options import Options
@@ -54,7 +55,7 @@ class FilteringReader(Reader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
         """Leave out what no filter asks for; Spark applies all of them again, by its own rules."""
         pushed = condition_of(filters)
-        both = [f"({condition})" for condition in (self._where, pushed) if condition]
+        both = [condition(each) for each in (self._where, pushed) if each]
         self._where = " and ".join(both) or None
         return filters
 

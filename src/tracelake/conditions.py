@@ -1,0 +1,94 @@
+"""What users write of a query: a condition or an order, which is one expression each and nothing else, or a SELECT.
+
+DuckDB parses them. A text may not end the query that it is put into, nor add to it, so it is parsed at its place there,
+and all around it must be as it is around a text that is known. Nor may it have a query of its own: that would read
+other tables, or files.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache, lru_cache
+from typing import Any, Final
+
+import duckdb
+
+from tracelake._errors import QueryError
+
+_TEXTS_REMEMBERED: Final = 16
+_SUBQUERY: Final = '"class":"SUBQUERY"'
+
+
+def condition(text: str) -> str:
+    """Return a condition as it may stand in a query, in parentheses. Raises QueryError for what is no condition."""
+    parsed(text)
+    return f"(\n{text}\n)"
+
+
+def order(text: str) -> str:
+    """Return what may stand behind `order by`. Raises QueryError for what is no order."""
+    node = _node(f"select * from rows order by\n{text}\n", "order", text)
+    modifiers = [modifier["type"] for modifier in node.pop("modifiers")]
+    rest = _node("select * from rows order by\n1\n", "order", "1")
+    rest.pop("modifiers")
+    if node != rest or modifiers != ["ORDER_MODIFIER"]:
+        raise _refused("order", text, "it is more than an order")
+    return f"\n{text}\n"
+
+
+@lru_cache(_TEXTS_REMEMBERED)
+def parsed(text: str) -> Any:
+    """Return the expression of a condition as DuckDB parses it, not to be changed. Raises QueryError."""
+    node = _node(f"select * from rows where (\n{text}\n)", "condition", text)
+    found = node.pop("where_clause", None)
+    rest = _node("select * from rows where (\ntrue\n)", "condition", "true")
+    rest.pop("where_clause")
+    if node != rest or found is None or (found.get("function_name") == "row" and not found.get("children")):
+        raise _refused("condition", text, "it is more than a condition, or none")
+    return found
+
+
+def words(query: str) -> set[str]:
+    """Return the words of a query, in lower case: the names of all tables that it reads are among them.
+
+    What it says in constants and comments is left out, so that no such text opens a table.
+    """
+    text = query.encode()
+    tokens = duckdb.tokenize(query)
+    ends = [start for start, _ in tokens[1:]] + [len(text)]
+    return {
+        text[start:end].decode().strip().strip('"').lower()
+        for (start, kind), end in zip(tokens, ends, strict=True)
+        if kind not in (duckdb.token_type.string_const, duckdb.token_type.comment)
+    }
+
+
+def _node(query: str, what: str, text: str) -> dict[str, Any]:
+    """Return the one SELECT of a query."""
+    db = _parser().cursor()
+    try:
+        ((serialized,),) = db.execute("select json_serialize_sql(?)", [query]).fetchall()
+        said = json.loads(serialized)
+    except (duckdb.Error, UnicodeError, RecursionError) as error:
+        raise _refused(what, text, str(error)) from error
+    finally:
+        db.close()
+    if said["error"]:
+        raise _refused(what, text, said["error_message"])
+    if _SUBQUERY in serialized:
+        raise _refused(what, text, "it has a query of its own; use `sql` for that")
+    nodes = [statement["node"] for statement in said["statements"]]
+    if len(nodes) != 1 or nodes[0].get("type") != "SELECT_NODE":
+        raise _refused(what, text, f"it is more than one {what}")
+    found: dict[str, Any] = nodes[0]
+    return found
+
+
+def _refused(what: str, text: str, why: str) -> QueryError:
+    shown = text if len(text) <= 200 else text[:200] + "…"
+    return QueryError(f"DuckDB refuses the query: {shown!r} is no {what}: {why}.")
+
+
+@cache
+def _parser() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(config={"enable_external_access": "false"})
