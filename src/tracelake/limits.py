@@ -29,10 +29,18 @@ STAGED_PIECE_MAX_BYTES: Final = 64 * MIB
 """Arrow bytes that a decode task holds before it writes a staged piece."""
 SMALL_TRANSACTION_SPANS: Final = 20_000
 """Up to so many spans, one task shapes all buckets, so that there is one index part."""
+SHAPED_AT_ONCE_MAX_BYTES: Final = 256 * MIB
+"""Arrow bytes of new spans that a task holds while it merges them, and of one part that it writes; of a bucket with
+more it holds the keys and what the row of the trace is made of, and reads the rest again. Also, up to so many bytes
+one task shapes all buckets."""
 BUCKETS_DEFAULT: Final = 8
 """Hash buckets of a new lake."""
 ROW_GROUP_ROWS: Final = 16_384
 """Rows of one Parquet row group: small enough for point reads, large enough to compress."""
+ROW_GROUP_MAX_BYTES: Final = 32 * MIB
+"""Arrow bytes of one row group, unless it is a single row: who reads a group holds so much, and no more."""
+FOOTERS_REMEMBERED_MAX_BYTES: Final = 64 * MIB
+"""Footers of parts that a process keeps, so that who looks for keys reads each of them once."""
 STATISTICS_TEXT_MAX_CHARS: Final = 40
 """A part keeps the least and greatest text of a column only where neither is longer."""
 SPLIT_MIN_BYTES: Final = 32 * MIB

@@ -206,7 +206,9 @@ def test_who_loses_the_race_for_a_transaction_takes_its_inputs_into_the_next(
 
     report = lake.ingest(ours, broken, executor=InProcess(), progress=overtake)
     assert [taken.transactions for taken in of_peer] == [(0,)]
-    assert (report.transactions, report.files, report.spans_read) == ((0, 1), 3, 2), "the peer's is passed, too"
+    assert (report.transactions, report.files, report.spans_read) == ((0, 1), 3, 2), (
+        "the peer's is passed, too"
+    )
     assert [Path(bad.path).name for bad in report.bad] == ["broken.jsonl"], "once"
     assert lake.table("spans").info().rows == 2
     assert list(lake.objects.list("staging/")) == []

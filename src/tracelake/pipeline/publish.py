@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from tracelake import limits
 from tracelake._errors import DamageError
 from tracelake.journal.model import Seal, Step
-from tracelake.limits import SMALL_TRANSACTION_SPANS
 from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.progress import OnProgress, Progress
 from tracelake.pipeline.reading import Piece
@@ -149,7 +149,11 @@ class Outputs:
     ) -> list[ShapeTask]:
         spans = self.spans.snapshot(t - 1, spans_state)
         traces = self.traces.snapshot(t - 1, traces_state)
-        groups = 1 if sum(piece.rows for piece in pieces) <= SMALL_TRANSACTION_SPANS else _GROUPS
+        is_small = (
+            sum(piece.rows for piece in pieces) <= limits.SMALL_TRANSACTION_SPANS
+            and sum(piece.arrow_bytes for piece in pieces) <= limits.SHAPED_AT_ONCE_MAX_BYTES
+        )
+        groups = 1 if is_small else _GROUPS
         bounds = [self._buckets * group // groups for group in range(groups + 1)]
         return [
             ShapeTask(

@@ -25,6 +25,7 @@ from tracelake.otlp.whole import Whole
 from tracelake.pipeline.names import to_path
 from tracelake.records import Problem
 from tracelake.shards.buckets import by_bucket
+from tracelake.shards.cutting import cut
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 
 _STAGED = pa.ipc.IpcWriteOptions(compression="lz4")  # an eighth of the bytes to sync, in a tenth of a second
@@ -60,6 +61,8 @@ class Piece:
     length: int
     bucket: int
     rows: int
+    arrow_bytes: int = 0
+    """About what the rows take in memory."""
 
 
 @dataclass(slots=True)
@@ -148,15 +151,16 @@ def _take(payload: Payload, columns: SpanColumns, receipt: ReadReceipt) -> None:
 
 
 def _stage(columns: SpanColumns, task: ReadTask, objects: ObjectStore, receipt: ReadReceipt) -> None:
-    """Write what the builder holds as one object: for each bucket an Arrow stream."""
+    """Write what the builder holds as one object: for each bucket Arrow streams of bounded size."""
     rows = pa.Table.from_batches([columns.take()])
     path = f"{task.staging}{uuid.uuid4().hex}.arrow"
     sink = pa.BufferOutputStream()
     pieces: list[Piece] = []
     for bucket, of_bucket in by_bucket(rows, "trace_id", task.buckets):
-        start = sink.tell()
-        with pa.ipc.new_stream(sink, rows.schema, options=_STAGED) as writer:
-            writer.write_table(of_bucket)
-        pieces.append(Piece(path, start, sink.tell() - start, bucket, len(of_bucket)))
+        for few in cut(of_bucket, STAGED_PIECE_MAX_BYTES):
+            start = sink.tell()
+            with pa.ipc.new_stream(sink, rows.schema, options=_STAGED) as writer:
+                writer.write_table(few)
+            pieces.append(Piece(path, start, sink.tell() - start, bucket, len(few), few.nbytes))
     objects.put(path, sink.getvalue().to_pybytes())
     receipt.pieces += pieces

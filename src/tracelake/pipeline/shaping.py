@@ -1,29 +1,32 @@
 """The second task of a transaction, on executors: from staged pieces to parts and an index part.
 
 A task owns a range of buckets. It reads their staged rows, merges them with what the tables hold as of the
-transaction before, writes the parts of both tables, and builds one index part over the new rows.
+transaction before, writes the parts of both tables, and builds one index part over the new rows. What it holds at
+once is bounded in bytes, whatever there is to do.
 """
 
 from __future__ import annotations
 
-import tempfile
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import groupby
 
 import pyarrow as pa
 
-from tracelake.otlp.schema import SPANS_TABLE
-from tracelake.pipeline.merge import Merged, Stored, merge
+from tracelake import limits
+from tracelake.pipeline.merge import merge, taken
 from tracelake.pipeline.reading import Piece
 from tracelake.search.build import build_part
-from tracelake.shards.buckets import by_bucket
+from tracelake.shards.buckets import Numbers, by_bucket
+from tracelake.shards.cutting import cut
+from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Part
 from tracelake.shards.parts import write_part
 from tracelake.shards.rows import retractions_by_bucket, with_row_ids
 from tracelake.shards.store import Snapshot
-from tracelake.storage import LocalFiles, ObjectStore, open_objects
+from tracelake.storage import ObjectStore, open_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,47 +65,136 @@ def run_shape_task(task: ShapeTask) -> ShapeReceipt:
     """Carry out one task."""
     objects = open_objects(task.objects_url)
     receipt = ShapeReceipt()
-    new_spans = SPANS_TABLE.empty_table()
-    if task.pieces:
-        with tempfile.TemporaryDirectory(prefix="tracelake-shape-") as folder:
-            files = LocalFiles(objects, Path(folder))
-            incoming = _read_pieces(objects, task.pieces)
-            merged = merge(
-                incoming,
-                Stored(task.spans, files.file),
-                Stored(task.traces, files.file),
-                task.transaction,
-            )
-        _write(objects, task, merged, receipt)
-        new_spans = merged.spans
-    build_part(objects, task.index, task.build, task.low, task.high, uuid.uuid4().hex, new_spans.to_batches())
+    new_spans = _Shaping(task, objects, receipt).run()
+    build_part(objects, task.index, task.build, task.low, task.high, uuid.uuid4().hex, new_spans)
     return receipt
 
 
-def _write(objects: ObjectStore, task: ShapeTask, merged: Merged, receipt: ShapeReceipt) -> None:
-    for shard, epoch, rows, into in (
-        ("spans", task.spans_epoch, merged.spans, receipt.span_parts),
-        ("traces", task.traces_epoch, merged.traces, receipt.trace_parts),
-    ):
-        for bucket, of_bucket in by_bucket(rows, "trace_id", task.buckets):
-            numbered = with_row_ids(of_bucket, task.transaction, bucket, task.buckets)
-            into.append(write_part(objects, shard, epoch, bucket, numbered, "trace_id"))
-    for shard, epoch, gone, into in (
-        ("spans", task.spans_epoch, merged.span_retractions, receipt.span_retractions),
-        ("traces", task.traces_epoch, merged.trace_retractions, receipt.trace_retractions),
-    ):
-        for bucket, of_bucket in retractions_by_bucket(gone, task.buckets):
-            into.append(write_part(objects, shard, epoch, bucket, of_bucket, None))
-    receipt.new = merged.new
-    receipt.replaced = merged.replaced
-    receipt.repeated = merged.repeated
-    receipt.traces = len(merged.traces)
+def steps(pieces: Sequence[Piece], max_bytes: int) -> list[list[Piece]]:
+    """Cut pieces into runs of whole buckets that have at most so many Arrow bytes, or are one bucket."""
+    runs: list[list[Piece]] = []
+    room = 0
+    for _, group in groupby(sorted(pieces, key=lambda piece: piece.bucket), lambda piece: piece.bucket):
+        of_bucket = list(group)
+        size = sum(piece.arrow_bytes for piece in of_bucket)
+        if not runs or size > room:
+            runs.append([])
+            room = max_bytes
+        runs[-1] += of_bucket
+        room -= size
+    return runs
 
 
-def _read_pieces(objects: ObjectStore, pieces: Sequence[Piece]) -> pa.Table:
-    tables = []
+class _Shaping:
+    """Merges the pieces of a task and writes parts, a step at a time."""
+
+    def __init__(self, task: ShapeTask, objects: ObjectStore, receipt: ShapeReceipt) -> None:
+        self._task = task
+        self._objects = objects
+        self._receipt = receipt
+
+    def run(self) -> Iterator[pa.RecordBatch]:
+        """Do all, and yield the new rows of table `spans` on the way."""
+        for pieces in steps(self._task.pieces, limits.SHAPED_AT_ONCE_MAX_BYTES):
+            yield from self._shape(pieces)
+
+    def _shape(self, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+        task, receipt = self._task, self._receipt
+        tables = _Tables(self._objects, pieces)
+        buckets = {piece.bucket for piece in pieces}
+        merged = merge(
+            tables.read,
+            Lookup(self._objects, task.spans.for_buckets(buckets), "trace_id"),
+            Lookup(self._objects, task.traces.for_buckets(buckets), "trace_id"),
+            task.transaction,
+        )
+        yield from self._write_spans(pieces, tables, merged.lost)
+        self._write_traces(merged.traces)
+        for shard, epoch, gone, into in (
+            ("spans", task.spans_epoch, merged.span_retractions, receipt.span_retractions),
+            ("traces", task.traces_epoch, merged.trace_retractions, receipt.trace_retractions),
+        ):
+            for bucket, of_bucket in retractions_by_bucket(gone, task.buckets):
+                into.append(write_part(self._objects, shard, epoch, bucket, of_bucket, None))
+        receipt.new += merged.new
+        receipt.replaced += merged.replaced
+        receipt.repeated += merged.repeated
+        receipt.traces += sum(map(len, merged.traces))
+
+    def _write_spans(self, pieces: list[Piece], tables: _Tables, lost: Numbers) -> Iterator[pa.RecordBatch]:
+        """Write the spans that are taken, of each bucket one part, or several of bounded size."""
+        task = self._task
+        came = 0
+        before: Counter[int] = Counter()
+        for run in _runs_of_parts(pieces, limits.SHAPED_AT_ONCE_MAX_BYTES):
+            bucket = run[0].bucket
+            rows = taken(map(tables.table, run), came, lost, task.transaction)
+            came += sum(piece.rows for piece in run)
+            if not len(rows):
+                continue
+            numbered = with_row_ids(rows, task.transaction, bucket, task.buckets, before[bucket])
+            before[bucket] += len(rows)
+            self._receipt.span_parts.append(
+                write_part(
+                    self._objects, "spans", task.spans_epoch, bucket, numbered, "trace_id", looked_up=True
+                )
+            )
+            for few in cut(rows, limits.ROW_GROUP_MAX_BYTES):
+                yield from few.to_batches()
+
+    def _write_traces(self, traces: Sequence[pa.Table]) -> None:
+        task = self._task
+        before: Counter[int] = Counter()
+        for rows in traces:
+            for bucket, of_bucket in by_bucket(rows, "trace_id", task.buckets):
+                numbered = with_row_ids(of_bucket, task.transaction, bucket, task.buckets, before[bucket])
+                before[bucket] += len(of_bucket)
+                self._receipt.trace_parts.append(
+                    write_part(
+                        self._objects,
+                        "traces",
+                        task.traces_epoch,
+                        bucket,
+                        numbered,
+                        "trace_id",
+                        looked_up=True,
+                    )
+                )
+
+
+def _runs_of_parts(pieces: Sequence[Piece], max_bytes: int) -> Iterator[list[Piece]]:
+    """Yield runs of pieces of one bucket that become one part."""
+    run: list[Piece] = []
+    size = 0
     for piece in pieces:
-        data = objects.get_range(piece.path, piece.offset, piece.length)
+        if run and (piece.bucket != run[0].bucket or size + piece.arrow_bytes > max_bytes):
+            yield run
+            run, size = [], 0
+        run.append(piece)
+        size += piece.arrow_bytes
+    if run:
+        yield run
+
+
+class _Tables:
+    """Pieces as tables: they stay in memory if all of them may, and are read once more otherwise."""
+
+    def __init__(self, objects: ObjectStore, pieces: Sequence[Piece]) -> None:
+        self._objects = objects
+        self._pieces = pieces
+        self._keeps = sum(piece.arrow_bytes for piece in pieces) <= limits.SHAPED_AT_ONCE_MAX_BYTES
+        self._kept: dict[Piece, pa.Table] = {}
+
+    def read(self) -> Iterator[pa.Table]:
+        """Yield the table of each piece, in order."""
+        return map(self.table, self._pieces)
+
+    def table(self, piece: Piece) -> pa.Table:
+        if piece in self._kept:
+            return self._kept[piece]
+        data = self._objects.get_range(piece.path, piece.offset, piece.length)
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-            tables.append(reader.read_all())
-    return pa.concat_tables(tables).combine_chunks()
+            rows = reader.read_all()
+        if self._keeps:
+            self._kept[piece] = rows
+        return rows

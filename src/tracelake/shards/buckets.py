@@ -10,6 +10,7 @@ import pyarrow as pa
 import xxhash
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def bucket_of(key: str, buckets: int) -> int:
@@ -22,9 +23,13 @@ def bucket_of(key: str, buckets: int) -> int:
 
 def buckets_of(keys: pa.Array[Any], buckets: int) -> Numbers:
     """Return the bucket of each key, as `bucket_of`, in a tenth of a microsecond a key."""
+    return (hashes_of(keys) % np.uint64(buckets)).astype(np.int64)
+
+
+def hashes_of(keys: pa.Array[Any] | pa.ChunkedArray[Any]) -> Hashes:
+    """Return the 64-bit XXH3 of the UTF-8 bytes of each key."""
     texts: list[Any] = keys.cast(pa.binary()).to_pylist()
-    hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, texts), np.uint64, len(texts))
-    return (hashes % np.uint64(buckets)).astype(np.int64)
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, texts), np.uint64, len(texts))
 
 
 def by_bucket(rows: pa.Table, key: str, buckets: int) -> Iterator[tuple[int, pa.Table]]:

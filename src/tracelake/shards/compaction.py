@@ -3,33 +3,27 @@
 A task takes all parts of one bucket in a run of adjacent batches. Rows that are live at the end of the run go,
 sorted, into new parts; rows that came and went within it are history, until they may be forgotten; retractions
 of older rows are carried along. Large parts that lost no row stay as they are.
+
+DuckDB sorts what the rows are sorted by, on disk where memory is short; the rows are moved by `gather`.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Final
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tracelake._errors import StorageError
 from tracelake.limits import COMPACTED_PART_MAX_BYTES, COMPACTION_MEMORY_BYTES
+from tracelake.shards.gather import Sources
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.parts import check_part, write_part
-from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id, literal, parquet, quoted
+from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id, parquet, quoted
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
-
-_SORTED_SHARE: Final = 8
-"""The share of the memory that encoded rows may take which are sorted at once; decoded, they are larger."""
-_SAMPLED_ROWS: Final = 20_000
-_READ_ROWS: Final = 2_048
-"""Rows at a time: with prompts of a MiB in each, more would not fit into one column of Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,75 +152,51 @@ class _Compaction:
 
     def _live_sql(self, parts: Sequence[Part]) -> str:
         return f"""
-            select * from {parquet(parts, self._file)} anti join (select row_id as {ROW_ID.name} from gone)
-            using ({ROW_ID.name})
+            select {self._order()} from {parquet(parts, self._file)}
+            anti join (select row_id as {ROW_ID.name} from gone) using ({ROW_ID.name})
         """
 
     def _history_sql(self, parts: Sequence[Part]) -> str:
         branches = []
         if parts:
             branches.append(f"""
-                select rows.*, gone.time as {GONE.name}
+                select {self._order()}, time as {GONE.name}
                 from {parquet(parts, self._file)} as rows join gone on gone.row_id = rows.{ROW_ID.name}
-                where gone.time > {self._task.since}
+                where time > {self._task.since}
             """)
         if self._task.history:
             branches.append(
-                f"select * from {parquet(self._task.history, self._file)} where {GONE.name} > {self._task.since}"
+                f"select {self._order()}, {GONE.name} from {parquet(self._task.history, self._file)} "
+                f"where {GONE.name} > {self._task.since}"
             )
         return " union all by name ".join(branches)
 
     def _order(self) -> str:
-        return ", ".join(map(quoted, (*self._task.order, ROW_ID.name)))
+        return ", ".join(map(quoted, dict.fromkeys((*self._task.order, ROW_ID.name))))
 
     def _write(self, parts: Sequence[Part], query: str, *, gone: bool = False) -> list[Part]:
-        """Write the rows of a query, made from these parts, as few parts of bounded size; `gone` as history."""
+        """Write the rows that a query names, of these parts, as few parts of bounded size; `gone` as history."""
         if not parts:
             return []
         task = self._task
-        schema = pq.read_schema(self._file(parts[0].path))
-        if gone:
-            schema = pa.schema([*(f for f in schema if f.name != GONE.name), GONE])
+        columns = [ROW_ID.name, *([GONE.name] if gone else [])]
+        found = self._db.sql(
+            f"select {', '.join(columns)} from ({query}) order by {self._order()}"
+        ).to_arrow_table()
+        ids, *times = (found[name].to_numpy() for name in columns)
+        sources = Sources(parts, self._file)
         return [
             write_part(
-                self._objects, task.shard, task.epoch, task.bucket, rows, _text_key(task.order, schema)
+                self._objects,
+                task.shard,
+                task.epoch,
+                task.bucket,
+                rows,
+                _text_key(task.order, sources.schema),
+                looked_up=sources.looked_up,
             )
-            for rows in _tables(self._sorted(parts, query), schema)
+            for rows in sources.gather(ids, times[0] if times else None, COMPACTED_PART_MAX_BYTES)
         ]
-
-    def _sorted(self, parts: Sequence[Part], query: str) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a query in order, one range of keys after the other.
-
-        DuckDB cannot sort wide rows in less memory than they take. The parts are sorted, so of each a range lies in
-        a few row groups, and no row is read twice but at the borders.
-        """
-        key = quoted(self._sorted_by())
-        for low, high in pairwise([None, *self._borders(parts), None]):
-            limits = [f"{key} >= {_constant(low)}"] if low is not None else []
-            limits += [f"{key} < {_constant(high)}"] if high is not None else []
-            where = f" where {' and '.join(limits)}" if limits else ""
-            yield from self._db.sql(f"from ({query}){where} order by {self._order()}").to_arrow_reader(
-                _READ_ROWS
-            )
-
-    def _sorted_by(self) -> str:
-        return (*self._task.order, ROW_ID.name)[0]
-
-    def _borders(self, parts: Sequence[Part]) -> list[str] | list[int]:
-        """Return keys between which there are about as many bytes as may be sorted at once."""
-        footers = [pq.read_metadata(self._file(part.path)) for part in parts]
-        size = sum(
-            footer.row_group(n).total_byte_size for footer in footers for n in range(footer.num_row_groups)
-        )
-        ranges = 1 + size * _SORTED_SHARE // COMPACTION_MEMORY_BYTES
-        if ranges == 1:
-            return []
-        sample = self._db.sql(f"""
-            select {quoted(self._sorted_by())} from {parquet(parts, self._file)}
-            using sample reservoir({_SAMPLED_ROWS} rows) repeatable (1)
-        """).to_arrow_table()
-        keys = sorted(sample.column(0).to_pylist())
-        return sorted({keys[len(keys) * number // ranges] for number in range(1, ranges)})
 
 
 def _text_key(order: Sequence[str], schema: pa.Schema) -> str | None:
@@ -234,28 +204,6 @@ def _text_key(order: Sequence[str], schema: pa.Schema) -> str | None:
     return order[0] if order and pa.types.is_string(schema.field(order[0]).type) else None
 
 
-def _constant(value: str | int) -> str:
-    return literal(value) if isinstance(value, str) else str(value)
-
-
 def _is_large(part: Part) -> bool:
     """Whether rewriting the part would not make it much larger; stored bytes are a quarter of Arrow's, or less."""
     return part.size_bytes * 8 >= COMPACTED_PART_MAX_BYTES
-
-
-def _tables(reader: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield tables of bounded size in the schema of the stored parts, whose finer types DuckDB does not have."""
-    batches: list[pa.RecordBatch] = []
-    size = 0
-    for batch in reader:
-        batches.append(batch)
-        size += batch.nbytes
-        if size >= COMPACTED_PART_MAX_BYTES:
-            yield _cast(batches, schema)
-            batches, size = [], 0
-    if any(len(batch) for batch in batches):
-        yield _cast(batches, schema)
-
-
-def _cast(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_batches(batches).select(schema.names).cast(schema)

@@ -35,6 +35,9 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     xxh3: str = ""
     """The 128-bit XXH3 of its bytes, with which readers compare it: five times as quick as SHA-256. Parts that are
     older have none."""
+    footer_bytes: int = 0
+    footer_xxh3: str = ""
+    """Its last bytes are the footer of Parquet, with this checksum: for who reads some of the part and not all."""
 
 
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from base64 import b64encode
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -13,8 +14,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
+from tracelake import limits
 from tracelake._errors import DamageError
-from tracelake.limits import CHECKED_PARTS_MAX, ROW_GROUP_ROWS
+from tracelake.limits import CHECKED_PARTS_MAX
+from tracelake.shards.buckets import hashes_of
+from tracelake.shards.cutting import cut
+from tracelake.shards.key_filter import key_filter
 from tracelake.shards.model import Part
 from tracelake.shards.statistics import ranges_of
 from tracelake.storage import ObjectStore
@@ -24,6 +29,12 @@ _DELTA: Final = frozenset({"_row_id", "row_id", "time", "_gone"})
 PARTS: Final = "parts"
 STAGED: Final = "staged"
 """Folders of a shard: of parts whose writer knows their batch, and of those that wait for one."""
+GROUP_BYTES: Final = b"tracelake.group_bytes"
+"""In the footer: the Arrow bytes of each row group, with commas between."""
+KEY_FILTER: Final = b"tracelake.key_filter"
+"""In the footer, where somebody looks for keys: their summary (`key_filter`) as base64."""
+_TAIL_BYTES: Final = 8
+"""At the end of a Parquet file: the length of the footer in four bytes, and four letters."""
 _SAMPLED_ROWS: Final = 1024
 _MOSTLY_DISTINCT: Final = 0.98
 """With a higher share of distinct values a dictionary is as long as the row group, and costs time for nothing."""
@@ -37,25 +48,36 @@ def write_part(
     rows: pa.Table,
     key: str | None,
     folder: str = PARTS,
+    *,
+    looked_up: bool = False,
 ) -> Part:
     """Write rows as a part, durable on return. They must be sorted by column `key` where one is named.
 
     `epoch` is that of the shard's state, read before: it tells garbage collection when nobody will name the part.
+    `looked_up` says that `shards.lookup` will look for keys in it.
     """
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        rows,
+    group_bytes: list[int] = []
+    with pq.ParquetWriter(
         sink,
+        rows.schema,
         compression="zstd",
         compression_level=1,
-        row_group_size=ROW_GROUP_ROWS,
         write_page_index=True,
         write_page_checksum=True,
         store_schema=True,
         use_dictionary=_with_dictionary(rows),  # type: ignore[arg-type]  # the stubs lack paths of columns
         column_encoding=dict.fromkeys(_DELTA.intersection(rows.schema.names), "DELTA_BINARY_PACKED"),
-    )
+    ) as writer:
+        for group in cut(rows, limits.ROW_GROUP_MAX_BYTES, limits.ROW_GROUP_ROWS):
+            writer.write_table(group)
+            group_bytes.append(group.nbytes)
+        told = {GROUP_BYTES: ",".join(map(str, group_bytes)).encode()}
+        if looked_up and key is not None:
+            told[KEY_FILTER] = b64encode(key_filter(hashes_of(rows[key].unique())))
+        writer.add_key_value_metadata(told)  # type: ignore[arg-type]  # it takes bytes
     data = sink.getvalue().to_pybytes()
+    footer = data[-_TAIL_BYTES - int.from_bytes(data[-_TAIL_BYTES:-4], "little") :]
     path = part_path(shard, epoch, bucket, folder)
     objects.put(path, data)
     keys = rows[key] if key is not None and len(rows) else None
@@ -73,6 +95,8 @@ def write_part(
         first_row_id=bounds["min"].as_py() or 0,
         last_row_id=bounds["max"].as_py() or 0,
         xxh3=xxhash.xxh3_128_hexdigest(data),
+        footer_bytes=len(footer),
+        footer_xxh3=xxhash.xxh3_128_hexdigest(footer),
     )
 
 

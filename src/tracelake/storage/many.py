@@ -18,12 +18,12 @@ _ResultT = TypeVar("_ResultT")
 def create_all(store: ObjectStore, objects: Mapping[str, bytes]) -> None:
     """Write objects, by path, where nothing is there; all durable on return, some of them where it raises.
 
-    Files share the syncs of their directories; see `_for_each` for other stores.
+    Files share the syncs of their directories; see `for_each` for other stores.
     """
     if len(objects) > 1 and isinstance(store, FileObjectStore):
         store.create_all(objects)
     else:
-        _for_each(store, lambda path: store.create(path, objects[path]), objects)
+        for_each(store, lambda path: store.create(path, objects[path]), objects)
 
 
 def copy_all(store: ObjectStore, targets: Mapping[str, str]) -> list[str]:
@@ -36,7 +36,7 @@ def copy_all(store: ObjectStore, targets: Mapping[str, str]) -> list[str]:
             return False
         return True
 
-    copied = _for_each(store, copy, targets)
+    copied = for_each(store, copy, targets)
     return [source for source, was_there in zip(targets, copied, strict=True) if was_there]
 
 
@@ -49,16 +49,16 @@ def read_all(store: ObjectStore, paths: Collection[str]) -> dict[str, bytes]:
         except NotFoundError:
             return None
 
-    bodies = _for_each(store, read, paths)
+    bodies = for_each(store, read, paths)
     return {path: body for path, body in zip(paths, bodies, strict=True) if body is not None}
 
 
 def delete_all(store: ObjectStore, paths: Collection[str]) -> None:
     """Delete objects; fine where they are absent. Some are deleted where it raises."""
-    _for_each(store, store.delete, paths)
+    for_each(store, store.delete, paths)
 
 
-def _for_each(store: ObjectStore, ask: Callable[[str], _ResultT], paths: Collection[str]) -> list[_ResultT]:
+def for_each(store: ObjectStore, ask: Callable[[str], _ResultT], paths: Collection[str]) -> list[_ResultT]:
     """Return what is answered for each path. Requests to a bucket are under way at the same time.
 
     Any other store gets them one after the other. Raises what the first one that fails raises.

@@ -1,0 +1,32 @@
+"""The upsert rule (docs/internals/upsert-rule.md): of all claims about a span the greatest stands."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tracelake.otlp.schema import SPANS
+
+REVISION: Final = "tracelake.revision"
+"""The attribute of a span by which its sender says which of several claims is to stand: an integer, 0 without one."""
+
+_REVISION: Final = f"attributes['{REVISION}']"
+_FILLED: Final = " + ".join(f"({field.name} is not null)::int" for field in SPANS if field.nullable)
+_CONTENT: Final = ", ".join(f"'{name}': {name}" for name in SPANS.names)
+
+_MEASURES: Final = {
+    # At most 18 digits, so that all are of int64; `try_cast` alone takes 5.7 for 6.
+    "revision": f"case when regexp_full_match({_REVISION}, '-?[0-9]{{1,18}}') then {_REVISION}::bigint else 0 end",
+    "ended": "end_ns",
+    "outcome": "case status when 'ERROR' then 2 when 'OK' then 1 else 0 end",
+    "filled": _FILLED,
+    "attribute_count": "coalesce(cardinality(attributes), 0)",
+    "event_count": "coalesce(len(events), 0)",
+    "link_count": "coalesce(len(links), 0)",
+    "digest": f"sha256(to_json({{{_CONTENT}}}))",
+}
+"""What claims are compared by, the first that differs decides; none is ever null, of which SQL has ideas of its own."""
+
+COLUMNS: Final = ", ".join(f"{sql} as {name}" for name, sql in _MEASURES.items())
+"""SQL of the measures, out of a relation with the columns of SPANS."""
+ORDER: Final = ", ".join(f"{name} desc" for name in _MEASURES)
+"""SQL of the order of claims, the one that stands first. Claims that are equal in all have the same content."""

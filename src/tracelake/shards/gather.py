@@ -1,0 +1,103 @@
+"""Rows out of many parts in a given order, a bounded number of bytes at a time.
+
+The order is computed from the columns that sort the rows, which are narrow; the rows themselves are only moved, from
+row groups of known size into tables of known size. So rows of many MiB each take no more memory than small ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracelake._errors import DamageError
+from tracelake.shards.buckets import Numbers
+from tracelake.shards.model import Part
+from tracelake.shards.parts import GROUP_BYTES, KEY_FILTER
+from tracelake.shards.rows import GONE, ROW_ID, FileOf
+
+Sizes: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A row group of one of the parts; `first` is the number of its first row among the rows of all."""
+
+    part: Part
+    number: int
+    first: int
+    rows: int
+    arrow_bytes: int
+
+
+class Sources:
+    """Parts from which rows are gathered."""
+
+    def __init__(self, parts: Sequence[Part], file: FileOf) -> None:
+        self._file = file
+        self._groups: list[_Group] = []
+        self.looked_up = False
+        """Whether somebody looks for keys in these parts (see `write_part`)."""
+        ids: list[Numbers] = []
+        for part in parts:
+            footer = pq.read_metadata(file(part.path))
+            self.looked_up |= KEY_FILTER in (footer.metadata or {})
+            for number, arrow_bytes in enumerate(_group_bytes(part, footer)):
+                last = self._groups[-1] if self._groups else None
+                first = 0 if last is None else last.first + last.rows
+                rows = footer.row_group(number).num_rows
+                self._groups.append(_Group(part, number, first, rows, arrow_bytes))
+            ids.append(pq.read_table(file(part.path), columns=[ROW_ID.name])[ROW_ID.name].to_numpy())
+            ids[-1] = ids[-1] + part.first_row_id if part.relative else ids[-1]
+        self._ids = np.concatenate(ids)
+        self._by_id: Numbers = np.argsort(self._ids, kind="stable")
+        self.schema: pa.Schema = pa.schema(
+            [field for field in pq.read_schema(file(parts[0].path)) if field.name != GONE.name]
+        )
+        """The schema of the first, without the column that only history has."""
+
+    def gather(self, ids: Numbers, gone: Numbers | None, max_bytes: int) -> Iterator[pa.Table]:
+        """Yield the rows with these ids, in this order, in tables of about so many Arrow bytes, or of one row.
+
+        `gone` tells when each of them went, where they are history.
+        """
+        rows: Numbers = self._by_id[np.searchsorted(self._ids, ids, sorter=self._by_id)]
+        firsts = np.array([group.first for group in self._groups], np.int64)
+        groups: Numbers = np.searchsorted(firsts, rows, "right") - 1
+        row_bytes: Sizes = np.array([group.arrow_bytes / group.rows for group in self._groups], np.float64)
+        end_bytes = np.cumsum(row_bytes[groups])
+        start = 0
+        while start < len(rows):
+            before = end_bytes[start - 1] if start else 0.0
+            end = max(start + 1, int(np.searchsorted(end_bytes, before + max_bytes, "right")))
+            table = self._table(rows[start:end], groups[start:end])
+            yield table if gone is None else table.append_column(GONE, pa.array(gone[start:end]))
+            start = end
+
+    def _table(self, rows: Numbers, groups: Numbers) -> pa.Table:
+        """Return rows, out of row groups that are read one after the other, each once."""
+        by_group: Numbers = np.argsort(groups, kind="stable")
+        cuts = np.flatnonzero(np.diff(groups[by_group])) + 1
+        found = pa.concat_tables(
+            [self._of_group(self._groups[groups[few[0]]], rows[few]) for few in np.split(by_group, cuts)]
+        )
+        return found.take(np.argsort(by_group)).combine_chunks()
+
+    def _of_group(self, group: _Group, rows: Numbers) -> pa.Table:
+        with pq.ParquetFile(self._file(group.part.path)) as file:
+            table = file.read_row_group(group.number, self.schema.names, use_threads=False)
+        found = table.take(rows - group.first)
+        place = found.schema.get_field_index(ROW_ID.name)
+        return found.set_column(place, ROW_ID, pa.array(self._ids[rows])).cast(self.schema)
+
+
+def _group_bytes(part: Part, footer: pq.FileMetaData) -> list[int]:
+    told = (footer.metadata or {}).get(GROUP_BYTES, b"")
+    sizes = [int(size) for size in told.split(b",") if size]
+    if len(sizes) != footer.num_row_groups:
+        raise DamageError(f"part {part.path} does not tell how large its row groups are, as parts do.")
+    return sizes

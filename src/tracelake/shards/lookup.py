@@ -1,0 +1,266 @@
+"""Rows of some keys out of a snapshot, of which little is read: for a store where each byte is a download.
+
+Of a part that may have one of the keys its footer is read, compared with the checksum in the part's entry, and
+remembered. It holds a summary of the keys, which rules most parts out, and what each row group holds at most. Of
+the row groups that are left the column of the keys is read, and where it has one, the columns that are asked for.
+Every page has a checksum of its own, so that what is read without the rest is not believed blindly.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from base64 import b64decode
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+
+from tracelake import limits
+from tracelake._errors import DamageError, NotFoundError
+from tracelake.shards.buckets import Numbers, hashes_of
+from tracelake.shards.key_filter import Bits, may_hold
+from tracelake.shards.model import Part
+from tracelake.shards.parts import KEY_FILTER
+from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id
+from tracelake.shards.store import Snapshot
+from tracelake.storage.many import for_each
+from tracelake.storage.ports import ObjectStore
+
+Keys: TypeAlias = list[str] | list[int]
+
+
+class Lookup:
+    """The live rows of a snapshot by the values of a text column that sorts its parts. Parts are not relative."""
+
+    def __init__(self, objects: ObjectStore, snapshot: Snapshot, key: str) -> None:
+        self._objects = objects
+        self._snapshot = snapshot
+        self._key = key
+        self._gone: dict[str, Numbers] = {}
+
+    def rows(self, keys: list[str], columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield columns, and `_row_id`, of the live rows of these keys (sorted, each once), group by group.
+
+        Raises DamageError for a part that is gone, or not what was written.
+        """
+        hashes = hashes_of(pa.array(keys, pa.string()))
+        snapshot = self._snapshot
+        end = first_row_id(snapshot.as_of + 1)
+        parts = [
+            part
+            for part in (*snapshot.parts, *snapshot.history)
+            if part.first_row_id < end and _has_between(keys, part.first_key, part.last_key)
+        ]
+        past = {part.path for part in snapshot.history}
+        for part, footer in zip(parts, footers(self._objects, parts), strict=True):
+            wanted = _of_filter(footer, keys, hashes)
+            extra = [ROW_ID.name, GONE.name] if part.path in past else [ROW_ID.name]
+            for rows in _matching(self._objects, part, footer, self._key, wanted, [*columns, *extra]):
+                live = rows.filter(pa.array(self._is_live(part, rows)))
+                if len(live):
+                    yield live.select([*columns, ROW_ID.name])
+
+    def _is_live(self, part: Part, rows: pa.Table) -> Bits:
+        as_of = self._snapshot.as_of
+        ids: Numbers = rows[ROW_ID.name].to_numpy()
+        live: Bits = ids < first_row_id(as_of + 1)
+        if GONE.name in rows.column_names:
+            live &= rows[GONE.name].to_numpy() > as_of
+        return live & ~np.isin(ids, self._retracted(part.bucket, np.sort(ids)))
+
+    def _retracted(self, bucket: int, ids: Numbers) -> Numbers:
+        """Return which of these ids, sorted, are retracted as of the snapshot, and perhaps others."""
+        wanted: list[int] = ids.tolist()
+        parts = [
+            part
+            for part in self._snapshot.retractions
+            if part.bucket == bucket and _has_between(wanted, part.first_row_id, part.last_row_id)
+        ]
+        found: list[Numbers] = [np.empty(0, np.int64)]
+        for part, footer in zip(parts, footers(self._objects, parts), strict=True):
+            few = part.rows <= limits.ROW_GROUP_ROWS
+            if part.path in self._gone:
+                found.append(self._gone[part.path])
+                continue
+            went = self._went(part, footer, None if few else wanted)
+            found.append(went)
+            if few:
+                self._gone[part.path] = went
+        return np.concatenate(found)
+
+    def _went(self, part: Part, footer: pq.FileMetaData, wanted: list[int] | None) -> Numbers:
+        """Read the ids that a part of retractions names as of the snapshot, of those that are wanted or all."""
+        key, time = RETRACTIONS.names
+        found: list[Numbers] = [np.empty(0, np.int64)]
+        for rows in _matching(self._objects, part, footer, key, wanted, [key, time]):
+            times: Numbers = rows[time].to_numpy()
+            found.append(rows[key].to_numpy()[times <= self._snapshot.as_of])
+        return np.concatenate(found)
+
+
+def footers(objects: ObjectStore, parts: Sequence[Part]) -> list[pq.FileMetaData]:
+    """Return the footers of parts, several read at once. Raises DamageError for one that is not what was written."""
+    found = {part.path: footer for part in parts if (footer := _remembered.get(part)) is not None}
+    missing = {part.path: part for part in parts if part.path not in found}
+    read = for_each(objects, lambda path: _read_footer(objects, missing[path]), missing)
+    for part, footer in zip(missing.values(), read, strict=True):
+        found[part.path] = footer
+        _remembered.put(part, footer)
+    return [found[part.path] for part in parts]
+
+
+def _read_footer(objects: ObjectStore, part: Part) -> pq.FileMetaData:
+    try:
+        data = objects.get_range(part.path, part.size_bytes - part.footer_bytes, part.footer_bytes)
+    except NotFoundError as error:
+        raise DamageError(f"part {part.path} is gone. `tracelake verify` names all that is wrong.") from error
+    if not part.footer_bytes or xxhash.xxh3_128_hexdigest(data) != part.footer_xxh3:
+        raise _damage(part, "the checksum of its footer differs")
+    return pq.read_metadata(pa.BufferReader(data))
+
+
+def _damage(part: Part, what: str) -> DamageError:
+    return DamageError(
+        f"part {part.path} is not what was written: {what}. `tracelake verify` names all that is wrong."
+    )
+
+
+class _Footers:
+    """Footers of parts, which never change, as long as they fit; those that were used last stay."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, str], pq.FileMetaData] = OrderedDict()
+        self._size_bytes = 0
+
+    def get(self, part: Part) -> pq.FileMetaData | None:
+        with self._lock:
+            footer = self._kept.get((part.path, part.footer_xxh3))
+            if footer is not None:
+                self._kept.move_to_end((part.path, part.footer_xxh3))
+            return footer
+
+    def put(self, part: Part, footer: pq.FileMetaData) -> None:
+        with self._lock:
+            if (part.path, part.footer_xxh3) in self._kept:
+                return
+            self._kept[part.path, part.footer_xxh3] = footer
+            self._size_bytes += footer.serialized_size
+            while self._size_bytes > limits.FOOTERS_REMEMBERED_MAX_BYTES:
+                self._size_bytes -= self._kept.popitem(last=False)[1].serialized_size
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._size_bytes = 0
+
+
+_remembered: Final = _Footers()
+
+
+def forget() -> None:
+    """Forget the footers that this process remembers."""
+    _remembered.clear()
+
+
+def _of_filter(footer: pq.FileMetaData, keys: list[str], hashes: Any) -> list[str]:
+    """Return the keys that the part may have; all of them where it has no summary."""
+    summary = (footer.metadata or {}).get(KEY_FILTER)
+    if summary is None:
+        return keys
+    return [keys[number] for number in np.flatnonzero(may_hold(b64decode(summary), hashes))]
+
+
+def _matching(
+    objects: ObjectStore,
+    part: Part,
+    footer: pq.FileMetaData,
+    key: str,
+    wanted: Keys | None,
+    columns: Sequence[str],
+) -> Iterator[pa.Table]:
+    """Yield columns of the rows of a part whose key is one of those that are wanted (sorted), or any."""
+    place = next(n for n in range(footer.num_columns) if footer.schema.column(n).path == key)
+    groups = [
+        number
+        for number in range(footer.num_row_groups)
+        if wanted is None or _group_may_hold(footer.row_group(number).column(place).statistics, wanted)
+    ]
+    if not groups:  # nor where nothing is wanted
+        return
+    others = [name for name in columns if name != key]
+    with open_part(objects, part, footer) as file:
+        for number in groups:
+            if wanted is None:
+                yield read_group(file, part, number, columns)
+                continue
+            keys = read_group(file, part, number, [key])
+            mask = pc.is_in(keys[key], value_set=pa.array(wanted))
+            if pc.any(mask).as_py():
+                rows = read_group(file, part, number, others).append_column(key, keys[key])
+                yield rows.select(list(columns)).filter(mask)
+
+
+def _group_may_hold(statistics: Any, wanted: Keys) -> bool:
+    if statistics is None or not statistics.has_min_max:
+        return True
+    return _has_between(wanted, statistics.min, statistics.max)
+
+
+def _has_between(wanted: list[Any], low: Any, high: Any) -> bool:
+    """Whether one of the sorted values lies between two, both included."""
+    place = bisect_left(wanted, low)
+    return place < len(wanted) and bool(wanted[place] <= high)
+
+
+def open_part(objects: ObjectStore, part: Part, footer: pq.FileMetaData) -> pq.ParquetFile:
+    """Open a part whose bytes are asked for as they are needed."""
+    source = pa.PythonFile(_Ranges(objects, part), mode="r")
+    return pq.ParquetFile(source, metadata=footer, pre_buffer=True, page_checksum_verification=True)
+
+
+def read_group(file: pq.ParquetFile, part: Part, number: int, columns: Sequence[str] | None) -> pa.Table:
+    """Read columns of one row group. Raises DamageError where a page is not what was written."""
+    try:
+        return file.read_row_group(number, None if columns is None else list(columns), use_threads=False)
+    except NotFoundError as error:
+        raise DamageError(f"part {part.path} is gone. `tracelake verify` names all that is wrong.") from error
+    except (pa.ArrowException, OSError) as error:
+        raise _damage(part, str(error)) from error
+
+
+class _Ranges(io.RawIOBase):
+    """An object as a file of which only what is asked for is read."""
+
+    def __init__(self, objects: ObjectStore, part: Part) -> None:
+        self._objects = objects
+        self._part = part
+        self._place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._part.size_bytes}[whence]
+        self._place = base + offset
+        return self._place
+
+    def read(self, size: int = -1) -> bytes:
+        if size < 0:
+            size = max(self._part.size_bytes - self._place, 0)
+        data = self._objects.get_range(self._part.path, self._place, size) if size else b""
+        self._place += len(data)
+        return data

@@ -1,0 +1,179 @@
+"""What a transaction reads and holds: of a bucket little, and of large texts only so many at a time."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.pipeline.spans import a_line, a_span
+from tracelake import limits
+from tracelake._errors import DamageError
+from tracelake.pipeline import reading
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.inputs import find_files
+from tracelake.pipeline.loop import Pipeline, RunResult
+from tracelake.pipeline.maintenance import ORDERS, Maintainer
+from tracelake.shards import lookup
+from tracelake.shards.model import Part
+from tracelake.shards.rows import rows_sql
+from tracelake.shards.store import Shard, Snapshot
+from tracelake.storage import LocalFiles, MemoryKeyValueStore, MemoryObjectStore, open_objects
+
+BUCKETS = 2
+KIB = 1024
+
+
+class Bucket:
+    """A pipeline over a remote store that counts what is read of parts."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        objects = open_objects(f"memory://{uuid.uuid4().hex}")
+        assert isinstance(objects, MemoryObjectStore)
+        self.objects = objects
+        self.key_value = MemoryKeyValueStore()
+        self.read_bytes = 0
+        self._folder = folder
+        self._transaction = 0
+        self._pipeline = Pipeline("main", self.key_value, objects, BUCKETS, InProcess())
+        whole = objects.get
+        monkeypatch.setattr(objects, "get", lambda path: self._count(path, whole(path)))
+        monkeypatch.setattr(
+            objects,
+            "get_range",
+            lambda path, start, length: self._count(path, whole(path)[start : start + length]),
+        )
+
+    def _count(self, path: str, data: bytes) -> bytes:
+        if path.startswith(("shards/spans/parts/", "shards/traces/parts/")):
+            self.read_bytes += len(data)
+        return data
+
+    def ingest(self, *spans: dict[str, Any]) -> RunResult:
+        """Make one transaction, by a process that remembers nothing; `read_bytes` is what it read of parts."""
+        file = self._folder / f"{self._transaction}.jsonl"
+        self._transaction += 1
+        file.write_bytes(b"\n".join(a_line(*spans[at : at + 10]) for at in range(0, len(spans), 10)))
+        lookup.forget()
+        self.read_bytes = 0
+        return self._pipeline.run([find_files([str(file)])])
+
+    def compact(self) -> None:
+        for name, order in ORDERS.items():
+            Maintainer(self.key_value, self.objects, InProcess()).compact_all(self.shard(name), order)
+
+    def shard(self, name: str) -> Shard:
+        return Shard(name, self.key_value, self.objects)
+
+    def snapshot(self, name: str) -> Snapshot:
+        return self.shard(name).snapshot(self._transaction - 1)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Return the rows of a table in order, without their transaction."""
+        snapshot = self.snapshot(name)
+        file = LocalFiles(self.objects, self._folder / "copies").file
+        schema = pq.read_schema(file(snapshot.parts[0].path))
+        columns = [column for column in schema.names if column not in ("transaction", "_row_id")]
+        with duckdb.connect() as db:
+            rows = db.sql(rows_sql(snapshot, file, columns, schema)).to_arrow_table().to_pylist()
+        return sorted(rows, key=json.dumps)
+
+    def groups(self, part: Part) -> list[pa.Table]:
+        file = pq.ParquetFile(pa.BufferReader(self.objects.get(part.path)))
+        return [file.read_row_group(number) for number in range(file.num_row_groups)]
+
+
+def spans_of(first: int, count: int, *, text_bytes: int = 300) -> list[dict[str, Any]]:
+    """Return spans of so many traces, five each, with text that does not compress and ids that are random."""
+    chance = random.Random(first)
+    spans = []
+    for trace in range(first, first + count):
+        key = random.Random(trace).getrandbits(120)
+        spans += [a_span(key, span, note=chance.randbytes(text_bytes // 2).hex()) for span in range(5)]
+    return spans
+
+
+def test_what_a_transaction_reads_does_not_grow_with_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten new traces read the footers of parts and no row; spans of an old trace, one row group of it."""
+    bucket = Bucket(tmp_path, monkeypatch)
+    read, stored = [], []
+    for number, traces in enumerate((100, 700)):
+        bucket.ingest(*spans_of(number * 10_000, traces))
+        bucket.compact()
+        stored.append(sum(part.size_bytes for part in bucket.snapshot("spans").parts))
+        result = bucket.ingest(*spans_of(number * 10_000 + 5_000, 10))
+        assert result.counts[0].new == 50
+        read.append(bucket.read_bytes)
+    assert stored[1] > 5 * stored[0]
+    assert read[1] - read[0] < 8 * 700  # a few bytes for the summary of each trace
+    monkeypatch.setattr(limits, "ROW_GROUP_ROWS", 128)
+    bucket.compact()
+    old = spans_of(10_000, 1)
+    result = bucket.ingest(
+        old[0], old[1] | {"endTimeUnixNano": "99"}, a_span(int(old[0]["traceId"], 16) - 1, 9)
+    )
+    assert (result.counts[0].repeated, result.counts[0].replaced, result.counts[0].new) == (1, 1, 1)
+    assert bucket.read_bytes < stored[1] / 3
+
+
+def test_large_texts_are_merged_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With limits of some KiB: the same tables as with the usual ones, out of parts and row groups that keep to them.
+
+    A gibibyte of one column at once is an error of Arrow, whatever memory there is.
+    """
+    small = 64 * KIB
+    first, second = spans_of(0, 60, text_bytes=4 * KIB), spans_of(0, 30, text_bytes=4 * KIB)
+    again = [span | {"endTimeUnixNano": "50"} for span in second[:75]] + second[75:]
+    tables = []
+    for limited in (False, True):
+        folder = tmp_path / str(limited)
+        folder.mkdir()
+        with monkeypatch.context() as patch:
+            if limited:
+                patch.setattr(limits, "SHAPED_AT_ONCE_MAX_BYTES", small)
+                patch.setattr(limits, "ROW_GROUP_MAX_BYTES", small // 4)
+                patch.setattr(reading, "STAGED_PIECE_MAX_BYTES", small // 4)
+            bucket = Bucket(folder, patch)
+            counts = bucket.ingest(*first).counts[0]
+            assert (counts.new, counts.replaced, counts.repeated, counts.traces) == (300, 0, 0, 60)
+            counts = bucket.ingest(*again).counts[0]
+            assert (counts.new, counts.replaced, counts.repeated, counts.traces) == (0, 75, 75, 15)
+            tables.append([bucket.rows("spans"), bucket.rows("traces")])
+        if limited:
+            parts = bucket.snapshot("spans").parts
+            assert len(parts) > 10
+            for part in parts:
+                groups = bucket.groups(part)
+                assert sum(group.nbytes for group in groups) < 1.2 * small
+                assert max(group.nbytes for group in groups) < 1.2 * small / 4
+    assert tables[0] == tables[1]
+
+
+def test_a_flipped_bit_of_what_is_read_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the footer or in a page: the transaction fails, and names the part, rather than merge wrong rows."""
+    bucket = Bucket(tmp_path, monkeypatch)
+    bucket.ingest(*spans_of(0, 3))
+    (first, *_) = bucket.snapshot("spans").parts
+    whole = bucket.objects.get(first.path)
+    places = [4, 60, first.size_bytes - 9, first.size_bytes - first.footer_bytes, first.size_bytes - 1]
+    key = next(group["trace_id"][0].as_py() for group in bucket.groups(first))
+    for place in places:
+        altered = bytearray(whole)
+        altered[place] ^= 4
+        bucket.objects.put(first.path, bytes(altered))
+        with pytest.raises(DamageError, match=first.path):
+            bucket.ingest(a_span(int(key, 16) - 1, 77))
+    bucket.objects.delete(first.path)
+    with pytest.raises(DamageError, match="is gone"):
+        bucket.ingest(a_span(int(key, 16) - 1, 77))
+    bucket.objects.put(first.path, whole)
+    assert bucket.ingest(a_span(int(key, 16) - 1, 78)).commit is not None
