@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
-from tracelake._errors import DamageError
+from tracelake._errors import DamageError, UsageError
 from tracelake.pipeline.executors import InProcess
 from tracelake.search.finalize import finalize
 from tracelake.table import Table
+from tracelake.versions.store import Repository
 
 
 @pytest.fixture
@@ -80,3 +82,128 @@ def test_a_service_without_hits_reads_no_rows(
     assert looked_up == [1]
     assert found(lake, "work", service="cart", limit=5) == set(), "a service is its exact name"
     assert found(lake, "work", service="'\0\udc80", limit=5) == set()
+
+
+def scores(lake: Lake, query: str) -> list[tuple[str, float]]:
+    """Return span and score of each hit, in order."""
+    return [(hit.trace_id + hit.span_id, round(hit.score, 5)) for hit in lake.search(query, limit=100)]
+
+
+def test_a_rebuilt_index_scores_as_if_nothing_had_ever_been_replaced(lake: Lake, tmp_path: Path) -> None:
+    """Two lakes of equal content score alike once the index is built anew, and the pipeline goes on upon it."""
+    for end in range(20, 26):
+        ingest(lake, tmp_path, 0, *(a_span(n, 0, end=end, note=f"rare{n} work {end}") for n in range(4)))
+    with tracelake.init(tmp_path / "other", buckets=2) as other:
+        ingest(other, tmp_path, 0, *(a_span(n, 0, end=25, note=f"rare{n} work 25") for n in range(4)))
+        assert scores(lake, "work") != scores(other, "work"), "replaced rows are counted until then"
+        before = lake.index()
+        report = lake.rebuild_index(executor=InProcess())
+        assert before is not None
+        assert (before.documents, report.documents, report.parts) == (24, 4, 1)
+        assert lake.log()[0].id == report.commit
+        assert sorted(scores(lake, "work")) == sorted(scores(other, "work"))
+        assert found(lake, "work", at="main~1") == found(lake, "work"), "older commits keep their index"
+        ingest(lake, tmp_path, 7, a_span(7, 0, note="rare7 work"))
+        ingest(other, tmp_path, 8, a_span(7, 0, note="rare7 work"))
+        assert sorted(scores(lake, "work")) == sorted(scores(other, "work"))
+        after = lake.index()
+        assert after is not None
+        assert (after.documents, after.parts) == (5, 2)
+    assert lake.verify().findings == ()
+
+
+@pytest.mark.parametrize("damage", ["manifest", "part", "gone"])
+def test_a_damaged_index_is_built_anew(lake: Lake, tmp_path: Path, damage: str) -> None:
+    """A manifest or part that is damaged or gone stops searches, and rebuilding mends it for what comes."""
+    ingest(lake, tmp_path, 0)
+    ingest(lake, tmp_path, 1)
+    info = lake.index()
+    assert info is not None
+    path = info.manifest
+    if damage == "part":
+        path = next(part.path for part in lake.objects.list("search/spans/parts/"))
+    data = lake.objects.get(path)
+    lake.objects.delete(path)
+    if damage != "gone":
+        lake.objects.put(path, data[:-1])
+    with (
+        tracelake.open(lake.url) as reader,
+        pytest.raises(DamageError, match=r"tracelake index rebuild|backup"),
+    ):
+        found(reader, "work")
+    lake.rebuild_index(executor=InProcess())
+    assert found(lake, "work") == {"1", "2"}
+    ingest(lake, tmp_path, 2)
+    assert found(lake, "work") == {"1", "2", "3"}
+    assert {finding.path for finding in lake.verify().findings} == {path}
+
+
+def test_an_empty_lake_has_no_index_to_rebuild(lake: Lake) -> None:
+    """It says so, and what to do."""
+    assert lake.index() is None
+    with pytest.raises(UsageError, match="still empty"):
+        lake.rebuild_index(executor=InProcess())
+
+
+@pytest.mark.parametrize("moment", ["tasks", "marker", "commit"])
+def test_a_rebuild_keeps_what_pipelines_commit_meanwhile(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Whenever a transaction is committed beside it, its spans are found afterwards, and the index is the new one."""
+    for number in range(3):
+        ingest(lake, tmp_path, 0, a_span(0, 0, end=20 + number))
+    target = {
+        "tasks": "tracelake.pipeline.reindex.write_parts",
+        "marker": "tracelake.pipeline.reindex.write_marker",
+        "commit": "tracelake.versions.store.Repository.commit_entries",
+    }[moment]
+    module, _, name = target.rpartition(".")
+    holder = Repository if name == "commit_entries" else importlib.import_module(module)
+    original = getattr(holder, name)
+    done: list[bool] = []
+
+    def after_a_transaction(*args: Any, **options: Any) -> Any:
+        if not done:
+            done.append(True)
+            with tracelake.open(lake.url) as peer:
+                ingest(peer, tmp_path, 5)
+        return original(*args, **options)
+
+    monkeypatch.setattr(holder, name, after_a_transaction)
+    report = lake.rebuild_index(executor=InProcess())
+    assert done
+    assert (report.documents, report.upper) == (2, 4)
+    assert found(lake, "work") == {"1", "6"}
+    ingest(lake, tmp_path, 6)
+    assert found(lake, "work") == {"1", "6", "7"}
+    info = lake.index()
+    assert info is not None
+    assert (info.documents, info.upper) == (3, 5)
+    assert lake.verify().findings == ()
+
+
+def test_a_transaction_that_did_not_see_a_rebuild_does_not_undo_it_for_good(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is committed with the index that it knew; the next transaction goes back to the new one."""
+    for number in range(3):
+        ingest(lake, tmp_path, 0, a_span(0, 0, end=20 + number))
+
+    def after_a_rebuild(*args: Any) -> Any:
+        made = finalize(*args)
+        with tracelake.open(lake.url) as peer:
+            assert peer.rebuild_index(executor=InProcess()).documents == 1
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tracelake.pipeline.publish.finalize", after_a_rebuild)
+        ingest(lake, tmp_path, 5)
+    documents = [index.documents for index in [lake.index()] if index is not None]
+    assert documents == [4]
+    assert found(lake, "work") == {"1", "6"}
+    for number in (6, 7):
+        ingest(lake, tmp_path, number)
+        documents += [index.documents for index in [lake.index()] if index is not None]
+    assert documents == [4, 3, 4]
+    assert found(lake, "work") == {"1", "6", "7", "8"}
+    assert lake.verify().findings == ()

@@ -111,7 +111,7 @@ def findings(root: Path) -> list[tuple[str, str, str]]:
         ("shards/traces/parts/*/*.parquet", "part"),
         ("shards/spans/batches/*/*.json", "batch"),
         ("shards/traces/batches/*/*.json", "batch"),
-        ("search/spans/parts/*.pack", "index part"),
+        ("search/spans/parts/*/*.pack", "index part"),
         ("search/spans/manifests/*-0000000002.json", "manifest"),
         ("search/spans/manifests/*-0000000000.json", "manifest"),
         ("versions/commits/*.json", "commit"),
@@ -208,7 +208,7 @@ def test_lost_metadata_is_noticed(root: Path, tmp_path: Path) -> None:
 
 def test_several_findings_in_one_run(root: Path) -> None:
     """`verify` goes on after what it finds, and names all of it."""
-    part, pack = first(root, "shards/traces/parts/*/*.parquet"), first(root, "search/spans/parts/*.pack")
+    part, pack = first(root, "shards/traces/parts/*/*.parquet"), first(root, "search/spans/parts/*/*.pack")
     batch, commit = first(root, "shards/spans/batches/*/*.json"), first(root, "versions/metaranges/*.json")
     flip(root / part)
     (root / pack).unlink()
@@ -280,7 +280,7 @@ def test_reading_what_is_damaged_is_an_error(root: Path, pattern: str, remove: b
             read()
 
 
-@pytest.mark.parametrize("pattern", ["search/spans/parts/*.pack", "search/spans/manifests/*.json"])
+@pytest.mark.parametrize("pattern", ["search/spans/parts/*/*.pack", "search/spans/manifests/*.json"])
 def test_searching_a_damaged_index_is_an_error(root: Path, pattern: str) -> None:
     """A search over an index with a part or manifest altered or gone raises DamageError; tables are still read."""
     path = sorted(root.glob(pattern))[-1]

@@ -22,6 +22,7 @@ from tracelake.lake_upkeep import LakeUpkeep
 from tracelake.limits import BUCKETS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.executors import Executor, InProcess, Spark
+from tracelake.pipeline.indexes import INDEX_ENTRY
 from tracelake.pipeline.inputs import Input, find_files, into_transactions
 from tracelake.pipeline.loop import Pipeline
 from tracelake.pipeline.progress import OnProgress, silent
@@ -31,6 +32,7 @@ from tracelake.place import Stores, cache_directory, make_lake, open_lake, shown
 from tracelake.records import (
     Hit,
     InboxInfo,
+    IndexInfo,
     IngestReport,
     ReplicaInfo,
     TableInfo,
@@ -38,11 +40,13 @@ from tracelake.records import (
     VerifyReport,
 )
 from tracelake.replicas.info import describe_all
+from tracelake.search.ceiling import ceiling as parts_ceiling
+from tracelake.search.finalize import read_manifest
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.table import Table
 from tracelake.tracking.inbox import inbox_info
 from tracelake.verify import Verifier
-from tracelake.versions.model import Reference
+from tracelake.versions.model import IndexAt, Reference
 from tracelake.versions.store import Repository
 from tracelake.view import View, named_by
 
@@ -294,6 +298,16 @@ class Lake(LakeBranches, LakeDatasets, LakeTables, LakeUpkeep):
     def verify(self, progress: OnProgress | None = None) -> VerifyReport:
         """Read everything again and compare it: commits, journal, parts, index, and tables with one another."""
         return Verifier(self._key_value, self.objects, self.config.buckets, self.view).run(progress or silent)
+
+    def index(self, at: str = "main") -> IndexInfo | None:
+        """Return what the full-text index has, and how many parts it could have; None where there is none yet."""
+        named = self._entries_at(at).get(INDEX_ENTRY)
+        if not isinstance(named, IndexAt):
+            return None
+        manifest = read_manifest(self.objects, named.manifest)
+        return IndexInfo(
+            named.manifest, manifest.upper, manifest.documents, manifest.part_count, parts_ceiling()
+        )
 
     def _maintenance_executor(self, executor: Executor | None) -> Executor:
         return self._executor_for(None, executor) or self._spark(None)

@@ -11,7 +11,9 @@ from tracelake.limits import EPOCH_MIN_S
 from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.maintenance import ORDERS, Maintainer, collect
 from tracelake.pipeline.progress import OnProgress, silent
-from tracelake.records import CompactReport, GcReport
+from tracelake.pipeline.reindex import rebuild
+from tracelake.place import LakeConfig
+from tracelake.records import CompactReport, GcReport, IndexReport
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.files import FileObjectStore
@@ -28,6 +30,7 @@ class LakeUpkeep(ABC):
     """The part of `Lake` that maintains tables."""
 
     objects: ObjectStore
+    config: LakeConfig
     _key_value: KeyValueStore
 
     def compact(
@@ -67,6 +70,27 @@ class LakeUpkeep(ABC):
         ]
         self._forget_view()  # the next one reads the new parts
         return reports
+
+    def rebuild_index(
+        self, *, executor: Executor | None = None, progress: OnProgress | None = None
+    ) -> IndexReport:
+        """Build the full-text index anew from table `spans`, and publish it on `main` in one commit.
+
+        Safe beside readers and writers, and with an old index that is damaged. The new one has few parts and no
+        document of a row that was replaced. Older commits keep the index that they have.
+
+        Args:
+            executor: run the tasks there instead of on Spark.
+            progress: is told what is going on.
+
+        Raises:
+            UsageError: the lake is still empty.
+            LimitError: transactions were faster than the commit, again and again.
+        """
+        chosen = self._maintenance_executor(executor)
+        report = rebuild(self._key_value, self.objects, self.config.buckets, chosen, progress or silent)
+        self._forget_view()
+        return report
 
     def gc(self, *, dry_run: bool = False, epoch_min_s: float = EPOCH_MIN_S) -> list[GcReport]:
         """Delete what nobody can name any more, of each table and of commits. Safe beside readers and writers.

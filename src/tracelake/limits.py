@@ -175,6 +175,12 @@ SEARCH_HITS_MAX: Final = 1_000
 # Search
 INDEX_HEAP_BYTES: Final = 512 * MIB
 """What one index part may take in memory while it is built; a larger one becomes several segments."""
+INDEX_NEWEST_PARTS_MAX: Final = 8
+"""Parts that a manifest of the index names itself; older ones are in lists that manifests share."""
+INDEX_REBUILT_PART_ROWS: Final = 200_000
+"""Rows of one part when the index is built anew; with more, there are more parts, at most one a bucket."""
+INDEX_MAPS_KEPT_FREE: Final = 2_000
+"""Memory maps that a process needs for other things than parts of an index: libraries, threads, files of tables."""
 QUERY_MAX_CHARS: Final = 4_096
 """Characters of one search query."""
 QUERY_NESTING_MAX: Final = 100

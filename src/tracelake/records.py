@@ -55,6 +55,31 @@ class CompactReport:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexReport:
+    """What building the index anew made."""
+
+    commit: str
+    upper: int
+    """The transaction after the last that is in it."""
+    documents: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInfo:
+    """The full-text index as of a commit."""
+
+    manifest: str
+    upper: int
+    """The transaction after the last that is in it."""
+    documents: int
+    """Of rows that were replaced since, too, until it is built anew."""
+    parts: int
+    parts_max: int | None
+    """How many parts a process on this machine can open, None where the system does not say."""
+
+
+@dataclass(frozen=True, slots=True)
 class GcReport:
     """What garbage collection deleted of one table, or would delete."""
 

@@ -17,19 +17,19 @@ from tracelake._errors import DamageError, NotFoundError, TracelakeError
 from tracelake.datasets.verify import verify_files
 from tracelake.journal.model import Step
 from tracelake.journal.store import Journal
+from tracelake.pipeline.indexes import INDEX_ENTRY
 from tracelake.pipeline.progress import OnProgress, Progress
-from tracelake.pipeline.publish import INDEX_ENTRY, SPANS_ENTRY, TRACES_ENTRY
+from tracelake.pipeline.publish import SPANS_ENTRY, TRACES_ENTRY
+from tracelake.pipeline.reindex import count_live
 from tracelake.pipeline.traces import TRACES, aggregate_sql
 from tracelake.records import Finding, VerifyReport
 from tracelake.scan import connection
-from tracelake.search.finalize import read_manifest
-from tracelake.search.model import Manifest
-from tracelake.search.verify import verify_parts
 from tracelake.shards.leases import Leases
 from tracelake.shards.model import Batch, BatchRef, Part
 from tracelake.shards.rows import quoted, rows_by_time
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.verify_index import IndexCheck
 from tracelake.versions.model import TRANSACTION, Commit, IndexAt, Reference, TableAt
 from tracelake.versions.objects import COMMITS
 from tracelake.versions.store import Repository
@@ -101,7 +101,7 @@ class Verifier:
             progress(Progress("verifying", number + 1, len(parts), "parts"))
         self._check_journal(transactions)
         self._check_counts(commits, tables["spans"])
-        manifest = self._check_indexes(commits, tables["spans"])
+        index_parts = self._check_indexes(commits, tables["spans"])
         files = self._check_files(progress)
         self._leases.close()
         if not self._findings:  # on whole parts only: a scan over a damaged one says nothing new
@@ -112,7 +112,7 @@ class Verifier:
             commits=len(commits),
             transactions=transactions,
             parts=self._parts,
-            index_parts=len(manifest.parts) if manifest else 0,
+            index_parts=index_parts,
             files=files,
             rows=self._rows,
             bytes_read=self._bytes,
@@ -273,45 +273,29 @@ class Verifier:
                 detail = f"it has {rows} rows and counted {counted.get(t)}, and its commit says {said}"
                 self._find("mismatch", "batch", f"transaction {t}", detail)
 
-    def _check_indexes(self, commits: list[_Committed], came: _Came) -> Manifest | None:
-        """Read all manifests, and verify the newest, whose parts are those of all: return it."""
-        newest: tuple[str, Manifest] | None = None
+    def _check_indexes(self, commits: list[_Committed], came: _Came) -> int:
+        """Check the index as of every commit; return how many parts the newest has."""
+
+        def rows_of(t: int, buckets: range | None) -> int | None:
+            return None if t in came.unknown else came.at(t, buckets)
+
+        def live_at(t: int, buckets: range | None) -> int | None:
+            if came.unknown:
+                return None  # some rows cannot be read
+            snapshot = self._shards["spans"].snapshot(t)
+            return count_live(self._objects, snapshot.for_buckets(set(buckets or range(self._buckets))))
+
+        check = IndexCheck(self._objects, rows_of, live_at)
         for committed in commits:
-            if committed.transaction is None:
-                continue
             reference = committed.entries.get(INDEX_ENTRY)
-            if not isinstance(reference, IndexAt):
+            if isinstance(reference, IndexAt):
+                self._findings += check.manifest(reference.manifest)
+            elif committed.transaction is not None:
                 detail = f"it names no {INDEX_ENTRY}"
                 self._find("mismatch", "commit", f"transaction {committed.transaction}", detail)
-                continue
-            try:
-                manifest = read_manifest(self._objects, reference.manifest)
-            except TracelakeError as error:
-                self._find_object("manifest", reference.manifest, error)
-                continue
-            newest = newest or (reference.manifest, manifest)
-        if newest is None:
-            return None
-        self._check_index(*newest, came)
-        return newest[1]
-
-    def _check_index(self, path: str, manifest: Manifest, came: _Came) -> None:
-        """Verify the parts of an index, and that they hold one document for each row that ever came."""
-        for problem in verify_parts(self._objects, manifest):
-            self._find(problem.kind, "index part", problem.path, problem.detail)
-        self._bytes += sum(part.size_bytes for part in manifest.parts)
-        for ref in manifest.parts:
-            t = int(ref.build.rsplit("-", 1)[1])
-            if t in came.unknown:
-                continue
-            rows = came.at(t, range(ref.lo, ref.hi))
-            if rows != ref.documents:
-                detail = f"it has {ref.documents} documents for {rows} rows of transaction {t}"
-                self._find("mismatch", "index part", ref.path, detail)
-        if came.unknown.isdisjoint(range(manifest.upper)):
-            rows = sum(came.at(t) for t in range(manifest.upper))
-            if manifest.documents != rows:
-                self._find("mismatch", "manifest", path, f"{manifest.documents} documents for {rows} rows")
+        self._findings += check.parts()
+        self._bytes += check.bytes_read
+        return check.newest.part_count if check.newest is not None else 0
 
     def _check_files(self, progress: OnProgress) -> int:
         """Read the files that entries name, of every branch and tag; return how many there are."""

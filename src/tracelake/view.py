@@ -13,7 +13,7 @@ from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
 from tracelake.conditions import condition, words
 from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
 from tracelake.otlp.schema import SPANS_TABLE
-from tracelake.pipeline.publish import INDEX_ENTRY
+from tracelake.pipeline.indexes import INDEX_ENTRY
 from tracelake.pipeline.traces import TRACES
 from tracelake.predicates import Layout
 from tracelake.records import Hit, Row, TableInfo, Trace

@@ -14,6 +14,7 @@ from tracelake import limits
 from tracelake.search import fields
 from tracelake.search.build import build_part
 from tracelake.search.documents import COLUMNS, document_text, documents
+from tracelake.search.finalize import read_parts
 from tracelake.search.pack import unpack
 from tracelake.search.query import Searcher
 from tracelake.search.verify import verify_parts
@@ -82,14 +83,14 @@ def test_a_part_that_outgrows_the_heap_is_searched_all_the_same(
     unique = [" ".join(f"w{row}x{n}" for n in range(200)) for row in range(4_500)]
     spans = table([span(row, input=f"common {text}") for row, text in enumerate(unique)])
     objects, manifest = index_of([spans])
-    [part] = manifest.parts
+    [part] = read_parts(objects, manifest)
     assert len(unpack(objects.get(part.path), part.sha256, part.path, tmp_path).segments) > 1
     searcher = Searcher(objects, manifest, tmp_path)
     assert len(searcher.search("common", 10_000)) == 4_500
     for row in (0, 2_000, 4_499):
         [hit] = searcher.search(f'"w{row}x7 w{row}x8"', 10)
         assert hit.span_id == spans["span_id"][row].as_py()
-    assert list(verify_parts(objects, manifest)) == []
+    assert list(verify_parts(objects, read_parts(objects, manifest))) == []
 
 
 def test_batches_and_a_table_make_the_same_index(tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import tantivy
+from msgspec.structs import replace
 
 from tests.altered import altered
 from tests.search.lab import HookedStore, index_of, span, table
 from tracelake._errors import DamageError, UsageError
 from tracelake.search import fields
+from tracelake.search.finalize import read_parts
 from tracelake.search.model import Manifest, PartProblem
 from tracelake.search.pack import HEADER_FILE, META_FILE, SEGMENT_SUFFIXES, Header, pack, read_header, unpack
 from tracelake.search.query import Searcher
@@ -63,7 +65,7 @@ def test_canary_tantivy_writes_the_files_that_parts_are_made_of(tmp_path: Path) 
 def test_a_pack_unpacks_to_the_same_files(tmp_path: Path) -> None:
     """Packing what was unpacked gives the same bytes."""
     objects, manifest = small_index()
-    part = manifest.parts[0]
+    part = read_parts(objects, manifest)[0]
     data = objects.get(part.path)
     header = unpack(data, part.sha256, part.path, tmp_path)
     assert read_header(tmp_path) == header
@@ -82,7 +84,7 @@ def test_a_pack_unpacks_to_the_same_files(tmp_path: Path) -> None:
 def test_a_pack_cannot_write_outside_its_directory(name: str, tmp_path: Path) -> None:
     """A header with a name that tantivy would not write is refused, though its checksum is right."""
     objects, manifest = small_index()
-    part = manifest.parts[0]
+    part = read_parts(objects, manifest)[0]
     header = unpack(objects.get(part.path), part.sha256, part.path, tmp_path)
     encoded = json.dumps(
         {
@@ -108,19 +110,19 @@ def test_f14_a_flipped_bit_anywhere_in_a_part_is_refused_and_named(tmp_path: Pat
     """F14: in the header, a file, or the last byte: opening names the part, and so does verifying."""
     for number in range(8):
         objects, manifest = small_index()
-        part = manifest.parts[1]
+        part = read_parts(objects, manifest)[1]
         flip(objects, part.path, [0, 9, 40, part.size_bytes - 1, *range(500, 900, 100)][number])
         with pytest.raises(DamageError, match=part.path):
             Searcher(objects, manifest, tmp_path / str(number))
-        [problem] = verify_parts(objects, manifest)
+        [problem] = verify_parts(objects, read_parts(objects, manifest))
         assert (problem.kind, problem.path) == ("damaged", part.path)
 
 
 def test_verify_tells_missing_from_damaged_and_counts_documents() -> None:
     """Each part that cannot be searched is named once, and whole ones are not."""
     objects, manifest = small_index()
-    assert list(verify_parts(objects, manifest)) == []
-    first, second, third = manifest.parts
+    assert list(verify_parts(objects, read_parts(objects, manifest))) == []
+    first, second, third = read_parts(objects, manifest)
     objects.delete(first.path)
     objects.put(second.path, objects.get(second.path) + b"x")
     miscounted = Manifest.from_json(
@@ -132,18 +134,29 @@ def test_verify_tells_missing_from_damaged_and_counts_documents() -> None:
         "m",
     )
     size = second.size_bytes
-    assert list(verify_parts(objects, miscounted)) == [
+    assert list(verify_parts(objects, miscounted.newest)) == [
         PartProblem("missing", first.path, "the part of build spans-0000000001 [0, 1) is gone"),
         PartProblem("damaged", second.path, f"it has {size + 1} bytes, not {size}"),
         PartProblem("damaged", third.path, "it has 2 documents, not 3"),
     ]
 
 
+@pytest.mark.parametrize("said", [1, 3])
+def test_a_part_with_another_number_of_documents_is_refused_on_opening(tmp_path: Path, said: int) -> None:
+    """A whole index that has fewer or more documents than its manifest says is damage."""
+    objects, manifest = small_index()
+    first, *others = manifest.newest
+    wrong = replace(manifest, newest=(replace(first, documents=said), *others))
+    with pytest.raises(DamageError, match=f"has 6 documents, and its manifest says {said + 4}"):
+        Searcher(objects, wrong, tmp_path)
+    assert len(Searcher(objects, manifest, tmp_path).search("*", 10)) == 6
+
+
 def test_a_missing_part_is_named_on_opening(tmp_path: Path) -> None:
     """A manifest whose part is gone does not open."""
     objects, manifest = small_index()
-    objects.delete(manifest.parts[2].path)
-    with pytest.raises(DamageError, match=f"{manifest.parts[2].path} is missing"):
+    objects.delete(read_parts(objects, manifest)[2].path)
+    with pytest.raises(DamageError, match=f"{read_parts(objects, manifest)[2].path} is missing"):
         Searcher(objects, manifest, tmp_path)
 
 
@@ -162,8 +175,10 @@ def test_a_part_is_fetched_once_and_only_parts_stay_in_the_cache(tmp_path: Path)
     hooked = HookedStore(objects, lambda _operation, path: seen.append(path))
     for _ in range(3):
         assert len(Searcher(hooked, manifest, tmp_path).search("common", 10)) == 6
-    assert sorted(seen) == sorted(part.path for part in manifest.parts)
-    assert {path.name for path in tmp_path.iterdir()} == {part.sha256 for part in manifest.parts}
+    assert sorted(seen) == sorted(part.path for part in read_parts(objects, manifest))
+    assert {path.name for path in tmp_path.iterdir()} == {
+        part.sha256 for part in read_parts(objects, manifest)
+    }
 
 
 @pytest.mark.parametrize("harm", ["truncate", "remove", "header", "empty"])
@@ -171,7 +186,7 @@ def test_a_cached_part_that_is_not_whole_is_fetched_again(tmp_path: Path, harm: 
     """What a machine that lost power left in the cache is replaced."""
     objects, manifest = small_index()
     Searcher(objects, manifest, tmp_path)
-    place = tmp_path / manifest.parts[0].sha256
+    place = tmp_path / read_parts(objects, manifest)[0].sha256
     file = next(place.glob("*.pos"))
     if harm == "truncate":
         os.truncate(file, 1)
@@ -202,7 +217,9 @@ def test_searchers_that_open_at_once_share_a_cache(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert found == [6] * 8
-    assert {path.name for path in tmp_path.iterdir()} == {part.sha256 for part in manifest.parts}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        part.sha256 for part in read_parts(objects, manifest)
+    }
 
 
 def test_leftovers_of_killed_processes_are_swept(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.altered import altered
 from tracelake._errors import DamageError, UsageError
+from tracelake.limits import INDEX_NEWEST_PARTS_MAX
 from tracelake.search.model import Manifest, Receipt, manifest_path, part_path
-from tracelake.search.protocol import assemble, choose
+from tracelake.search.protocol import assemble, choose, lists_to_join
 
 OURS = "settings-1"
 
@@ -109,17 +110,18 @@ def test_a_cover_is_found_if_and_only_if_there_is_one(data: st.DataObject) -> No
 
 
 def test_parts_of_the_parent_come_first_and_empty_ranges_have_none() -> None:
-    """Ordinals are dense: the parent's parts, then the new ones in order of range, none for no documents."""
+    """The parent's parts come first, then the new ones in order of range, none for no documents."""
     parent = assemble("spans", "b", 1, [receipt(0, 4), receipt(4, 8)], None)
     child = assemble("spans", "c", 2, [receipt(0, 1), receipt(1, 7, documents=0), receipt(7, 8)], parent)
-    assert child.parts[:2] == parent.parts
-    assert [(part.ordinal, part.build, part.lo, part.hi) for part in child.parts[2:]] == [
-        (2, "c", 0, 1),
-        (3, "c", 7, 8),
+    assert child.newest[:2] == parent.newest
+    assert [(part.lo, part.hi, part.lower, part.upper) for part in child.newest[2:]] == [
+        (0, 1, 1, 2),
+        (7, 8, 1, 2),
     ]
     assert child.parent == manifest_path("spans", "b")
     assert child.documents == 4
-    assert all(part.path == part_path("spans", part.sha256) for part in child.parts)
+    assert all(part.path == part_path("spans", "b", part.sha256) for part in child.newest)
+    assert (child.part_count, child.lists) == (4, ())
 
 
 @pytest.mark.parametrize(("index", "upper"), [("other", 2), ("spans", 1), ("spans", 0)])
@@ -142,12 +144,11 @@ def test_records_read_back_as_they_were_written() -> None:
     ("old", "new"),
     [
         (b'"version":1', b'"version":2'),
-        (b'"ordinal":1', b'"ordinal":2'),
         (b'"documents":1', b'"documents":0'),
         (b'"upper":1', b'"upper":-1'),
         (b'"upper":1', b'"upper":1,"surprise":0'),
         (b'"lo":0', b'"lo":"0"'),
-        (b"parts/0", b"parts/1"),
+        (b"parts/b/0", b"parts/b/1"),
         (b"{", b"["),
     ],
 )
@@ -164,3 +165,31 @@ def test_a_receipt_that_contradicts_itself_is_refused() -> None:
     for old, new in ((b'"documents":1', b'"documents":0'), (b'"hi":8', b'"hi":0')):
         with pytest.raises(DamageError, match="receipt r cannot be read"):
             Receipt.from_json(altered(data, old, new), "r")
+
+
+def test_lists_stay_few_and_parts_are_seldom_written_again() -> None:
+    """Over thousands of parts, a manifest names few, and all lists together hold each part about log2(n) times."""
+    lists: list[int] = []
+    newest = written = longest = 0
+    for parts in [1, 4, 1, 1, 60] * 800:
+        newest += parts
+        joined = lists_to_join(lists, newest)
+        if joined is not None:
+            kept = len(lists) - joined
+            lists, newest = [*lists[:kept], sum(lists[kept:]) + newest], 0
+            written += lists[-1]
+        longest = max(longest, len(lists))
+        assert newest <= INDEX_NEWEST_PARTS_MAX
+        assert all(one > 2 * other for one, other in itertools.pairwise(lists))
+    total = sum(lists) + newest
+    assert total == 800 * 67
+    assert longest <= 16
+    assert written <= total * 16
+
+
+def test_few_parts_need_no_list() -> None:
+    """Up to the limit a manifest names all parts itself, and with one more it has them in a list."""
+    assert lists_to_join([], INDEX_NEWEST_PARTS_MAX) is None
+    assert lists_to_join([], INDEX_NEWEST_PARTS_MAX + 1) == 0
+    assert lists_to_join([100, 18, 9], 9) == 2
+    assert lists_to_join([100, 40], 9) == 0

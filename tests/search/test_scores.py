@@ -37,7 +37,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
             build_part(objects, INDEX, build, bucket, bucket + 1, "a", rows)
         manifest = finalize_build(objects, len(group), build=build, upper=number + 1, parent=manifest)
     assert manifest is not None
-    assert len(manifest.parts) == 11
+    assert manifest.part_count == 11
     return Searcher(objects, manifest, tmp_path_factory.mktemp("many"))
 
 

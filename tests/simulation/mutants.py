@@ -25,11 +25,11 @@ from tracelake.search import fields
 from tracelake.search.finalize import (
     _published,
     _receipts,
-    _write_marker,
-    _write_parts,
     clean_staging,
     finalize,
     read_manifest,
+    write_marker,
+    write_parts,
 )
 from tracelake.search.model import Manifest, manifest_path, part_path
 from tracelake.search.protocol import assemble, choose
@@ -184,9 +184,9 @@ class DeletedBeforeMarker(IndexScenario):
         objects, path = process.objects, manifest_path(INDEX, BUILD)
         if (there := _published(objects, path)) is not None:
             return there
-        chosen = _write_parts(objects, INDEX, BUILD, BUCKETS)
+        chosen = write_parts(objects, INDEX, BUILD, BUCKETS)
         clean_staging(objects, INDEX, BUILD)
-        return _write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
+        return write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
 
 
 class MarkerFirst(IndexScenario):
@@ -198,8 +198,8 @@ class MarkerFirst(IndexScenario):
             return there
         receipts = [one for one in _receipts(objects, INDEX, BUILD) if one.attempt != DAMAGED]
         chosen = choose(BUILD, receipts, BUCKETS, fields.FINGERPRINT)
-        manifest = _write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
-        _write_parts(objects, INDEX, BUILD, BUCKETS)
+        manifest = write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
+        write_parts(objects, INDEX, BUILD, BUCKETS)
         return manifest
 
 
@@ -210,7 +210,7 @@ class BlindMarker(IndexScenario):
         objects, path = process.objects, manifest_path(INDEX, BUILD)
         if (there := _published(objects, path)) is not None:
             return there
-        chosen = _write_parts(objects, INDEX, BUILD, BUCKETS)
+        chosen = write_parts(objects, INDEX, BUILD, BUCKETS)
         manifest = assemble(INDEX, BUILD, 1, chosen, None)
         objects.put(path, manifest.to_json())
         return manifest
@@ -223,8 +223,8 @@ class NoSecondLook(IndexScenario):
         objects, path = process.objects, manifest_path(INDEX, BUILD)
         if (there := _published(objects, path)) is not None:
             return there
-        chosen = _write_parts(objects, INDEX, BUILD, BUCKETS)
-        manifest = _write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
+        chosen = write_parts(objects, INDEX, BUILD, BUCKETS)
+        manifest = write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
         clean_staging(objects, INDEX, BUILD)
         return manifest
 
@@ -236,7 +236,7 @@ class CanonicalDeletedFirst(IndexScenario):
         objects = process.objects
         if _published(objects, manifest_path(INDEX, BUILD)) is None:
             for receipt in _receipts(objects, INDEX, BUILD):
-                objects.delete(f"search/{INDEX}/parts/{receipt.sha256}.pack")
+                objects.delete(f"search/{INDEX}/parts/{BUILD}/{receipt.sha256}.pack")
         return finalize(objects, INDEX, BUILD, 1, BUCKETS, None)[1]
 
 
@@ -252,10 +252,10 @@ class UncheckedParts(IndexScenario):
             for receipt in chosen:
                 assert receipt.path is not None
                 assert receipt.sha256 is not None
-                objects.copy(receipt.path, part_path(INDEX, receipt.sha256))
+                objects.copy(receipt.path, part_path(INDEX, BUILD, receipt.sha256))
         except (DamageError, NotFoundError):
             return read_manifest(objects, path)
-        return _write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
+        return write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
 
 
 NONE = Faults()

@@ -20,7 +20,7 @@ from tracelake.pipeline.loop import Pipeline
 from tracelake.pipeline.reading import Piece, ReadReceipt, ReadTask
 from tracelake.pipeline.shaping import ShapeReceipt, ShapeTask
 from tracelake.search import fields
-from tracelake.search.finalize import read_manifest
+from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Receipt, staged_path
 from tracelake.shards.model import Part
 from tracelake.shards.store import Shard
@@ -134,7 +134,8 @@ class PipelineScenario(Scenario):
                     snapshot = Shard(shard, run.direct_key_value, run.direct_objects).snapshot(as_of)
                     paths = [part.path for part in snapshot.parts]
                 case IndexAt(path):
-                    paths = [part.path for part in read_manifest(run.direct_objects, path).parts]
+                    manifest = read_manifest(run.direct_objects, path)
+                    paths = [part.path for part in read_parts(run.direct_objects, manifest)]
             for path in paths:
                 require(path in run.objects.objects, f"the head names {path}, which is not there")
 

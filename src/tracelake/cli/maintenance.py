@@ -1,4 +1,4 @@
-"""Commands that keep a lake small: compact, gc."""
+"""Commands that keep a lake small: compact, index rebuild, gc."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tracelake.cli.output import console, print_json
 from tracelake.cli.progress import progress_bar
 
 app = typer.Typer()
+index_app = typer.Typer(help="Maintain the full-text index.")
+app.add_typer(index_app, name="index")
 
 
 @app.command(
@@ -44,6 +46,22 @@ def compact(
     console().print(render.compact_reports(reports))
     if any(report.batches for report in reports):
         console().print("The replaced parts go with `tracelake gc`, once no reader holds them.")
+
+
+@index_app.command("rebuild", epilog=examples("tracelake index rebuild", "tracelake index rebuild --json"))
+def index_rebuild(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Build the full-text index anew.
+
+    From table spans, beside readers and writers, published in one commit. Do it where the index is damaged, has too
+    many parts, or was built by another version. Afterwards scores count no row that was replaced."""
+    with opened(lake) as open_lake, progress_bar() as show:
+        report = open_lake.rebuild_index(progress=show)
+    if as_json:
+        print_json(asdict(report))
+        return
+    console().print(
+        f"The index has {report.documents:,} documents in {report.parts:,} parts now, in commit {report.commit[:12]}."
+    )
 
 
 @app.command(

@@ -16,12 +16,13 @@ from tracelake import limits
 from tracelake._errors import DamageError
 from tracelake.journal.model import Seal, Step
 from tracelake.pipeline.executors import Executor
+from tracelake.pipeline.indexes import INDEX, INDEX_ENTRY, base_of, build_name
 from tracelake.pipeline.progress import OnProgress, Progress
 from tracelake.pipeline.reading import Piece
 from tracelake.pipeline.shaping import ShapeReceipt, ShapeTask, run_shape_task
 from tracelake.replicas.account import Tally
-from tracelake.search.finalize import finalize, read_manifest
-from tracelake.search.model import Manifest, manifest_path
+from tracelake.search.finalize import finalize
+from tracelake.search.model import manifest_path
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part, ShardState
 from tracelake.shards.protocol import Verdict, classify
@@ -30,20 +31,13 @@ from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.versions.model import IndexAt, TableAt
 from tracelake.versions.store import Repository
 
-INDEX: Final = "spans"
 SPANS_ENTRY: Final = "tables/spans"
 TRACES_ENTRY: Final = "tables/traces"
-INDEX_ENTRY: Final = "indexes/spans"
 TABLES: Final = 2
 """Tables that each transaction appends one batch to."""
 
 _GROUPS: Final = 4
 """Tasks of a large transaction. Not the number of cores: a replay must cut the index in the same ranges."""
-
-
-def build_name(transaction: int) -> str:
-    """Return the name of the index build of a transaction."""
-    return f"{INDEX}-{transaction:010d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +118,8 @@ class Outputs:
             progress(Progress("publishing", 0, 4, "steps", t))
             self._append_all(t, receipts, spans.state.epoch, traces.state.epoch)
             progress(Progress("publishing", 2, 4, "steps", t))
-        path, _ = finalize(self._objects, INDEX, build_name(t), t + 1, self._buckets, self._parent(t))
+        base = base_of(self.repository, self._objects, t)
+        path, _ = finalize(self._objects, INDEX, build_name(t), t + 1, self._buckets, base)
         progress(Progress("publishing", 3, 4, "steps", t))
         counts = self._counts(step)
         commit = self._commit(step, seal, path, counts)
@@ -220,9 +215,6 @@ class Outputs:
         for part in (*parts, *retractions):
             self._objects.delete(part.path)
 
-    def _parent(self, t: int) -> Manifest | None:
-        return None if t == 0 else read_manifest(self._objects, manifest_path(INDEX, build_name(t - 1)))
-
     def _counts(self, step: Step) -> Counts:
         """Return the counts of a transaction from its batches, so that every replica tells the same."""
         failure: DamageError | None = None
@@ -253,7 +245,7 @@ class Outputs:
             {
                 SPANS_ENTRY: TableAt("spans", t),
                 TRACES_ENTRY: TableAt("traces", t),
-                INDEX_ENTRY: IndexAt(manifest),
+                INDEX_ENTRY: IndexAt(manifest, t + 1),
             },
             message=f"transaction {t}: {counts.new} new spans from {inputs} inputs",
             committer="pipeline",

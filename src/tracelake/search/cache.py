@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.search.model import PartRef
+from tracelake.search.model import BUILD_ANEW, PartRef
 from tracelake.search.pack import Header, read_header, unpack, write_meta
 from tracelake.search.scratch import scratch_directory
 from tracelake.storage.ports import ObjectStore
@@ -64,8 +64,7 @@ class PartCache:
             data = self._objects.get(part.path)
         except NotFoundError as error:
             raise DamageError(
-                f"index part {part.path} is missing; restore it from a copy of the store, "
-                "or build the index again"
+                f"index part {part.path} is missing; restore it from a copy of the store, or {BUILD_ANEW}"
             ) from error
         with scratch_directory(_TEMPORARY, self._directory) as target:
             header = unpack(data, part.sha256, part.path, target)

@@ -8,11 +8,24 @@ from __future__ import annotations
 import contextlib
 import hashlib
 
+from msgspec.structs import replace
+
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
 from tracelake.formats import is_whole
 from tracelake.search import fields
-from tracelake.search.model import Manifest, Receipt, manifest_path, part_path, staging_prefix
-from tracelake.search.protocol import assemble, choose
+from tracelake.search.model import (
+    BUILD_ANEW,
+    ListRef,
+    Manifest,
+    PartList,
+    PartRef,
+    Receipt,
+    list_path,
+    manifest_path,
+    part_path,
+    staging_prefix,
+)
+from tracelake.search.protocol import assemble, choose, lists_to_join
 from tracelake.storage.ports import ObjectStore
 
 
@@ -40,8 +53,9 @@ def finalize(
     if manifest is None:
         try:
             _check_settings(index, parent)
-            chosen = _write_parts(objects, index, build, input_size)
+            chosen = write_parts(objects, index, build, input_size)
             draft = assemble(index, build, upper, chosen, parent)
+            draft = with_lists(objects, draft)
         except (DamageError, UsageError):
             # F11: we saw no marker; another finalizer wrote it and cleaned the staging that we then read.
             # Parts vanish from staging only after the marker is there, so looking once more settles it.
@@ -49,7 +63,7 @@ def finalize(
             if manifest is None:
                 raise
         else:
-            manifest = _write_marker(objects, path, draft)
+            manifest = write_marker(objects, path, draft)
             clean_staging(objects, index, build)
     if manifest.upper != upper:
         raise UsageError(
@@ -63,10 +77,44 @@ def read_manifest(objects: ObjectStore, path: str) -> Manifest:
     try:
         data = objects.get(path)
     except NotFoundError as error:
-        raise DamageError(
-            f"index manifest {path} is missing; restore it, or build the index again"
-        ) from error
+        raise DamageError(f"index manifest {path} is missing; restore it, or {BUILD_ANEW}") from error
     return Manifest.from_json(data, path)
+
+
+def read_parts(objects: ObjectStore, manifest: Manifest) -> tuple[PartRef, ...]:
+    """Return all parts of a manifest, in order. Raises DamageError where a list is missing or altered."""
+    older = [part for ref in manifest.lists for part in read_list(objects, ref)]
+    return (*older, *manifest.newest)
+
+
+def read_list(objects: ObjectStore, ref: ListRef) -> tuple[PartRef, ...]:
+    """Return the parts of one list. Raises DamageError where it is missing, altered, or not what the manifest says."""
+    try:
+        parts = PartList.from_json(objects.get(ref.path), ref.path).parts
+    except NotFoundError as error:
+        raise DamageError(f"index list {ref.path} is missing; restore it, or {BUILD_ANEW}") from error
+    if (len(parts), sum(part.documents for part in parts)) != (ref.parts, ref.documents):
+        raise DamageError(f"index list {ref.path} is not the one that its manifest names; {BUILD_ANEW}")
+    return parts
+
+
+def with_lists(objects: ObjectStore, draft: Manifest) -> Manifest:
+    """Return the manifest with its newest parts in a list, where they are many; the list is written first.
+
+    Who builds the same manifest writes the same list.
+    """
+    joined = lists_to_join([ref.parts for ref in draft.lists], len(draft.newest))
+    if joined is None:
+        return draft
+    kept = len(draft.lists) - joined
+    parts = [part for ref in draft.lists[kept:] for part in read_list(objects, ref)]
+    together = PartList(parts=(*parts, *draft.newest))
+    data = together.to_json()
+    path = list_path(draft.index, draft.build, data)
+    objects.put(path, data)
+    documents = sum(part.documents for part in together.parts)
+    ref = ListRef(path=path, parts=len(together.parts), documents=documents)
+    return replace(draft, lists=(*draft.lists[:kept], ref), newest=())
 
 
 def clean_staging(objects: ObjectStore, index: str, build: str) -> None:
@@ -92,7 +140,7 @@ def _check_settings(index: str, parent: Manifest | None) -> None:
     if parent is not None and parent.fingerprint != fields.FINGERPRINT:
         raise UsageError(
             f"index {index} was built with the settings {parent.fingerprint}, and this version has "
-            f"{fields.FINGERPRINT}; build the index again, or use the version that built it"
+            f"{fields.FINGERPRINT}; {BUILD_ANEW}, or use the version that built it"
         )
 
 
@@ -115,7 +163,7 @@ def _receipts(objects: ObjectStore, index: str, build: str) -> list[Receipt]:
     return receipts
 
 
-def _write_parts(objects: ObjectStore, index: str, build: str, size: int) -> list[Receipt]:
+def write_parts(objects: ObjectStore, index: str, build: str, size: int) -> list[Receipt]:
     """Write the canonical objects of a cover whose parts are all whole, and return its receipts.
 
     A staged part that is gone or altered is left out; another attempt at its range may be whole. Where none is, the
@@ -165,10 +213,10 @@ def _write_part(objects: ObjectStore, index: str, receipt: Receipt) -> None:
             f"staged part {receipt.path} is damaged: its SHA-256 is {actual} over {len(data)} bytes, and {whose} "
             f"says {receipt.sha256} over {receipt.size_bytes}; run that range of the build again, then finalize"
         )
-    objects.put(part_path(index, receipt.sha256), data)
+    objects.put(part_path(index, receipt.build, receipt.sha256), data)
 
 
-def _write_marker(objects: ObjectStore, path: str, draft: Manifest) -> Manifest:
+def write_marker(objects: ObjectStore, path: str, draft: Manifest) -> Manifest:
     """Create the marker, and return what stands there then, ours or that of who was first."""
     if objects.create(path, draft.to_json()):
         return draft

@@ -1,11 +1,13 @@
-"""What the index writes down: receipts of staged parts, and manifests; and where everything lies.
+"""What the index writes down: receipts of staged parts, manifests with their lists; and where everything lies.
 
-A manifest is the whole index as of one transaction. A part is one object of pack.py, under a name made of
-its checksum, so that writing it twice is harmless.
+A manifest stands for the whole index as of one transaction. The newest parts are in the manifest itself, older ones
+in lists that it shares with the manifests before it. A part is one object of pack.py. Parts and lists lie under the
+build that made them, with a name made of their checksum, so that writing one twice is harmless.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, TypeVar
@@ -18,8 +20,16 @@ FORMAT_VERSION: Final = 1
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 """What names of indexes, builds and attempts look like, so that paths can be made of them."""
 
+BUILD_ANEW: Final = "build the index anew with `tracelake index rebuild`"
+"""What to do about an index that cannot be read."""
+
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+def rebuild_name(epoch: int, unique: str) -> str:
+    """Return the name of a build that makes the index anew, begun in an epoch of garbage collection."""
+    return f"rebuild-{epoch:06d}-{unique}"
 
 
 def staging_prefix(index: str, build: str) -> str:
@@ -33,9 +43,14 @@ def staged_path(index: str, build: str, *, lo: int, hi: int, attempt: str, suffi
     return f"{staging_prefix(index, build)}part_{lo}-{hi}_{attempt}.{suffix}"
 
 
-def part_path(index: str, sha256: str) -> str:
-    """Return the canonical path of a part."""
-    return f"search/{index}/parts/{sha256}.pack"
+def part_path(index: str, build: str, sha256: str) -> str:
+    """Return the canonical path of a part that a build made."""
+    return f"search/{index}/parts/{build}/{sha256}.pack"
+
+
+def list_path(index: str, build: str, data: bytes) -> str:
+    """Return the path of a list of parts that a build made, given its bytes."""
+    return f"search/{index}/lists/{build}/{hashlib.sha256(data).hexdigest()}.json"
 
 
 def manifest_path(index: str, build: str) -> str:
@@ -89,9 +104,8 @@ class Receipt(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PartRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One part of an index. `ordinal` is its place, which decides the order of equal scores."""
+    """One part of an index."""
 
-    ordinal: Count
     path: str
     documents: Annotated[int, msgspec.Meta(gt=0)]
     size_bytes: Annotated[int, msgspec.Meta(gt=0)]
@@ -100,35 +114,62 @@ class PartRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The build that made it, and the buckets [lo, hi) that it covers there."""
     lo: Count
     hi: Count
+    lower: Count
+    """The transactions [lower, upper) whose rows it holds: all of one; of several, those that were live at the end."""
+    upper: Count
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be, when written and when read."""
+        if not self.path.endswith(f"/parts/{self.build}/{self.sha256}.pack"):
+            raise ValueError(
+                f"the path {self.path} is not that of the checksum {self.sha256} and build {self.build}"
+            )
+
+
+class PartList(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Some parts, in order."""
+
+    parts: tuple[PartRef, ...]
+
+    @classmethod
+    def from_json(cls, data: bytes, path: str) -> PartList:
+        """Read a list that was found at `path`. Raises DamageError."""
+        return _decode(cls, data, path)
+
+
+class ListRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a manifest says of a list: where it is, and what is in its parts together."""
+
+    path: str
+    parts: Annotated[int, msgspec.Meta(gt=0)]
+    documents: Annotated[int, msgspec.Meta(gt=0)]
 
 
 class Manifest(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole index as of transaction `upper` - 1: exactly the parts that a searcher opens, in order."""
+    """The whole index as of transaction `upper` - 1: exactly the parts that a searcher opens, in order.
+
+    These are the parts of the lists, then the newest. Every list has more than twice the parts of the next, so
+    that there are few (see `protocol.lists_to_join`).
+    """
 
     index: str
     build: str
     upper: Count
     fingerprint: str
     parent: str | None
-    """The path of the manifest whose parts come first here."""
-    parts: tuple[PartRef, ...]
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be, when written and when read."""
-        if [part.ordinal for part in self.parts] != list(range(len(self.parts))):
-            raise ValueError("the ordinals of the parts are not 0, 1, 2, …")
-        if len({part.sha256 for part in self.parts}) != len(self.parts):
-            raise ValueError("a part is named twice")
-        for part in self.parts:
-            if part.path != part_path(self.index, part.sha256):
-                raise ValueError(
-                    f"part {part.ordinal} has the path {part.path}, which is not that of its checksum"
-                )
+    """The path of the manifest that the branch named when this one was made."""
+    lists: tuple[ListRef, ...]
+    newest: tuple[PartRef, ...]
 
     @property
     def documents(self) -> int:
         """The number of documents in all parts."""
-        return sum(part.documents for part in self.parts)
+        return sum(ref.documents for ref in self.lists) + sum(part.documents for part in self.newest)
+
+    @property
+    def part_count(self) -> int:
+        """The number of parts."""
+        return sum(one.parts for one in self.lists) + len(self.newest)
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Manifest:
@@ -138,7 +179,7 @@ class Manifest(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class PartProblem:
-    """One part of a manifest that cannot be searched."""
+    """One part or list of a manifest that cannot be searched."""
 
     kind: Literal["missing", "damaged"]
     path: str

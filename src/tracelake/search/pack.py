@@ -19,6 +19,7 @@ import msgspec
 
 from tracelake._errors import DamageError
 from tracelake.formats import decoder
+from tracelake.search.model import BUILD_ANEW
 
 MAGIC: Final = b"TLPACK01"
 SEGMENT_SUFFIXES: Final = ("fast", "fieldnorm", "idx", "pos", "store", "term")
@@ -106,7 +107,7 @@ def unpack(data: bytes, sha256: str, path: str, directory: Path) -> Header:
     if actual != sha256:
         raise DamageError(
             f"index part {path} is damaged: its SHA-256 is {actual} over {len(data)} bytes, not {sha256}; "
-            "restore it from a copy of the store, or build the index again"
+            f"restore it from a copy of the store, or {BUILD_ANEW}"
         )
     header, body = _split(data, path)
     view = memoryview(data)

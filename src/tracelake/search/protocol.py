@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tracelake._errors import DamageError, UsageError
+from tracelake.limits import INDEX_NEWEST_PARTS_MAX
 from tracelake.search.model import Manifest, PartRef, Receipt, manifest_path, part_path
 
 
@@ -67,7 +68,7 @@ def _what_lacks(receipts: Sequence[Receipt], size: int) -> str:
 def assemble(
     index: str, build: str, upper: int, chosen: Sequence[Receipt], parent: Manifest | None
 ) -> Manifest:
-    """Return the manifest: the parts of the parent first, then the new ones in order of range.
+    """Return the manifest: what the parent has first, then the new parts in order of range.
 
     Raises:
         UsageError: The parent is of another index or a later transaction.
@@ -80,31 +81,51 @@ def assemble(
         )
     fingerprints = {receipt.fingerprint for receipt in chosen}
     assert len(fingerprints) == 1, fingerprints
-    inherited = parent.parts if parent is not None else ()
     return Manifest(
         index=index,
         build=build,
         upper=upper,
         fingerprint=fingerprints.pop(),
         parent=manifest_path(index, parent.build) if parent is not None else None,
-        parts=(*inherited, *_new_parts(index, build, chosen, len(inherited))),
+        lists=parent.lists if parent is not None else (),
+        newest=(
+            *(parent.newest if parent is not None else ()),
+            *parts_of_build(index, chosen, upper - 1, upper),
+        ),
     )
 
 
-def _new_parts(index: str, build: str, chosen: Sequence[Receipt], first_ordinal: int) -> list[PartRef]:
-    parts: list[PartRef] = []
-    for receipt in chosen:
-        if receipt.sha256 is not None:
-            parts.append(
-                PartRef(
-                    ordinal=first_ordinal + len(parts),
-                    path=part_path(index, receipt.sha256),
-                    documents=receipt.documents,
-                    size_bytes=receipt.size_bytes,
-                    sha256=receipt.sha256,
-                    build=build,
-                    lo=receipt.lo,
-                    hi=receipt.hi,
-                )
-            )
-    return parts
+def parts_of_build(index: str, chosen: Sequence[Receipt], lower: int, upper: int) -> list[PartRef]:
+    """Return the parts of a build of the transactions [lower, upper); ranges without documents have none."""
+    return [
+        PartRef(
+            path=part_path(index, receipt.build, receipt.sha256),
+            documents=receipt.documents,
+            size_bytes=receipt.size_bytes,
+            sha256=receipt.sha256,
+            build=receipt.build,
+            lo=receipt.lo,
+            hi=receipt.hi,
+            lower=lower,
+            upper=upper,
+        )
+        for receipt in chosen
+        if receipt.sha256 is not None
+    ]
+
+
+def lists_to_join(sizes: Sequence[int], newest: int) -> int | None:
+    """Return how many of the last lists are made one with the newest parts, None where those stay as they are.
+
+    A list is joined with what follows unless it is more than twice as large. So n parts make at most log2(n) lists,
+    and each part is written again at most log2(n) times.
+    """
+    if newest <= INDEX_NEWEST_PARTS_MAX:
+        return None
+    joined, size = 0, newest
+    for before in reversed(sizes):
+        if before > 2 * size:
+            break
+        joined += 1
+        size += before
+    return joined

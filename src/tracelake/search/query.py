@@ -11,7 +11,9 @@ import tantivy
 from tracelake._errors import DamageError, UsageError
 from tracelake.search import fields
 from tracelake.search.cache import PartCache
-from tracelake.search.model import Manifest
+from tracelake.search.ceiling import check_ceiling, is_exhausted, too_many
+from tracelake.search.finalize import read_parts
+from tracelake.search.model import BUILD_ANEW, Manifest
 from tracelake.search.syntax import of_service, parse, refusal
 from tracelake.storage.ports import ObjectStore
 
@@ -48,25 +50,29 @@ class Searcher:
 
         Raises:
             DamageError: A part is missing or altered; names it (F14).
+            LimitError: There are more parts than this machine can map; nothing is wrong with them.
             UsageError: The index was built with other settings than this version has.
         """
         self._searcher: tantivy.Searcher | None = None
         # Without parts there is still an index, in memory, so that queries are checked all the same.
         self._index = tantivy.Index(fields.schema())
-        if not manifest.parts:
+        if not manifest.part_count:
             fields.register_tokenizers(self._index)
             return
         if manifest.fingerprint != fields.FINGERPRINT:
             raise UsageError(
                 f"index {manifest.index} build {manifest.build} has the settings {manifest.fingerprint}, "
                 f"and this version has {fields.FINGERPRINT}; use the version that built it, "
-                "or build the index again"
+                f"or {BUILD_ANEW}"
             )
-        with PartCache(objects, Path(cache_dir)).assembled(manifest.parts) as directory:
+        check_ceiling(manifest.part_count)
+        with PartCache(objects, Path(cache_dir)).assembled(read_parts(objects, manifest)) as directory:
             try:
                 self._index = open_index(directory)
                 self._searcher = self._index.searcher()
             except ValueError as error:
+                if is_exhausted(error):
+                    raise too_many(manifest.part_count) from error
                 raise DamageError(
                     f"index {manifest.index} build {manifest.build} does not open: {error}; "
                     "run `tracelake verify`"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tracelake._errors import DamageError, NotFoundError
+from tracelake.search.finalize import read_list
 from tracelake.search.model import Manifest, PartProblem, PartRef
 from tracelake.search.pack import unpack, write_meta
 from tracelake.search.query import open_index
@@ -12,13 +13,30 @@ from tracelake.search.scratch import scratch_directory
 from tracelake.storage.ports import ObjectStore
 
 
-def verify_parts(objects: ObjectStore, manifest: Manifest) -> Iterator[PartProblem]:
-    """Yield what is wrong with the parts: each is read, compared with its checksum, and opened.
+def verify_lists(
+    objects: ObjectStore, manifest: Manifest, whole: dict[str, tuple[PartRef, ...]]
+) -> Iterator[PartProblem]:
+    """Yield what is wrong with the lists of a manifest, those left out that are in `whole`; put the others there.
 
     Raises:
         StorageError: The store failed, so nothing can be said.
     """
-    for part in manifest.parts:
+    for ref in manifest.lists:
+        if ref.path not in whole:
+            try:
+                whole[ref.path] = read_list(objects, ref)
+            except DamageError as error:
+                gone = objects.head(ref.path) is None
+                yield PartProblem("missing" if gone else "damaged", ref.path, str(error))
+
+
+def verify_parts(objects: ObjectStore, parts: Iterable[PartRef]) -> Iterator[PartProblem]:
+    """Yield what is wrong with parts: each is read, compared with its checksum, and opened.
+
+    Raises:
+        StorageError: The store failed, so nothing can be said.
+    """
+    for part in parts:
         try:
             data = objects.get(part.path)
         except NotFoundError:

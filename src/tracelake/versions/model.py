@@ -31,9 +31,10 @@ class TableAt(msgspec.Struct, frozen=True, tag="table", forbid_unknown_fields=Tr
 
 
 class IndexAt(msgspec.Struct, frozen=True, tag="index", forbid_unknown_fields=True):
-    """A full-text index at a transaction: the object that lists its parts."""
+    """A full-text index at a transaction: the object that lists its parts, and the transaction after its last."""
 
     manifest: str
+    upper: int = 0
 
 
 class FileAt(msgspec.Struct, frozen=True, eq=False, tag="file", forbid_unknown_fields=True):

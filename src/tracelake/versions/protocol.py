@@ -30,6 +30,7 @@ from tracelake.versions.model import (
     Changes,
     Epoch,
     FileAt,
+    IndexAt,
     Reference,
     Request,
     Sealed,
@@ -209,7 +210,9 @@ def transaction_of(request: Request) -> int | None:
 
 
 def is_older(before: Base, after: Base) -> bool:
-    """Tell whether `after` is the table that `before` is, at an older time."""
+    """Tell whether `after` is the table that `before` is, at an older time, or an index of fewer transactions."""
+    if isinstance(before, IndexAt) and isinstance(after, IndexAt):
+        return before.upper > after.upper
     return (
         isinstance(before, TableAt)
         and isinstance(after, TableAt)

@@ -1,0 +1,56 @@
+"""Which manifest a transaction builds its index on: whatever the branch names, a replacement too."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from tracelake.search.finalize import read_manifest, read_parts
+from tracelake.search.model import Manifest, manifest_path
+from tracelake.storage import ObjectStore
+from tracelake.versions.model import IndexAt
+from tracelake.versions.store import Repository
+
+INDEX: Final = "spans"
+INDEX_ENTRY: Final = "indexes/spans"
+
+
+def build_name(transaction: int) -> str:
+    """Return the name of the index build of a transaction."""
+    return f"{INDEX}-{transaction:010d}"
+
+
+def index_at(repository: Repository, commit_id: str | None) -> str | None:
+    """Return the path of the manifest that a commit names, None where it names none."""
+    named = repository.find(commit_id, [INDEX_ENTRY]).get(INDEX_ENTRY) if commit_id else None
+    return named.manifest if isinstance(named, IndexAt) else None
+
+
+def base_of(repository: Repository, objects: ObjectStore, transaction: int) -> Manifest | None:
+    """Return the index of all transactions before this one, which must be committed, None before the first.
+
+    A rebuilt index may be committed while transaction T looks for its base, and T is committed on top of it. Then T
+    has put the old index back. So the next transaction compares what the commit of T found there with what T was
+    built on; where they differ, it builds on what T found, with the parts of T.
+    """
+    head = repository.head()
+    if transaction == 0 or head is None:
+        return None
+    named = index_at(repository, head)
+    manifest = None if named is None else read_manifest(objects, named)
+    own = manifest_path(INDEX, build_name(transaction - 1))
+    if manifest is None or manifest.upper != transaction:  # somebody has reverted it
+        return read_manifest(objects, own)
+    if named != own:
+        return manifest
+    parents = repository.commit(repository.commit_of(transaction - 1, head)).parents
+    found = index_at(repository, parents[0] if parents else None)
+    if found in (None, manifest.parent):
+        return manifest
+    assert found is not None
+    there = read_manifest(objects, found)
+    if there.upper != transaction - 1:
+        return manifest
+    added = [part for part in read_parts(objects, manifest) if part.build == build_name(transaction - 1)]
+    return replace(manifest, lists=there.lists, newest=(*there.newest, *added), fingerprint=there.fingerprint)

@@ -1,0 +1,101 @@
+"""Checks every manifest of the index that a commit names, the lists and parts they share, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tracelake._errors import ExpiredError, TracelakeError
+from tracelake.records import Finding
+from tracelake.search.finalize import read_manifest
+from tracelake.search.model import Manifest, PartRef
+from tracelake.search.verify import verify_lists, verify_parts
+from tracelake.storage import ObjectStore
+
+RowsOf = Callable[[int, range | None], int | None]
+"""Returns how many rows came with a transaction, in these buckets or in all; None where that is unknown."""
+LiveAt = Callable[[int, range | None], int | None]
+"""Returns how many rows were live as of a transaction, in these buckets or in all; None where that is unknown."""
+
+
+@dataclass
+class IndexCheck:
+    """All manifests of one lake, the newest commit's first."""
+
+    objects: ObjectStore
+    came: RowsOf
+    live: LiveAt
+    newest: Manifest | None = None
+    bytes_read: int = 0
+    _manifests: set[str] = field(default_factory=set)
+    _lists: dict[str, tuple[PartRef, ...]] = field(default_factory=dict)
+    _parts: dict[str, PartRef] = field(default_factory=dict)
+    _newest_path: str = ""
+
+    def manifest(self, path: str) -> Iterator[Finding]:
+        """Read the manifest that a commit names, and its lists, what was read before left out."""
+        if path in self._manifests:
+            return
+        self._manifests.add(path)
+        try:
+            manifest = read_manifest(self.objects, path)
+        except TracelakeError as error:
+            gone = self.objects.head(path) is None
+            yield Finding("missing" if gone else "damaged", "manifest", path, str(error))
+            return
+        for problem in verify_lists(self.objects, manifest, self._lists):
+            yield Finding(problem.kind, "index list", problem.path, problem.detail)
+        for part in self._named(manifest):
+            self._parts[part.path] = part
+        if self.newest is None:
+            self.newest, self._newest_path = manifest, path
+
+    def _named(self, manifest: Manifest) -> list[PartRef]:
+        older = [part for ref in manifest.lists for part in self._lists.get(ref.path, ())]
+        return [*older, *manifest.newest]
+
+    def parts(self) -> Iterator[Finding]:
+        """Read every part that a manifest names, and compare it with the rows that it is of."""
+        for problem in verify_parts(self.objects, self._parts.values()):
+            yield Finding(problem.kind, "index part", problem.path, problem.detail)
+        expected: Mapping[str, int | None] = {path: self._rows(part) for path, part in self._parts.items()}
+        for path, part in self._parts.items():
+            self.bytes_read += part.size_bytes
+            rows = expected[path]
+            if rows not in (None, part.documents):
+                which = f"of transaction {part.lower}" if part.upper == part.lower + 1 else "that were live"
+                yield Finding(
+                    "mismatch",
+                    "index part",
+                    path,
+                    f"it has {part.documents} documents for {rows} rows {which}",
+                )
+        if self.newest is not None:
+            yield from self._whole(self.newest)
+
+    def _rows(self, part: PartRef) -> int | None:
+        """Return how many documents a part should have, None where that is unknown."""
+        buckets = range(part.lo, part.hi)
+        return (
+            self.came(part.lower, buckets)
+            if part.upper == part.lower + 1
+            else self._live(part.upper - 1, buckets)
+        )
+
+    def _live(self, as_of: int, buckets: range | None) -> int | None:
+        with suppress(ExpiredError):  # forgotten, as somebody wished
+            return self.live(as_of, buckets)
+        return None
+
+    def _whole(self, manifest: Manifest) -> Iterator[Finding]:
+        """Check that no rows are left out: every transaction and bucket is in some part."""
+        named = self._named(manifest)
+        begin = max((part.upper for part in named if part.upper > part.lower + 1), default=0)
+        rows = [self.came(t, None) for t in range(begin, manifest.upper)]
+        if begin:
+            rows.append(self._live(begin - 1, None))
+        known = [count for count in rows if count is not None]
+        if len(known) == len(rows) and manifest.documents != sum(known):
+            detail = f"{manifest.documents} documents for {sum(known)} rows"
+            yield Finding("mismatch", "manifest", self._newest_path, detail)
