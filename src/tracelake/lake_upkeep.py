@@ -86,6 +86,7 @@ class LakeUpkeep(ABC):
         Raises:
             UsageError: the lake is still empty.
             LimitError: transactions were faster than the commit, again and again.
+            ExpiredError: garbage was collected twice meanwhile; run it again.
         """
         chosen = self._maintenance_executor(executor)
         report = rebuild(self._key_value, self.objects, self.config.buckets, chosen, progress or silent)

@@ -17,6 +17,7 @@ from tracelake._errors import DamageError, NotFoundError, TracelakeError
 from tracelake.datasets.verify import verify_files
 from tracelake.journal.model import Step
 from tracelake.journal.store import Journal
+from tracelake.pipeline.index_check import IndexCheck
 from tracelake.pipeline.indexes import INDEX_ENTRY
 from tracelake.pipeline.progress import OnProgress, Progress
 from tracelake.pipeline.publish import SPANS_ENTRY, TRACES_ENTRY
@@ -29,7 +30,6 @@ from tracelake.shards.model import Batch, BatchRef, Part
 from tracelake.shards.rows import quoted, rows_by_time
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.verify_index import IndexCheck
 from tracelake.versions.model import TRANSACTION, Commit, IndexAt, Reference, TableAt
 from tracelake.versions.objects import COMMITS
 from tracelake.versions.store import Repository

@@ -100,13 +100,15 @@ def rebuild(
     Raises:
         UsageError: the lake is still empty.
         LimitError: others were faster, again and again.
+        ExpiredError: garbage was collected twice meanwhile; run it again.
     """
     repository = Repository(key_value, objects)
     head = repository.head()
     named = repository.find(head, [_TABLE]).get(_TABLE) if head else None
     if not isinstance(named, TableAt):
         raise UsageError("the lake is still empty: there is nothing to index. Ingest something first.")
-    build = rebuild_name(repository.epoch(), uuid.uuid4().hex[:12])
+    epoch = repository.epoch()  # before anything is written
+    build = rebuild_name(epoch, uuid.uuid4().hex[:12])
     shard = Shard(named.shard, key_value, objects)
     with Lease(shard, key_value) as lease:  # the rows stay until they are read
         snapshot = shard.snapshot(named.as_of, lease.state)
@@ -121,15 +123,20 @@ def rebuild(
         )
     chosen = write_parts(objects, INDEX, build, buckets)
     parts = parts_of_build(INDEX, chosen, 0, named.as_of + 1)
-    report = _publish(repository, objects, build, parts, named.as_of + 1)
+    report = _publish(repository, objects, (build, epoch), parts, named.as_of + 1)
     clean_staging(objects, INDEX, build)
     return report
 
 
 def _publish(
-    repository: Repository, objects: ObjectStore, build: str, parts: Sequence[PartRef], upper: int
+    repository: Repository,
+    objects: ObjectStore,
+    begun: tuple[str, int],
+    parts: Sequence[PartRef],
+    upper: int,
 ) -> IndexReport:
     """Commit the parts as the index, with those of later transactions; again where one is faster."""
+    build, epoch = begun
     for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
         replaced, later, now = _later(repository, objects, upper)
         manifest = Manifest(
@@ -145,7 +152,7 @@ def _publish(
         manifest = write_marker(objects, path, with_lists(objects, manifest))
         # A commit never takes an index back to fewer transactions: where one is faster, this changes nothing.
         commit_id = repository.commit_entries(
-            {INDEX_ENTRY: IndexAt(path, now)},
+            {INDEX_ENTRY: IndexAt(path, now, epoch)},
             message=f"index rebuilt: {manifest.documents} documents in {manifest.part_count} parts",
             committer="index rebuild",
         )

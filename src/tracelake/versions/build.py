@@ -27,6 +27,7 @@ from tracelake.versions.model import (
     CherryPick,
     Commit,
     FileAt,
+    IndexAt,
     Merge,
     Metarange,
     Reference,
@@ -154,6 +155,9 @@ class _Building:
         Where a file is gone, its entry was never acknowledged: what it stands on counts, else the request is refused.
         """
         epoch = self._branch.epoch
+        for _, named in changes:
+            if isinstance(named, IndexAt) and not is_fresh(named, epoch):
+                raise _RefusedError(Refusal.EXPIRED, (f"{named.manifest} may have been collected.",))
         waiting = {path: (named, *staged.get(path, ())[1:]) for path, named in changes}
         fresh: dict[str, Reference | None] = {}
         while waiting:

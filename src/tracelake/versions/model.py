@@ -35,6 +35,9 @@ class IndexAt(msgspec.Struct, frozen=True, tag="index", forbid_unknown_fields=Tr
 
     manifest: str
     upper: int = 0
+    epoch: int = EPOCH_UNSET
+    """The epoch in which what the manifest names was begun, where it is collected unless a commit names it: of an
+    index that was built anew. What a transaction adds is kept anyhow."""
 
 
 class FileAt(msgspec.Struct, frozen=True, eq=False, tag="file", forbid_unknown_fields=True):

@@ -179,7 +179,9 @@ def is_collectable(epoch: int, newest: int) -> bool:
 
 
 def is_fresh(named: Reference | None, epoch: int) -> bool:
-    """Tell whether an entry may be published at an epoch as it is: all may but files that were written earlier."""
+    """Tell whether an entry may be published at an epoch as it is: not what was written earlier and may be gone."""
+    if isinstance(named, IndexAt):
+        return named.epoch == EPOCH_UNSET or may_publish(named.epoch, epoch)
     return not isinstance(named, FileAt) or may_publish(named.epoch, epoch)
 
 

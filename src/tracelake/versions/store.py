@@ -320,10 +320,6 @@ class Repository(Commits):
         head = at.record.head
         return decide(transaction, self.transaction_of(head) if head else None)
 
-    def epoch(self) -> int:
-        """Return the newest epoch of garbage collection (see `collect`)."""
-        return self._records.epoch().number
-
     def refuse_protected(self, branch: str) -> None:
         """Raise UsageError where a branch takes no commits of people, RefNotFoundError where there is none."""
         if read_branch(self._records, branch).record.protected:
