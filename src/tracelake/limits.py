@@ -7,8 +7,14 @@ MIB: Final = 1024 * 1024
 # OTLP input
 OTLP_LINE_MAX_BYTES: Final = 64 * MIB
 """One line of a JSON-lines file, or one framed protobuf message, decompressed."""
-OTLP_REQUEST_MAX_BYTES: Final = 64 * MIB
+OTLP_PAYLOAD_MESSAGES_MAX: Final = 8_000_000
+"""Spans, events, links, attributes, resources and scopes of such a line or message, together."""
+OTLP_REQUEST_MAX_BYTES: Final = 32 * MIB
 """One HTTP request body, decompressed."""
+OTLP_REQUEST_SPANS_MAX: Final = 100_000
+"""Spans of one request, and of protobuf its resources and scopes with them."""
+OTLP_REQUEST_MESSAGES_MAX: Final = 1_000_000
+"""Spans, events, links, attributes, resources and scopes of one request, together."""
 OTLP_TEXT_MAX_BYTES: Final = 16 * MIB
 """One string, bytes or nested value of an attribute; a span with a longer one is refused by name."""
 OTLP_NESTING_MAX: Final = 32
@@ -144,7 +150,13 @@ EXPORT_BATCH_EXAMPLES: Final = 1_000
 INBOX_QUEUE_MAX_REQUESTS: Final = 1_000
 """Requests that wait for the next inbox segment; beyond that the answer is 503."""
 INBOX_QUEUE_MAX_BYTES: Final = 256 * MIB
-"""Their bytes; one request alone is always taken. Also what request bodies may hold before the queue."""
+"""Their bytes; one request alone is always taken."""
+REQUESTS_MEMORY_MAX_BYTES: Final = 2048 * MIB
+"""What all requests together may take as sent, decompressed and decoded; 503 beyond it, 413 where one alone does."""
+COMPRESSED_MEMBERS_MAX: Final = 1_000
+"""Members of one gzip body."""
+DECODE_THREADS_MAX: Final = 4
+"""Requests that are decompressed or decoded at one time."""
 INBOX_SEGMENT_MAX_BYTES: Final = 32 * MIB
 """Payload bytes after which a segment takes no further request."""
 INBOX_SEGMENTS_MAX: Final = 10_000
@@ -152,7 +164,7 @@ INBOX_SEGMENTS_MAX: Final = 10_000
 INBOX_ACK_TIMEOUT_S: Final = 20.0
 """How long a request waits to be durable; then the answer is 503."""
 INGEST_THREADS_MAX: Final = 64
-"""Requests that are decoded, or wait for the inbox, at one time."""
+"""Requests that wait for the inbox at one time."""
 TRACE_PAGE_SPANS_MAX: Final = 2_000
 """Spans on one page of a trace in the web UI."""
 PAGE_ROWS_MAX: Final = 1_000

@@ -1,15 +1,21 @@
-"""What request bodies may hold together."""
+"""What requests may hold together, and what their bodies become."""
 
 from __future__ import annotations
 
+import gzip
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from tracelake.server.body import Budget
+from tracelake import limits
+from tracelake._errors import DecodeError, LimitError
+from tracelake.server.body import Budget, decompress
 from tracelake.tracking.inbox import BackPressureError
 
 
 def test_budget_is_shared_and_given_back() -> None:
-    """A request alone may hold anything; a second one beyond the budget is refused until the first has ended."""
+    """A request beyond the budget is refused until another has ended; one that is too large alone, for good."""
     budget = Budget(max_bytes=10)
     with budget.share() as first:
         first.take(8)
@@ -18,4 +24,48 @@ def test_budget_is_shared_and_given_back() -> None:
             with pytest.raises(BackPressureError, match="in flight"):
                 second.take(1)
     with budget.share() as alone:
-        alone.take(1_000)
+        with alone.for_now() as room:
+            room.take(10)
+        alone.take(10)
+        with pytest.raises(LimitError, match="smaller batches"):
+            alone.take(1)
+
+
+def test_threads_share_a_budget() -> None:
+    """Nothing is left over when many threads have taken and given back."""
+    budget = Budget(max_bytes=64)
+
+    def use(_: int) -> None:
+        with budget.share() as share:
+            share.take(4)
+            share.take(4)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(use, range(2_000)))
+    with budget.share() as share:
+        share.take(64)
+
+
+@pytest.mark.parametrize("size", [0, 1, 262_143, 262_144, 262_145, 1_000_000])
+def test_decompression_of_all_sizes(size: int) -> None:
+    """A body comes back whole, of one member or two, whatever its size is to that of the pieces."""
+    body = bytes(number * number % 251 for number in range(size))
+    with Budget(10_000_000).share() as share:
+        assert decompress(gzip.compress(body, 1), "gzip", size, share) == body
+        assert decompress(zlib.compress(body, 0), "deflate", size, share) == body
+        halves = gzip.compress(body[: size // 2]) + gzip.compress(body[size // 2 :])
+        assert decompress(halves, "gzip", size, share) == body
+        assert share.size_bytes == 3 * size
+
+
+def test_decompression_holds_what_it_makes() -> None:
+    """A bomb ends where the budget does, and so do very many empty members, and a body that is cut off anywhere."""
+    with Budget(1_000_000).share() as share, pytest.raises(LimitError, match="1000000"):
+        decompress(gzip.compress(bytes(50_000_000), 1), "gzip", 60_000_000, share)
+    with Budget(1_000_000).share() as share:
+        with pytest.raises(DecodeError, match="members"):
+            decompress(gzip.compress(b"") * (limits.COMPRESSED_MEMBERS_MAX + 1), "gzip", 1_000, share)
+        whole = gzip.compress(b"a span, say")
+        for end in range(len(whole)):
+            with pytest.raises(DecodeError, match="ends in the middle"):
+                decompress(whole[:end], "gzip", 1_000, share)

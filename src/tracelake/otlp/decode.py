@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from tracelake.limits import PROBLEMS_MAX
+from tracelake._errors import DecodeError
+from tracelake.limits import OTLP_PAYLOAD_MESSAGES_MAX, PROBLEMS_MAX
 from tracelake.otlp import dialects, messages
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.dialects import Dialect
 from tracelake.otlp.lenient import ResourceGroup, ScopeGroup, split_json, split_protobuf
 from tracelake.otlp.messages import Message
+from tracelake.otlp.size import Size, parsed_size
 from tracelake.otlp.values import RefusedError
 
 
@@ -35,7 +37,14 @@ _JSON_GROWTH: Final = 1
 _PROTOBUF_GROWTH: Final = 2
 
 
-def decode_json(payload: bytes, columns: SpanColumns) -> Decoded:
+OnParsed: TypeAlias = Callable[[Size], None]
+"""Told what a payload holds, once it is parsed and before anything is made of it; what it raises ends that."""
+
+
+def _refuse_none(_size: Size) -> None: ...
+
+
+def decode_json(payload: bytes, columns: SpanColumns, on_parsed: OnParsed = _refuse_none) -> Decoded:
     """Add the spans of an OTLP/JSON TracesData or ExportTraceServiceRequest to the columns.
 
     Raises DecodeError where the payload as a whole cannot be decoded; then nothing was added.
@@ -45,10 +54,10 @@ def decode_json(payload: bytes, columns: SpanColumns) -> Decoded:
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         groups = _as_groups(_JSON_DECODER.decode(payload).resource_spans)
     # The careful pass finds out what is wrong, also with a payload that seems to hold nothing.
-    return _add(groups or split_json(payload), columns, dialects.JSON)
+    return _add(groups or split_json(payload), columns, dialects.JSON, on_parsed)
 
 
-def decode_protobuf(payload: bytes, columns: SpanColumns) -> Decoded:
+def decode_protobuf(payload: bytes, columns: SpanColumns, on_parsed: OnParsed = _refuse_none) -> Decoded:
     """Add the spans of a protobuf TracesData or ExportTraceServiceRequest to the columns.
 
     Raises DecodeError where the payload as a whole cannot be decoded; then nothing was added.
@@ -57,8 +66,8 @@ def decode_protobuf(payload: bytes, columns: SpanColumns) -> Decoded:
     try:
         groups = TracesData.FromString(payload).resource_spans
     except ProtobufDecodeError:
-        return _add(split_protobuf(payload), columns, dialects.PROTOBUF)
-    return _add(_as_groups(groups), columns, dialects.PROTOBUF)
+        return _add(split_protobuf(payload), columns, dialects.PROTOBUF, on_parsed)
+    return _add(_as_groups(groups), columns, dialects.PROTOBUF, on_parsed)
 
 
 def _as_groups(resources: Iterable[Message]) -> list[ResourceGroup]:
@@ -68,7 +77,15 @@ def _as_groups(resources: Iterable[Message]) -> list[ResourceGroup]:
     ]
 
 
-def _add(groups: Sequence[ResourceGroup], columns: SpanColumns, dialect: Dialect) -> Decoded:
+def _add(
+    groups: Sequence[ResourceGroup], columns: SpanColumns, dialect: Dialect, on_parsed: OnParsed
+) -> Decoded:
+    size = parsed_size(groups)
+    if size.messages > OTLP_PAYLOAD_MESSAGES_MAX:
+        raise DecodeError(
+            f"{size.messages} spans, events, links and attributes; one payload may have {OTLP_PAYLOAD_MESSAGES_MAX}"
+        )
+    on_parsed(size)
     adder = _Adder(columns, dialect)
     for r, group in enumerate(groups):
         adder.add_resource(group, f"resourceSpans[{r}]")

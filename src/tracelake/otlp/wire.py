@@ -5,7 +5,7 @@ Source: Protocol Buffers, Encoding. Groups (wire types 3 and 4) are not in OTLP 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 
 class WireError(ValueError):
@@ -25,6 +25,15 @@ def split_field(data: memoryview, number: int, base: int) -> tuple[bytes, list[t
         else:
             rest += data[start:end]
     return bytes(rest), found
+
+
+def sub_messages(data: memoryview, path: Sequence[int]) -> Iterator[memoryview]:
+    """Yield the sub-messages that a path of field numbers leads to, and those on the way. Raises WireError."""
+    for field, _, value, end in _fields(data, 0):
+        if field == path[0]:
+            yield data[value:end]
+            if path[1:]:
+                yield from sub_messages(data[value:end], path[1:])
 
 
 def _fields(data: memoryview, base: int) -> Iterator[tuple[int, int, int, int]]:

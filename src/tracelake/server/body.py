@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
+from typing import Final
 
 from starlette.requests import Request
 
@@ -14,15 +16,18 @@ from tracelake.tracking.inbox import BackPressureError
 
 WINDOW_BITS = {"gzip": 31, "deflate": 15}
 """Content-Encoding → what zlib calls its format."""
+_PIECE_BYTES: Final = 256 * 1024
+"""What is decompressed before more of the budget is asked for."""
 
 
 class Budget:
-    """Bytes that request bodies may hold at one time. Used from the event loop only, so it needs no lock."""
+    """Bytes that requests may hold together: as sent, decompressed, and while they are decoded. Threads share it."""
 
-    def __init__(self, max_bytes: int = limits.INBOX_QUEUE_MAX_BYTES) -> None:
+    def __init__(self, max_bytes: int) -> None:
         """Begin with nothing held."""
         self._max_bytes = max_bytes
         self._held_bytes = 0
+        self._lock = Lock()
 
     @contextmanager
     def share(self) -> Iterator[Share]:
@@ -31,13 +36,26 @@ class Budget:
         try:
             yield share
         finally:
-            self._held_bytes -= share.size_bytes
+            self.give_back(share.size_bytes)
 
-    def take(self, size_bytes: int) -> None:
-        """Raise BackPressureError where the bytes are too many; a request that is alone always has room."""
-        if self._held_bytes and self._held_bytes + size_bytes > self._max_bytes:
-            raise BackPressureError("too many request bytes are in flight; send the request again later")
-        self._held_bytes += size_bytes
+    def take(self, size_bytes: int, held_bytes: int) -> None:
+        """Hold so many bytes more for a request that holds `held_bytes`.
+
+        Raises LimitError for a request that has no room alone, BackPressureError where others leave it none now.
+        """
+        if held_bytes + size_bytes > self._max_bytes:
+            raise LimitError(
+                f"the request takes more than {self._max_bytes} bytes while it is decoded; send smaller batches"
+            )
+        with self._lock:
+            if self._held_bytes + size_bytes > self._max_bytes:
+                raise BackPressureError("too many request bytes are in flight; send the request again later")
+            self._held_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Hold so many bytes less."""
+        with self._lock:
+            self._held_bytes -= size_bytes
 
 
 class Share:
@@ -48,10 +66,24 @@ class Share:
         self._budget = budget
         self.size_bytes = 0
 
+    @contextmanager
+    def for_now(self) -> Iterator[Share]:
+        """Give back at the end of the block what was taken in it."""
+        before_bytes = self.size_bytes
+        try:
+            yield self
+        finally:
+            self.give_back(self.size_bytes - before_bytes)
+
     def take(self, size_bytes: int) -> None:
-        """Hold so many bytes more. Raises BackPressureError."""
-        self._budget.take(size_bytes)
+        """Hold so many bytes more. Raises LimitError, BackPressureError."""
+        self._budget.take(size_bytes, self.size_bytes)
         self.size_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Hold so many bytes less."""
+        self._budget.give_back(size_bytes)
+        self.size_bytes -= size_bytes
 
 
 async def read_body(request: Request, share: Share, max_bytes: int) -> bytes:
@@ -68,26 +100,33 @@ async def read_body(request: Request, share: Share, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-def decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
+def decompress(body: bytes, encoding: str, max_bytes: int, share: Share) -> bytes:
     """Undo the Content-Encoding `gzip` or `deflate`; a gzip body may have several members.
 
-    Raises DecodeError where the body is damaged or cut off, LimitError beyond `max_bytes`.
+    Raises DecodeError where the body is damaged or cut off, LimitError beyond `max_bytes`, BackPressureError.
     """
     out = bytearray()
-    rest = body
-    while True:
+    position = 0
+    for _ in range(limits.COMPRESSED_MEMBERS_MAX):
         stream = zlib.decompressobj(WINDOW_BITS[encoding])
-        try:
-            out += stream.decompress(rest, max_bytes - len(out) + 1)
-        except zlib.error as error:
-            raise DecodeError(f"the body is not {encoding}: {error}; see Content-Encoding") from None
-        if len(out) > max_bytes:
-            raise _too_large(max_bytes)
-        if not stream.eof:
-            raise DecodeError(f"the {encoding} body ends in the middle, after {len(body)} bytes")
-        rest = stream.unused_data
-        if not rest:
+        while not stream.eof:
+            # Small pieces of either side: what is left of one is copied each time.
+            given = stream.unconsumed_tail or body[position : position + _PIECE_BYTES]
+            position += 0 if stream.unconsumed_tail else len(given)
+            try:
+                piece = stream.decompress(given, min(_PIECE_BYTES, max_bytes - len(out) + 1))
+            except zlib.error as error:
+                raise DecodeError(f"the body is not {encoding}: {error}; see Content-Encoding") from None
+            if not given and not piece and not stream.eof:
+                raise DecodeError(f"the {encoding} body ends in the middle, after {len(body)} bytes")
+            share.take(len(piece))
+            out += piece
+            if len(out) > max_bytes:
+                raise _too_large(max_bytes)
+        position -= len(stream.unused_data)
+        if position == len(body):
             return bytes(out)
+    raise DecodeError(f"the body has more than {limits.COMPRESSED_MEMBERS_MAX} {encoding} members")
 
 
 def _too_large(max_bytes: int) -> LimitError:

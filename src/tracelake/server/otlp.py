@@ -8,9 +8,12 @@ can be taken is a success that counts the others.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple
 
-import anyio.to_thread
+import anyio
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -23,11 +26,15 @@ from starlette.requests import ClientDisconnect
 from tracelake import limits
 from tracelake._errors import InputError, LimitError, StorageError, TracelakeError
 from tracelake.otlp.columns import SpanColumns
-from tracelake.otlp.decode import decode_json, decode_protobuf
-from tracelake.server.body import WINDOW_BITS, Budget, decompress, read_body
+from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
+from tracelake.otlp.size import MESSAGE_BYTES, Size, has_spans_beyond, parse_max_bytes
+from tracelake.server.body import WINDOW_BITS, Budget, Share, decompress, read_body
 from tracelake.tracking.inbox import Format, Inbox
 
 logger = logging.getLogger("tracelake.server")
+
+ResultT = TypeVar("ResultT")
+ArgumentsT = TypeVarTuple("ArgumentsT")
 
 FORMATS: dict[str, Format] = {"application/x-protobuf": "protobuf", "application/json": "json"}
 RETRY_AFTER_S = 5
@@ -62,7 +69,8 @@ class Rejected:
 def otlp_routes(inbox: Inbox) -> APIRouter:
     """Return the routes of OTLP/HTTP, which store into `inbox`."""
     router = APIRouter()
-    budget = Budget()
+    budget = Budget(limits.REQUESTS_MEMORY_MAX_BYTES)
+    decoders = anyio.CapacityLimiter(limits.DECODE_THREADS_MAX)
     threads = anyio.CapacityLimiter(limits.INGEST_THREADS_MAX)
 
     async def take(request: Request, format: Format) -> Rejected:
@@ -73,11 +81,14 @@ def otlp_routes(inbox: Inbox) -> APIRouter:
         with budget.share() as share:
             payload = await read_body(request, share, max_bytes)
             if encoding != "identity":
-                payload = await anyio.to_thread.run_sync(
-                    decompress, payload, encoding, max_bytes, limiter=threads
-                )
-                share.take(len(payload))
-            return await anyio.to_thread.run_sync(_store, inbox, format, payload, limiter=threads)
+                compressed_bytes = len(payload)
+                payload = await _in_thread(decoders, decompress, payload, encoding, max_bytes, share)
+                share.give_back(compressed_bytes)
+            decoded = await _in_thread(decoders, _decode, format, payload, share)
+            # The pipeline decodes it again and refuses the same spans. Without one good span it is not stored.
+            if decoded.accepted:
+                await _in_thread(threads, inbox.append, format, payload)
+        return Rejected(decoded.rejected, decoded.reasons)
 
     @router.post("/v1/traces", summary="Take an OTLP ExportTraceServiceRequest, protobuf or JSON")
     async def export_traces(request: Request) -> Response:
@@ -99,16 +110,57 @@ def otlp_routes(inbox: Inbox) -> APIRouter:
     return router
 
 
-def _store(inbox: Inbox, format: Format, payload: bytes) -> Rejected:
-    """Decode to see which spans can be taken, then store the request as received.
+async def _in_thread(
+    limiter: anyio.CapacityLimiter,
+    function: Callable[[*ArgumentsT], ResultT],
+    *arguments: *ArgumentsT,
+) -> ResultT:
+    """Call a function in a thread. An error loses its frames on the way.
 
-    The pipeline decodes it again and refuses the same spans. A request without one good span is not stored.
+    They would be held by a cycle of references, and with them all that a refused request was decoded to, until the
+    garbage collector comes by.
     """
-    decode = decode_json if format == "json" else decode_protobuf
-    decoded = decode(payload, SpanColumns())
-    if decoded.accepted:
-        inbox.append(format, payload)
-    return Rejected(decoded.rejected, tuple(str(reason) for reason in decoded.reasons))
+
+    def call() -> ResultT | TracelakeError:
+        try:
+            return function(*arguments)
+        except (LimitError, InputError, StorageError) as error:
+            error.__cause__ = error.__context__ = None
+            return error.with_traceback(None)
+
+    outcome = await run_sync(call, limiter=limiter)
+    if not isinstance(outcome, TracelakeError):
+        return outcome
+    try:
+        raise outcome
+    finally:
+        del outcome
+
+
+def _decode(format: Format, payload: bytes, share: Share) -> Decoded:
+    """Decode a request to see which spans can be taken. Raises InputError, LimitError, BackPressureError."""
+    with share.for_now() as room:
+        if format == "protobuf" and has_spans_beyond(payload, limits.OTLP_REQUEST_SPANS_MAX):
+            raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} spans")
+        guess_bytes = parse_max_bytes(payload, format)
+        room.take(guess_bytes)
+
+        def check(size: Size) -> None:
+            if size.spans > limits.OTLP_REQUEST_SPANS_MAX:
+                raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} spans")
+            if size.messages > limits.OTLP_REQUEST_MESSAGES_MAX:
+                raise _too_many(
+                    f"{limits.OTLP_REQUEST_MESSAGES_MAX} spans, events, links and attributes together"
+                )
+            room.give_back(guess_bytes)
+            room.take(len(payload) + size.messages * MESSAGE_BYTES)
+
+        decode = decode_json if format == "json" else decode_protobuf
+        return decode(payload, SpanColumns(), check)
+
+
+def _too_many(what: str) -> LimitError:
+    return LimitError(f"the request has more than {what}; send smaller batches")
 
 
 def _success(format: Format, rejected: Rejected) -> Response:

@@ -81,7 +81,9 @@ def _body(kind: type[BodyT]) -> Callable[[Request], Awaitable[BodyT]]:
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type != "application/json":
             raise UnsupportedError("send Content-Type: application/json")
-        with Budget().share() as share:  # it is small: what all requests hold together is no concern
+        with Budget(
+            limits.COMMIT_REQUEST_MAX_BYTES
+        ).share() as share:  # small: what all hold together is no concern
             data = await read_body(request, share, limits.COMMIT_REQUEST_MAX_BYTES)
         try:
             return decoder(kind).decode(data)
