@@ -1,7 +1,7 @@
 # Everything runs from .venv, which `make setup` creates from requirements.lock.
 PY := .venv/bin/python
 
-.PHONY: setup browser demo test lint types lock bench contention storm picture faults faults-compact faults-replicas simulate clean
+.PHONY: setup browser demo test lint types lock bench contention storm picture faults faults-compact faults-replicas simulate soak clean
 
 setup: .venv/.ready
 
@@ -40,6 +40,10 @@ faults-replicas: setup
 SECONDS ?= 60
 simulate: setup
 	$(PY) -m tests.simulation.simulate --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+MINUTES ?= 60
+soak: setup
+	$(PY) -m tests.faults.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 bench: setup
 	$(PY) benchmarks/ingest.py

@@ -1,0 +1,111 @@
+"""Runs every long suite in turn with new seeds, and keeps what failed: `make soak MINUTES=60`.
+
+    python -m tests.faults.soak --minutes 60 --seed 7 --keep soak-failed
+
+A suite that fails, or takes too long, is kept as a file with its output and the command that runs it again; the others
+go on. The seed decides the seeds of all runs, but not how many fit in the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+RUN_MAX_S: Final = 900.0
+"""What one run may take: several times of what any of them takes on two busy cores."""
+SUITES: Final[dict[str, tuple[str, ...]]] = {
+    "simulate": ("tests.simulation.simulate", "--seconds", "60"),
+    "upkeep": ("tests.faults.kill_upkeep", "--seconds", "60"),
+    "replicas": ("tests.faults.kill_replicas", "--kills", "20"),
+    "ingest": ("tests.faults.kill_ingest", "--kills", "3"),
+    "storm": ("tests.faults.storm", "--rate", "1,50", "--stall", "5", "--seconds", "15"),
+    "replicas-spark": ("tests.faults.kill_replicas", "--kills", "3", "--spark"),
+}
+"""Each suite, its module and what it is given beside a seed."""
+
+
+def command(suite: str, seed: int) -> list[str]:
+    """Return what runs a suite with a seed, once more too."""
+    return [sys.executable, "-m", *SUITES[suite], "--seed", str(seed)]
+
+
+def run(arguments: Sequence[str], log: Path, longest_s: float = RUN_MAX_S) -> str | None:
+    """Run to the end, writing what is printed; say what went wrong, None where nothing did."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            code = process.wait(longest_s)
+        except subprocess.TimeoutExpired:
+            return f"not over after {longest_s:g} s"
+        finally:
+            end_group(process)
+    return None if code == 0 else f"exit code {code}"
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End the process with all that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+def soak(seed: int, seconds: float, keep: Path, suites: Sequence[str] = tuple(SUITES)) -> Counter[str]:
+    """Run suites in turn until the time is over; return how often each failed, 0 for one that did not."""
+    keep.mkdir(parents=True, exist_ok=True)
+    chance = random.Random(seed)
+    failures = Counter(dict.fromkeys(suites, 0))
+    runs = 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        suite = suites[runs % len(suites)]
+        own_seed = chance.randrange(1 << 32)
+        log = keep / f"{runs:04d}-{suite}-{own_seed}.log"
+        started = time.monotonic()
+        problem = run(command(suite, own_seed), log)
+        took_s = time.monotonic() - started
+        print(f"{suite:<16} seed {own_seed:<11} {took_s:6.1f} s  {problem or 'passed'}", flush=True)
+        if problem is None:
+            log.unlink()
+        else:
+            failures[suite] += 1
+            again = " ".join(command(suite, own_seed))
+            with log.open("a", encoding="utf-8") as out:
+                out.write(f"\n{problem}\nagain: {again}\n")
+            print(f"  kept in {log}; again: {again}", flush=True)
+        runs += 1
+    print(f"{runs} runs, {failures.total()} failed")
+    return failures
+
+
+def main() -> int:
+    """Run from the command line; 1 where something failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=None, help="by default, a new one")
+    parser.add_argument("--keep", type=Path, default=Path("soak-failed"), help="where failed runs are kept")
+    parser.add_argument(
+        "--suite", action="append", choices=sorted(SUITES), help="only this one; may be repeated"
+    )
+    given = parser.parse_args()
+    seed = random.randrange(1 << 32) if given.seed is None else given.seed
+    print(f"seed {seed}", flush=True)
+    return 1 if soak(seed, given.minutes * 60, given.keep, given.suite or tuple(SUITES)).total() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
