@@ -94,7 +94,7 @@ def test_staged_entries_are_told_against_the_head(lake: Lake) -> None:
         ("b", "removed"),
         ("d", "added"),
     ]
-    assert staged[0].before == {"type": "file", "sha256": file("1").sha256, "size_bytes": 1}
+    assert staged[0].before == {"type": "file", "sha256": file("1").sha256, "size_bytes": 1, "epoch": 0}
     assert lake.branches()[0].staged == 5
     assert main.discard() == 5
     assert main.staged() == []

@@ -15,6 +15,7 @@ from tracelake.formats import decode, encode
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, STAGED_LAYERS_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
 from tracelake.versions.model import (
+    CERTAIN,
     FORMAT_VERSION,
     Announcement,
     Answer,
@@ -30,7 +31,6 @@ from tracelake.versions.model import (
 
 BRANCHES: Final = "branches"
 TAGS: Final = "tags"
-_PINS: Final = "pins"
 _COLLECTOR: Final = "collector"
 _EPOCH: Final = "epoch"
 MAIN: Final = "main"
@@ -94,7 +94,8 @@ class BranchRecords:
 
     def all(self) -> dict[str, BranchAt]:
         """Return all branches by name."""
-        return {entry.key: _branch_at(entry.key, entry) for entry in self._key_value.scan(BRANCHES)}
+        found = {entry.key: _branch_at(entry.key, entry) for entry in self._key_value.scan(BRANCHES)}
+        return {name: at for name, at in found.items() if not at.is_absent}
 
     def swap(
         self, branch: str, at: BranchAt, record: Branch, is_mine: Callable[[Branch], bool]
@@ -146,28 +147,18 @@ class BranchRecords:
             "collected; try again later."
         )
 
-    def pin(self, commit: str) -> str:
-        """Keep a commit from garbage collection while a name is given to it; return the pin."""
-        pin = uuid.uuid4().hex
-        self._key_value.set(_PINS, pin, to_bytes(Tag(commit)))
-        return pin
-
-    def unpin(self, pin: str) -> None:
-        """End a pin; fine where it has ended."""
-        entry = self._key_value.get(_PINS, pin)
-        if entry is not None:
-            self._key_value.delete_if(_PINS, pin, entry.version)
-
-    def pinned(self) -> set[str]:
-        """Return the commits that are pinned."""
-        return {
-            from_bytes(Tag, entry.value, f"pin {entry.key}").commit for entry in self._key_value.scan(_PINS)
-        }
-
     def tags(self) -> dict[str, str]:
         """Return the commit of each tag, by name."""
+        return {name: tag.commit for name, tag in self._tags().items() if tag.claimed == CERTAIN}
+
+    def named(self) -> set[str]:
+        """Return the commits of all branches and tags, and those that a name is claimed for."""
+        found = {_branch(entry.key, entry).head for entry in self._key_value.scan(BRANCHES)}
+        return (found | {tag.commit for tag in self._tags().values()}) - {""}
+
+    def _tags(self) -> dict[str, Tag]:
         return {
-            entry.key: from_bytes(Tag, entry.value, f"tag {entry.key}").commit
+            entry.key: from_bytes(Tag, entry.value, f"tag {entry.key}")
             for entry in self._key_value.scan(TAGS)
         }
 
@@ -263,7 +254,12 @@ def _staged_entry(entry: Entry) -> Layers:
 def _branch_at(branch: str, entry: Entry | None) -> BranchAt:
     if entry is None:
         return BranchAt(Branch(), ABSENT)
-    return BranchAt(from_bytes(Branch, entry.value, f"branch {branch}"), entry.version)
+    record = _branch(branch, entry)
+    return BranchAt(record, entry.version) if record.claimed == CERTAIN else BranchAt(Branch(), ABSENT)
+
+
+def _branch(branch: str, entry: Entry) -> Branch:
+    return from_bytes(Branch, entry.value, f"branch {branch}")
 
 
 def _announced(scope: str) -> str:

@@ -33,6 +33,7 @@ from tracelake.versions.model import (
     Reference,
     Request,
 )
+from tracelake.versions.naming import Names
 from tracelake.versions.objects import FILES, Contents, file_epoch, file_path, folder_of, path_of
 from tracelake.versions.protocol import is_collectable, known_tokens, next_epoch, pending_tokens
 
@@ -65,6 +66,7 @@ class RepositoryCollector:
         self._records = BranchRecords(key_value)
         self._objects = objects
         self._contents = Contents(objects)
+        self._names_given = Names(key_value, self._records, lambda _: False)
 
     def collect(self, *, epoch_min_s: float, dry_run: bool = False) -> Collected:
         """Delete what nothing leads to, where it was written two epochs ago or earlier.
@@ -74,6 +76,8 @@ class RepositoryCollector:
         and deletes nothing, where a commit that is reached cannot be read.
         """
         newest = self._begin_epoch(epoch_min_s, dry_run=dry_run)
+        if not dry_run:
+            self._names_given.end_claims(newest)
         reached = self._reached_at_once()
         doomed = [
             (kind, info)
@@ -153,7 +157,7 @@ class RepositoryCollector:
         return branches | {(f"tag {name}", commit) for name, commit in self._records.tags().items()}
 
     def _reached(self) -> _Reached:
-        """Follow everything that leads somewhere: what is staged and sealed, then heads and tags, then pins."""
+        """Follow everything that leads somewhere: what is staged and sealed, then heads and tags, then claims."""
         reached = _Reached()
         pending = [
             request
@@ -165,7 +169,7 @@ class RepositoryCollector:
         for head in heads:
             self._follow(head, reached)
         sources = {each.operation.commit for each in pending if not isinstance(each.operation, Change)}
-        for source in sources | self._records.pinned():
+        for source in sources | self._records.named():
             with suppress(DamageError):  # then no head leads to it, and it is refused
                 self._follow(source, reached)
         return reached

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 
 from tracelake._errors import DamageError, RefNotFoundError, UsageError
-from tracelake.storage import ABSENT, KeyValueStore, settle
+from tracelake.storage import KeyValueStore, settle
 from tracelake.versions import history, ranges
 from tracelake.versions.branches import MAIN, TAGS, BranchRecords
 from tracelake.versions.merging import their_changes
-from tracelake.versions.model import (
-    TRANSACTION,
-    Commit,
-    Reference,
-    Tag,
-    from_bytes,
-    to_bytes,
-)
+from tracelake.versions.model import CERTAIN, TRANSACTION, Commit, Reference, Tag, from_bytes
+from tracelake.versions.naming import Names
 from tracelake.versions.objects import Contents
 from tracelake.versions.protocol import Theirs
 from tracelake.versions.ranges import Difference
@@ -33,6 +26,7 @@ class Commits:
         self._key_value = key_value
         self._contents = contents
         self._records = BranchRecords(key_value)
+        self._names = Names(key_value, self._records, self.reaches)
 
     # By id
 
@@ -137,11 +131,8 @@ class Commits:
         check_name(name, "tag")
         if not self._records.read(name).is_absent or name == MAIN:
             raise UsageError(f"{name!r} is a branch; take another name for the tag.")
-        with self._kept(commit_id):
-            outcome = self._key_value.set_if(TAGS, name, to_bytes(Tag(commit_id)), ABSENT)
-            settle(self._key_value, TAGS, name, outcome, is_mine=lambda _: False)
-        if self._tagged(name) != commit_id:
-            raise UsageError(f"tag {name!r} is taken by another commit; delete it first.")
+        if not self._names.give(name, Tag(commit_id), commit_id) and self._tagged(name) != commit_id:
+            raise UsageError(f"tag {name!r} is taken by another commit or a branch; delete that first.")
 
     def reaches(self, commit_id: str) -> bool:
         """Tell whether a branch or tag leads to a commit. Once none does, none ever will again.
@@ -163,31 +154,15 @@ class Commits:
             raise damage
         return False
 
-    @contextmanager
-    def _kept(self, commit_id: str) -> Iterator[None]:
-        """Keep a commit while a name is given to it. Raises RefNotFoundError where nothing leads to it.
-
-        The pin is written before the look: garbage collection either sees the pin, or looked for what leads to
-        the commit before us; and where it found nothing then, we find nothing now.
-        """
-        pin = self._records.pin(commit_id)
-        try:
-            if not self.reaches(commit_id):
-                raise RefNotFoundError(
-                    f"no branch or tag leads to commit {commit_id[:12]} any more: garbage collection may take it."
-                )
-            yield
-        finally:
-            self._records.unpin(pin)
-
     def delete_tag(self, name: str) -> None:
         """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
         entry = self._key_value.get(TAGS, name)
-        if entry is None:
+        if entry is None or self._tagged(name) is None:
             raise RefNotFoundError(f"no tag {name!r}.")
         outcome = self._key_value.delete_if(TAGS, name, entry.version)
         settle(self._key_value, TAGS, name, outcome, is_mine=lambda _: False)
 
     def _tagged(self, name: str) -> str | None:
         entry = self._key_value.get(TAGS, name)
-        return None if entry is None else from_bytes(Tag, entry.value, f"tag {entry.key}").commit
+        tag = None if entry is None else from_bytes(Tag, entry.value, f"tag {entry.key}")
+        return None if tag is None or tag.claimed != CERTAIN else tag.commit

@@ -19,6 +19,8 @@ FORMAT_VERSION: Final = 2
 TRANSACTION: Final = "transaction"
 """The key of a commit's metadata under which its transaction number stands."""
 EPOCH_UNSET: Final = -1
+CERTAIN: Final = -1
+"""What `claimed` is of a name that counts."""
 AFTER: Final = "after_transaction"
 """The same for a commit of another kind: the last transaction before it, none where there was none."""
 
@@ -231,7 +233,9 @@ class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recorded elsewhere before they leave."""
     protected: bool = False
     epoch: int = EPOCH_UNSET
-    """Which epoch of garbage collection objects are written in; unset until something is sealed."""
+    """Which epoch of garbage collection objects are written in; unset until something is staged or sealed."""
+    claimed: int = CERTAIN
+    """Of a name that is not given yet, the epoch in which it was claimed (see `naming`)."""
     version: int = FORMAT_VERSION
 
 
@@ -239,6 +243,8 @@ class Tag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A name that never moves."""
 
     commit: str
+    claimed: int = CERTAIN
+    """As of a branch."""
     version: int = FORMAT_VERSION
 
 

@@ -119,14 +119,7 @@ class Repository(Commits):
         self.commit(commit_id)
         if self._tagged(name) is not None:
             raise UsageError(f"{name!r} is a tag; take another name for the branch.")
-        at = self._records.read(name)
-        token = new_token()
-        made = at.is_absent
-        if made:
-            with self._kept(commit_id):
-                record = Branch(uuid.uuid4().hex, commit_id, token)
-                made, _ = self._records.swap(name, at, record, is_mine=lambda found: found.staging == token)
-        if not made:
+        if not self._names.give(name, Branch(uuid.uuid4().hex, commit_id, new_token()), commit_id):
             raise UsageError(f"there is a branch {name!r} already; take another name, or delete it first.")
 
     def delete_branch(self, name: str, *, force: bool = False) -> None:

@@ -1,0 +1,197 @@
+"""A repository that is collected while examples are added, staged, committed, picked, named and deleted.
+
+Real code over simulated stores. Whatever sleeps, is killed or loses a reply: all that a branch or tag leads to is
+there, files too, and so is what was acknowledged as staged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from tests.simulation.scenarios import require
+from tests.simulation.versions import MAIN, Before, expect_staged
+from tests.simulation.versions_model import ancestors, entries_of, read
+from tracelake._errors import (
+    ConflictError,
+    DamageError,
+    ExpiredError,
+    NothingToCommitError,
+    RefNotFoundError,
+    UsageError,
+)
+from tracelake.datasets.files import write_file
+from tracelake.testing import Actor, Process, Run, Scenario
+from tracelake.testing.clock import Simulated
+from tracelake.versions.branches import BranchRecords
+from tracelake.versions.collect import RepositoryCollector
+from tracelake.versions.model import Commit, FileAt, Metarange, Range
+from tracelake.versions.objects import file_path, path_of
+from tracelake.versions.store import Repository
+
+SIDE: Final = "side"
+TOLD: Final = (ConflictError, NothingToCommitError, RefNotFoundError, UsageError)
+"""What actors may be told, in the order that things take."""
+
+
+class CollectScenario(Scenario):
+    """Adders stage examples, which sweepers commit; committers commit files at once; a brancher makes and deletes a
+    branch with commits of its own; pickers merge, pick, revert, tag and branch from what was on it; collectors collect,
+    each time in a new epoch.
+    """
+
+    name = "collect"
+    steps_max = 6_000
+    answers_kept = 0
+    collector = RepositoryCollector
+
+    def __init__(self, rounds: int = 2, **actors: int) -> None:
+        """Let so many of each kind (`adders=2`) do what they do so often; collectors once more, and twice as often."""
+        self._rounds = rounds
+        self._counts = actors or dict.fromkeys(
+            ("adders", "sweepers", "committers", "branchers", "pickers", "collectors"), 1
+        )
+
+    def actors(self) -> list[Actor]:
+        acts: dict[str, Callable[[Process], None]] = {
+            "adders": self._add,
+            "sweepers": self._sweep,
+            "committers": self._commit,
+            "branchers": self._branch,
+            "pickers": self._pick,
+            "collectors": self._collect,
+        }
+        return [
+            Actor(f"{kind.removesuffix('s')}-{index}", acts[kind])
+            for kind, count in self._counts.items()
+            for index in range(count)
+        ]
+
+    def prepare(self, run: Run) -> None:
+        """Make a branch that has been committed to, and is deleted or has been, then let the actors begin."""
+        with Simulated(Before()):
+            direct = Repository(run.direct_key_value, run.direct_objects)
+            first = direct.commit_entries({"m": write_file(run.direct_objects, b"first", 0)})
+            direct.create_branch(SIDE, first)
+            picked = direct.commit_entries({"m": write_file(run.direct_objects, b"second", 0)}, SIDE)
+        run.notes.update(acknowledged={}, seen=[picked])
+
+    def open(self, process: Process) -> Repository:
+        """Open the repository as a process does that was just started."""
+        return Repository(
+            process.key_value, process.objects, patience_polls=1, answers_kept=self.answers_kept
+        )
+
+    # Actors
+
+    def _add(self, process: Process) -> None:
+        repository = self.open(process)
+        for number in range(1, self._rounds + 2):
+            path = f"s/{process.name}/{number % 2}"
+            while True:
+                with contextlib.suppress(ExpiredError):  # too slow: write it again
+                    repository.stage({path: self._file(process, repository, number)})
+                    break
+            process.notes["acknowledged"][path] = number
+
+    def _sweep(self, process: Process) -> None:
+        repository = self.open(process)
+        for _ in range(self._rounds):
+            before = dict(process.notes["acknowledged"])
+            try:
+                told = repository.commit_staged()
+            except NothingToCommitError as nothing:
+                told = nothing.head
+            expect_staged(f"the commit of {process.name}", before, repository.entries(told))
+
+    def _commit(self, process: Process) -> None:
+        repository = self.open(process)
+        for number in range(1, self._rounds + 1):
+            while True:
+                with contextlib.suppress(ExpiredError):
+                    repository.commit_entries({"c": self._file(process, repository, number)})
+                    break
+
+    def _branch(self, process: Process) -> None:
+        repository = self.open(process)
+        for number in range(1, self._rounds + 1):
+            with contextlib.suppress(*TOLD):
+                repository.delete_branch(SIDE, force=True)
+            with contextlib.suppress(*TOLD, ExpiredError):
+                repository.create_branch(SIDE, repository.resolve(MAIN))
+                made = repository.commit_entries({"m": self._file(process, repository, number)}, SIDE)
+                process.notes["seen"].append(made)
+
+    def _pick(self, process: Process) -> None:
+        repository = self.open(process)
+        for number in range(self._rounds):
+            for commit in list(process.notes["seen"])[-2:]:
+                for act in (
+                    lambda: repository.cherry_pick(commit),  # noqa: B023  called at once
+                    lambda: repository.revert(commit),  # noqa: B023
+                    lambda: repository.merge(commit, prefer="source"),  # noqa: B023
+                    lambda: repository.tag(f"t{number}", commit),  # noqa: B023
+                    lambda: repository.create_branch(f"b{number}", commit),  # noqa: B023
+                    lambda: repository.delete_tag(f"t{number}"),  # noqa: B023
+                ):
+                    with contextlib.suppress(*TOLD, DamageError):  # of a commit that is gone
+                        act()
+
+    def _collect(self, process: Process) -> None:
+        for _ in range(2 * self._rounds + 1):
+            self.collector(process.key_value, process.objects).collect(epoch_min_s=0)
+            process.sleep(1)
+
+    def _file(self, process: Process, repository: Repository, number: int) -> FileAt:
+        """Write a file that is told from others by its writer, and its size."""
+        epoch = repository.epoch()
+        return write_file(process.objects, number * f"{process.name[:1]}".encode(), epoch)
+
+    # Rules
+
+    def invariant(self, run: Run) -> None:
+        """All that a name leads to is there."""
+        records = BranchRecords(run.direct_key_value)
+        heads = {at.record.head for at in records.all().values()} | set(records.tags().values())
+        state = frozenset(heads), len(run.objects.objects)
+        if run.notes.get("state") == state:
+            return
+        run.notes["state"] = state
+        needed: set[str] = set()
+        for head in heads:
+            needed |= _needed(run, head, run.notes.setdefault("needed", {}))
+        for path in needed:
+            require(path in run.objects.objects, f"a name leads to {path}, which is gone")
+
+    def check(self, run: Run) -> None:
+        """What was acknowledged is there, and its files."""
+        repository = Repository(run.direct_key_value, run.direct_objects)
+        found = repository.uncommitted()
+        expect_staged("the end", run.notes["acknowledged"], found)
+        for path, named in found.items():
+            require(
+                not isinstance(named, FileAt) or file_path(named) in run.objects.objects, f"{path} is gone"
+            )
+
+
+def _needed(run: Run, head: str, known: dict[str, frozenset[str]]) -> set[str]:
+    """Return the paths of all objects that a commit leads to: what commits are made of is read once."""
+    needed: set[str] = set()
+    for commit_id in ancestors(run, head):
+        if commit_id not in known:
+            known[commit_id] = frozenset(_of(run, commit_id))
+        needed |= known[commit_id]
+    return needed
+
+
+def _of(run: Run, commit_id: str) -> Iterator[str]:
+    yield path_of(Commit, commit_id)
+    commit = read(run, Commit, commit_id)
+    if commit.changes is None:
+        yield path_of(Metarange, commit.metarange)
+        for ref in read(run, Metarange, commit.metarange).ranges:
+            yield path_of(Range, ref.id)
+    for named in entries_of(run, commit_id).values():
+        if isinstance(named, FileAt):
+            yield file_path(named)
