@@ -14,7 +14,7 @@ import tracelake
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake._errors import DamageError, ExpiredError, StorageError
-from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, LEASE_S
+from tracelake.limits import LEASE_MARGIN_S, LEASE_S
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.maintenance import ORDERS, Maintainer
 from tracelake.pipeline.publish import Outputs
@@ -134,10 +134,13 @@ def test_forgetting_keeps_what_is_newer(lake: Lake, tmp_path: Path) -> None:
     assert lake.verify().findings == ()
 
 
-def expire(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all leases end, here and for collectors."""
-    now = time.time
-    monkeypatch.setattr("time.time", lambda: now() + LEASE_S + CLOCK_DIFFERENCE_MAX_S + 1)
+def expire(peer: Lake) -> int:
+    """Let collectors look on for as long as a lease lasts, and one more collect; return what went."""
+    steady = time.monotonic
+    peer.gc()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.monotonic", lambda: steady() + LEASE_S + LEASE_MARGIN_S)
+        return sum(report.replaced for report in peer.gc())
 
 
 READS: list[Callable[[tracelake.Table], object]] = [
@@ -151,37 +154,69 @@ READS: list[Callable[[tracelake.Table], object]] = [
 
 
 @pytest.mark.parametrize("read", range(len(READS)))
-def test_s10_a_reader_whose_lease_has_ended(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int
-) -> None:
+def test_s10_a_reader_whose_lease_has_ended(lake: Lake, tmp_path: Path, read: int) -> None:
     """S10: its parts were collected: an error that says what to do, not one of damage, and never other rows."""
     table = lake.table("spans")
     with tracelake.open(tmp_path / "lake") as peer:
         peer.compact(executor=InProcess())
-        expire(monkeypatch)
-        assert sum(report.replaced for report in peer.gc()) > 0
+        assert expire(peer) > 0
     with pytest.raises(ExpiredError, match="Open the table again"):
         READS[read](table)
     assert lake.table("spans", at=lake.log()[0].id) is not None
 
 
-def test_s10_a_reader_that_pauses_between_its_lease_and_its_read(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_s10_a_reader_that_pauses_between_its_lease_and_its_read(lake: Lake, tmp_path: Path) -> None:
     """S10: the lease holds when it is looked at, and ends before the parts are read: the same error."""
     table = lake.table("spans")
-    renew, table._renew = table._renew, lambda: None
+    renew, paused = table._leases.renew, list[bool]()
 
-    def pause_then_find_out() -> None:
-        table._renew = renew
-        with tracelake.open(tmp_path / "lake") as peer:
-            peer.compact(executor=InProcess())
-            expire(monkeypatch)
-            peer.gc()
+    def pause_then_find_out(*, now: bool = False) -> None:
+        if not paused:
+            paused.append(True)
+            with tracelake.open(tmp_path / "lake") as peer:
+                peer.compact(executor=InProcess())
+                expire(peer)
+            return
+        renew(now=now)
 
-    table._renew = pause_then_find_out
+    table._leases.renew = pause_then_find_out  # type: ignore[method-assign]
     with pytest.raises(ExpiredError, match="Open the table again"):
         table.to_arrow()
+
+
+LAKE_READS: dict[str, Callable[[Lake], object]] = {
+    "sql": lambda lake: lake.sql("select count(*) from spans").to_pylist(),
+    "search": lambda lake: [hit.span_id for hit in lake.search("work", limit=50)],
+    "trace": lambda lake: lake.trace(f"{1:032x}").summary["span_count"],
+    "tables": lambda lake: [info.rows for info in lake.tables()],
+    "an old commit": lambda lake: lake.sql("select count(*) from spans", at=lake.log()[2].id).to_pylist(),
+}
+
+
+@pytest.mark.parametrize("read", LAKE_READS.values(), ids=LAKE_READS.keys())
+def test_a_lake_that_lost_its_parts_opens_them_anew(
+    lake: Lake, tmp_path: Path, read: Callable[[Lake], object]
+) -> None:
+    """A server that was taken for dead, or slept, answers what it answered before, at once and ever after."""
+    before = read(lake)
+    with tracelake.open(tmp_path / "lake") as peer:
+        peer.compact(executor=InProcess())
+        assert expire(peer) > 0
+    assert [read(lake), read(lake)] == [before, before]
+
+
+def test_gc_by_a_clock_that_is_hours_ahead_leaves_readers_alone(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live reader keeps its parts, however often such a machine collects."""
+    table, before = lake.table("spans"), lake.table("spans").to_arrow(order_by="all")
+    now = time.time
+    with tracelake.open(tmp_path / "lake") as peer:
+        peer.compact(executor=InProcess())
+        for hours in (3, 0, 6, 30):
+            monkeypatch.setattr("time.time", lambda hours=hours: now() + hours * 3600)
+            assert [report.held > 0 for report in peer.gc()] == [True, True, False]
+    assert table.to_arrow(order_by="all").equals(before)
 
 
 def test_a_part_that_is_gone_under_a_good_lease_is_damage(lake: Lake) -> None:

@@ -7,13 +7,14 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import pyarrow as pa
 
-from tracelake._errors import UsageError
+from tracelake._errors import ExpiredError, UsageError
 from tracelake._settings import find_lake, find_metadata
 from tracelake.lake_branches import LakeBranches
 from tracelake.lake_datasets import LakeDatasets
@@ -49,6 +50,8 @@ from tracelake.verify import Verifier
 from tracelake.versions.model import IndexAt, Reference
 from tracelake.versions.store import Repository
 from tracelake.view import View, named_by
+
+ResultT = TypeVar("ResultT")
 
 
 def init(
@@ -248,13 +251,23 @@ class Lake(LakeBranches, LakeDatasets, LakeTables, LakeUpkeep):
             self._view = view
         return view[1]  # not self._view, which another thread may have changed
 
+    def _read(self, at: str, read: Callable[[View], ResultT]) -> ResultT:
+        """Read a commit; again with its parts as they are now, where garbage collection took us for dead."""
+        view = self.view(at)
+        try:
+            return read(view)
+        except ExpiredError:
+            if self._view is not None and self._view[1] is view:
+                self._view = None
+            return read(self.view(at))
+
     def table(self, name: str, at: str = "main") -> Table:
         """Return a table as of a commit. Raises TableNotFoundError, RefNotFoundError."""
         return self.view(at).table(name)
 
     def tables(self, at: str = "main") -> list[TableInfo]:
         """Return all tables as of a commit."""
-        return self.view(at).tables()
+        return self._read(at, lambda view: view.tables())
 
     def sql(self, query: str, at: str = "main", *, allow_files: bool = False) -> pa.Table:
         """Run a DuckDB query in which `spans` and `traces` are the tables.
@@ -267,7 +280,7 @@ class Lake(LakeBranches, LakeDatasets, LakeTables, LakeUpkeep):
         Raises:
             QueryError: DuckDB refuses the query.
         """
-        return self.view(at).sql(query, allow_files)
+        return self._read(at, lambda view: view.sql(query, allow_files))
 
     def search(
         self,
@@ -289,11 +302,11 @@ class Lake(LakeBranches, LakeDatasets, LakeTables, LakeUpkeep):
         Raises:
             QueryError: query or condition does not parse.
         """
-        return self.view(at).search(query, where, limit, service)
+        return self._read(at, lambda view: view.search(query, where, limit, service))
 
     def trace(self, trace_id: str, at: str = "main") -> Trace:
         """Return all spans of a trace, by its id or the unique beginning of it. Raises NotFoundError."""
-        return self.view(at).trace(trace_id)
+        return self._read(at, lambda view: view.trace(trace_id))
 
     def verify(self, progress: OnProgress | None = None) -> VerifyReport:
         """Read everything again and compare it: commits, journal, parts, index, and tables with one another."""

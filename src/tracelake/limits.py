@@ -75,6 +75,8 @@ CHECKED_PARTS_MAX: Final = 100_000
 """Parts that a process remembers to have compared with their checksums; beyond that it compares them again."""
 PIPELINE_PAUSE_MAX_S: Final = 15.0
 """The longest pause of a pipeline between two tries, after runs that failed."""
+CLOCK_DIFFERENCE_MAX_S: Final = 60.0
+"""How far the clocks of two machines may be apart: a watched file that is dated later than that is taken at once."""
 WATCHED_FILE_QUIET_S: Final = 2.0
 """A watched file is taken when nobody has changed it for so long."""
 REPLICA_HEARTBEAT_S: Final = 3.0
@@ -91,9 +93,9 @@ REPLICA_FORGOTTEN_S: Final = 24 * 3600.0
 SHARD_STATE_INLINE_MAX_BYTES: Final = 64 * 1024
 """A longer state of a shard puts its beginning into an object."""
 LEASE_S: Final = 3600.0
-"""How long a reader may use the parts that it has listed, unless it renews its lease."""
-CLOCK_DIFFERENCE_MAX_S: Final = 60.0
-"""How far the clocks of two machines may be apart: a lease is honoured for so long after its end."""
+"""How long collectors look on while nobody renews a lease, before they take its reader for dead."""
+LEASE_MARGIN_S: Final = 60.0
+"""And so much longer: a reader renews in time, and its store may be slow."""
 EPOCH_MIN_S: Final = 3600.0
 """The least time between two epochs of a shard: a writer has so long from its first upload to its append."""
 COMPACTION_MEMORY_BYTES: Final = 512 * MIB
@@ -263,6 +265,8 @@ DOCTOR_RACES: Final = 10
 """Times that each pair of racing writes is tried."""
 CLOCK_SKEW_MAX_S: Final = 5.0
 """What the clocks of this machine and of the store may be apart before `doctor` warns."""
+CLOCK_SKEW_FAILED_S: Final = 900.0
+"""Beyond this the check fails: stores refuse requests whose time is further off."""
 FREE_SPACE_LOW_BYTES: Final = 2048 * MIB
 """Free space of a file system below which `doctor` warns."""
 FREE_SPACE_MIN_BYTES: Final = 256 * MIB

@@ -17,6 +17,7 @@ from tracelake._errors import DamageError, NotFoundError, UsageError
 from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.records import TableInfo
 from tracelake.scan import Scan, connection
+from tracelake.shards.leases import Leases
 from tracelake.shards.rows import literal, quoted
 
 if TYPE_CHECKING:
@@ -52,15 +53,15 @@ class Table:
     """One table of one commit. It never changes; ask the lake again for a newer one."""
 
     def __init__(
-        self, name: str, scan: Scan, origin: Origin | None = None, renew: Callable[[], None] = lambda: None
+        self, name: str, scan: Scan, origin: Origin | None = None, leases: Leases | None = None
     ) -> None:
-        """`renew` is called before parts are read: it makes the lease on them hold on, or raises ExpiredError."""
+        """`leases`, if any, hold its parts: they are renewed before parts are read."""
         self.name = name
         self.schema = scan.layout.schema
         self.scan = scan
         self._files = scan.open_files()  # copies that `sql` and `files` name stay as long as the table
         self._origin = origin
-        self._renew = renew
+        self._leases = leases or Leases()
 
     def to_arrow(
         self,
@@ -133,7 +134,7 @@ class Table:
 
     def files(self) -> list[str]:
         """Return the Parquet files of the table. With retractions, they hold more rows than the table: see `sql`."""
-        with self._leased():
+        with self._leased(now=True):
             return [self._files.file(part.path) for part in self.scan.snapshot.parts]
 
     def info(self) -> TableInfo:
@@ -161,7 +162,7 @@ class Table:
 
         Each can be pickled, and `batches(columns, where)` yields its rows; the condition is applied there.
         """
-        self._renew()
+        self._leases.renew(now=True)
         return self.scan.where(where).splits()
 
     def lookup(self, trace_ids: Sequence[str], columns: Sequence[str] | None = None) -> pa.Table:
@@ -188,13 +189,16 @@ class Table:
             self.scan.check(self._files)
 
     @contextmanager
-    def _leased(self) -> Iterator[None]:
-        """Hold the lease while parts are read: where it ended meanwhile, what is gone is no damage (S10)."""
-        self._renew()
+    def _leased(self, *, now: bool = False) -> Iterator[None]:
+        """Hold the lease while parts are read: where it ended meanwhile, what is gone is no damage (S10).
+
+        `now` makes sure of it for parts that are handed out, and not read here.
+        """
+        self._leases.renew(now=now)
         try:
             yield
         except (DamageError, NotFoundError):
-            self._renew()
+            self._leases.renew(now=True)
             raise
 
     def read_files(self) -> list[str]:

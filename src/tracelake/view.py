@@ -66,7 +66,7 @@ class View:
 
     def _open(self, name: str) -> Table:
         scan = Scan(self._objects.url, str(self._cache / "parts"), self.layout(name), self._snapshot(name))
-        return Table(name, scan, self._origin, self._leases.renew)
+        return Table(name, scan, self._origin, self._leases)
 
     def layout(self, name: str) -> Layout:
         """Return the columns and buckets of a table of this view."""
@@ -122,7 +122,11 @@ class View:
             with connection(None if allow_files else files) as db:
                 for table in tables:
                     db.execute(f'create temp view "{table.name}" as {table.sql()}')
-                result: pa.Table = select(db, query).to_arrow_table()
+                try:
+                    result: pa.Table = select(db, query).to_arrow_table()
+                except QueryError:  # a part that was collected is none of the query's
+                    self._leases.renew(now=True)
+                    raise
         return result
 
     def trace(self, trace_id: str) -> Trace:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.shards.lab import Lab
 from tracelake._errors import ExpiredError, StorageError
-from tracelake.limits import CLOCK_DIFFERENCE_MAX_S
-from tracelake.shards.leases import Lease, Leases, forget_ended, leases
+from tracelake.limits import LEASE_MARGIN_S
+from tracelake.shards.leases import Lease, Leases, leases
+from tracelake.shards.model import Moment
+from tracelake.shards.sightings import forget_left_behind, left_behind, moment
 from tracelake.shards.store import Shard
 from tracelake.storage import Entry, MemoryKeyValueStore, MemoryObjectStore, Version
 
@@ -26,9 +30,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Set the clock of leases and of garbage collection."""
+    """Set the steady clock of this machine."""
     clock = Clock()
-    monkeypatch.setattr("time.time", clock.time)
+    monkeypatch.setattr("time.monotonic", clock.time)
     return clock
 
 
@@ -69,51 +73,106 @@ def test_a_lease_names_a_state_that_is_not_newer_than_what_is_read(tmp_path: Pat
     assert leases("s", lab.key_value) == {}
 
 
+def forget(store: MemoryKeyValueStore, machine: str = "here") -> int:
+    """Look for leases that nobody renews, as a collector on some machine does."""
+    objects = MemoryObjectStore()
+    return forget_left_behind("s", store, lambda: moment("s", objects, machine))
+
+
 def test_renewal_once_half_of_the_time_is_over(clock: Clock) -> None:
-    """Before that nothing is written; after it the lease holds for its whole time again."""
+    """Before that nothing is written; after it the record has another version, and claims the same."""
     store = MemoryKeyValueStore()
     lease = Lease(a_shard(store), store, seconds=100)
-    (first,) = leases("s", store).values()
-    assert first.expires_s == clock.now + 100 + CLOCK_DIFFERENCE_MAX_S
+    (first,) = store.scan("leases")
     clock.now += 50
     lease.renew()
-    assert list(leases("s", store).values()) == [first]
+    assert store.scan("leases") == [first]
     clock.now += 1
     lease.renew()
-    (second,) = leases("s", store).values()
-    assert second.expires_s == clock.now + 100 + CLOCK_DIFFERENCE_MAX_S
-    assert second.seq == first.seq
+    (second,) = store.scan("leases")
+    assert second.version != first.version
+    assert second.value == first.value
+    clock.now += 1
+    lease.renew()
+    assert store.scan("leases") == [second]
+    lease.renew(now=True)
+    assert store.scan("leases") != [second]
 
 
-def test_an_ended_lease_cannot_be_renewed(clock: Clock) -> None:
-    """It ends for its reader before it ends for others, by what clocks may differ."""
+def test_a_lease_ends_by_being_looked_at_and_never_alone(clock: Clock) -> None:
+    """However long a reader sleeps, its lease holds while no collector has looked on for as long as it lasts."""
     store = MemoryKeyValueStore()
     lease = Lease(a_shard(store), store, seconds=100)
-    clock.now += 100
+    clock.now += 1_000_000
+    lease.renew()
+    assert forget(store) == 0
+    clock.now += 100 + LEASE_MARGIN_S - 1
+    assert forget(store) == 0
+    clock.now += 1
+    assert forget(store) == 1
+    assert (leases("s", store), store.scan("sightings")) == ({}, [])
     with pytest.raises(ExpiredError, match="table s has ended"):
         lease.renew()
-    assert forget_ended("s", store, clock.now) == 0
-    assert forget_ended("s", store, clock.now + CLOCK_DIFFERENCE_MAX_S) == 1
+    assert leases("s", store) == {}, "it is not taken back"
 
 
-def test_a_lease_that_was_forgotten_is_not_taken_back(clock: Clock) -> None:
-    """A reader that paused between its look at the clock and its write must not believe that it holds parts."""
+def test_a_lease_that_is_renewed_is_watched_anew(clock: Clock) -> None:
+    """Collectors of any number of machines look on; each renewal begins their count again."""
     store = MemoryKeyValueStore()
     lease = Lease(a_shard(store), store, seconds=100)
-    assert forget_ended("s", store, clock.now + 1_000) == 1
-    clock.now += 60
-    with pytest.raises(ExpiredError):
+    for _ in range(10):
+        assert forget(store) == forget(store, "there") == 0
+        clock.now += 100 + LEASE_MARGIN_S - 1
         lease.renew()
-    assert leases("s", store) == {}
+    assert len(leases("s", store)) == 1
+    lease.close()
+    assert forget(store) == 0
+    assert store.scan("sightings") == []
+
+
+@pytest.mark.parametrize("ahead_s", [3 * 3600.0, -3 * 3600.0])
+def test_a_clock_that_is_wrong_or_jumps_ends_no_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    """The time of day of a collector's machine is asked by nobody, as often as it looks."""
+    lab = Lab(tmp_path)
+    for number in range(3):
+        lab.upsert({"a": number})
+    lease = Lease(lab.shard, lab.key_value)
+    lab.compact(0, 3)
+    now = time.time
+    for number in range(5):
+        monkeypatch.setattr("time.time", lambda number=number: now() + ahead_s * number)
+        assert lab.collector().retired().held == 1
+        lab.collector().orphans(epoch_min_s=3600)
+    assert lab.read(lease.state, 1) == {"a": 1}
+    lease.renew(now=True)
+    lease.close()
+    assert lab.collector().retired().held == 0
+    lab.check()
+
+
+def test_another_machine_goes_by_the_clock_of_the_store() -> None:
+    """Steady clocks of two machines have nothing to do with each other."""
+    store, objects = MemoryKeyValueStore(), MemoryObjectStore()
+    Lease(a_shard(store), store, seconds=100)
+    assert forget(store) == 0
+    here = moment("s", objects, "here")
+    there = Moment("there", here.steady_s + 10**9, here.store_s + 100 + LEASE_MARGIN_S - 2)
+    assert forget_left_behind("s", store, lambda: there) == 0
+    there = structs.replace(there, store_s=there.store_s + 4)
+    assert left_behind("s", store, lambda: there) == set(leases("s", store))
+    assert forget_left_behind("s", store, lambda: there) == 1
 
 
 def test_a_lease_that_is_renewed_meanwhile_is_not_forgotten(clock: Clock) -> None:
     """Between the collector's look and its delete the reader renews: the lease stays."""
     store = RenewedMeanwhile()
     lease = Lease(a_shard(store), store, seconds=100)
-    clock.now += 60
+    forget(store)
+    clock.now += 1_000
     store.meanwhile = lease
-    forget_ended("s", store, clock.now + 1_000)
+    forget(store)
     assert len(leases("s", store)) == 1
 
 
@@ -186,10 +245,17 @@ def test_held_until_the_reader_is_done_or_its_lease_has_ended(tmp_path: Path, cl
         lab.upsert({"a": number})
     lease = Lease(lab.shard, lab.key_value, seconds=100)
     lab.compact(0, 3)
-    clock.now += 100 + CLOCK_DIFFERENCE_MAX_S - 1
+    assert lab.collector().retired().held == 1
+    clock.now += 100 + LEASE_MARGIN_S - 1
     assert lab.collector().retired().held == 1
     assert lab.read(lease.state, 1) == {"a": 1}
     clock.now += 1
+    stored = lab.stored()
+    assert lab.collector().retired(dry_run=True).objects > 0
+    assert lab.stored() == stored
+    lease.renew(now=True)
+    assert lab.collector().retired().held == 1
+    clock.now += 100 + LEASE_MARGIN_S
     assert lab.collector().retired().held == 0
     assert lab.stored() == lab.live()
     with pytest.raises(ExpiredError):

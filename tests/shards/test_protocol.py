@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from tracelake.shards.model import BatchRef, LeaseRecord, Retired, ShardState
+from tracelake.limits import LEASE_MARGIN_S
+from tracelake.shards.model import BatchRef, LeaseRecord, Moment, Retired, ShardState
 from tracelake.shards.protocol import (
     FAN_OUT,
     RECENT_MAX,
@@ -23,6 +24,7 @@ from tracelake.shards.protocol import (
     drop_retired,
     due,
     forget,
+    is_left_behind,
     is_orphan_epoch,
     next_epoch,
     remembers,
@@ -228,21 +230,31 @@ def test_forget_only_climbs_and_never_reaches_upper() -> None:
 
 
 def test_collectable_over_all_small_leases() -> None:
-    """A retired batch goes iff no lease that holds was taken before it was retired; ended leases hold nothing."""
+    """A retired batch goes iff no lease was taken before it was retired."""
     for seq in range(4):
         retired = tuple(Retired(number, (a_batch(0, f"b{number}"),)) for number in range(1, seq + 1))
         state = ShardState(seq=seq, retired=retired)
         for claims in itertools.product(range(-1, 4), repeat=2):
             held = [LeaseRecord(claim, 10.0) for claim in claims if claim >= 0]
-            ended = [LeaseRecord(0, 5.0)]
             oldest = min([*(lease.seq for lease in held), seq])
-            gone = collectable(state, [*held, *ended], now_s=5.0)
+            gone = collectable(state, held)
             assert gone == tuple(entry for entry in retired if entry.seq <= oldest)
             left = drop_retired(state, gone)
             assert (left is None) == (gone == ())
             if left is not None:
                 assert left.state.retired == retired[len(gone) :]
                 assert drop_retired(left.state, gone) is None
+
+
+def test_a_lease_is_left_behind_by_one_clock_only() -> None:
+    """The steady clock of the machine that saw it, or the store's; never a difference between two of them."""
+    lease = LeaseRecord(0, 100.0)
+    long_s = 100.0 + LEASE_MARGIN_S
+    passed = (-1e6, 0.0, long_s - 1, long_s, 1e6)
+    for steady_s, store_s, same in itertools.product(passed, passed, (True, False)):
+        now = Moment("a" if same else "b", 50.0 + steady_s, 7.0 + store_s)
+        expected = (steady_s if same else store_s) >= long_s
+        assert is_left_behind(lease, Moment("a", 50.0, 7.0), now) is expected
 
 
 def test_an_epoch_begins_when_the_last_has_lasted() -> None:

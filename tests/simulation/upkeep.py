@@ -1,23 +1,26 @@
-"""A shard that is written, compacted, collected and read at once (S4, S7 to S10): real code over tiny parts of JSON."""
+"""A shard that is written, committed, compacted, collected and read at once (S4, S7 to S10), by clocks that jump.
+
+Real code over tiny parts of JSON.
+"""
 
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from tests.simulation.scenarios import require
-from tracelake._errors import ExpiredError, NotFoundError
+from tracelake._errors import DamageError, ExpiredError, NotFoundError, TracelakeError
+from tracelake.limits import LEASE_S
 from tracelake.shards.collect import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, BatchRef, Part
 from tracelake.shards.protocol import Verdict, classify, due, forget
 from tracelake.shards.rows import first_row_id
 from tracelake.shards.store import Shard, Snapshot
-from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage import ABSENT, KeyValueStore, ObjectStore
 from tracelake.testing import Actor, Process, Run, Scenario, Violation
 
 Rows: TypeAlias = dict[str, str]
@@ -69,7 +72,7 @@ class Stores:
 
 
 class UpkeepScenario(Scenario):
-    """Two writers render the same transactions; a compactor, a collector and a reader work beside them."""
+    """Two writers render and commit the same transactions; a compactor, a collector and a reader work beside them."""
 
     name = "upkeep"
     steps_max = 4_000
@@ -80,6 +83,7 @@ class UpkeepScenario(Scenario):
     """Whether the collector looks for orphans too."""
     rests = True
     """Whether compactor and collector rest between their rounds."""
+    collects_every_s = LEASE_S * 0.6
 
     def __init__(self, writers: int = 2, times: int = 3, rounds: int = 2) -> None:
         self._writers, self._times, self._rounds = writers, times, rounds
@@ -95,6 +99,14 @@ class UpkeepScenario(Scenario):
     def _open(self, process: Process) -> Shard:
         return self.shard("t", process.key_value, process.objects)
 
+    def wall_s(self, who: str, now_s: float) -> float:
+        """The clock of each machine is hours off, and jumps each second."""
+        return now_s + 3 * 3600 * ((int(now_s) + len(who)) % 3)
+
+    def steady_s(self, who: str, now_s: float) -> float:
+        """Steady clocks begin anywhere."""
+        return now_s + 7 * 3600 * len(who)
+
     # Writers
 
     def _write(self, process: Process) -> None:
@@ -105,6 +117,34 @@ class UpkeepScenario(Scenario):
                     self._append(Stores(process.key_value, process.objects, process.name), shard, t)
                 except ExpiredError:  # too slow for the collector: upload it all again
                     continue
+            self._commit(process.key_value, shard, t)
+
+    def _commit(self, key_value: KeyValueStore, shard: Shard, t: int) -> None:
+        """Commit a transaction from the record of its batch, as anyone may, and as `Outputs._counts` does."""
+        while True:
+            failure = None
+            try:
+                batch = shard.batch_at(t)
+            except DamageError as error:
+                batch, failure = None, error
+            entry = key_value.get("commits", "main")
+            if entry is not None and int(entry.value) > t:
+                return
+            require(failure is None, f"the batch at {t} is not committed, and gone: {failure}")
+            require(
+                batch is None or batch.counts == {"t": t}, f"the batch at {t} was compacted before its commit"
+            )
+            expected = ABSENT if entry is None else entry.version
+            key_value.set_if("commits", "main", str(t + 1).encode(), expected)
+
+    def committed(self, key_value: KeyValueStore, shard: Shard) -> int:
+        """Return the committed upper, at which compaction stops."""
+        del shard
+        entry = key_value.get("commits", "main")
+        return 0 if entry is None else int(entry.value)
+
+    def abort(self, stores: Stores, batch: Batch) -> None:
+        """Do what a writer does whose append or commit raised: nothing, for the state may name what it wrote."""
 
     def _append(self, stores: Stores, shard: Shard, t: int) -> None:
         with self.lease(shard, stores.key_value) as lease:
@@ -124,8 +164,14 @@ class UpkeepScenario(Scenario):
                     came.append([first_row_id(t) + len(came), key, value])
             parts = [stores.put(epoch, came)] if came else []
             gone = [stores.put(epoch, went)] if went else []
-        batch = Batch(t, t + 1, stores.new_id(), tuple(parts), tuple(gone), {}, epoch=epoch)
-        if shard.compare_and_append(batch) is not None:
+        batch = Batch(t, t + 1, stores.new_id(), tuple(parts), tuple(gone), {"t": t}, epoch=epoch)
+        try:
+            lost = shard.compare_and_append(batch) is not None
+            self._commit(stores.key_value, shard, t)
+        except TracelakeError:
+            self.abort(stores, batch)
+            raise
+        if lost:
             for part in batch.objects():  # a peer appended the same rows
                 stores.objects.delete(part.path)
 
@@ -135,7 +181,7 @@ class UpkeepScenario(Scenario):
         shard = self._open(process)
         for number in range(self._rounds):
             with self.lease(shard, process.key_value) as lease:
-                run = due(lease.state.batches, lease.state.upper, fan_out=2)
+                run = due(lease.state.batches, self.committed(process.key_value, shard), fan_out=2)
                 if run:
                     batches = [shard.batch(ref) for ref in run]
                     stores = Stores(process.key_value, process.objects, process.name)
@@ -198,24 +244,27 @@ class UpkeepScenario(Scenario):
             collector.retired()
             if self.orphans:
                 collector.orphans(epoch_min_s=0)
-            self._rest(process)
+            if self.rests:
+                process.sleep(self.collects_every_s)
 
     # Reading
 
     def _read(self, process: Process) -> None:
         shard = self._open(process)
         for number in range(self._rounds + 1):
-            with self.lease(shard, process.key_value) as lease:
-                state = lease.state
-                as_of = state.upper - 1 if number % 2 else max(state.since, state.upper - 2)
-                if state.upper == 0:
-                    continue
-                try:
+            taken_s = process.now_s()
+            try:
+                with self.lease(shard, process.key_value) as lease:
+                    state = lease.state
+                    as_of = state.upper - 1 if number % 2 else max(state.since, state.upper - 2)
+                    if state.upper == 0:
+                        continue
                     found = self.rows(process.objects, shard.snapshot(as_of, state))
-                except (NotFoundError, ExpiredError) as error:
-                    # S10: only a lease that has ended excuses it, and no rows are returned.
-                    require(time.time() >= lease.expires_s, f"a leased part is gone: {error}")
-                    continue
+            except ExpiredError as error:  # S10: no rows are returned
+                require(process.now_s() > taken_s + LEASE_S, f"a lease ended too soon: {error}")
+                continue
+            except (NotFoundError, DamageError) as error:
+                raise Violation(f"a leased part is gone: {error}") from error
             self._compare(process.name, as_of, found)
             process.sleep(1)
 
@@ -261,8 +310,10 @@ class UpkeepScenario(Scenario):
 
     def check(self, run: Run) -> None:
         """Every transaction is there."""
-        upper = Shard("t", run.direct_key_value, run.direct_objects).state().upper
+        shard = Shard("t", run.direct_key_value, run.direct_objects)
+        upper = shard.state().upper
         require(upper == self._times, f"the shard stopped at {upper}")
+        require(self.committed(run.direct_key_value, shard) == upper, "not all is committed")
 
 
 class FilledScenario(UpkeepScenario):

@@ -13,7 +13,7 @@ from tests.simulation.mutants import Mutant
 from tests.simulation.upkeep import FilledScenario, Stores, UpkeepScenario
 from tracelake.shards.collect import Collected, Collector
 from tracelake.shards.leases import Lease, leases
-from tracelake.shards.model import Batch, BatchRef, Retired, ShardState, Write
+from tracelake.shards.model import Batch, BatchRef, Moment, Retired, ShardState, Write
 from tracelake.shards.protocol import (
     Swap,
     UpperMismatch,
@@ -23,6 +23,7 @@ from tracelake.shards.protocol import (
     next_state,
 )
 from tracelake.shards.store import Shard
+from tracelake.storage import KeyValueStore
 from tracelake.testing import Actor, Faults
 
 
@@ -64,7 +65,7 @@ class _EarlyLook(Collector):
         del dry_run
         seen = list(leases(self._shard.name, self._key_value).values())
         state = self._shard.state()
-        return _delete(self, state, collectable(state, seen, time.time()))
+        return _delete(self, state, collectable(state, seen))
 
 
 class LeasesBeforeState(FilledScenario):
@@ -81,7 +82,7 @@ class _SharedDeleted(Collector):
         del dry_run
         with Lease(self._shard, self._key_value) as own:
             state = own.state
-            gone = collectable(state, leases(self._shard.name, self._key_value).values(), time.time())
+            gone = collectable(state, leases(self._shard.name, self._key_value).values())
             return _delete(self, state, gone, needed=False)
 
 
@@ -135,6 +136,7 @@ class EpochIgnored(UpkeepScenario):
     """A writer that slept through two epochs publishes what was collected."""
 
     shard = _NeverLate
+    collects_every_s = 1.0
 
 
 class _Splice(Shard):
@@ -181,6 +183,36 @@ class RetractionsDropped(FilledScenario):
         return replace(super().merge(stores, batches, since, epoch), retractions=())
 
 
+class CompactedBeforeCommit(UpkeepScenario):
+    """Compaction takes whatever is appended."""
+
+    def committed(self, key_value: KeyValueStore, shard: Shard) -> int:
+        del key_value
+        return shard.state().upper
+
+
+class AbortDeletes(UpkeepScenario):
+    """A writer whose append raised deletes what it wrote."""
+
+    def abort(self, stores: Stores, batch: Batch) -> None:
+        for part in batch.objects():
+            stores.objects.delete(part.path)
+
+
+class _ByTheClock(Collector):
+    """Takes a lease for left behind by the time of day: of its own machine now, of another when it was seen."""
+
+    def _now(self) -> Moment:
+        return Moment("", time.time(), time.time())
+
+
+class LeasesByTheClock(FilledScenario):
+    """Collectors compare the times of day of two machines, or of one whose clock was set."""
+
+    collector = _ByTheClock
+    collects_every_s = 1.0
+
+
 _SLOW: Final = Faults(delays=4)
 
 UPKEEP_MUTANTS: Final = [
@@ -201,4 +233,19 @@ UPKEEP_MUTANTS: Final = [
     Mutant("upkeep: spliced by place", partial(SplicedByPlace, 0, 3), _SLOW, exhaustive_max=None),
     Mutant("upkeep: history forgotten", HistoryForgotten, exhaustive_max=None),
     Mutant("upkeep: retractions dropped", partial(RetractionsDropped, 1, 3), exhaustive_max=None),
+    Mutant(
+        "upkeep: compacted before its commit",
+        partial(CompactedBeforeCommit, 1, 4, 6),
+        _SLOW,
+        exhaustive_max=None,
+        random_max=400,
+    ),
+    Mutant("upkeep: abort deletes", AbortDeletes, Faults(lost=6), exhaustive_max=None, random_max=400),
+    Mutant(
+        "upkeep: leases by the clock",
+        partial(LeasesByTheClock, 2, 4),
+        _SLOW,
+        exhaustive_max=None,
+        random_max=1_000,
+    ),
 ]

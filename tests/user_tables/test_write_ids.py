@@ -67,7 +67,7 @@ def test_a_deletion_of_nothing_is_remembered(lake: Lake) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a state remember few writes."""
-    monkeypatch.setattr("tracelake.shards.protocol.WRITTEN_MAX", WRITTEN_MAX)
+    monkeypatch.setattr(Shard, "written_max", WRITTEN_MAX)
 
 
 @pytest.mark.usefixtures("few")

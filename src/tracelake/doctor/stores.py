@@ -41,8 +41,8 @@ _MEND_STORE: Final = (
     "The store does not do what every lake needs of it: use another one, or a newer version of it."
 )
 _MEND_CLOCK: Final = (
-    "Let both clocks be set by NTP; `timedatectl` shows whether this one is. Leases, which keep parts that are "
-    "being read, go by the clock, and stores refuse requests whose time is too far off."
+    "Let both clocks be set by NTP; `timedatectl` shows whether this one is. Commits tell their time by it, and "
+    "stores refuse requests whose time is too far off."
 )
 
 
@@ -199,8 +199,7 @@ def check_clock(objects: ObjectStore) -> Verdict:
     if apart_s <= limits.CLOCK_SKEW_MAX_S:
         return Verdict("ok", f"within {max(math.ceil(apart_s), 1)} s of the store's clock")
     which = "behind" if ahead_s > behind_s else "ahead of"
-    # Another machine may be as far off in the other direction: together no more than leases allow for.
-    status: Status = "failed" if apart_s > limits.CLOCK_DIFFERENCE_MAX_S / 2 else "warning"
+    status: Status = "failed" if apart_s > limits.CLOCK_SKEW_FAILED_S else "warning"
     return Verdict(status, f"this machine's clock is {apart_s:,.0f} s {which} the store's", _MEND_CLOCK)
 
 

@@ -127,7 +127,8 @@ def find_span(lake: LakeReader, trace_id: str, span_id: str) -> Row:
 
 def trace_as_otlp(lake: LakeReader, trace_id: str) -> bytes:
     """Return a trace as OTLP/JSON, spans by start time. Raises NotFoundError."""
-    spans = lake.table("spans").lookup([lake.trace(trace_id).trace_id])
+    full_id = lake.trace(trace_id).trace_id  # first: it opens a table anew that was left for long
+    spans = lake.table("spans").lookup([full_id])
     return to_json(encode(spans.sort_by("start_ns")))
 
 

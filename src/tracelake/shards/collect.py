@@ -13,10 +13,11 @@ from functools import partial
 from typing import Final
 
 from tracelake.limits import EPOCH_MIN_S, STAGED_ROWS_AGE_MAX_S
-from tracelake.shards.leases import Lease, forget_ended, leases
-from tracelake.shards.model import BatchRef, Part, Retired
+from tracelake.shards.leases import Lease, leases
+from tracelake.shards.model import BatchRef, Moment, Part, Retired
 from tracelake.shards.parts import PARTS, STAGED
 from tracelake.shards.protocol import collectable, drop_retired, is_orphan_epoch, next_epoch
+from tracelake.shards.sightings import forget_left_behind, left_behind, moment, this_machine
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 
@@ -36,20 +37,27 @@ class Collected:
 class Collector:
     """Collects the garbage of one shard. Any number may work on the same one at once."""
 
-    def __init__(self, shard: Shard, key_value: KeyValueStore, objects: ObjectStore) -> None:
+    def __init__(
+        self, shard: Shard, key_value: KeyValueStore, objects: ObjectStore, machine: str | None = None
+    ) -> None:
+        """`machine` tells whose steady clock `time.monotonic` is; that of this machine by default."""
         self._shard = shard
         self._key_value = key_value
         self._objects = objects
+        self._machine = machine or this_machine()
 
     def retired(self, *, dry_run: bool = False) -> Collected:
         """Delete what compaction replaced and no reader can name any more."""
-        now = time.time()
-        if not dry_run:
-            forget_ended(self._shard.name, self._key_value, now)
+        name, ended = self._shard.name, set[str]()
+        if dry_run:
+            ended = left_behind(name, self._key_value, self._now)
+        else:
+            forget_left_behind(name, self._key_value, self._now)
         with Lease(self._shard, self._key_value) as own:  # so that what is live stays while we look
             state = own.state
             # The others' leases after the state, never before (see `leases`).
-            gone = collectable(state, leases(self._shard.name, self._key_value).values(), now)
+            held = leases(name, self._key_value)
+            gone = collectable(state, [held[key] for key in held if key not in ended])
             if not gone:  # before anything is read: a long lease lets many be held
                 return Collected(held=len(state.retired))
             left = [retired for retired in state.retired if retired not in gone]
@@ -87,9 +95,12 @@ class Collector:
                     self._objects.delete(path)
         return Collected(len(found), sum(size for _, size in found))
 
+    def _now(self) -> Moment:
+        return moment(self._shard.name, self._objects, self._machine)
+
     def _written(self) -> Iterator[tuple[str, int, int]]:
         """Yield (path, bytes, epoch) of every object of the shard that no writer may still come back to."""
-        waiting_since = time.time() - STAGED_ROWS_AGE_MAX_S
+        waiting_since = self._now().store_s - STAGED_ROWS_AGE_MAX_S
         for folder in FOLDERS:
             prefix = f"shards/{self._shard.name}/{folder}/"
             for info in list(self._objects.list(prefix)):

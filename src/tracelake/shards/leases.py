@@ -4,6 +4,9 @@ A lease is a record of its own, not a part of the shard's state, so readers neve
 Two orders make it safe: a reader writes its lease and reads the state *then*; garbage collection reads the state
 and looks for leases *then*. Whatever a collector misses was taken after its look at the state, so that reader
 sees this state or a later one, which names nothing that was retired before.
+
+A lease holds while its record is there, and no clock is asked for that: neither by the reader nor by a collector.
+What becomes of those that nobody gives back: see `shards.sightings`.
 """
 
 from __future__ import annotations
@@ -16,20 +19,20 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
 
-from tracelake._errors import ExpiredError, StorageError, TracelakeError
-from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, LEASE_S
+from tracelake._errors import DamageError, ExpiredError, NotFoundError, StorageError, TracelakeError
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, LEASE_S
 from tracelake.shards.model import LeaseRecord, ShardState, from_bytes, to_bytes
 from tracelake.shards.store import Shard
 from tracelake.storage import Done, Entry, KeyValueStore, settle
 
-_PARTITION: Final = "leases"
+PARTITION: Final = "leases"
 
 
 @dataclass
 class Lease:
     """A claim on all parts that `state`, or any later state, of one shard names. `close` it when done.
 
-    A process that is killed leaves its lease behind until it ends by itself.
+    A process that is killed leaves its lease behind until collectors find that nobody renews it.
     """
 
     shard: Shard
@@ -37,39 +40,39 @@ class Lease:
     seconds: float = LEASE_S
     state: ShardState = field(init=False)
     """The shard's state, read when the lease was there already."""
-    expires_s: float = field(init=False)
-    """When it ends, in seconds since 1970."""
 
     def __post_init__(self) -> None:
         """Take the lease, then read the state."""
-        self._key = f"{self.shard.name}/{uuid.uuid4().hex}"
-        self._seq = self.shard.state().seq
-        record, expires_s = self._record()
-        self.key_value.set(_PARTITION, self._key, to_bytes(record))
-        self.expires_s = expires_s
+        self.key = f"{self.shard.name}/{uuid.uuid4().hex}"
+        self._record = to_bytes(LeaseRecord(self.shard.state().seq, self.seconds))
+        self._renewed_s = time.monotonic()
+        self.key_value.set(PARTITION, self.key, self._record)
         try:
             self.state = self.shard.state()
         except TracelakeError:
             self.close()
             raise
 
-    def renew(self) -> None:
-        """Make it hold on, once half of its time is over.
+    def renew(self, *, now: bool = False) -> None:
+        """Show that its reader lives, once half of its time is over, or `now`.
 
-        Raises ExpiredError where it has ended: parts may be gone, so list them again under a new lease.
+        Raises ExpiredError where it was taken for left behind: parts may be gone, so list them again under a new lease.
         """
-        now = time.time()
-        if now > self.expires_s - self.seconds / 2 and not (now < self.expires_s and self._extend()):
+        started_s = time.monotonic()
+        if not now and started_s <= self._renewed_s + self.seconds / 2:
+            return
+        if not self._write_anew():
             raise ExpiredError(
                 f"the lease on table {self.shard.name} has ended, and its parts may have been collected. "
                 "Open the table again."
             )
+        self._renewed_s = started_s
 
     def close(self) -> None:
         """Give the lease back."""
         with contextlib.suppress(StorageError):  # it ends by itself
-            if (entry := self.key_value.get(_PARTITION, self._key)) is not None:
-                self.key_value.delete_if(_PARTITION, self._key, entry.version)
+            if (entry := self.key_value.get(PARTITION, self.key)) is not None:
+                self.key_value.delete_if(PARTITION, self.key, entry.version)
 
     def __enter__(self) -> Lease:
         """Return the lease."""
@@ -78,47 +81,38 @@ class Lease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the lease."""
-        self.close()
+        """Close the lease. Where a part was gone because it had ended, say so: that is no damage (S10)."""
+        try:
+            if isinstance(error, DamageError | NotFoundError):
+                self.renew(now=True)
+        finally:
+            self.close()
 
-    def _record(self) -> tuple[LeaseRecord, float]:
-        """Return a record that holds longer than its reader may believe, and what the reader may believe."""
-        expires_s = time.time() + self.seconds
-        return LeaseRecord(self._seq, expires_s + CLOCK_DIFFERENCE_MAX_S), expires_s
-
-    def _extend(self) -> bool:
-        """Write the lease anew; False where it was forgotten meanwhile, and must never come back."""
-        record, expires_s = self._record()
-        while (
-            entry := self.key_value.get(_PARTITION, self._key)
-        ) is not None:  # another thread may renew it too
-            outcome = self.key_value.set_if(_PARTITION, self._key, to_bytes(record), entry.version)
-            settled = settle(self.key_value, _PARTITION, self._key, outcome, is_mine=lambda _: False)
+    def _write_anew(self) -> bool:
+        """Give the record another version; False where it was forgotten meanwhile, and must never come back."""
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):  # another thread may renew it too
+            entry = self.key_value.get(PARTITION, self.key)
+            if entry is None:
+                return False
+            outcome = self.key_value.set_if(PARTITION, self.key, self._record, entry.version)
+            settled = settle(self.key_value, PARTITION, self.key, outcome, is_mine=lambda _: False)
             if isinstance(settled, Done):
-                self.expires_s = expires_s  # and not before
                 return True
         return False
 
 
 def leases(shard: str, key_value: KeyValueStore) -> dict[str, LeaseRecord]:
-    """Return all leases on a shard, ended ones too, by their keys."""
-    return {entry.key: _lease_of(entry) for entry in _entries(shard, key_value)}
+    """Return all leases on a shard, by their keys: each of them holds."""
+    return {entry.key: lease_of(entry) for entry in entries(PARTITION, shard, key_value)}
 
 
-def forget_ended(shard: str, key_value: KeyValueStore, now_s: float) -> int:
-    """Remove leases that have ended and nobody gave back; return how many."""
-    entries = _entries(shard, key_value)
-    ended = [entry for entry in entries if _lease_of(entry).expires_s <= now_s]
-    for entry in ended:
-        key_value.delete_if(_PARTITION, entry.key, entry.version)  # unless its reader has just extended it
-    return len(ended)
+def entries(partition: str, shard: str, key_value: KeyValueStore) -> list[Entry]:
+    """Return the records of a partition that are of one shard."""
+    return key_value.scan(partition, f"{shard}/", f"{shard}0")  # "0" follows "/"
 
 
-def _entries(shard: str, key_value: KeyValueStore) -> list[Entry]:
-    return key_value.scan(_PARTITION, f"{shard}/", f"{shard}0")  # "0" follows "/"
-
-
-def _lease_of(entry: Entry) -> LeaseRecord:
+def lease_of(entry: Entry) -> LeaseRecord:
+    """Read a record. Raises DamageError."""
     return from_bytes(LeaseRecord, entry.value, f"lease {entry.key}")
 
 
@@ -136,10 +130,10 @@ class Leases:
         self._leases.append(lease)
         return lease
 
-    def renew(self) -> None:
+    def renew(self, *, now: bool = False) -> None:
         """Renew all. Raises ExpiredError where one has ended."""
         for lease in self._leases:
-            lease.renew()
+            lease.renew(now=now)
 
     def close(self) -> None:
         """Give all back."""

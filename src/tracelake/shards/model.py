@@ -152,15 +152,32 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A reader's claim on all parts that the state numbered `seq`, or any later one, names."""
 
     seq: int
-    expires_s: float
-    """In seconds since 1970."""
+    seconds: float
+    """How long it lasts unless it is renewed, which gives the record another version."""
     version: int = FORMAT_VERSION
 
 
-RecordT = TypeVar("RecordT", ShardState, Batch, Beginning, LeaseRecord, Write)
+class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a collector looked: by the steady clock of its machine, and by that by which the store dates objects."""
+
+    machine: str
+    """Whose steady clock; another one after each start of the machine."""
+    steady_s: float
+    store_s: float
 
 
-def to_bytes(record: ShardState | Batch | Beginning | LeaseRecord | Write) -> bytes:
+class Sighting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """That a collector saw a lease at this version of its record, first at this moment."""
+
+    lease: str
+    at: Moment
+    version: int = FORMAT_VERSION
+
+
+RecordT = TypeVar("RecordT", ShardState, Batch, Beginning, LeaseRecord, Sighting, Write)
+
+
+def to_bytes(record: ShardState | Batch | Beginning | LeaseRecord | Sighting | Write) -> bytes:
     """Encode as JSON."""
     return encode(record)
 

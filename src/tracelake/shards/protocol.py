@@ -10,7 +10,8 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace as changed
 
-from tracelake.shards.model import BatchRef, LeaseRecord, Retired, ShardState, Write
+from tracelake.limits import LEASE_MARGIN_S
+from tracelake.shards.model import BatchRef, LeaseRecord, Moment, Retired, ShardState, Write
 
 FAN_OUT: Final = 8
 """Batches of one level that become one of the next."""
@@ -117,9 +118,9 @@ def is_written(there: Write, name: str, number: int) -> bool:
     return there.name == name and there.number >= number
 
 
-def to_put_away(written: Sequence[Write]) -> tuple[Write, ...]:
+def to_put_away(written: Sequence[Write], most: int = WRITTEN_MAX) -> tuple[Write, ...]:
     """Return the writes that need records of their own before another one is remembered: the older half, if many."""
-    return tuple(written[: WRITTEN_MAX // 2]) if len(written) >= WRITTEN_MAX else ()
+    return tuple(written[: most // 2]) if len(written) >= most else ()
 
 
 def _with_write(written: Iterable[Write], write: Write, away: Collection[Write]) -> tuple[Write, ...]:
@@ -200,13 +201,23 @@ def forget(state: ShardState, since: int) -> Swap | None:
     return next_state(state, since=since) if since > state.since else None
 
 
-def collectable(state: ShardState, leases: Iterable[LeaseRecord], now_s: float) -> tuple[Retired, ...]:
-    """Return what was retired before every lease that holds at `now_s` was taken: no reader can name it.
+def is_left_behind(lease: LeaseRecord, seen: Moment, now: Moment) -> bool:
+    """Whether nobody has renewed a lease for longer than it lasts: it was seen so then, and is just so now.
+
+    Only clocks that are the same one are compared: the steady clock of a machine, or the store's.
+    """
+    is_same = now.machine == seen.machine
+    passed_s = now.steady_s - seen.steady_s if is_same else now.store_s - seen.store_s
+    return passed_s >= lease.seconds + LEASE_MARGIN_S
+
+
+def collectable(state: ShardState, leases: Iterable[LeaseRecord]) -> tuple[Retired, ...]:
+    """Return what was retired before every lease was taken: no reader can name it.
 
     A reader takes its lease first and reads the state then, so it names only what a state numbered `seq` or
     later names. Leases must have been read *after* the state was.
     """
-    oldest = min((lease.seq for lease in leases if lease.expires_s > now_s), default=state.seq)
+    oldest = min((lease.seq for lease in leases), default=state.seq)
     return tuple(retired for retired in state.retired if retired.seq <= oldest)
 
 

@@ -12,6 +12,7 @@ from tracelake._errors import DamageError, ExpiredError, IndeterminateError, Lim
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.shards.model import Batch, BatchRef, Part, ShardState, Write, from_bytes, to_bytes
 from tracelake.shards.protocol import (
+    WRITTEN_MAX,
     AppendDecision,
     Lost,
     Swap,
@@ -63,6 +64,8 @@ EMPTY = Snapshot(as_of=-1, parts=(), retractions=(), rows=0)
 
 class Shard:
     """One durable collection. Several processes may use the same one at once."""
+
+    written_max = WRITTEN_MAX
 
     def __init__(self, name: str, key_value: KeyValueStore, objects: ObjectStore) -> None:
         self.name = name
@@ -148,7 +151,7 @@ class Shard:
 
         def decide(state: ShardState) -> AppendDecision:
             nonlocal attempted
-            away = to_put_away(state.written) if write is not None else ()
+            away = to_put_away(state.written, self.written_max) if write is not None else ()
             self._writes.put_away(away)
             decision = append(state, batch.lower, batch.upper, ref, batch.epoch, write, away)
             if isinstance(decision, UpperMismatch) and attempted and not remembers(state, batch.lower):

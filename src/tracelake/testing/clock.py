@@ -30,12 +30,20 @@ class Simulated:
     Code must call them through their modules, as `time.sleep(1)`. Made once for a run, and entered for each step.
     """
 
-    def __init__(self, source: Source) -> None:
-        """Take what stands there now as the answer to all others."""
+    def __init__(
+        self,
+        source: Source,
+        wall_s: Callable[[], float] | None = None,
+        steady_s: Callable[[], float] | None = None,
+    ) -> None:
+        """Take what stands there now as the answer to all others.
+
+        `wall_s` and `steady_s` answer for `time.time` and `time.monotonic` where clocks differ from the run's.
+        """
         ours = (
             (time, "sleep", source.sleep),
-            (time, "time", source.now_s),
-            (time, "monotonic", source.now_s),
+            (time, "time", wall_s or source.now_s),
+            (time, "monotonic", steady_s or source.now_s),
             (uuid, "uuid4", source.new_uuid),
         )
         self._before = [(module, name, getattr(module, name)) for module, name, _ in ours]

@@ -44,6 +44,16 @@ class Scenario:
     def prepare(self, run: Run) -> None:
         """Put into the stores of a run what stands there before it begins."""
 
+    def wall_s(self, who: str, now_s: float) -> float:
+        """Return the time of day by the clock of an actor's machine, which may be wrong; right by default."""
+        del who
+        return now_s
+
+    def steady_s(self, who: str, now_s: float) -> float:
+        """Return the same by its steady clock, which begins anywhere."""
+        del who
+        return now_s
+
     def invariant(self, run: Run) -> None:
         """Raise Violation where the stores are as they must never be; called after each write."""
 

@@ -54,7 +54,7 @@ class Run:
         self._in_flight: list[tuple[int, Call]] = []
         self.processes = [Process(self, index, actor) for index, actor in enumerate(scenario.actors())]
         scenario.prepare(self)
-        self._simulated = Simulated(self)
+        self._simulated = Simulated(self, self.wall_s, self.steady_s)
         with self._simulated:
             for process in self.processes:
                 process.start()
@@ -157,6 +157,14 @@ class Run:
     def now_s(self) -> float:
         """Return the simulated time in seconds."""
         return self.now_ms / 1000
+
+    def wall_s(self) -> float:
+        """Return the time of day by the clock of the actor that asks."""
+        return self.scenario.wall_s(self._current().name, self.now_s())
+
+    def steady_s(self) -> float:
+        """Return what the steady clock of its machine says."""
+        return self.scenario.steady_s(self._current().name, self.now_s())
 
     def sleep(self, seconds: float) -> None:
         """Let simulated time pass for the actor that asks."""
