@@ -1,199 +1,233 @@
-"""S1 to S6: a writer of timed updates over a real shard, whose every decision is `classify`."""
+"""S1 to S7 on what there is: replicas of a pipeline, and writers of a user's table, that meet where we choose."""
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, TypeVar
 
-import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tracelake.shards.model import Batch, Part
-from tracelake.shards.parts import write_part
-from tracelake.shards.protocol import Verdict, classify
-from tracelake.shards.rows import RETRACTIONS, ROW_ID, rows_sql, with_row_ids
+import tracelake
+from tests.pipeline.spans import a_line, a_span
+from tracelake.otlp.framing import write_segment
+from tracelake.otlp.schema import SPANS_TABLE
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.inputs import INBOX, Input
+from tracelake.pipeline.loop import Pipeline, RunResult
+from tracelake.pipeline.shaping import ShapeTask
+from tracelake.predicates import Layout
+from tracelake.replicas.account import Tally
+from tracelake.scan import Scan
+from tracelake.shards.model import Batch, Write
+from tracelake.shards.protocol import UpperMismatch
 from tracelake.shards.store import Shard
-from tracelake.storage import MemoryKeyValueStore
-from tracelake.storage.files import FileObjectStore
+from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore, open_objects
+from tracelake.table import Table
 
-SCHEMA = pa.schema([("key", pa.string()), ("value", pa.string())])
-
-
-class Update(NamedTuple):
-    """A key and its value from a time on, or a tombstone; of several at one time, the last in order stands."""
-
-    key: str
-    value: str | None
-    ts: int
+TaskT = TypeVar("TaskT")
+ReceiptT = TypeVar("ReceiptT")
 
 
-@dataclass
-class Writer:
-    """Buffers updates, and writes those whose time has come. It holds no truth of its own: it reads the shard."""
+def nothing() -> None:
+    """Do nothing in between."""
 
-    shard: Shard
-    objects: FileObjectStore
-    held: list[Update] = field(default_factory=list)
-    dropped: int = 0
-    frontier: int = 0
 
-    def advance(self, input_frontier: int, *updates: Update) -> None:
-        """Take updates, and do all that can be done."""
-        self.held += updates
-        while (upper := self.shard.state().upper) < input_frontier:
-            ready = self._sort_out(upper, input_frontier)
-            following = min((update.ts for update in self.held), default=input_frontier)
-            self._write(upper, upper + 1 if ready else min(following, input_frontier), ready)
-        self._sort_out(upper, input_frontier)
-        self.frontier = min((update.ts for update in self.held), default=input_frontier)
+class Paused(InProcess):
+    """Shapes a transaction, and then does not come back before something else has happened."""
 
-    def _sort_out(self, upper: int, input_frontier: int) -> list[Update]:
-        verdicts = [(update, classify(update.ts, upper, input_frontier)) for update in self.held]
-        self.dropped += sum(verdict is Verdict.DROP for _, verdict in verdicts)
-        self.held = [update for update, verdict in verdicts if verdict is Verdict.HOLD]
-        return [update for update, verdict in verdicts if verdict is Verdict.PROCESS]
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._meanwhile = meanwhile
 
-    def _write(self, lower: int, upper: int, ready: list[Update]) -> None:
-        stored = self.rows(lower - 1)
-        wanted = {update.key: update.value for update in ready}
-        changed = {k: v for k, v in wanted.items() if stored.get(k, (0, None))[1] != v}
-        came = {key: value for key, value in changed.items() if value is not None}
-        went = [stored[key][0] for key in changed if key in stored]
-        parts: list[Part] = []
-        gone: list[Part] = []
-        if came:
-            rows = pa.table({"key": list(came), "value": list(came.values())}, SCHEMA).sort_by("key")
-            parts.append(
-                write_part(self.objects, self.shard.name, 0, 0, with_row_ids(rows, lower, 0, 1), "key")
-            )
-        if went:
-            table = pa.table({"row_id": went, "time": [lower] * len(went)}, RETRACTIONS)
-            gone.append(write_part(self.objects, self.shard.name, 0, 0, table, None))
-        self.shard.compare_and_append(Batch(lower, upper, uuid.uuid4().hex, tuple(parts), tuple(gone), {}))
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        receipts = super().run(function, tasks, on_done)
+        if tasks and isinstance(tasks[0], ShapeTask):
+            meanwhile, self._meanwhile = self._meanwhile, nothing
+            meanwhile()
+        return receipts
 
-    def rows(self, as_of: int) -> dict[str, tuple[int, str]]:
-        """Return (row id, value) by key."""
-        sql = rows_sql(self.shard.snapshot(as_of), self._file, ["key", "value", ROW_ID.name], SCHEMA)
-        with duckdb.connect() as db:
-            return {key: (row_id, value) for key, value, row_id in db.execute(sql).fetchall()}
 
-    def table(self, as_of: int) -> dict[str, str]:
-        """Return the values by key."""
-        return {key: value for key, (_, value) in self.rows(as_of).items()}
+class World:
+    """Stores with an inbox; each replica takes a segment a transaction."""
 
-    def _file(self, path: str) -> str:
-        file = self.objects.local_path(path)
-        assert file is not None
-        return file
+    def __init__(self, folder: Path) -> None:
+        url = f"memory://{uuid.uuid4().hex}"
+        objects = open_objects(url)
+        assert isinstance(objects, MemoryObjectStore)
+        self.objects, self.key_value = objects, MemoryKeyValueStore()
+        self._copies = str(folder / "copies")
+
+    def receive(self, *segments: Sequence[dict[str, Any]]) -> None:
+        for spans in segments:
+            number = len(list(self.objects.list("all/")))
+            segment = write_segment([("json", a_line(*spans))])
+            for folder in ("all", "inbox"):
+                self.objects.put(f"{folder}/{number:04d}.segment", segment)
+
+    def replica(
+        self, meanwhile: Callable[[], object] = nothing, last: int = 10**9
+    ) -> tuple[RunResult, Tally]:
+        """Let a replica empty the inbox; it begins no transaction after `last`."""
+        tally = Tally()
+        pipeline = Pipeline("main", self.key_value, self.objects, 1, Paused(meanwhile), tally)
+        waiting = [Input(INBOX, info.path, info.size_bytes) for info in self.objects.list("inbox/")]
+        result = pipeline.run([[item] for item in waiting], stopping=lambda: pipeline.upper() > last)
+        return result, tally
+
+    def shard(self) -> Shard:
+        return Shard("spans", self.key_value, self.objects)
+
+    def ends(self, as_of: int) -> dict[int, int]:
+        """Return the end of each span of the one trace, as of a transaction."""
+        scan = Scan(
+            self.objects.url,
+            self._copies,
+            Layout(SPANS_TABLE, ("trace_id",), 1),
+            self.shard().snapshot(as_of),
+        )
+        rows = Table("spans", scan).to_arrow(["span_id", "end_ns"]).to_pylist()
+        return {int(str(row["span_id"]), 16) - 1: int(str(row["end_ns"])) for row in rows}
+
+    def parts(self) -> set[str]:
+        return {info.path for info in self.objects.list("shards/spans/parts/")}
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> Writer:
-    objects = FileObjectStore(str(tmp_path))
-    return Writer(Shard("t", MemoryKeyValueStore(), objects), objects)
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
 
 
-def a_peer_moves_to(writer: Writer, upper: int, *updates: Update) -> Writer:
-    """Let another writer of the same shard render everything below `upper`."""
-    peer = Writer(writer.shard, writer.objects)
-    peer.advance(upper, *updates)
-    assert writer.shard.state().upper == upper
-    return peer
+def test_s1_rows_below_upper_are_dropped_and_the_frontier_follows(world: World) -> None:
+    """S1: U climbs beyond what we hold: ours is dropped, with its parts, and we go on behind it."""
+    world.receive([a_span(0, 0)], [a_span(0, 1)], [a_span(0, 2)])
+    before: list[tuple[set[str], object]] = []
+
+    def peer() -> None:
+        result, tally = world.replica()
+        assert (result.transactions, tally.rows_dropped) == ([0, 1, 2], 0)
+        named = {
+            part.path for ref in world.shard().state().batches for part in world.shard().batch(ref).parts
+        }
+        before.append((named, world.shard().state().batches))
+
+    result, tally = world.replica(peer)
+    assert tally.rows_dropped > 0
+    assert tally.won == 0
+    assert before == [(world.parts(), world.shard().state().batches)]
+    assert result.transactions == [0]
+    assert world.ends(2) == {0: 10, 1: 10, 2: 10}
+    world.receive([a_span(0, 3)])
+    assert world.replica()[0].transactions == [3], "the frontier is where the peer left it"
 
 
-def test_s1_rows_below_upper_are_dropped_and_the_frontier_follows(writer: Writer) -> None:
-    """S1: U climbs to 10 with no output of ours, then rows at 5 and 7 arrive, I=11."""
-    a_peer_moves_to(writer, 10)
-    before = writer.shard.state()
-    writer.advance(11, Update("a", "x", 5), Update("b", "y", 7))
-    assert (writer.dropped, writer.held, writer.frontier) == (2, [], 11)
-    assert writer.table(10) == {}
-    assert writer.shard.state().batches == before.batches == ()
+def test_s2_one_of_each(world: World) -> None:
+    """S2: below U dropped, at U emitted, retracting the older value; what comes later is held."""
+    world.receive([a_span(0, 0, end=20)])
 
+    def peer() -> None:
+        assert world.replica()[0].transactions == [0]
+        world.receive([a_span(0, 0, end=30)], [a_span(0, 0, end=40)])
 
-def test_s2_one_of_each(writer: Writer) -> None:
-    """S2: U=10; rows at 5, 10, 12; I=13: 5 dropped, 10 emitted, retracting the older value; 12 comes last."""
-    a_peer_moves_to(writer, 10, Update("k", "old", 3))
-    upper, held = (
-        writer.shard.state().upper,
-        [Update("k", "no", 5), Update("k", "new", 10), Update("k", "last", 12)],
-    )
-    assert [classify(update.ts, upper, 13) for update in held] == [
-        Verdict.DROP,
-        Verdict.PROCESS,
-        Verdict.HOLD,
+    first, tally = world.replica(peer)
+    assert tally.rows_dropped > 0
+    assert first.transactions == [0]
+    second, tally = world.replica(last=1)
+    assert (second.transactions, tally.rows_dropped) == ([1], 0)
+    retracted = [
+        part.rows for ref in world.shard().state().batches for part in world.shard().batch(ref).retractions
     ]
-    writer.advance(13, *held)
-    assert (writer.dropped, writer.frontier) == (1, 13)
-    assert [writer.table(t) for t in (9, 10, 11, 12)] == [
-        {"k": "old"},
-        {"k": "new"},
-        {"k": "new"},
-        {"k": "last"},
+    assert retracted == [1]
+    assert (world.shard().state().upper, len(list(world.objects.list("inbox/")))) == (2, 1)
+    assert world.replica()[0].transactions == [2]
+    assert [world.ends(t) for t in range(3)] == [{0: 20}, {0: 30}, {0: 40}]
+
+
+def test_s3_waiting_below_upper_ends(world: World) -> None:
+    """S3: a replica sleeps while U climbs beyond what it holds and beyond what it has not read: it ends at U."""
+    world.receive([a_span(0, 0)], [a_span(0, 1)])
+
+    def peer() -> None:
+        world.replica(last=0)
+        world.replica()
+        world.receive([a_span(0, 2)])
+        assert world.replica()[0].transactions == [2]
+
+    result, tally = world.replica(peer)
+    assert tally.rows_dropped > 0
+    assert result.transactions == [0]
+    assert world.shard().state().upper == 3
+    assert world.ends(2) == {0: 10, 1: 10, 2: 10}
+
+
+def test_s4_the_last_of_several_writes_of_a_key_beside_a_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4: a key was inserted at 0; a peer moves U to 3 while we write it anew: exactly one retraction, at 3."""
+    kinds: dict[str, pa.DataType] = {"id": pa.int64(), "who": pa.string()}
+    schema = pa.schema(kinds)
+
+    def people(*rows: tuple[int, str]) -> pa.Table:
+        return pa.Table.from_pylist([{"id": key, "who": who} for key, who in rows], schema=schema)
+
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.create_table("people", schema, key=["id"], buckets=1)
+        lake.write("people", people((1, "v0")))
+        append = Shard.compare_and_append
+
+        def after_a_peer(shard: Shard, batch: Batch, write: Write | None) -> UpperMismatch | None:
+            monkeypatch.undo()
+            lake.write("people", people((2, "x")))
+            lake.write("people", people((2, "y")))
+            return append(shard, batch, write)
+
+        monkeypatch.setattr(Shard, "compare_and_append", after_a_peer)
+        lake.write("people", people((1, "v3")))
+        shard = Shard("people", lake._key_value, lake.objects)
+        batches = [shard.batch(ref) for ref in shard.state().batches]
+        assert [(batch.lower, sum(part.rows for part in batch.retractions)) for batch in batches] == [
+            (0, 0),
+            (1, 0),
+            (2, 1),
+            (3, 1),
+        ]
+        (gone,) = batches[3].retractions
+        (retraction,) = pq.read_table(str(lake.objects.local_path(gone.path))).to_pylist()
+        assert retraction["time"] == 3
+        assert lake.table("people").to_arrow(order_by="id").equals(people((1, "v3"), (2, "y")))
+
+
+def test_s5_s6_what_the_feedback_holds_already_gives_no_output(world: World) -> None:
+    """S5, S6: a replica brings what a peer wrote a moment ago: time passes, and no batch comes of it."""
+    world.receive([a_span(0, 0)])
+    world.replica()
+    world.receive([a_span(0, 0)], [a_span(0, 0), a_span(0, 0)])
+    result, _ = world.replica()
+    assert [(counts.new, counts.replaced, counts.repeated) for counts in result.counts] == [
+        (0, 0, 1),
+        (0, 0, 2),
     ]
+    state = world.shard().state()
+    assert (state.upper, len(state.batches)) == (3, 1)
 
 
-def test_s2_what_is_not_complete_is_held(writer: Writer) -> None:
-    """S2: with I=12 the row at 12 is held, and the frontier is its time."""
-    a_peer_moves_to(writer, 10)
-    writer.advance(12, Update("k", "no", 5), Update("k", "new", 10), Update("k", "last", 12))
-    assert (writer.dropped, writer.held, writer.frontier) == (1, [Update("k", "last", 12)], 12)
-    assert writer.table(11) == {"k": "new"}
+@pytest.mark.parametrize("pause", [1, 12])
+def test_s7_a_paused_replica_catches_up(world: World, pause: int) -> None:
+    """S7: a replica that slept for so many transactions drops what its peer wrote, and goes on at the end."""
+    world.receive([a_span(0, 0)])
 
+    def peer() -> None:
+        for number in range(1, pause):
+            world.receive([a_span(0, number % 3, end=10 + number)])
+        assert len(world.replica()[0].transactions) == pause
+        world.receive([a_span(0, 7)])
 
-def test_s3_waiting_below_upper_ends(writer: Writer) -> None:
-    """S3: U=10; rows at 5 and 7; I=8 then 11: at 11 both are dropped and the frontier is 11."""
-    a_peer_moves_to(writer, 10)
-    writer.advance(8, Update("a", "x", 5), Update("b", "y", 7))
-    writer.advance(11)
-    assert (writer.dropped, writer.held, writer.frontier) == (2, [], 11)
-
-
-def test_s4_insert_delete_insert_with_a_peer_in_between(writer: Writer) -> None:
-    """S4: insert at 0, delete at 2, insert at 3 twice, the later wins; a peer moves U to 3: one retraction at 3."""
-    a_peer_moves_to(writer, 3, Update("k", "v0", 0))
-    writer.advance(
-        4,
-        Update("k", "v0", 0),
-        Update("k", None, 2),
-        Update("k", "v3", 3),
-        Update("k", "v3b", 3),
-    )
-    batches = [writer.shard.batch(ref) for ref in writer.shard.state().batches]
-    assert [(batch.lower, sum(part.rows for part in batch.retractions)) for batch in batches] == [
-        (0, 0),
-        (3, 1),
-    ]
-    assert [writer.table(t) for t in (0, 2, 3)] == [{"k": "v0"}, {"k": "v0"}, {"k": "v3b"}]
-    assert writer.dropped == 2
-
-
-def test_s5_what_the_feedback_holds_already_gives_no_output(writer: Writer) -> None:
-    """S5: the shard holds the value that we buffered."""
-    a_peer_moves_to(writer, 2, Update("k", "v", 0))
-    writer.advance(3, Update("k", "v", 2))
-    assert writer.shard.state().upper == 3
-    assert len(writer.shard.state().batches) == 1
-
-
-def test_s6_delete_of_an_absent_key_and_an_identical_upsert_are_nothing(writer: Writer) -> None:
-    """S6: both consolidate to nothing; the time has passed all the same."""
-    a_peer_moves_to(writer, 1, Update("k", "v", 0))
-    writer.advance(4, Update("absent", None, 1), Update("k", "v", 2), Update("k", "v", 3))
-    state = writer.shard.state()
-    assert (state.upper, len(state.batches), writer.frontier) == (4, 1, 4)
-
-
-@pytest.mark.parametrize("pause", [1, 10, 1000])
-def test_s7_a_paused_writer_catches_up(writer: Writer, pause: int) -> None:
-    """S7: a writer that slept for so many transactions drops what its peer wrote, and reaches the end."""
-    updates = [Update(f"k{t % 5}", f"v{t}", t) for t in range(0, pause + 4, max(1, pause // 10))]
-    writer.advance(2, *updates)
-    a_peer_moves_to(writer, 2 + pause, *updates)
-    writer.advance(pause + 4)
-    assert (writer.shard.state().upper, writer.frontier, writer.held) == (pause + 4, pause + 4, [])
-    alone = {update.key: update.value for update in updates}
-    assert writer.table(pause + 3) == alone
+    world.replica(peer)
+    assert world.replica()[0].transactions == [pause]
+    assert world.shard().state().upper == pause + 1
+    alone = {0: 10} | {number % 3: 10 + number for number in range(1, pause)} | {7: 10}
+    assert world.ends(pause) == alone
