@@ -31,6 +31,7 @@ LAYERS: list[set[str]] = [
     {"branch"},
     {"datasets"},
     {"lake_branches", "lake_datasets", "lake_tables", "lake_upkeep"},
+    {"record_checks", "content_checks"},
     {"verify"},
     {"lake"},
     {"doctor"},

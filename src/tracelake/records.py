@@ -330,7 +330,7 @@ class Finding:
     kind: str
     """missing | damaged | mismatch"""
     what: str
-    """part | index part | file | batch | commit | journal | table | manifest"""
+    """part | index part | file | batch | commit | journal | table | manifest | record | segment"""
     path: str
     detail: str
 

@@ -6,14 +6,14 @@ import contextlib
 import hashlib
 import io
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracelake._errors import DamageError, NotFoundError, TracelakeError
+from tracelake.content_checks import check_keys, check_lake_tables, check_spec
 from tracelake.datasets.verify import verify_files
 from tracelake.journal.model import Step
 from tracelake.journal.store import Journal
@@ -22,14 +22,14 @@ from tracelake.pipeline.indexes import INDEX_ENTRY
 from tracelake.pipeline.progress import OnProgress, Progress
 from tracelake.pipeline.publish import SPANS_ENTRY, TRACES_ENTRY
 from tracelake.pipeline.reindex import count_live
-from tracelake.pipeline.traces import TRACES, aggregate_sql
+from tracelake.record_checks import Records, check_inbox, read_records
 from tracelake.records import Finding, VerifyReport
-from tracelake.scan import connection
 from tracelake.shards.leases import Leases
 from tracelake.shards.model import Batch, BatchRef, Part
-from tracelake.shards.rows import quoted, rows_by_time
+from tracelake.shards.rows import rows_by_time
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.user_tables.spec import table_names
 from tracelake.versions.model import TRANSACTION, Commit, IndexAt, Reference, TableAt
 from tracelake.versions.objects import COMMITS
 from tracelake.versions.store import Repository
@@ -84,9 +84,10 @@ class Verifier:
     def run(self, progress: OnProgress) -> VerifyReport:
         """Verify all of it."""
         transactions = self._built_transactions()  # listed first: what is built later is no concern of ours
+        records = read_records(self._key_value)
         commits = self._check_commits(transactions)
         tables = {name: self._read_batches(shard, transactions) for name, shard in self._shards.items()}
-        user_tables = self._user_tables(commits)
+        user_tables = self._user_tables(records.heads)
         for name, time in user_tables.items():
             tables[name] = self._read_batches(Shard(name, self._key_value, self._objects), time + 1)
         parts = [
@@ -102,12 +103,18 @@ class Verifier:
         self._check_journal(transactions)
         self._check_counts(commits, tables["spans"])
         index_parts = self._check_indexes(commits, tables["spans"])
-        files = self._check_files(progress)
+        for name in sorted({*user_tables, *table_names(self._objects)}):
+            self._findings += check_spec(self._objects, name)
+        self._findings += [finding for finding in records.findings if not self._has_told(finding, tables)]
+        self._findings += check_inbox(self._objects)
+        files = self._check_files(records, progress)
         self._leases.close()
         if not self._findings:  # on whole parts only: a scan over a damaged one says nothing new
-            self._check_tables()
+            view = self._view("main")
+            self._findings += check_lake_tables(view)
             for name in user_tables:
-                self._check_user_table(name)
+                if f"tables/{name}" in commits[0].entries:
+                    self._findings += check_keys(view, name)
         return VerifyReport(
             commits=len(commits),
             transactions=transactions,
@@ -297,73 +304,33 @@ class Verifier:
         self._bytes += check.bytes_read
         return check.newest.part_count if check.newest is not None else 0
 
-    def _check_files(self, progress: OnProgress) -> int:
-        """Read the files that entries name, of every branch and tag; return how many there are."""
+    def _has_told(self, finding: Finding, tables: Iterable[str]) -> bool:
+        """Whether a damaged record was named already, for what it is."""
+        partition, _, key = finding.path.rpartition("/")
+        if partition == "journal/main" and key.isdecimal():
+            return ("journal", f"transaction {int(key) // 2}") in {(f.what, f.path) for f in self._findings}
+        return finding.path == "branches/main" or (partition == "shards" and key in tables)
+
+    def _check_files(self, records: Records, progress: OnProgress) -> int:
+        """Read the files that entries name, of every branch and tag, and staged ones; return how many there are."""
         files = 0
         told = {finding.path for finding in self._findings}
-        try:
-            for checked in verify_files(self._repository, self._objects):
-                files += checked.what == "file"
-                self._bytes += checked.size_bytes
-                progress(Progress("verifying", files, 0, "files"))
-                if checked.problem is not None and checked.path not in told:
-                    gone = self._objects.head(checked.path) is None
-                    self._find("missing" if gone else "damaged", checked.what, checked.path, checked.problem)
-        except DamageError as error:
-            if "branch main" not in told:
-                self._find("damaged", "commit", "branches", str(error))
+        for checked in verify_files(self._repository, self._objects, records.heads, records.staged):
+            files += checked.what == "file"
+            self._bytes += checked.size_bytes
+            progress(Progress("verifying", files, 0, "files"))
+            if checked.problem is not None and checked.path not in told:
+                told.add(checked.path)
+                gone = self._objects.head(checked.path) is None
+                self._find("missing" if gone else "damaged", checked.what, checked.path, checked.problem)
         return files
 
-    def _check_tables(self) -> None:
-        """Check that keys are unique, and that table `traces` is what table `spans` makes of it."""
-        spans, traces = (self._view("main").table(name).sql() for name in _TABLES)
-        content = ", ".join(name for name in TRACES.names if name != "transaction")
-        for what, query in self._table_checks(spans, traces, content):
-            with connection() as db:
-                found = db.sql(query).to_arrow_table()
-            self._report_rows(what, found)
-
-    @staticmethod
-    def _table_checks(spans: str, traces: str, content: str) -> Iterator[tuple[str, str]]:
-        yield (
-            "spans",
-            f"select trace_id, 'has span ' || span_id || ' ' || count(*) || ' times' from ({spans}) "
-            "group by trace_id, span_id having count(*) > 1 limit 10",
-        )
-        made = aggregate_sql(f"({spans})", 0)
-        yield (
-            "traces",
-            f"""with made as (select {content} from ({made})), stored as (select {content} from ({traces}))
-                select trace_id, 'differs from what its spans make' from
-                ((from made except all from stored) union all (from stored except all from made)) limit 10""",
-        )
-
-    @staticmethod
-    def _user_tables(commits: list[_Committed]) -> dict[str, int]:
-        """Return the tables of the user that the newest commit names, and as of when."""
-        named = commits[0].entries if commits else {}
-        return {
-            reference.shard: reference.as_of
-            for name, reference in named.items()
-            if isinstance(reference, TableAt) and name not in (SPANS_ENTRY, TRACES_ENTRY)
-        }
-
-    def _check_user_table(self, name: str) -> None:
-        """Check that what describes a table can be read, and that no two rows have one key."""
-        try:
-            table = self._view("main").table(name)
-        except TracelakeError as error:
-            self._find("damaged", "table", name, str(error))
-            return
-        if key := ", ".join(map(quoted, table.scan.layout.bucketed_by)):
-            with connection() as db:
-                found = db.sql(
-                    f"select row({key})::varchar, 'is the key of ' || count(*) || ' rows' "
-                    f"from ({table.sql()}) group by {key} having count(*) > 1 limit 10"
-                ).to_arrow_table()
-            for value, detail in zip(*(column.to_pylist() for column in found.columns), strict=True):
-                self._find("mismatch", "table", f"{name}: {value}", detail)
-
-    def _report_rows(self, table: str, found: pa.Table) -> None:
-        for trace_id, detail in zip(*(column.to_pylist() for column in found.columns), strict=True):
-            self._find("mismatch", "table", f"{table}: trace {trace_id}", detail)
+    def _user_tables(self, heads: Iterable[str]) -> dict[str, int]:
+        """Return the tables of the user that the commits name to which branches and tags lead, and as of when."""
+        found: dict[str, int] = {}
+        for head in filter(None, heads):
+            with contextlib.suppress(DamageError):  # a finding of the history
+                for name, reference in named_by(self._repository, head).items():
+                    if isinstance(reference, TableAt) and name not in (SPANS_ENTRY, TRACES_ENTRY):
+                        found[reference.shard] = max(found.get(reference.shard, -1), reference.as_of)
+        return found

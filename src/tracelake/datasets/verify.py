@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
+from typing import TypeAlias
 
 from tracelake._errors import DamageError
 from tracelake.datasets.files import at_once, read_file
@@ -23,27 +25,42 @@ class Checked:
     problem: str | None
 
 
-def verify_files(repository: Repository, objects: ObjectStore) -> Iterator[Checked]:
-    """Yield each file once, and each commit that cannot be read. Raises DamageError where a branch or tag cannot."""
+Named: TypeAlias = tuple[str, tuple[FileAt, ...]]
+"""What names files, and which: one, or for a staged entry also those that it stands on, the newest first."""
 
-    def check(named: tuple[str, FileAt] | Checked) -> Checked:
-        if isinstance(named, Checked):
-            return named
-        entry, file = named
+
+def verify_files(
+    repository: Repository, objects: ObjectStore, heads: Iterable[str], staged: Iterable[Named]
+) -> Iterator[Checked]:
+    """Yield each file that staged entries name, or entries of commits that lead to `heads`, and commits that cannot
+    be read."""
+
+    def check(named: Named | Checked) -> list[Checked]:
+        return [named] if isinstance(named, Checked) else list(_check(objects, *named))
+
+    seen: set[str] = set()
+    # Asked when all others are seen.
+    new_staged = (named for named in staged if file_path(named[1][0]) not in seen)
+    for checked in at_once(check, chain(_named(repository, heads, seen), new_staged)):
+        yield from checked
+
+
+def _check(objects: ObjectStore, entry: str, files: tuple[FileAt, ...]) -> Iterator[Checked]:
+    """Read files down to the first that is there: a staged one may be gone again before it was acknowledged."""
+    for last, file in zip([False] * (len(files) - 1) + [True], files, strict=True):
         try:
-            size_bytes, problem = len(read_file(objects, file)), None
+            yield Checked("file", file_path(file), len(read_file(objects, file)), None)
+            return
         except DamageError as error:
-            size_bytes, problem = 0, f"{entry} names it: {error}"
-        return Checked("file", file_path(file), size_bytes, problem)
+            if last or objects.head(file_path(file)) is not None:
+                yield Checked("file", file_path(file), 0, f"{entry} names it: {error}")
+                return
 
-    yield from at_once(check, _named(repository))
 
-
-def _named(repository: Repository) -> Iterator[tuple[str, FileAt] | Checked]:
+def _named(repository: Repository, heads: Iterable[str], files: set[str]) -> Iterator[Named | Checked]:
     """Yield the files that entries name, each once: of every commit, those that its first parent does not name."""
-    todo = [record.head for record in repository.branches().values()] + list(repository.tags().values())
+    todo = list(heads)
     seen = {""}
-    files: set[str] = set()
     while todo:
         commit_id = todo.pop()
         if commit_id in seen:
@@ -53,9 +70,9 @@ def _named(repository: Repository) -> Iterator[tuple[str, FileAt] | Checked]:
             parents = repository.commit(commit_id).parents
             todo.extend(parents)
             for path, file in _new_files(repository, commit_id, parents):
-                if file.sha256 not in files:
-                    files.add(file.sha256)
-                    yield path, file
+                if file_path(file) not in files:
+                    files.add(file_path(file))
+                    yield path, (file,)
         except DamageError as error:
             yield Checked("commit", path_of(Commit, commit_id), 0, str(error))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Final, Literal, TypeAlias
 
 import zstandard
@@ -234,8 +235,22 @@ def _framed(stream: Stream, start: int, format: Format, keep: bool) -> Payload |
 
 
 def write_segment(payloads: Iterable[tuple[Format, bytes]]) -> bytes:
-    """Return a segment of the inbox: the payloads in frames, compressed with zstd level 1."""
+    """Return a segment of the inbox: the payloads in frames, compressed with zstd level 1, with its checksum."""
     parts = [_SEGMENT_MAGIC]
     for format, data in payloads:
         parts += [b"j" if format == "json" else b"p", len(data).to_bytes(4), data]
-    return zstandard.ZstdCompressor(level=1).compress(b"".join(parts))
+    return zstandard.ZstdCompressor(level=1, write_checksum=True).compress(b"".join(parts))
+
+
+def segment_problem(data: bytes) -> Problem | None:
+    """Return what is wrong with the bytes of a segment of the inbox, None where it is whole."""
+    if not data.startswith(ZSTD_MAGIC):
+        return Problem("it is no segment")
+    items = _read_open(BytesIO(data), _Share(0, 1))
+    while True:
+        try:
+            if isinstance(item := next(items), Problem):
+                return item
+        except StopIteration as ended:
+            problem: Problem | None = ended.value
+            return problem

@@ -220,7 +220,7 @@ class BranchRecords:
             if isinstance(settled, Done):
                 return
             expected = ABSENT if settled.current is None else settled.current.version
-            earlier = () if settled.current is None else _staged_entry(settled.current)
+            earlier = () if settled.current is None else staged_layers(settled.current)
         raise LimitError(
             f"{path}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row staged it, too. Nothing was staged; try again."
         )
@@ -234,7 +234,7 @@ class BranchRecords:
         if not token:
             return ()
         found = self._key_value.scan(_staged(token), start, stop)
-        return tuple((entry.key, _staged_entry(entry)) for entry in found)
+        return tuple((entry.key, staged_layers(entry)) for entry in found)
 
     def unstage(self, token: str) -> None:
         """Delete what is staged under a token that no branch names any more."""
@@ -247,7 +247,8 @@ class _Staged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int = FORMAT_VERSION
 
 
-def _staged_entry(entry: Entry) -> Layers:
+def staged_layers(entry: Entry) -> Layers:
+    """Return what the record of a staged entry names, the newest first. Raises DamageError."""
     return decode(_Staged, entry.value, f"the staged entry {entry.key}", FORMAT_VERSION).named
 
 

@@ -1,0 +1,59 @@
+"""What the rows of whole tables say of one another, for `tracelake verify`: by queries, over parts that were read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracelake._errors import TableNotFoundError, TracelakeError
+from tracelake.pipeline.traces import TRACES, aggregate_sql
+from tracelake.records import Finding
+from tracelake.scan import connection
+from tracelake.shards.rows import quoted
+from tracelake.storage import ObjectStore
+from tracelake.user_tables.spec import read_spec
+from tracelake.view import View
+
+
+def check_lake_tables(view: View) -> Iterator[Finding]:
+    """Check that spans are unique, and that table `traces` is what table `spans` makes of it."""
+    spans, traces = (view.table(name).sql() for name in ("spans", "traces"))
+    content = ", ".join(name for name in TRACES.names if name != "transaction")
+    yield from _differences(
+        "spans: trace",
+        f"select trace_id, 'has span ' || span_id || ' ' || count(*) || ' times' from ({spans}) "
+        "group by trace_id, span_id having count(*) > 1 limit 10",
+    )
+    made = aggregate_sql(f"({spans})", 0)
+    yield from _differences(
+        "traces: trace",
+        f"""with made as (select {content} from ({made})), stored as (select {content} from ({traces}))
+            select trace_id, 'differs from what its spans make' from
+            ((from made except all from stored) union all (from stored except all from made)) limit 10""",
+    )
+
+
+def check_keys(view: View, name: str) -> Iterator[Finding]:
+    """Check that no two rows of a table of the user have one key."""
+    table = view.table(name)
+    if key := ", ".join(map(quoted, table.scan.layout.bucketed_by)):
+        yield from _differences(
+            f"{name}:",
+            f"select row({key})::varchar, 'is the key of ' || count(*) || ' rows' "
+            f"from ({table.sql()}) group by {key} having count(*) > 1 limit 10",
+        )
+
+
+def check_spec(objects: ObjectStore, name: str) -> Iterator[Finding]:
+    """Check that what describes a table of the user can be read."""
+    try:
+        _ = read_spec(objects, name).schema
+    except TracelakeError as error:
+        kind = "missing" if isinstance(error, TableNotFoundError) else "damaged"
+        yield Finding(kind, "table", name, str(error))
+
+
+def _differences(table: str, query: str) -> Iterator[Finding]:
+    with connection() as db:
+        found = db.sql(query).to_arrow_table()
+    for row, detail in zip(*(column.to_pylist() for column in found.columns), strict=True):
+        yield Finding("mismatch", "table", f"{table} {row}", detail)

@@ -1,0 +1,113 @@
+"""Reading every record of a lake's metadata, and every segment of its inbox, for `tracelake verify`.
+
+A record is whole if its checksum fits, whatever it is. One that names commits or files is decoded besides: where a
+branch is damaged, the others still lead to theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from tracelake._errors import DamageError, NotFoundError
+from tracelake.formats import is_whole
+from tracelake.otlp.framing import segment_problem
+from tracelake.records import Finding
+from tracelake.storage import Entry, KeyValueStore, ObjectStore
+from tracelake.tracking.inbox import PREFIX
+from tracelake.versions.branches import BRANCHES, TAGS, staged_layers
+from tracelake.versions.model import Branch, FileAt, Tag, from_bytes
+from tracelake.versions.protocol import known_tokens
+
+_PARTITIONS: Final = (
+    *(
+        "journal/main",
+        "inputs/main",
+        "shards",
+        "writes",
+        "leases",
+        BRANCHES,
+        TAGS,
+        "collector",
+        "replicas",
+    ),
+)
+"""Those whose names are fixed; others are named for branches and tokens."""
+
+NamesT = TypeVar("NamesT", Branch, Tag)
+
+
+@dataclass(slots=True)
+class Records:
+    """What the records of a lake lead to, and what is wrong with some of them."""
+
+    heads: list[str] = field(default_factory=list)
+    """The commits that branches and tags name."""
+    staged: list[tuple[str, tuple[FileAt, ...]]] = field(default_factory=list)
+    """Staged entries that name a file: what each is called, and what it names, the newest first."""
+    findings: list[Finding] = field(default_factory=list)
+
+
+def read_records(key_value: KeyValueStore) -> Records:
+    """Read all records. The name of one is its partition and its key."""
+    found = Records()
+    entries = {partition: _scan(found, partition, key_value.scan) for partition in _PARTITIONS}
+    for entry in entries[TAGS]:
+        if (tag := _decoded(entry, Tag)) is not None:
+            found.heads.append(tag.commit)
+    for entry in entries[BRANCHES]:
+        _scan(found, f"answers/{entry.key}", key_value.scan)
+        _scan(found, f"requests/{entry.key}", key_value.notes)
+        if (branch := _decoded(entry, Branch)) is not None:
+            found.heads.append(branch.head)
+            for token in sorted(known_tokens(branch) - {""}):
+                _add_staged(found, entry.key, _scan(found, f"staged/{token}", key_value.scan))
+    return found
+
+
+def _scan(found: Records, partition: str, scan: Callable[[str], Iterable[Entry]]) -> list[Entry]:
+    """Return the whole records of a partition; the others are findings."""
+    whole = []
+    try:
+        for entry in scan(partition):
+            if is_whole(entry.value):
+                whole.append(entry)
+            else:
+                detail = f"its checksum does not fit its {len(entry.value)} bytes; restore it from a backup"
+                found.findings.append(Finding("damaged", "record", f"{partition}/{entry.key}", detail))
+    except (
+        DamageError
+    ) as error:  # of a store that keeps records as objects; nobody can say what else is there
+        found.findings.append(Finding("damaged", "record", partition, str(error)))
+    return whole
+
+
+def _decoded(entry: Entry, kind: type[NamesT]) -> NamesT | None:
+    try:
+        return from_bytes(kind, entry.value, entry.key)
+    except DamageError:
+        return None
+
+
+def _add_staged(found: Records, branch: str, entries: Iterable[Entry]) -> None:
+    for entry in entries:
+        try:
+            layers = staged_layers(entry)
+        except DamageError as error:
+            found.findings.append(Finding("damaged", "record", f"staged/{branch}/{entry.key}", str(error)))
+            continue
+        if layers and all(isinstance(layer, FileAt) for layer in layers):
+            files = tuple(layer for layer in layers if isinstance(layer, FileAt))
+            found.staged.append((f"{entry.key}, staged on branch {branch},", files))
+
+
+def check_inbox(objects: ObjectStore) -> Iterator[Finding]:
+    """Yield what is wrong with segments that no transaction has taken; one that goes meanwhile is taken."""
+    for info in list(objects.list(PREFIX)):
+        try:
+            problem = segment_problem(objects.get(info.path))
+        except NotFoundError:
+            continue
+        if problem is not None:
+            yield Finding("damaged", "segment", info.path, str(problem))

@@ -1,0 +1,189 @@
+"""`verify` of a lake with something of everything: whatever is flipped or gone is named, or listed here as harmless."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+
+import tracelake
+from tests.datasets.lab import talk
+from tests.pipeline.spans import a_line
+from tracelake import Lake, TracelakeError
+from tracelake.otlp.framing import write_segment
+from tracelake.pipeline.executors import InProcess
+from tracelake.replicas.account import Account, Tally
+from tracelake.replicas.heartbeat import Heartbeat
+from tracelake.storage import KeyValueStore, MemoryKeyValueStore, ObjectStore, open_key_value, open_objects
+
+URL: Final = "memory://everything"
+NOT_MISSED: Final = [
+    r"inbox/.*",  # the transaction that takes a segment deletes it; the server alone knows what it acknowledged
+    r"inputs/main/.*",  # a look at the same file once more finds its spans known
+    r"leases/.*",  # whoever holds one writes it again, or ends
+    r"replicas/.*",  # written again at the next beat
+    r"collector/epoch",  # the epoch is at least that of any branch, and is read from there
+    r"answers/.*|requests/.*",  # whoever asked and lives asks again
+    r"staged/.*",  # nothing leads to an entry that is staged but itself
+    r"branches/dev|tags/.*",  # names: nothing tells that there was one, and its commits stay until they are collected
+    r"writes/.*",  # a write with an id is remembered as long as its record
+    r"versions/changes/.*",
+]
+"""What nobody can miss where it is gone; a flip in it is named all the same."""
+
+
+def build(folder: Path) -> Lake:
+    """Make a lake of two transactions, a branch, a tag, a dataset with staged examples, tables, and what waits."""
+    lake = tracelake.init(URL, buckets=2)
+    for number in range(2):
+        file = folder / f"{number}.jsonl"
+        file.write_bytes(
+            a_line(*(talk(trace, 0, f"why {trace}", "so") for trace in range(number, number + 3)))
+        )
+        lake.ingest(file, executor=InProcess())
+    questions = lake.create_dataset("questions", message="questions")
+    questions.add(where="true", limit=1, message="one")
+    questions.add(where="true", limit=4)
+    lake.create_table("people", pa.table({"id": [0], "who": [""]}).schema, key=["id"], buckets=1)
+    lake.write("people", pa.table({"id": [1, 2], "who": ["ann", "bob"]}), write_id="first")
+    lake.tag("v1")
+    lake.create_branch("dev")
+    elsewhere = lake.create_dataset("elsewhere", branch="dev", message="elsewhere")
+    elsewhere.add(where="true", limit=2, message="two")
+    lake.objects.put(
+        "inbox/00000000000000000001-a.segment", write_segment([("json", a_line(talk(9, 0, "a", "b")))])
+    )
+    Heartbeat(lake._key_value, Account("r", Tally(), tables=2)).beat()
+    lake.hold("spans")
+    return lake
+
+
+class Everything:
+    """A lake in memory whose objects and records are damaged and mended one by one."""
+
+    def __init__(self, folder: Path) -> None:
+        with build(folder) as lake:
+            self.id = lake.config.id
+            assert lake.verify().ok
+        self.objects: ObjectStore = open_objects(URL)
+        records: KeyValueStore = open_key_value(f"{URL}/metadata")
+        assert isinstance(records, MemoryKeyValueStore)
+        self.records = records
+
+    def names(self) -> list[str]:
+        """Return what there is: paths of objects, and partitions and keys of records without the lake's id."""
+        paths = [info.path for info in self.objects.list("")]
+        scoped = [(name, key) for name, entries in self.records._partitions.items() for key in entries]
+        return paths + [f"{partition.removeprefix(self.id + '/')}/{key}" for partition, key in scoped]
+
+    @contextmanager
+    def damaged(self, name: str, damage: Callable[[bytes], bytes | None]) -> Iterator[None]:
+        """Damage one thing, and mend it at the end."""
+        if self.objects.head(name) is not None:
+            data = self.objects.get(name)
+            changed = damage(data)
+            self.objects.delete(name) if changed is None else self.objects.put(name, changed)
+            try:
+                yield
+            finally:
+                self.objects.put(name, data)
+            return
+        (partition, key), entry = next(
+            ((partition, key), entry)
+            for partition, entries in self.records._partitions.items()
+            for key, entry in entries.items()
+            if f"{partition.removeprefix(self.id + '/')}/{key}" == name
+        )
+        changed = damage(entry.value)
+        if changed is None:
+            self.records.delete_if(partition, key, entry.version)
+        else:
+            self.records.set(partition, key, changed)
+        try:
+            yield
+        finally:
+            self.records.set(partition, key, entry.value)
+
+    def said(self) -> str:
+        """Return all that `verify` says, or the error on opening."""
+        try:
+            with tracelake.open(URL) as lake:
+                report = lake.verify()
+                return "\n".join(
+                    f"{each.kind} {each.what} {each.path} {each.detail}" for each in report.findings
+                )
+        except TracelakeError as error:
+            return str(error)
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Everything:
+    """Return the lake, which every test leaves as it was."""
+    return Everything(tmp_path_factory.mktemp("everything"))
+
+
+def kinds(names: list[str]) -> dict[str, list[str]]:
+    """Return names by what they are: their first words, without ids and numbers."""
+    found = defaultdict(list)
+    for name in names:
+        words = [word for word in name.split("/")[:3] if not re.search(r"[0-9a-f]{8}|\d{2}", word)]
+        found["/".join(words)].append(name)
+    return found
+
+
+def is_named(name: str, said: str) -> bool:
+    """Whether something is said of what was damaged: of itself, or by the name that people know."""
+    partition, _, key = name.partition("/")
+    others = {
+        "journal": [f"transaction {int(key[5:]) // 2}"] if partition == "journal" else [],
+        "shards": [f"damaged table {key} ", f"missing table {key} "],
+        "branches": [f"branch {key} "],
+        "tables": [f"table {key.removesuffix('.json')} "],
+        "lakes": [key],
+        "lake.json": ["no lake in"],
+    }
+    return name in said or any(other in said for other in others.get(partition, []))
+
+
+def flipped(chance: random.Random) -> Callable[[bytes], bytes]:
+    """Return what flips one bit."""
+
+    def flip(data: bytes) -> bytes:
+        changed = bytearray(data)
+        changed[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        return bytes(changed)
+
+    return flip
+
+
+def test_a_flip_in_anything_is_named(everything: Everything) -> None:
+    """One object or record of each kind, with a bit flipped somewhere."""
+    chance = random.Random(19)
+    found = kinds(everything.names())
+    assert len(found) >= 25, sorted(found)
+    for of_a_kind in found.values():
+        name = chance.choice(of_a_kind)
+        with everything.damaged(name, flipped(chance)):
+            assert is_named(name, said := everything.said()), (name, said)
+    assert everything.said() == ""
+
+
+def test_whatever_is_gone_is_named(everything: Everything) -> None:
+    """One object or record of each kind, gone: it is named, or nobody can miss it."""
+    chance = random.Random(7)
+    for of_a_kind in kinds(everything.names()).values():
+        name = chance.choice(of_a_kind)
+        with everything.damaged(name, lambda _: None):
+            said = everything.said()
+            if any(re.fullmatch(pattern, name) for pattern in NOT_MISSED):
+                assert said == "", (name, said)
+            else:
+                assert is_named(name, said), (name, said)
+    assert everything.said() == ""
