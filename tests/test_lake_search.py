@@ -12,7 +12,7 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
-from tracelake._errors import DamageError, UsageError
+from tracelake._errors import DamageError, ExpiredError, UsageError
 from tracelake.pipeline.executors import InProcess
 from tracelake.search.finalize import finalize
 from tracelake.table import Table
@@ -206,4 +206,76 @@ def test_a_transaction_that_did_not_see_a_rebuild_does_not_undo_it_for_good(
         documents += [index.documents for index in [lake.index()] if index is not None]
     assert documents == [4, 3, 4]
     assert found(lake, "work") == {"1", "6", "7", "8"}
+    assert lake.verify().findings == ()
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+@pytest.mark.parametrize(
+    "step", ["write_parts", "with_lists", "write_marker", "commit_entries", "clean_staging"]
+)
+def test_what_a_killed_rebuild_left_is_collected(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Killed anywhere, it has changed nothing or all; what it left goes with the third collection."""
+    ingest(lake, tmp_path, 0)
+    ingest(lake, tmp_path, 1)
+    before = {info.path for info in lake.objects.list("search/")}
+
+    def die(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    holder: Any = (
+        Repository if step == "commit_entries" else importlib.import_module("tracelake.pipeline.reindex")
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(holder, step, die)
+        with pytest.raises(Killed):
+            lake.rebuild_index(executor=InProcess())
+    assert {info.path for info in lake.objects.list("search/")} > before
+    for _ in range(3):
+        lake.gc(epoch_min_s=0)
+    left = {info.path for info in lake.objects.list("search/")} - before
+    if step == "clean_staging":
+        assert {path.split("/")[2] for path in left} == {"manifests", "parts"}
+    else:
+        assert left == set()
+    assert found(lake, "work") == {"1", "2"}
+    assert found(lake, "work", at="main~1")
+    ingest(lake, tmp_path, 2)
+    assert found(lake, "work") == {"1", "2", "3"}
+    assert lake.verify().findings == ()
+
+
+@pytest.mark.parametrize("step", ["write_parts", "write_marker", "commit_entries"])
+@pytest.mark.parametrize("collections", [1, 2, 3])
+def test_a_rebuild_beside_collections_is_published_whole_or_refused(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, collections: int
+) -> None:
+    """However often garbage is collected in the middle of it, no commit names what was taken."""
+    ingest(lake, tmp_path, 0)
+    holder: Any = (
+        Repository if step == "commit_entries" else importlib.import_module("tracelake.pipeline.reindex")
+    )
+    original = getattr(holder, step)
+
+    def after_collections(*args: Any, **options: Any) -> Any:
+        with tracelake.open(lake.url) as peer:
+            for _ in range(collections):
+                peer.gc(epoch_min_s=0)
+        return original(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(holder, step, after_collections)
+        if collections < 2:
+            lake.rebuild_index(executor=InProcess())
+        else:
+            with pytest.raises((ExpiredError, DamageError)):
+                lake.rebuild_index(executor=InProcess())
+    assert found(lake, "work") == {"1"}
+    for _ in range(3):
+        lake.gc(epoch_min_s=0)
+    assert found(lake, "work") == {"1"}
     assert lake.verify().findings == ()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from tracelake._errors import RefNotFoundError
 from tracelake.limits import EPOCH_MIN_S
 from tracelake.pipeline.executors import Executor
+from tracelake.pipeline.indexes import INDEX
 from tracelake.pipeline.maintenance import ORDERS, Maintainer, collect
 from tracelake.pipeline.progress import OnProgress, silent
 from tracelake.pipeline.reindex import rebuild
 from tracelake.place import LakeConfig
 from tracelake.records import CompactReport, GcReport, IndexReport
+from tracelake.search.collect import collect as collect_index
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.files import FileObjectStore
@@ -21,8 +24,10 @@ from tracelake.user_tables.spec import read_spec
 from tracelake.user_tables.write import Stores, finish_writes
 from tracelake.versions.collect import RepositoryCollector
 from tracelake.versions.model import Reference, TableAt
+from tracelake.versions.protocol import is_collectable
 
 VERSIONS_LINE: Final = "commits and files"
+INDEX_LINE: Final = "index parts"
 """What stands in the place of a table's name where a report is of no table."""
 
 
@@ -100,7 +105,8 @@ class LakeUpkeep(ABC):
         What compaction replaced goes as soon as no reader holds a lease on it. Objects of writers that were
         killed go at the third collection after they were written, each at least `epoch_min_s` seconds after
         the one before: a writer that takes longer from its first upload to its append has to upload again. So do
-        commits that no branch or tag leads to, and files that only they name: the last report is of them.
+        commits that no branch or tag leads to, and files that only they name, and what was written for an index
+        and is in none: the last two reports are of these.
 
         Args:
             dry_run: delete nothing, and report what would be deleted now.
@@ -116,7 +122,13 @@ class LakeUpkeep(ABC):
         ]
         versions = RepositoryCollector(self._key_value, self.objects)
         collected = versions.collect(epoch_min_s=epoch_min_s, dry_run=dry_run)
-        return [*reports, GcReport(VERSIONS_LINE, 0, collected.objects, collected.size_bytes, 0)]
+        is_over = partial(is_collectable, newest=collected.epoch)
+        parts = collect_index(self.objects, INDEX, collected.indexes, is_over, dry_run=dry_run)
+        return [
+            *reports,
+            GcReport(VERSIONS_LINE, 0, collected.objects, collected.size_bytes, 0),
+            GcReport(INDEX_LINE, 0, parts.objects, parts.size_bytes, 0),
+        ]
 
     def _maintained(self) -> list[tuple[Shard, tuple[str, ...]]]:
         """Return the shard of each table, and the columns that sort its rows."""

@@ -106,7 +106,7 @@ def test_gc_leaves_what_a_reader_holds(cli: RunCli, lake: Path) -> None:
         table = reader.table("spans")
         before = table.content_hash()
         cli("compact", "--lake", lake)
-        spans, traces, versions = json.loads(cli("gc", "--lake", lake, "--json").out)
+        spans, traces, versions, _ = json.loads(cli("gc", "--lake", lake, "--json").out)
         assert (spans["replaced"], spans["held"], traces["held"]) == (0, 1, 1)
         assert versions["table"] == "commits and files"
         assert table.content_hash() == before

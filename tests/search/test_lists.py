@@ -19,30 +19,37 @@ from tracelake.storage.memory import MemoryObjectStore
 from tracelake.storage.ports import ObjectStore
 
 
+def stage_bytes(
+    objects: ObjectStore, build: str, lo: int, hi: int, attempt: str = "a", documents: int = 1
+) -> None:
+    """Stage a part that is only bytes, and its receipt."""
+    data = f"{build} {lo} {attempt}".encode()
+    path, receipt_path = (
+        staged_path(INDEX, build, lo=lo, hi=hi, attempt=attempt, suffix=suffix)
+        for suffix in ("pack", "receipt")
+    )
+    receipt = Receipt(
+        build=build,
+        lo=lo,
+        hi=hi,
+        attempt=attempt,
+        documents=documents,
+        fingerprint=fields.FINGERPRINT,
+        size_bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        path=path,
+    )
+    objects.put(path, data)
+    objects.put(receipt_path, receipt.to_json())
+
+
 def chain(objects: ObjectStore, builds: int) -> Iterator[Manifest]:
     """Publish builds of two parts each, one on the other; the parts are only bytes."""
     manifest: Manifest | None = None
     for number in range(builds):
         build = f"spans-{number}"
         for lo, hi in ((0, 1), (1, SIZE)):
-            data = f"{build} {lo}".encode()
-            path, receipt_path = (
-                staged_path(INDEX, build, lo=lo, hi=hi, attempt="a", suffix=suffix)
-                for suffix in ("pack", "receipt")
-            )
-            receipt = Receipt(
-                build=build,
-                lo=lo,
-                hi=hi,
-                attempt="a",
-                documents=number + 1,
-                fingerprint=fields.FINGERPRINT,
-                size_bytes=len(data),
-                sha256=hashlib.sha256(data).hexdigest(),
-                path=path,
-            )
-            objects.put(path, data)
-            objects.put(receipt_path, receipt.to_json())
+            stage_bytes(objects, build, lo, hi, documents=number + 1)
         manifest = finalize_build(objects, SIZE, build=build, upper=number + 1, parent=manifest)
         yield manifest
 
@@ -51,7 +58,7 @@ def test_manifests_name_what_they_add_and_share_the_rest() -> None:
     """After 300 builds each manifest stands for all parts; it is small, and so are all of them together."""
     objects = MemoryObjectStore()
     manifests = list(chain(objects, 300))
-    expected = [f"spans-{number} {lo}".encode() for number in range(300) for lo in (0, 1)]
+    expected = [f"spans-{number} {lo} a".encode() for number in range(300) for lo in (0, 1)]
     for number in (0, 4, 5, 17, 150, 299):
         parts = read_parts(objects, manifests[number])
         assert [objects.get(part.path) for part in parts] == expected[: 2 * number + 2]

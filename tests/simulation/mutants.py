@@ -12,6 +12,7 @@ from tests.simulation.scenarios import (
     BUILD,
     DAMAGED,
     INDEX,
+    IndexGarbageScenario,
     IndexScenario,
     JournalScenario,
     ShardScenario,
@@ -23,10 +24,10 @@ from tracelake.journal.model import to_bytes as to_journal_bytes
 from tracelake.journal.store import Journal, Recorded
 from tracelake.search import fields
 from tracelake.search.finalize import (
-    _published,
     _receipts,
     clean_staging,
     finalize,
+    published,
     read_manifest,
     write_marker,
     write_parts,
@@ -182,7 +183,7 @@ class DeletedBeforeMarker(IndexScenario):
 
     def finalize(self, process: Process) -> Manifest:
         objects, path = process.objects, manifest_path(INDEX, BUILD)
-        if (there := _published(objects, path)) is not None:
+        if (there := published(objects, path)) is not None:
             return there
         chosen = write_parts(objects, INDEX, BUILD, BUCKETS)
         clean_staging(objects, INDEX, BUILD)
@@ -194,7 +195,7 @@ class MarkerFirst(IndexScenario):
 
     def finalize(self, process: Process) -> Manifest:
         objects, path = process.objects, manifest_path(INDEX, BUILD)
-        if (there := _published(objects, path)) is not None:
+        if (there := published(objects, path)) is not None:
             return there
         receipts = [one for one in _receipts(objects, INDEX, BUILD) if one.attempt != DAMAGED]
         chosen = choose(BUILD, receipts, BUCKETS, fields.FINGERPRINT)
@@ -208,7 +209,7 @@ class BlindMarker(IndexScenario):
 
     def finalize(self, process: Process) -> Manifest:
         objects, path = process.objects, manifest_path(INDEX, BUILD)
-        if (there := _published(objects, path)) is not None:
+        if (there := published(objects, path)) is not None:
             return there
         chosen = write_parts(objects, INDEX, BUILD, BUCKETS)
         manifest = assemble(INDEX, BUILD, 1, chosen, None)
@@ -221,7 +222,7 @@ class NoSecondLook(IndexScenario):
 
     def finalize(self, process: Process) -> Manifest:
         objects, path = process.objects, manifest_path(INDEX, BUILD)
-        if (there := _published(objects, path)) is not None:
+        if (there := published(objects, path)) is not None:
             return there
         chosen = write_parts(objects, INDEX, BUILD, BUCKETS)
         manifest = write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
@@ -234,7 +235,7 @@ class CanonicalDeletedFirst(IndexScenario):
 
     def finalize(self, process: Process) -> Manifest:
         objects = process.objects
-        if _published(objects, manifest_path(INDEX, BUILD)) is None:
+        if published(objects, manifest_path(INDEX, BUILD)) is None:
             for receipt in _receipts(objects, INDEX, BUILD):
                 objects.delete(f"search/{INDEX}/parts/{BUILD}/{receipt.sha256}.pack")
         return finalize(objects, INDEX, BUILD, 1, BUCKETS, None)[1]
@@ -245,7 +246,7 @@ class UncheckedParts(IndexScenario):
 
     def finalize(self, process: Process) -> Manifest:
         objects, path = process.objects, manifest_path(INDEX, BUILD)
-        if (there := _published(objects, path)) is not None:
+        if (there := published(objects, path)) is not None:
             return there
         try:
             chosen = choose(BUILD, _receipts(objects, INDEX, BUILD), BUCKETS, fields.FINGERPRINT)
@@ -256,6 +257,25 @@ class UncheckedParts(IndexScenario):
         except (DamageError, NotFoundError):
             return read_manifest(objects, path)
         return write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
+
+
+class StagingIsGarbage(IndexGarbageScenario):
+    """What is staged is deleted whether the build is published or not."""
+
+    def collect(self, process: Process) -> None:
+        clean_staging(process.objects, INDEX, BUILD)
+
+
+class UnnamedIsGarbage(IndexGarbageScenario):
+    """A part that no marker names is deleted even where there is no marker yet."""
+
+    def collect(self, process: Process) -> None:
+        objects, path = process.objects, manifest_path(INDEX, BUILD)
+        marker = published(objects, path)
+        named = {part.path for part in marker.newest} if marker is not None else set()
+        for info in list(objects.list(f"search/{INDEX}/parts/")):
+            if info.path not in named:
+                objects.delete(info.path)
 
 
 NONE = Faults()
@@ -345,6 +365,8 @@ MUTANTS = [
     Mutant("index: no second look", NoSecondLook),
     Mutant("index: canonical deleted first", CanonicalDeletedFirst),
     Mutant("index: unchecked parts", UncheckedParts),
+    Mutant("index: staging is garbage", StagingIsGarbage, exhaustive_max=None),
+    Mutant("index: unnamed is garbage", UnnamedIsGarbage, exhaustive_max=None),
     Mutant("store: stale reads", StaleReads, exhaustive_max=None),
     Mutant("store: forgets what is expected", ForgetsExpected, exhaustive_max=None),
     Mutant("store: forgets writes", ForgetsWrites, exhaustive_max=None),

@@ -11,6 +11,7 @@ from tracelake.journal.model import ReadRange, Seal, Step
 from tracelake.journal.protocol import totals
 from tracelake.journal.store import Journal
 from tracelake.search import fields
+from tracelake.search.collect import collect
 from tracelake.search.finalize import finalize, read_manifest, read_parts
 from tracelake.search.model import Manifest, Receipt, manifest_path, staged_path
 from tracelake.shards.model import Batch, Part, ShardState
@@ -197,6 +198,34 @@ class IndexScenario(Scenario):
         for name, told in run.history:
             require(told == manifest, f"{name} was told another index")
         require(len({name for name, _ in run.history}) == self._finalizers, "not everyone was told")
+
+
+class IndexGarbageScenario(IndexScenario):
+    """The same beside one who collects garbage again and again: it never takes what a marker names, or will name."""
+
+    name = "index-garbage"
+
+    def actors(self) -> list[Actor]:
+        return [*super().actors(), Actor("collector", self._collect)]
+
+    def collect(self, process: Process) -> None:
+        """Collect as this actor; mutants do it wrongly."""
+        collect(process.objects, INDEX, (), lambda _: False)
+
+    def _collect(self, process: Process) -> None:
+        for _ in range(3):
+            self.collect(process)
+
+    def check(self, run: Run) -> None:
+        """Once all are done, one more collection leaves the index, and nothing else."""
+        super().check(run)
+        collect(run.direct_objects, INDEX, (), lambda _: False)
+        manifest = read_manifest(run.direct_objects, manifest_path(INDEX, BUILD))
+        named = {part.path for part in read_parts(run.direct_objects, manifest)}
+        require(
+            set(run.objects.objects) == {manifest_path(INDEX, BUILD), *named},
+            "garbage is left, or too much went",
+        )
 
 
 def _content(bucket: int, attempt: str) -> bytes:

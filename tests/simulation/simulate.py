@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from tests.simulation.replicas import PipelineScenario
 from tests.simulation.scenarios import (
+    IndexGarbageScenario,
     IndexScenario,
     JournalScenario,
     ShardScenario,
@@ -30,6 +31,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     RepositoryScenario(replicas=3, rounds=3),
     VersionsScenario(),
     IndexScenario(2),
+    IndexGarbageScenario(2),
     StoreScenario(),
     PipelineScenario(2, 2),
     UpkeepScenario(),

@@ -49,7 +49,7 @@ def finalize(
     """
     assert input_size > 0, input_size
     path = manifest_path(index, build)
-    manifest = _published(objects, path)
+    manifest = published(objects, path)
     if manifest is None:
         try:
             _check_settings(index, parent)
@@ -59,7 +59,7 @@ def finalize(
         except (DamageError, UsageError):
             # F11: we saw no marker; another finalizer wrote it and cleaned the staging that we then read.
             # Parts vanish from staging only after the marker is there, so looking once more settles it.
-            manifest = _published(objects, path)
+            manifest = published(objects, path)
             if manifest is None:
                 raise
         else:
@@ -124,8 +124,8 @@ def clean_staging(objects: ObjectStore, index: str, build: str) -> None:
             objects.delete(info.path)
 
 
-def _published(objects: ObjectStore, path: str) -> Manifest | None:
-    """Return the manifest at the path, None where there is none. An empty or torn one is none.
+def published(objects: ObjectStore, path: str) -> Manifest | None:
+    """Return the manifest of a build that is at the path, None where there is none. An empty or torn one is none.
 
     A whole manifest of a later format is refused with an error instead of being replaced.
     """
@@ -220,7 +220,7 @@ def write_marker(objects: ObjectStore, path: str, draft: Manifest) -> Manifest:
     """Create the marker, and return what stands there then, ours or that of who was first."""
     if objects.create(path, draft.to_json()):
         return draft
-    first = _published(objects, path)
+    first = published(objects, path)
     if first is not None:
         return first
     # What stands there is torn, so no reader has opened it. Two who repair it at once may both write: each

@@ -28,6 +28,7 @@ from tracelake.versions.model import (
     ChangeSet,
     Commit,
     FileAt,
+    IndexAt,
     Metarange,
     Range,
     Reference,
@@ -46,6 +47,10 @@ class Collected:
     objects: int = 0
     """Of every kind, commits too."""
     size_bytes: int = 0
+    indexes: frozenset[str] = frozenset()
+    """The manifests of indexes that something names."""
+    epoch: int = 0
+    """The least that a branch is at."""
 
 
 @dataclass(slots=True)
@@ -53,10 +58,13 @@ class _Reached:
     """Paths of objects that something leads to."""
 
     paths: set[str] = field(default_factory=set)
+    indexes: set[str] = field(default_factory=set)
 
     def file(self, reference: Reference | None) -> None:
         if isinstance(reference, FileAt):
             self.paths.add(file_path(reference))
+        elif isinstance(reference, IndexAt):
+            self.indexes.add(reference.manifest)
 
 
 class RepositoryCollector:
@@ -88,7 +96,8 @@ class RepositoryCollector:
             for _, info in doomed:
                 self._objects.delete(info.path)
         commits = sum(kind is Commit for kind, _ in doomed)
-        return Collected(commits, len(doomed), sum(info.size_bytes for _, info in doomed))
+        size_bytes = sum(info.size_bytes for _, info in doomed)
+        return Collected(commits, len(doomed), size_bytes, frozenset(reached.indexes), newest)
 
     def _begin_epoch(self, epoch_min_s: float, *, dry_run: bool) -> int:
         """Begin an epoch when it is time, on every branch; return the least that a branch is at."""

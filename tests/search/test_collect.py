@@ -1,0 +1,162 @@
+"""What nobody will ever search is collected, at any moment of a finalizer, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.search.lab import BUILD, INDEX, HookedStore, finalize_build, paths, stage
+from tests.search.test_finalize import MARKER, RANGES, SIZE, check_complete, fail_at
+from tests.search.test_lists import chain, stage_bytes
+from tracelake.search.collect import Collected, collect
+from tracelake.search.finalize import read_parts, with_lists, write_marker, write_parts
+from tracelake.search.model import Manifest, manifest_path, rebuild_name
+from tracelake.search.protocol import parts_of_build
+from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.ports import ObjectStore
+
+
+def everything(objects: ObjectStore) -> list[str]:
+    """Return all paths."""
+    return [info.path for info in objects.list("")]
+
+
+def swept(objects: ObjectStore, *reached: str, over: Callable[[int], bool] = lambda _: True) -> Collected:
+    """Collect; by default no rebuild that is not named can be committed any more."""
+    return collect(objects, INDEX, reached, over)
+
+
+def finalize_with_a_sweep(staged: dict[str, bytes], pause: int) -> int:
+    """Finalize a build, with a collection before operation `pause`; return how many operations there were."""
+    objects = MemoryObjectStore()
+    for path, data in staged.items():
+        objects.put(path, data)
+    steps = 0
+
+    def hook(_operation: str, _path: str) -> None:
+        nonlocal steps
+        if steps == pause:
+            swept(objects)
+        steps += 1
+
+    check_complete(objects, finalize_build(HookedStore(objects, hook), SIZE))
+    return steps
+
+
+def test_nothing_goes_before_the_marker() -> None:
+    """Wherever a finalizer is, what it staged, copied and listed stays until the marker says what is needed."""
+    twins = MemoryObjectStore()
+    stage(twins, RANGES)
+    stage(twins, [(0, 4), (4, 8)], attempt="twin")
+    staged = {path: twins.get(path) for path in paths(twins, "staging")}
+    steps = finalize_with_a_sweep(staged, -1)
+    assert steps > 10
+    for pause in range(steps):
+        finalize_with_a_sweep(staged, pause)
+
+
+def test_what_a_loser_wrote_goes_and_what_is_published_stays() -> None:
+    """A finalizer that chose other attempts, and died before its marker, leaves parts; a late worker leaves staging."""
+    objects = MemoryObjectStore()
+    stage(objects, RANGES)
+    assert len(write_parts(objects, INDEX, BUILD, SIZE)) == 3
+    assert swept(objects) == Collected()
+    for path in paths(objects, "staging"):
+        objects.delete(path)
+    stage(objects, [(0, 8)], attempt="twin")
+    manifest = finalize_build(objects, SIZE)
+    stage(objects, RANGES[:1], attempt="late")
+    before = len(everything(objects))
+    size = sum(info.size_bytes for info in objects.list(""))
+    foretold = collect(objects, INDEX, (), lambda _: True, dry_run=True)
+    assert len(everything(objects)) == before
+    assert swept(objects) == foretold
+    assert foretold.objects == 3 + 2
+    assert foretold.size_bytes == size - sum(info.size_bytes for info in objects.list(""))
+    assert set(everything(objects)) == {MARKER, *(part.path for part in read_parts(objects, manifest))}
+    check_complete(objects, manifest)
+
+
+def test_all_manifests_of_transactions_stay_whole() -> None:
+    """Parts and lists of every one, the oldest too, stay; a list that no marker names goes."""
+    objects = MemoryObjectStore()
+    manifests = list(chain(objects, 40))
+    before = everything(objects)
+    assert swept(objects) == Collected()
+    lost = f"search/{INDEX}/lists/spans-7/{'0' * 64}.json"
+    objects.put(lost, b"of a finalizer that lost")
+    assert swept(objects).objects == 1
+    assert everything(objects) == before
+    for number, manifest in enumerate(manifests):
+        assert len(read_parts(objects, manifest)) == 2 * number + 2
+
+
+@pytest.mark.parametrize("damaged", ["marker", "list"])
+def test_nothing_goes_on_doubt(damaged: str) -> None:
+    """Where a marker or list cannot be read, all that lies under the name of its build stays."""
+    objects = MemoryObjectStore()
+    *_, manifest = chain(objects, 5)
+    path = manifest_path(INDEX, "spans-4") if damaged == "marker" else manifest.lists[0].path
+    objects.put(path, objects.get(path)[:-1])
+    before = everything(objects)
+    swept(objects)
+    assert [each for each in before if "spans-4/" in each] == [
+        each for each in everything(objects) if "spans-4/" in each
+    ]
+
+
+def rebuilt(objects: ObjectStore, epoch: int, unique: str, *, published: bool) -> Manifest | None:
+    """Write what a rebuild writes, up to its manifest or without that."""
+    build = rebuild_name(epoch, unique)
+    for lo in range(10):
+        stage_bytes(objects, build, lo, lo + 1)
+    stage_bytes(objects, build, 0, 1, "twin")
+    parts = parts_of_build(INDEX, write_parts(objects, INDEX, build, 10), 0, 5)
+    if not published:
+        return None
+    name = f"{build}-{5:010d}"
+    draft = Manifest(
+        index=INDEX,
+        build=name,
+        upper=5,
+        fingerprint="f",
+        parent=None,
+        lists=(),
+        newest=tuple(parts),
+    )
+    return write_marker(objects, manifest_path(INDEX, name), with_lists(objects, draft))
+
+
+def test_a_rebuild_goes_once_it_can_no_longer_be_committed() -> None:
+    """Until its epoch is over all of it stays; then all that no commit names, and the named one is whole."""
+    objects = MemoryObjectStore()
+    list(chain(objects, 5))
+    before = everything(objects)
+    rebuilt(objects, 3, "died", published=False)
+    rebuilt(objects, 3, "lost", published=True)
+    named = rebuilt(objects, 3, "0won", published=True)
+    assert named is not None
+    path = manifest_path(INDEX, named.build)
+    assert named.lists, "it has a list of its own"
+    assert swept(objects, path, over=lambda epoch: epoch < 3) == Collected()
+    swept(objects, path, over=lambda epoch: epoch <= 3)
+    of_it = {path, named.lists[0].path, *(part.path for part in read_parts(objects, named))}
+    assert set(everything(objects)) == {*before, *of_it}
+    swept(objects)
+    assert everything(objects) == before
+
+
+def test_a_finalizer_that_finds_its_staging_collected_sees_the_marker() -> None:
+    """F11: one that listed before another published, and reads after garbage was collected, is told the same index."""
+    objects = MemoryObjectStore()
+    stage(objects, RANGES)
+    others: list[Manifest] = []
+
+    def hook(operation: str, path: str) -> None:
+        if not others and operation == "get" and path.endswith(".pack"):
+            others.append(finalize_build(HookedStore(objects, fail_at("delete")), SIZE))
+            assert swept(objects).objects > 0
+
+    assert finalize_build(HookedStore(objects, hook), SIZE) == others[0]
+    check_complete(objects, others[0])
