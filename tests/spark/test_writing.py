@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import BooleanType, LongType, StringType, StructType
 
 import tracelake
 from tracelake import Lake, StorageError
@@ -26,7 +26,10 @@ def options_of(folder: Path, **more: str) -> dict[str, str]:
 def a_writer(folder: Path, **more: str) -> Writer:
     """Return what Spark asks the format for."""
     options = options_of(folder, **more)
-    return make_writer(Options.of(options), options, COLUMNS, overwrite=False)
+    columns = StructType().add("id", LongType()).add("who", StringType())
+    if "tombstone" in more:
+        columns.add(more["tombstone"], BooleanType())
+    return make_writer(Options.of(options), options, columns, overwrite=False)
 
 
 def a_stream_writer(folder: Path) -> StreamWriter:
@@ -84,4 +87,20 @@ def test_a_micro_batch_that_was_aborted_after_its_append_comes_again(
             writer.abort([message], 0)
     writer.commit([writer.write(iter(PEOPLE.to_batches()))], 0)
     assert lake.table("people").to_arrow(order_by="id").equals(PEOPLE)
+    assert lake.verify().findings == ()
+
+
+def test_first_writes_at_once_with_other_buckets(lake: Lake, tmp_path: Path) -> None:
+    """The table has the buckets of the first that commits; rows of the others find theirs anew, and no key is twice."""
+    jobs = {buckets: a_writer(tmp_path, buckets=str(buckets), tombstone="gone") for buckets in (8, 3, 5)}
+    given = [PEOPLE.slice(0, 30), PEOPLE.slice(10, 30), PEOPLE.slice(0, 5)]
+    messages = []
+    for writer, rows in zip(jobs.values(), given, strict=True):
+        gone = pa.array([len(rows) == 5] * len(rows))
+        messages.append(writer.write(iter(rows.append_column("gone", gone).to_batches())))
+    for writer, message in zip(jobs.values(), messages, strict=True):
+        writer.commit([message])
+    assert lake.table("people").to_arrow(order_by="id").equals(PEOPLE.slice(5))
+    for number in range(5, 40, 7):
+        assert len(lake.table("people").to_arrow(where=f"id = {number}")) == 1, "its bucket tells where it is"
     assert lake.verify().findings == ()

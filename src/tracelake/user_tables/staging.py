@@ -11,22 +11,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from msgspec.structs import replace as changed
 
 from tracelake._errors import ExpiredError, InputError, NotFoundError
-from tracelake.limits import MERGE_THREADS_MAX, STAGED_ROWS_MAX_BYTES
+from tracelake.limits import MERGE_THREADS_MAX, PART_COPIES_MAX_BYTES, STAGED_ROWS_MAX_BYTES
 from tracelake.predicates import key_text
-from tracelake.scan import connection
+from tracelake.scan import check_parts, connection
 from tracelake.shards.buckets import Numbers, buckets_of
 from tracelake.shards.model import Part
 from tracelake.shards.parts import STAGED, part_path, write_part
 from tracelake.shards.rows import quoted, with_relative_row_ids
-from tracelake.storage import ObjectStore
+from tracelake.storage import LocalFiles, ObjectStore
 from tracelake.user_tables.spec import TableSpec, check_columns
 
 _ESCAPED_IN_JSON: Final = r'["\\\x00-\x1f]'
@@ -40,6 +42,8 @@ class Staged:
     """
 
     epoch: int
+    buckets: int
+    """Of how many the pieces tell theirs: where several first writes make one table, it may have another number."""
     rows: list[Part] = field(default_factory=list)
     deleted: list[Part] = field(default_factory=list)
 
@@ -62,7 +66,7 @@ def stage(
     UsageError where the table can be read only.
     """
     check_columns(spec.name, spec.schema)
-    staged = Staged(epoch)
+    staged = Staged(epoch, spec.buckets)
     for rows in _blocks(batches):
         if tombstone is None:
             _write(objects, spec, epoch, _fitting(rows, spec.schema, spec.name), staged.rows)
@@ -93,9 +97,25 @@ def staged_anew(objects: ObjectStore, spec: TableSpec, staged: Staged, epoch: in
             ) from error
         return changed(piece, path=path)
 
-    return Staged(
-        epoch, [copied(piece) for piece in staged.rows], [copied(piece) for piece in staged.deleted]
-    )
+    rows, deleted = ([copied(piece) for piece in pieces] for pieces in (staged.rows, staged.deleted))
+    return Staged(epoch, staged.buckets, rows, deleted)
+
+
+def staged_for(objects: ObjectStore, copies: str, spec: TableSpec, staged: Staged) -> Staged:
+    """Write pieces again that a first write made for another number of buckets than its table got by a peer."""
+    if staged.buckets == spec.buckets or not spec.key:
+        return staged
+    files = LocalFiles(objects, Path(copies), PART_COPIES_MAX_BYTES)
+    check_parts(files, (*staged.rows, *staged.deleted))
+    anew = Staged(staged.epoch, spec.buckets)
+    for pieces, columns, into in (
+        (staged.rows, spec.schema.names, anew.rows),
+        (staged.deleted, list(spec.key), anew.deleted),
+    ):
+        for piece in pieces:
+            rows = pq.read_table(files.file(piece.path), columns=columns)
+            _write(objects, spec, staged.epoch, rows, into)
+    return anew
 
 
 def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -27,7 +27,7 @@ from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.user_tables.merge import Merge
 from tracelake.user_tables.spec import TableSpec, create_spec, read_spec, table_names
-from tracelake.user_tables.staging import Staged, staged_anew
+from tracelake.user_tables.staging import Staged, staged_anew, staged_for
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
 
@@ -83,6 +83,7 @@ def publish(
         LimitError: other writers were faster again and again.
         ExpiredError: the rows were staged more than a day ago, and have been collected.
     """
+    staged = [staged_for(stores.objects, stores.copies, spec, task) for task in staged]
     time, counts = _append(stores, spec, staged, write_id)
     commit = _commit(stores, spec, time, f"table {spec.name}: {counts.get('came', 0)} rows came", counts)
     shard = Shard(spec.name, stores.key_value, stores.objects)
