@@ -19,10 +19,14 @@ OTLP_TEXT_MAX_BYTES: Final = 16 * MIB
 """One string, bytes or nested value of an attribute; a span with a longer one is refused by name."""
 OTLP_NESTING_MAX: Final = 32
 """Levels of arrays and maps inside one attribute value."""
+OTLP_JSON_DEPTH_MAX: Final = 200
+"""Brackets around anything in OTLP/JSON; what lies deeper is not looked at: no value that is taken is so deep."""
 SPANS_EXPANDED_MAX_BYTES: Final = 1024 * MIB
 """Arrow bytes of one payload, with its resources repeated for every span; the spans beyond are refused."""
 PROBLEMS_MAX: Final = 20
 """Problems described for one input; the rest are counted only."""
+PROBLEM_MAX_CHARS: Final = 500
+"""One such description."""
 
 # Pipeline
 TRANSACTION_INPUT_MAX_BYTES: Final = 64 * MIB

@@ -66,7 +66,7 @@ def attribute(value: Any) -> dict[str, Any]:
         ({"parentSpanId": "abcd"}, "parentSpanId: 4 hex digits, must be 16"),
         ({"name": 5}, "Expected `str`, got `int` - at `$.name`"),
         ({"name": ["n"]}, "Expected `str`, got `array` - at `$.name`"),
-        ({"name": "x\ud800"}, "half of a surrogate pair at character 1 - at `$.name`"),
+        ({"name": "x\ud800"}, "Expected `str`, got `half of a surrogate pair` - at `$.name`"),
         (
             {"startTimeUnixNano": str(2**63)},
             "Expected `int` <= 9223372036854775807 - at `$.startTimeUnixNano`",

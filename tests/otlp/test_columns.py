@@ -191,6 +191,11 @@ def test_names_of_a_token_column(column: str) -> None:
     ("value", "tokens"),
     [
         ({"intValue": "637"}, 637),
+        ({"intValue": "0"}, 0),
+        ({"intValue": str(2**63 - 1)}, 2**63 - 1),
+        ({"intValue": "-1"}, None),
+        ({"intValue": str(-(2**63))}, None),
+        ({"stringValue": "-1"}, None),
         ({"stringValue": "637"}, 637),
         ({"stringValue": "many"}, None),
         ({"stringValue": "9" * 30}, None),
@@ -201,18 +206,36 @@ def test_names_of_a_token_column(column: str) -> None:
         (None, None),
     ],
 )
-def test_tokens_that_are_no_integer(value: Any, tokens: int | None) -> None:
-    """They leave the column null, and stay in the map."""
+def test_tokens_that_are_no_count(value: Any, tokens: int | None) -> None:
+    """What is no whole number, negative or too great leaves the column null, and stays in the map."""
     row = row_of(attributes=[{"key": "gen_ai.usage.input_tokens", "value": value}])
     assert row["input_tokens"] == tokens
     assert len(row["attributes"]) == 1
 
 
-@pytest.mark.parametrize("usage", ["no json", "[1]", '{"input_tokens":"5"}', '{"input_tokens":1e3}', "{}"])
-def test_token_usage_that_is_no_object_of_integers(usage: str) -> None:
+@pytest.mark.parametrize(
+    "usage",
+    [
+        "no json",
+        "[1]",
+        '{"input_tokens":"5"}',
+        '{"input_tokens":1e3}',
+        '{"input_tokens":-5}',
+        '{"input_tokens":9223372036854775808}',
+        "{}",
+    ],
+)
+def test_token_usage_that_is_no_object_of_counts(usage: str) -> None:
     """A usage text without an integer member leaves the column null."""
     row = row_of(attributes=attributes(mlflow__chat__tokenUsage={"stringValue": usage}))
     assert row["input_tokens"] is None
+
+
+@pytest.mark.parametrize("levels", [150, 400, 900, 20_000])
+def test_token_usage_beside_something_deep(levels: int) -> None:
+    """The count is found whatever lies beside it, however deep: a row does not depend on the stack of its task."""
+    usage = '{"other":' + "[" * levels + "1" + "]" * levels + ',"input_tokens":5}'
+    assert row_of(attributes=attributes(mlflow__chat__tokenUsage={"stringValue": usage}))["input_tokens"] == 5
 
 
 def test_mlflow_strings_lose_their_quotes() -> None:

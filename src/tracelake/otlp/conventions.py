@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tracelake.otlp.depth import pruned
 from tracelake.otlp.values import READABLE
 
 SERVICE: Final = "service.name"  # [otel], of the resource
@@ -151,18 +152,19 @@ def _text(name: str, text: str, letter: str) -> str | None:
 
 
 def _tokens(column: str, name: str, text: str, letter: str) -> int | None:
-    """Return a count of tokens, or None where the text is none; the attribute stays in the map anyway."""
+    """Return a count of tokens, from 0 to 2**63 - 1, or None; the attribute stays in the map anyway."""
     number: Any = None
     if member := _TOKEN_MEMBERS.get((column, name)):
         usage = _json_or_none(text) if letter in "sj" else None
         number = usage.get(member) if isinstance(usage, dict) else None
     elif letter == "i" or (letter == "s" and text.isascii() and text.isdigit() and len(text) < 19):
         number = int(text)
-    return number if type(number) is int and -(2**63) <= number < 2**63 else None
+    return number if type(number) is int and 0 <= number < 2**63 else None
 
 
 def _json_or_none(text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
+        # Pruned, so that a row does not depend on the stack of the task that makes it.
+        return msgspec.json.decode(pruned(text.encode()))
     except (msgspec.DecodeError, RecursionError):
         return None

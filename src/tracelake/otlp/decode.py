@@ -12,9 +12,10 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tracelake._errors import DecodeError
-from tracelake.limits import OTLP_PAYLOAD_MESSAGES_MAX, PROBLEMS_MAX
+from tracelake.limits import OTLP_PAYLOAD_MESSAGES_MAX, PROBLEM_MAX_CHARS, PROBLEMS_MAX
 from tracelake.otlp import dialects, messages
 from tracelake.otlp.columns import SpanColumns
+from tracelake.otlp.depth import pruned
 from tracelake.otlp.dialects import Dialect
 from tracelake.otlp.lenient import ResourceGroup, ScopeGroup, split_json, split_protobuf
 from tracelake.otlp.messages import Message
@@ -50,11 +51,22 @@ def decode_json(payload: bytes, columns: SpanColumns, on_parsed: OnParsed = _ref
     Raises DecodeError where the payload as a whole cannot be decoded; then nothing was added.
     """
     columns.start_payload(len(payload), _JSON_GROWTH)
-    groups: list[ResourceGroup] = []
+    groups = _decode_at_once(payload)
+    if not groups:
+        # What the fast decoder can follow differs with the stack below it. What is taken must not: so whatever it
+        # refused is pruned to a depth that all of us can follow, and only what it refuses then is looked at closely.
+        shallow = pruned(payload)
+        if shallow is not payload:
+            groups = _decode_at_once(shallow)
+        # The careful pass finds out what is wrong, also with a payload that seems to hold nothing.
+        groups = groups or split_json(shallow)
+    return _add(groups, columns, dialects.JSON, on_parsed)
+
+
+def _decode_at_once(payload: bytes) -> list[ResourceGroup]:
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        groups = _as_groups(_JSON_DECODER.decode(payload).resource_spans)
-    # The careful pass finds out what is wrong, also with a payload that seems to hold nothing.
-    return _add(groups or split_json(payload), columns, dialects.JSON, on_parsed)
+        return _as_groups(_JSON_DECODER.decode(payload).resource_spans)
+    return []
 
 
 def decode_protobuf(payload: bytes, columns: SpanColumns, on_parsed: OnParsed = _refuse_none) -> Decoded:
@@ -138,7 +150,7 @@ class _Adder:
     def _reject(self, spans: int, reason: str) -> None:
         self.rejected += spans
         if spans and len(self.reasons) < PROBLEMS_MAX:
-            self.reasons.append(reason)
+            self.reasons.append(reason[:PROBLEM_MAX_CHARS])  # many of them are kept in one record
 
     def _identity(self, span: Message | RefusedError) -> str:
         if isinstance(span, RefusedError):

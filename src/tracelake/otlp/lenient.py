@@ -1,13 +1,13 @@
 """The careful pass over a payload that the fast decoder refused: span by span, so that good ones are kept.
 
-What cannot be decoded stands as a RefusedError in the place of the message.
+What cannot be decoded stands as a RefusedError in the place of the message. Whatever recurses here has a bound
+before it begins: JSON comes pruned (`depth.py`), and protobuf's own parser goes 100 messages deep.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,7 +72,7 @@ def _parse(kind: type[Message], data: bytes, offset: int) -> Message | RefusedEr
 
 
 def split_json(payload: bytes) -> list[ResourceGroup]:
-    """Decode each span on its own. Raises DecodeError where the payload is no JSON, or not of that shape."""
+    """Decode each span of pruned JSON on its own. Raises DecodeError where it is no JSON, or not of that shape."""
     data = _parse_json(payload)
     if not isinstance(data, dict):
         raise DecodeError(f"not OTLP: {_json_type(data)}, must be an object with resourceSpans")
@@ -119,32 +119,39 @@ def _identity(data: Any) -> str:
 
 def _convert(kind: type[Message], data: Any, identity: str = "") -> Message | RefusedError:
     try:
-        return msgspec.convert(_cleaned(data, "$"), kind, strict=False)
-    except (msgspec.ValidationError, RefusedError) as error:
+        return msgspec.convert(_cleaned(data), kind, strict=False)
+    except msgspec.ValidationError as error:
         return RefusedError(str(error), identity)
 
 
-def _cleaned(data: Any, path: str) -> Any:
-    """Drop nulls, which mean absent; allow all base64 alphabets; refuse text that is not Unicode."""
+_HALF_PAIR: Final = type("half of a surrogate pair", (), {})()
+"""Stands for text that is not Unicode. No field takes it, and the error names its type; unknown fields may have it."""
+
+
+def _cleaned(data: Any) -> Any:
+    """Drop nulls, which mean absent; allow all base64 alphabets; mark text that is not Unicode."""
     match data:
         case dict():
             return {
-                _cleaned(key, path): _base64(value)
-                if key == "bytesValue"
-                else _cleaned(value, f"{path}.{key}")
+                key: _base64(_cleaned(value)) if key == "bytesValue" else _cleaned(value)
                 for key, value in data.items()
-                if value is not None
+                if value is not None and _is_unicode(key)  # no field has such a name
             }
         case list():
-            return [_cleaned(item, f"{path}[{i}]") for i, item in enumerate(data)]
-        case str() if not data.isascii():
-            try:
-                data.encode()
-            except UnicodeEncodeError as error:
-                raise RefusedError(
-                    f"half of a surrogate pair at character {error.start} - at `{path}`"
-                ) from None
+            return [_cleaned(item) for item in data]
+        case str() if not _is_unicode(data):
+            return _HALF_PAIR
     return data
+
+
+def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _base64(data: Any) -> Any:
@@ -160,10 +167,7 @@ def _parse_json(payload: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise DecodeError(f"not UTF-8 at byte {error.start}") from None
     try:
-        try:
-            return _loads(text)
-        except RecursionError:
-            return _loads(_pruned(text))
+        return _loads(text)
     except json.JSONDecodeError as error:
         where = len(text[: error.pos].encode())
         what = "ends too early" if where >= len(payload.rstrip()) else error.msg
@@ -176,30 +180,3 @@ def _parse_int(digits: str) -> int | float:
 
 
 _loads: Final[Callable[[str], Any]] = json.JSONDecoder(parse_int=_parse_int).decode
-
-_TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
-_PRUNE_DEPTH: Final = 200
-"""Brackets that are kept: more than any span has that is not refused for its nesting anyway."""
-
-
-def _pruned(text: str) -> str:
-    """Empty the brackets that lie too deep for the parser, so that only their span is refused."""
-    kept: list[str] = []
-    depth = position = 0
-    for token in _brackets(text):
-        bracket = text[token]
-        if bracket in "[{":
-            depth += 1
-            if depth == _PRUNE_DEPTH:
-                kept.append(text[position : token + 1])
-        else:
-            if depth == _PRUNE_DEPTH:
-                position = token
-            depth -= 1
-    if depth < _PRUNE_DEPTH:  # else the text ends inside of what is left out
-        kept.append(text[position:])
-    return "".join(kept)
-
-
-def _brackets(text: str) -> Iterable[int]:
-    return (match.start() for match in _TOKEN.finditer(text) if text[match.start()] != '"')
