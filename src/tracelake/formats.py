@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 import xxhash
 
-from tracelake._errors import DamageError
+from tracelake._errors import DamageError, UsageError
 
 MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What reading JSON as a type may raise: a text that is no UTF-8 is no error of msgspec's own."""
@@ -53,8 +53,18 @@ def decoder(kind: type[KindT]) -> msgspec.json.Decoder[KindT]:
 
 
 def encode(record: Versioned) -> bytes:
-    """Return a record as JSON with its checksum: the same record always gives the same bytes."""
-    data = msgspec.json.encode(record, order="deterministic")
+    """Return a record as JSON with its checksum: the same record always gives the same bytes.
+
+    Raises UsageError for a record that nobody could read again, as where a text is a number: it passes its own decoder
+    before anything of it is written.
+    """
+    try:
+        data = msgspec.json.encode(record, order="deterministic")
+        decoder(_Format).decode(data)
+        decoder(type(record)).decode(data)
+    except (*MALFORMED, TypeError, ValueError, OverflowError) as error:
+        what = type(record).__name__.lower()
+        raise UsageError(f"this {what} could not be read again, and is not written: {error}") from error
     return data[:-1] + _checksum(data[:-1])
 
 

@@ -125,6 +125,12 @@ MERGE_ANCESTORS_MAX: Final = 64
 """How often one merge looks for the ancestors of its ancestors, where merges crossed; what lies deeper is unclear."""
 BRANCH_SEALED_MAX_BYTES: Final = 2 * MIB
 """A longer record of a branch takes no further requests until some are built."""
+BRANCH_SWEEP_MAX_REQUESTS: Final = 128
+"""Requests that are built and answered at once: their answers share the record of the branch."""
+ANSWER_DETAIL_MAX_BYTES: Final = 8 * 1024
+"""What one such answer says of a refusal, as JSON; of paths in conflict, the first that have room."""
+CONFLICTS_TOLD_MAX: Final = 100
+"""Paths in conflict that an answer names."""
 COMMIT_REQUEST_MAX_BYTES: Final = 64 * 1024
 """What one commit may put into the record of its branch: message, metadata, and changes that are few."""
 CHANGES_INLINE_MAX: Final = 32

@@ -5,21 +5,26 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from tests.simulation.scenarios import require
 from tests.simulation.versions_model import CONFLICT, BranchModel
-from tracelake._errors import ConflictError, NothingToCommitError
+from tracelake._errors import ConflictError, NothingToCommitError, UsageError
 from tracelake.storage import Conflict, Done, Expected, Outcome
 from tracelake.testing import Actor, Process, Run, Scenario
 from tracelake.testing.clock import Simulated
 from tracelake.testing.simulated import SimulatedKeyValueStore
-from tracelake.versions.model import FileAt, Reference, TableAt
+from tracelake.versions.model import TRANSACTION, Change, Changes, FileAt, Reference, Request, TableAt
+from tracelake.versions.protocol import Refusal
 from tracelake.versions.store import Repository
 
 MAIN: Final = "main"
 DEV: Final = "dev"
 CREATED: Final = "2026-01-01T00:00:00+00:00"
+POISON: Final = {TRANSACTION: "none"}
+"""What no request of people or pipelines says; it makes building fail."""
+DROPPED: Final = (("c/dropped", FileAt("0" * 64, 1)),)
 
 
 def a_file(number: int) -> FileAt:
@@ -54,7 +59,8 @@ class RepositoryScenario(Scenario):
 
     Replicas commit the same transactions, committers changes of their own, with ids that a second try repeats (V4),
     strangers without; a stager stages entries, which a sweeper commits (V5, V6); a merger brings in another
-    branch, takes the merge back, and brings main to the other (V8); a reader looks at what is not committed.
+    branch, takes the merge back, and brings main to the other (V8); a reader looks at what is not committed; a
+    poisoner asks for what cannot be built, and a dropper takes requests off the list.
     """
 
     name = "repository"
@@ -77,6 +83,8 @@ class RepositoryScenario(Scenario):
             "sweepers": self._commit_staged,
             "mergers": self._merge,
             "readers": self._read,
+            "poisoners": self._poison,
+            "droppers": self._drop,
         }
         assert acts.keys() >= self._counts.keys()
         return [
@@ -175,6 +183,29 @@ class RepositoryScenario(Scenario):
             before = dict(process.notes["acknowledged"])
             expect_staged("a look", before, repository.uncommitted())
 
+    def _poison(self, process: Process) -> None:
+        """Ask for what nobody can build, by itself and with what is staged: it is refused, and nobody waits."""
+        committer = self.open(process)._committer
+        for n in range(2 * self._rounds):
+            entries: Changes = () if n % 2 else (("c/poison", a_file(1)),)
+            request_id = f"{process.name}-{n}-{process.attempt}"
+            poison = Request(request_id, Change(entries, staged=not entries), "", "", CREATED, POISON)
+            answer = committer.submit(MAIN, poison)
+            require(answer.refusal == Refusal.FAILED, f"{process.name} was told {answer}")
+            process.record(answer.refusal)
+
+    def _drop(self, process: Process) -> None:
+        """Put requests on the list, build none, and take them off it, unless somebody was faster."""
+        repository = self.open(process)
+        for n in range(self._rounds):
+            request_id = f"drop-{n}-{process.attempt}"
+            request = Request(request_id, Change(staged=True, entries=DROPPED), "", "", CREATED)
+            at = repository._records.read(MAIN)
+            repository._committer._seal_now(MAIN, at, request)
+            with suppress(UsageError):
+                repository.drop_request(request_id)
+            process.record(request_id)
+
     # Rules
 
     def invariant(self, run: Run) -> None:
@@ -200,7 +231,16 @@ class VersionsScenario(RepositoryScenario):
     def __init__(self) -> None:
         """Let each do what it does twice."""
         super().__init__(
-            2, replicas=2, committers=2, strangers=1, stagers=1, sweepers=1, mergers=1, readers=1
+            2,
+            replicas=2,
+            committers=2,
+            strangers=1,
+            stagers=1,
+            sweepers=1,
+            mergers=1,
+            readers=1,
+            poisoners=1,
+            droppers=1,
         )
 
 

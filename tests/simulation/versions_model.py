@@ -31,7 +31,7 @@ from tracelake.versions.model import (
 )
 from tracelake.versions.objects import ContentT, path_of
 
-COMMIT, NOTHING, CONFLICT = "", "nothing", "conflict"
+COMMIT, NOTHING, CONFLICT, FAILED, DROPPED = "", "nothing", "conflict", "failed", "dropped"
 """What a request comes to."""
 Entries = Mapping[str, Reference]
 Allowed = Sequence[Reference | None]
@@ -155,6 +155,8 @@ class BranchModel:
         request = sealed.request
         self.answers[answer.request] = answer
         outcomes, options = self._expected(sealed)
+        if request.id.startswith("drop-") and answer.refusal == DROPPED:
+            outcomes = (DROPPED,)
         require(answer.refusal in outcomes, f"{request.id}: {answer.refusal or 'a commit'}, not {outcomes}")
         if answer.refusal:
             require(answer.commit == self.head, f"{request.id} was refused at another head")
@@ -180,6 +182,8 @@ class BranchModel:
     def _expected(self, sealed: Sealed) -> tuple[tuple[str, ...], Options]:
         """Return which refusals are right, empty for a commit, and what each path may name after a commit."""
         operation = sealed.request.operation
+        if sealed.request.metadata.get(TRANSACTION, "0") == "none":
+            return (FAILED,), {}
         if isinstance(operation, Change):
             changes = self._changes(sealed)
             options: Options = {path: self._forward(path, to, operation) for path, to in changes}

@@ -13,7 +13,7 @@ from tracelake.formats import encode
 from tracelake.storage import Done, Indeterminate, settle
 from tracelake.testing import Faults
 from tracelake.versions.branches import BRANCHES, BranchAt, BranchRecords, _Staged
-from tracelake.versions.build import build
+from tracelake.versions.build import _Building, _RefusedError, build
 from tracelake.versions.committer import Committer
 from tracelake.versions.model import (
     Announcement,
@@ -24,6 +24,7 @@ from tracelake.versions.model import (
     RangeRef,
     Reference,
     Request,
+    Sealed,
     from_bytes,
     to_bytes,
 )
@@ -121,12 +122,32 @@ def always_next(transaction: int, head: int | None) -> CommitDecision:
 
 def cut_by_head(branch: Branch, built: Branch, head: str, done: tuple[Answer, ...]) -> Branch | None:
     """A cut asks for the head alone."""
-    return cut(branch, replace(built, sealed=branch.sealed[: len(built.sealed)]), head, done)
+    seen = replace(built, sealed=branch.sealed[: len(built.sealed)], done=branch.done)
+    return cut(branch, seen, head, done)
 
 
 def seal_keeping_token(branch: Branch, requests: tuple[Request, ...], token: str, epoch: int) -> Branch:
     """The token stays where it was sealed."""
     return replace(seal(branch, requests, token, epoch), staging=branch.staging or token)
+
+
+def escaping(self: _Building, sealed: Sealed, *, is_last: bool) -> Answer:
+    """What building one request raises is raised in whoever builds it, and those behind it wait."""
+    answer = Answer(sealed.request.id, token=sealed.token)
+    try:
+        return self._built(sealed, answer, is_last=is_last)
+    except _RefusedError as refused:
+        return replace(answer, commit=self._head, refusal=refused.why, detail=refused.detail)
+
+
+def not_restaged(self: BranchRecords, token: str, to: str) -> None:
+    """What was staged for a request that is refused goes with it."""
+    del self, token, to
+
+
+def cut_past_a_drop(branch: Branch, built: Branch, head: str, done: tuple[Answer, ...]) -> Branch | None:
+    """A cut does not look whether a request was dropped meanwhile, and takes its answer away."""
+    return cut(branch, replace(built, done=branch.done), head, done)
 
 
 # Answers
@@ -221,6 +242,7 @@ def read_once(self: Staging, branch: str, start: str = "", stop: str | None = No
 
 
 _COMMITTER: Final = "tracelake.versions.committer."
+_BUILD: Final = "tracelake.versions.build._Building."
 _RECORDS: Final = "tracelake.versions.branches.BranchRecords."
 _STAGING: Final = "tracelake.versions.staging.Staging."
 _TREE: Final = "tracelake.versions.tree.Tree."
@@ -285,6 +307,18 @@ VERSIONS_MUTANTS = [
     _mutant("a transaction built again", _DECIDE, always_next, exhaustive_max=1, rounds=2, replicas=2),
     _mutant(
         "cut by the head", _COMMITTER + "cut", cut_by_head, NONE, 300, sweepers=1, committers=2, mergers=1
+    ),
+    _mutant("a failure escapes", _BUILD + "_answer", escaping, poisoners=1, committers=1),
+    _mutant("not restaged", _RECORDS + "restage", not_restaged, poisoners=1, stagers=1, sweepers=1),
+    _mutant(
+        "cut past a drop",
+        _COMMITTER + "cut",
+        cut_past_a_drop,
+        NONE,
+        300,
+        rounds=2,
+        droppers=2,
+        committers=2,
     ),
     _mutant(
         "the token stays", _COMMITTER + "seal", seal_keeping_token, exhaustive_max=1, stagers=1, sweepers=1

@@ -93,12 +93,18 @@ def test_seal_takes_each_request_once(there: tuple[str, str], new: tuple[str, ..
 def test_seal_gives_the_token_to_the_first_that_takes_what_is_staged(
     staged: tuple[bool, ...], token: str
 ) -> None:
-    """The others find nothing staged; the branch has another token then, and one in any case."""
+    """The others get fresh ones; the branch has another token then, and one in any case."""
     requests = [a_request(str(number), staged=takes) for number, takes in enumerate(staged)]
     made = seal(Branch(staging=token), requests, "new", 4)
-    first = staged.index(True) if any(staged) else None
-    assert [item.token for item in made.sealed] == [token if at == first else "" for at in range(3)]
-    assert made.staging == ("new" if first is not None or not token else "old")
+    given = [item.token for item, takes in zip(made.sealed, staged, strict=True) if takes]
+    assert [item.token for item, takes in zip(made.sealed, staged, strict=True) if not takes] == [""] * (
+        3 - len(given)
+    )
+    assert given[:1] == [token][: len(given)]
+    fresh = [*given[1:], made.staging] if given or not token else []
+    assert all(name.startswith("new") for name in fresh)
+    assert len({*fresh}) == len(fresh)
+    assert fresh or made.staging == "old"
     assert made.epoch == 4
 
 

@@ -188,15 +188,20 @@ class BranchRecords:
         with suppress(StorageError):
             self._key_value.forget(_announced(scope), requests)
 
+    def _create(self, partition: str, key: str, value: bytes) -> None:
+        """Write a record where there is none; durable on return, this one or the one that is there."""
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            outcome = self._key_value.set_if(partition, key, value, ABSENT)
+            settled = settle(self._key_value, partition, key, outcome, is_mine=lambda _: False)
+            if isinstance(settled, Done) or settled.current is not None:
+                return
+        raise LimitError(f"{key}: {CONDITIONAL_WRITE_TRIES_MAX} writes in a row were lost; try again.")
+
     # Answers
 
     def record_answer(self, scope: str, answer: Answer) -> None:
         """Keep the answer to a request for who asks later; durable on return."""
-        partition = _answers(scope)
-        outcome = self._key_value.set_if(partition, answer.request, to_bytes(answer), ABSENT)
-        settled = settle(self._key_value, partition, answer.request, outcome, is_mine=lambda _: False)
-        if not isinstance(settled, Done) and settled.current is None:
-            self._key_value.set(partition, answer.request, to_bytes(answer))
+        self._create(_answers(scope), answer.request, to_bytes(answer))
 
     def answer(self, scope: str, request: str) -> Answer | None:
         """Return the answer to a request, None where none is recorded."""
@@ -235,6 +240,11 @@ class BranchRecords:
             return ()
         found = self._key_value.scan(_staged(token), start, stop)
         return tuple((entry.key, staged_layers(entry)) for entry in found)
+
+    def restage(self, token: str, to: str) -> None:
+        """Stage what is staged under one token under another, except for paths that it has already."""
+        for entry in self._key_value.scan(_staged(token)):  # as it is, even where it cannot be read
+            self._create(_staged(to), entry.key, entry.value)
 
     def unstage(self, token: str) -> None:
         """Delete what is staged under a token that no branch names any more."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from tracelake._errors import DamageError, NotFoundError
+from tracelake._errors import DamageError, NotFoundError, StorageError
 from tracelake.versions import history, ranges
 from tracelake.versions.branches import Layers, Staged
 from tracelake.versions.merging import their_changes
@@ -37,14 +37,16 @@ from tracelake.versions.model import (
 )
 from tracelake.versions.objects import Content, Contents, ContentT, file_path, id_of
 from tracelake.versions.protocol import (
-    CONFLICTS_TOLD_MAX,
+    NOT_FOR_EVER,
     CommitDecision,
     Refusal,
     Theirs,
     decide,
     effective,
+    excerpt,
     is_fresh,
     merged,
+    told,
     transaction_of,
 )
 from tracelake.versions.tree import Tree, View
@@ -57,10 +59,16 @@ Reaches = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What became of a list of requests: objects to write, then the head and the answers to publish."""
+    """What became of a list of requests: objects to write, then the head and the answers to publish.
+
+    There are fewer answers than requests where one that takes what is staged was refused: it ends the sweep, so that
+    what was staged can go to the token after it, before the next one is built.
+    """
 
     head: str
     answers: tuple[Answer, ...]
+    carried: str
+    """The token of such a request; empty where there is none."""
     records: dict[str, Content]
     epoch: int
     """In which the oldest of what it names for the first time was written."""
@@ -103,11 +111,31 @@ class _Building:
 
     def run(self) -> Built:
         sealed = self._branch.sealed
-        answers = tuple(self._answer(each, is_last=each is sealed[-1]) for each in sealed)
-        return Built(self._head, answers, self._records, self._epoch)
+        answers: list[Answer] = []
+        carried = ""
+        for each in sealed:
+            answers.append(answer := self._answer(each, is_last=each is sealed[-1]))
+            if answer.token and answer.refusal in NOT_FOR_EVER:
+                carried = answer.token
+                break
+        return Built(self._head, tuple(answers), carried, self._records, self._epoch)
 
     def _answer(self, sealed: Sealed, *, is_last: bool) -> Answer:
+        """Build one request. Whatever is wrong with it is its answer: those behind it go on."""
         answer = Answer(sealed.request.id, token=sealed.token, remembered=sealed.request.remembered)
+        try:
+            return self._built(sealed, answer, is_last=is_last)
+        except (StorageError, OSError, MemoryError):
+            raise  # of the store or this machine, and not of the request: to be tried again
+        except _RefusedError as refused:
+            why, detail = refused.why, refused.detail
+        except DamageError as error:
+            why, detail = Refusal.DAMAGED, (excerpt(str(error)),)
+        except Exception as error:  # noqa: BLE001  else it is raised in every helper, and nobody commits any more
+            why, detail = Refusal.FAILED, (excerpt(f"{type(error).__name__}: {error}"),)
+        return replace(answer, commit=self._head, refusal=why, detail=detail)
+
+    def _built(self, sealed: Sealed, answer: Answer, *, is_last: bool) -> Answer:
         transaction = transaction_of(sealed.request)
         if transaction is not None:
             decision = decide(transaction, history.newest_transaction(self._head, self._commit))
@@ -115,22 +143,16 @@ class _Building:
                 there = history.commit_of(transaction, self._head, self._commit)
                 return replace(answer, commit=there)
             assert decision is CommitDecision.BUILD, f"transaction {transaction} was sealed ahead of its time"
-        try:
-            made = self._make(sealed)
-        except _RefusedError as refused:
-            return replace(answer, commit=self._head, refusal=refused.why, detail=refused.detail)
-        self._head = self._add(sealed.request, made, is_last=is_last)
+        self._head, self._view = self._add(sealed.request, self._make(sealed), is_last=is_last)
         return replace(answer, commit=self._head)
 
     def _make(self, sealed: Sealed) -> _Made:
         operation = sealed.request.operation
-        if isinstance(operation, Change):
-            made = self._change(operation, sealed.token)
-        else:
-            try:
-                made = self._of_commits(operation)
-            except DamageError as error:  # what only this request needs: the branch goes on
-                raise _RefusedError(Refusal.DAMAGED, (str(error),)) from error
+        made = (
+            self._change(operation, sealed.token)
+            if isinstance(operation, Change)
+            else self._of_commits(operation)
+        )
         if not made.changes and not made.parents and not sealed.request.allow_empty:
             raise _RefusedError(Refusal.NOTHING)
         return made
@@ -139,8 +161,9 @@ class _Building:
         try:
             sets = [self._read(ChangeSet, object_id) for object_id in change.objects]
         except DamageError as error:
-            why = Refusal.EXPIRED if isinstance(error.__cause__, NotFoundError) else Refusal.DAMAGED
-            raise _RefusedError(why, (str(error),)) from error
+            if isinstance(error.__cause__, NotFoundError):
+                raise _RefusedError(Refusal.EXPIRED, (excerpt(str(error)),)) from error
+            raise
         listed = [entry for listed_in in sets for entry in listed_in.entries]
         staged = dict(self._staged(token) if token else ())
         newest = ((path, layers[0]) for path, layers in staged.items())
@@ -201,7 +224,7 @@ class _Building:
         parents = self._commit(commit_id).parents
         if not parents and number == 0:
             return ""
-        if number >= len(parents):
+        if not 0 <= number < len(parents):
             raise _RefusedError(Refusal.DAMAGED, (f"commit {commit_id[:12]} has no parent {number}",))
         return parents[number]
 
@@ -209,20 +232,18 @@ class _Building:
         """Return those changes of another side that apply to the head."""
         changes, conflicts = merged(theirs, self._named([path for path, _, _ in theirs]), prefer)
         if conflicts:
-            paths = tuple(conflict.path for conflict in conflicts)
-            raise _RefusedError(Refusal.CONFLICT, paths[:CONFLICTS_TOLD_MAX])
+            raise _RefusedError(Refusal.CONFLICT, told(conflict.path for conflict in conflicts))
         return changes
 
-    def _add(self, request: Request, made: _Made, *, is_last: bool) -> str:
+    def _add(self, request: Request, made: _Made, *, is_last: bool) -> tuple[str, View]:
+        """Return the commit, and what it names."""
         parents = (self._head, *made.parents) if self._head else made.parents
         is_whole = is_last or self._view.needs_metarange(made.changes)
         metarange = self._metarange(made.changes) if is_whole else ""
-        self._view = (
-            View(self._read(Metarange, metarange).ranges) if is_whole else self._view.then(made.changes)
-        )
+        view = View(self._read(Metarange, metarange).ranges) if is_whole else self._view.then(made.changes)
         last = history.newest_transaction(self._head, self._commit)
         is_other = transaction_of(request) is None and last >= 0
-        return self._keep(
+        commit_id = self._keep(
             Commit(
                 parents=parents,
                 metarange=metarange,
@@ -236,6 +257,7 @@ class _Building:
                 generation=max((self._commit(parent).generation + 1 for parent in parents), default=0),
             )
         )
+        return commit_id, view
 
     def _metarange(self, changes: Changes) -> str:
         """Return the metarange of all that the head names after changes."""

@@ -15,7 +15,7 @@ from tracelake.versions.naming import Names
 from tracelake.versions.objects import Contents
 from tracelake.versions.protocol import Theirs
 from tracelake.versions.ranges import Difference
-from tracelake.versions.refs import COMMIT_ID, check_name, parse
+from tracelake.versions.refs import COMMIT_ID, check_name, is_name, parse, shown
 from tracelake.versions.tree import Tree
 
 
@@ -156,9 +156,9 @@ class Commits:
 
     def delete_tag(self, name: str) -> None:
         """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
-        entry = self._key_value.get(TAGS, name)
+        entry = self._key_value.get(TAGS, name) if is_name(name) else None
         if entry is None or self._tagged(name) is None:
-            raise RefNotFoundError(f"no tag {name!r}.")
+            raise RefNotFoundError(f"no tag {shown(name)}.")
         outcome = self._key_value.delete_if(TAGS, name, entry.version)
         settle(self._key_value, TAGS, name, outcome, is_mine=lambda _: False)
 

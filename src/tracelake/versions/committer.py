@@ -32,6 +32,8 @@ from tracelake.versions.protocol import (
     place,
     requests_in,
     seal,
+    sweep,
+    token_after,
 )
 
 
@@ -114,14 +116,17 @@ class Committer:
 
         The write that cuts what is built seals what is announced.
         """
-        began = at.record
-        built = build(began, self._contents, self._records.layers, self._reaches)
+        built = build(sweep(at.record), self._contents, self._records.layers, self._reaches)
         self._contents.write(built.records)
+        count = len(built.answers)
+        began = replace(at.record, sealed=at.record.sealed[:count])
         stay, leave = kept(began.done, built.answers, self._answers_kept)
         self._let_go(scope(branch, began), leave)
         while (record := cut(at.record, replace(began, epoch=built.epoch), built.head, stay)) is not None:
+            if built.carried:
+                self._records.restage(built.carried, token_after(at.record, count))
             announced, stale = self._announced(branch, at)
-            record = self._with(record, announced)
+            record = self._with(record, announced, at_least=0)
             published, at = self._records.swap(
                 branch, at, record, is_mine=lambda found: place(found, built.answers[0].request) is Place.DONE
             )
@@ -161,13 +166,13 @@ class Committer:
             self._forget(branch, stale, announced, now.record)
         return sealed, now
 
-    def _with(self, before: Branch, waiting: list[Request]) -> Branch:
-        """Return a record with requests sealed: as many of them as it may hold, the first at least."""
+    def _with(self, before: Branch, waiting: list[Request], at_least: int = 1) -> Branch:
+        """Return a record with requests sealed: as many of them as it may hold, the first `at_least`."""
         token = new_token()
         # Read after the branch: whoever begins an epoch later finds the record, and changes it.
         epoch = self._records.epoch().number if before.epoch == EPOCH_UNSET else before.epoch
         record = seal(before, waiting, token, epoch)
-        while len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and len(waiting) > 1:
+        while len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and len(waiting) > at_least:
             waiting = waiting[: len(waiting) // 2]
             record = seal(before, waiting, token, epoch)
         return record

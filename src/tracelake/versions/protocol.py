@@ -14,13 +14,16 @@ many there are.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
 
+from tracelake.limits import ANSWER_DETAIL_MAX_BYTES, BRANCH_SWEEP_MAX_REQUESTS, CONFLICTS_TOLD_MAX
 from tracelake.versions.model import (
     EPOCH_UNSET,
     TRANSACTION,
@@ -36,10 +39,6 @@ from tracelake.versions.model import (
     Sealed,
     TableAt,
 )
-
-CONFLICTS_TOLD_MAX: Final = 100
-"""Paths in conflict that an answer names."""
-
 
 EPOCHS_TO_CUT: Final = 1
 """What was built may be published in the epoch in which it was built, and in so many after it."""
@@ -60,6 +59,31 @@ class Refusal(StrEnum):
     """What it names was written two epochs ago, and has been collected before it was committed."""
     GONE = "gone"
     """The branch was deleted meanwhile."""
+    FAILED = "failed"
+    """Building its commit fails, and always will."""
+    DROPPED = "dropped"
+    """Somebody took it off the list."""
+
+
+NOT_FOR_EVER: Final = frozenset({Refusal.DAMAGED, Refusal.EXPIRED, Refusal.FAILED, Refusal.DROPPED})
+"""Refusals that say nothing of what was asked for: it is right to ask for the same again."""
+
+
+def told(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return as many of these texts as an answer may hold, for all answers share the record of the branch."""
+    kept: list[str] = []
+    left = ANSWER_DETAIL_MAX_BYTES
+    for text in islice(texts, CONFLICTS_TOLD_MAX):
+        left -= len(json.dumps(text)) + 1
+        if left < 0:
+            break
+        kept.append(text)
+    return tuple(kept)
+
+
+def excerpt(text: str) -> str:
+    """Return the beginning of a text, as long as an answer may hold it; what is no Unicode is replaced."""
+    return text[: ANSWER_DETAIL_MAX_BYTES // 8].encode(errors="replace").decode()
 
 
 class Place(Enum):
@@ -91,7 +115,7 @@ def pending_tokens(branch: Branch) -> set[str]:
 
 def known_tokens(branch: Branch) -> set[str]:
     """Return all tokens whose entries are there still: they go when the record has let go of the token."""
-    return pending_tokens(branch) | {answer.token for answer in branch.done}
+    return pending_tokens(branch) | {answer.token for answer in branch.done if answer.token}
 
 
 def is_for_others(branch: Branch, request: str) -> bool:
@@ -115,8 +139,9 @@ def patience(branch: Branch, request: str) -> int:
 def seal(branch: Branch, requests: Iterable[Request], token: str, epoch: int) -> Branch:
     """Return the record with these requests on the list, those that it knows already left out.
 
-    The first that takes what is staged gets the token under which entries were staged, and `token` is the one
-    from then on; another finds nothing staged. `epoch` is for a branch that has none yet.
+    The first that takes what is staged gets the token under which entries were staged, the next one a fresh token,
+    where it finds what an earlier one could not commit, and so on: all of them begin with `token`, as does the one
+    that is there from then on. `epoch` is for a branch that has none yet.
     """
     sealed = list(branch.sealed)
     staging = branch.staging
@@ -125,11 +150,30 @@ def seal(branch: Branch, requests: Iterable[Request], token: str, epoch: int) ->
         if request.id in known:
             continue
         known.add(request.id)
-        takes = isinstance(request.operation, Change) and request.operation.staged and staging != token
+        takes = isinstance(request.operation, Change) and request.operation.staged
         sealed.append(Sealed(request, staging if takes else ""))
-        staging = token if takes else staging
+        staging = f"{token}-{len(sealed)}" if takes else staging
     epoch = epoch if branch.epoch == EPOCH_UNSET else branch.epoch
     return replace(branch, sealed=tuple(sealed), staging=staging or token, epoch=epoch)
+
+
+def sweep(branch: Branch) -> Branch:
+    """Return the record with as much of its list as is built at once: the answers must have room in the record."""
+    return replace(branch, sealed=branch.sealed[:BRANCH_SWEEP_MAX_REQUESTS])
+
+
+def token_after(branch: Branch, count: int) -> str:
+    """Return the token that came after those of the first `count` requests on the list."""
+    return next((item.token for item in branch.sealed[count:] if item.token), branch.staging)
+
+
+def dropped(branch: Branch, request: str, why: str) -> Branch:
+    """Return the record with one request off the list, and answered so. What is being built is built again."""
+    index = [item.request.id for item in branch.sealed].index(request)
+    item = branch.sealed[index]
+    answer = Answer(request, branch.head, Refusal.DROPPED, (why,), item.token, item.request.remembered)
+    sealed = branch.sealed[:index] + branch.sealed[index + 1 :]
+    return replace(branch, sealed=sealed, done=(*branch.done, answer))
 
 
 def cut(branch: Branch, built: Branch, head: str, done: tuple[Answer, ...]) -> Branch | None:
@@ -137,11 +181,14 @@ def cut(branch: Branch, built: Branch, head: str, done: tuple[Answer, ...]) -> B
 
     None where another helper was first. More requests on the list do not matter: what was built stays right as
     long as it is the beginning of the list and stands on the same head. None, too, where objects of the epoch in
-    which it was built may be collected by now: then it is built again.
+    which it was built may be collected by now, and where a request was answered meanwhile that is not in `done`,
+    because it was dropped: then it is built again.
     """
     if not may_publish(built.epoch, branch.epoch):
         return None
-    if branch.head != built.head or branch.sealed[: len(built.sealed)] != built.sealed:
+    if (branch.head, branch.done) != (built.head, built.done) or branch.sealed[
+        : len(built.sealed)
+    ] != built.sealed:
         return None
     return replace(branch, head=head, sealed=branch.sealed[len(built.sealed) :], done=done)
 

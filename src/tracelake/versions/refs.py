@@ -15,8 +15,9 @@ from typing import Final
 
 from tracelake._errors import RefNotFoundError, UsageError
 
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
-"""Names of branches and tags."""
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+"""Names of branches and tags: of none is a part empty, or one that a URL or a path would leave out."""
+NAME_MAX_CHARS: Final = 100
 COMMIT_ID: Final = re.compile(r"[0-9a-f]{6,64}")
 _GRAMMAR: Final = re.compile(
     r"(?P<name>[^~@]+)(?:~(?P<back>\d{1,9})|@(?P<transaction>\d{1,9})|@(?P<time>.+))?"
@@ -35,10 +36,10 @@ class Ref:
 
 def parse(text: str) -> Ref:
     """Parse a reference. Raises RefNotFoundError for what is none."""
-    match = _GRAMMAR.fullmatch(text)
-    if match is None or not NAME.fullmatch(match["name"]):
+    match = _GRAMMAR.fullmatch(text) if isinstance(text, str) else None
+    if match is None or not is_name(match["name"]):
         raise RefNotFoundError(
-            f"{text!r} names no commit. Write a branch, a tag or the beginning of a commit's id, then perhaps "
+            f"{shown(text)} names no commit. Write a branch, a tag or the beginning of a commit's id, then perhaps "
             "~3 (steps back), @17 (a transaction) or @2026-01-01T00:00Z (a time)."
         )
     transaction = int(match["transaction"]) if match["transaction"] else None
@@ -48,10 +49,21 @@ def parse(text: str) -> Ref:
 
 def check_name(name: str, what: str) -> None:
     """Raise UsageError where a branch or tag (`what`) cannot have this name."""
-    if not NAME.fullmatch(name) or COMMIT_ID.fullmatch(name):
+    if not is_name(name) or COMMIT_ID.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot be a {what}: take letters, digits, and . _ / - between, and no commit's id."
+            f"{shown(name)} cannot be a {what}: take letters, digits, and . _ / - between, and no commit's id."
         )
+
+
+def shown(value: object) -> str:
+    """Return what a caller gave, as a message shows it: of a long one, the beginning."""
+    text = repr(value)
+    return text if len(text) <= NAME_MAX_CHARS else f"{text[:NAME_MAX_CHARS]}…"
+
+
+def is_name(name: str) -> bool:
+    """Tell whether a branch or tag may have this name."""
+    return isinstance(name, str) and len(name) <= NAME_MAX_CHARS and bool(NAME.fullmatch(name))
 
 
 def _time(text: str, time: str) -> datetime:
@@ -59,6 +71,6 @@ def _time(text: str, time: str) -> datetime:
         parsed = datetime.fromisoformat(time)
     except ValueError as error:
         raise RefNotFoundError(
-            f"{text!r}: {time!r} is no time; write it as 2026-01-01T00:00Z or 2026-01-01."
+            f"{shown(text)} cannot be: {shown(time)} is no time; write it as 2026-01-01T00:00Z or 2026-01-01."
         ) from error
     return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed

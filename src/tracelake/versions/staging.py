@@ -19,6 +19,7 @@ from tracelake.versions.commits import Commits
 from tracelake.versions.model import EPOCH_UNSET, Branch, Change, FileAt, Reference
 from tracelake.versions.objects import Contents, file_path
 from tracelake.versions.protocol import is_fresh, known_tokens, pending_tokens
+from tracelake.versions.refs import is_name, shown
 
 
 class Staging:
@@ -139,9 +140,11 @@ class Staging:
 
 def read_branch(records: BranchRecords, branch: str) -> BranchAt:
     """Return a branch. Raises RefNotFoundError where there is none; `main` is there from the beginning."""
-    at = records.read(branch)
-    if at.is_absent and branch != MAIN:
-        raise RefNotFoundError(f"no branch {branch!r}; `tracelake branch list` shows those that there are.")
+    at = records.read(branch) if is_name(branch) else None
+    if at is None or (at.is_absent and branch != MAIN):
+        raise RefNotFoundError(
+            f"no branch {shown(branch)}; `tracelake branch list` shows those that there are."
+        )
     return at
 
 

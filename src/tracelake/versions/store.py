@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Final, TypedDict, Unpack
+from typing import Unpack
 
 from msgspec.structs import replace
 
 from tracelake._errors import (
-    ConflictError,
-    DamageError,
-    ExpiredError,
-    LimitError,
     NothingToCommitError,
-    RefNotFoundError,
-    TracelakeError,
     UsageError,
 )
 from tracelake.limits import (
@@ -25,19 +17,15 @@ from tracelake.limits import (
     CHANGE_SET_ENTRIES_MAX,
     CHANGES_INLINE_MAX,
     COMMIT_PATIENCE_POLLS,
-    COMMIT_REQUEST_MAX_BYTES,
     CONDITIONAL_WRITE_TRIES_MAX,
 )
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.storage.names import check_path, encode_key, encode_text
+from tracelake.storage.names import check_path
 from tracelake.versions import ranges
 from tracelake.versions.branches import MAIN, BranchAt, new_token
 from tracelake.versions.commits import Commits
 from tracelake.versions.committer import Committer
 from tracelake.versions.model import (
-    AFTER,
-    TRANSACTION,
-    Answer,
     Branch,
     Change,
     Changes,
@@ -46,29 +34,23 @@ from tracelake.versions.model import (
     Merge,
     Operation,
     Reference,
-    Request,
     Revert,
-    Sealed,
-    to_bytes,
 )
 from tracelake.versions.objects import Contents, id_of
-from tracelake.versions.protocol import CommitDecision, Refusal, decide
-from tracelake.versions.refs import check_name
+from tracelake.versions.protocol import (
+    NOT_FOR_EVER,
+    CommitDecision,
+    Place,
+    decide,
+    dropped,
+    excerpt,
+    known_tokens,
+    place,
+    token_after,
+)
+from tracelake.versions.refs import check_name, shown
+from tracelake.versions.requests import About, commit_of, make_request, transaction_request
 from tracelake.versions.staging import Staging, busy, read_branch
-
-_OF_TRANSACTIONS: Final = "transaction-"
-"""How the ids of those requests begin that every replica of a pipeline makes alike."""
-
-
-class About(TypedDict, total=False):
-    """What a commit says of itself. `created_at` is ISO 8601, UTC."""
-
-    message: str
-    committer: str
-    created_at: str
-    metadata: Mapping[str, str]
-    request_id: str
-    """A commit with this id happens once, however often it is asked for; empty for a commit of its own."""
 
 
 class Repository(Commits):
@@ -141,7 +123,8 @@ class Repository(Commits):
             if not force and self._records.staged(at.record.staging):
                 raise UsageError(f"branch {name} has staged entries; commit or discard them, or force it.")
             if self._records.delete(name, at):
-                self._records.unstage(at.record.staging)
+                for token in known_tokens(at.record):
+                    self._records.unstage(token)
                 return
         raise busy(name)
 
@@ -228,11 +211,11 @@ class Repository(Commits):
         if decision is CommitDecision.THERE:
             return self.commit_of(transaction, at.record.head)
         assert decision is CommitDecision.BUILD, f"transaction {transaction} is ahead of branch {branch}"
-        metadata = {**about.get("metadata", {}), TRANSACTION: str(transaction)}
-        request = self._request(self._change_to(entries), {**about, "metadata": metadata})
-        # Every replica asks by the same id. It need not be remembered: the history tells its transactions.
-        request = replace(request, id=f"{_OF_TRANSACTIONS}{transaction}", allow_empty=True, remembered=False)
-        return _commit_of(branch, self._committer.submit(branch, request, at))
+        request = transaction_request(transaction, self._change_to(entries), about)
+        answer = self._committer.submit(branch, request, at)
+        if answer.refusal in NOT_FOR_EVER:  # of long ago, perhaps: what could not be read then may be back
+            answer = self._committer.submit(branch, replace(request, id=f"{request.id}-{new_token()}"))
+        return commit_of(branch, answer)
 
     def merge(self, source: str, branch: str = MAIN, *, prefer: str = "", **about: Unpack[About]) -> str:
         """Bring what a commit has since it parted from the branch onto the branch; return the merge commit.
@@ -245,8 +228,8 @@ class Repository(Commits):
 
         Raises ConflictError where both sides changed an entry, NothingToCommitError where the branch has it all.
         """
-        if prefer not in ("", "source", "dest"):
-            raise UsageError(f"a merge can prefer `source` or `dest`, not {prefer!r}.")
+        if not isinstance(prefer, str) or prefer not in ("", "source", "dest"):
+            raise UsageError(f"a merge can prefer `source` or `dest`, not {shown(prefer)}.")
         return self._submit(branch, Merge(source, prefer), about)
 
     def revert(self, commit_id: str, branch: str = MAIN, *, parent: int = 0, **about: Unpack[About]) -> str:
@@ -255,6 +238,7 @@ class Repository(Commits):
         Raises ConflictError where an entry has changed again since, NothingToCommitError where all is back already.
         """
         self.refuse_protected(branch)
+        self._check_parent(commit_id, parent)
         return self._submit(branch, Revert(commit_id, parent), about)
 
     def cherry_pick(
@@ -265,33 +249,33 @@ class Repository(Commits):
         Raises ConflictError where an entry differs from what the change began with, NothingToCommitError.
         """
         self.refuse_protected(branch)
+        self._check_parent(commit_id, parent)
         return self._submit(branch, CherryPick(commit_id, parent), about)
 
-    def _submit(self, branch: str, operation: Operation, about: About, *, allow_empty: bool = False) -> str:
-        _check(about)
-        request = self._request(operation, about)
-        return _commit_of(branch, self._committer.submit(branch, replace(request, allow_empty=allow_empty)))
+    def drop_request(self, request_id: str, branch: str = MAIN, why: str = "") -> None:
+        """Take a request off the list of a branch that nobody can build; who waits for it is told `why`.
 
-    def _request(self, operation: Operation, about: About) -> Request:
-        request_id = about.get("request_id", "")
-        now = datetime.fromtimestamp(time.time(), UTC)
-        for name in ("message", "committer"):
-            encode_text(name, str(about.get(name, "")))
-        request = Request(
-            id=request_id or uuid.uuid4().hex,
-            operation=operation,
-            message=about.get("message", ""),
-            committer=about.get("committer", ""),
-            created_at=about.get("created_at") or now.isoformat(timespec="seconds"),
-            metadata=dict(about.get("metadata", {})),
-            remembered=bool(request_id),
-        )
-        if (size := len(to_bytes(Branch(sealed=(Sealed(request),))))) > COMMIT_REQUEST_MAX_BYTES:
-            raise LimitError(
-                f"the commit has {size} bytes of message, metadata and paths, more than COMMIT_REQUEST_MAX_BYTES = "
-                f"{COMMIT_REQUEST_MAX_BYTES}; shorten them."
-            )
-        return request
+        What is staged for it stays staged. Raises UsageError where it is not on the list, or no more.
+        """
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            at = read_branch(self._records, branch)
+            ids = [item.request.id for item in at.record.sealed]
+            if request_id not in ids:
+                waiting = f"these wait: {', '.join(ids[:10])}" if ids else "none waits there"
+                raise UsageError(f"branch {branch} has no request {request_id!r} on its list; {waiting}.")
+            record = dropped(at.record, request_id, excerpt(why or "it was dropped"))
+            index = ids.index(request_id)
+            if token := at.record.sealed[index].token:
+                self._records.restage(token, token_after(at.record, index + 1))
+            if self._records.swap(branch, at, record, lambda found: place(found, request_id) is Place.DONE)[
+                0
+            ]:
+                return
+        raise busy(branch)
+
+    def _submit(self, branch: str, operation: Operation, about: About, *, allow_empty: bool = False) -> str:
+        request = make_request(operation, about, allow_empty=allow_empty)
+        return commit_of(branch, self._committer.submit(branch, request))
 
     def _change_to(self, entries: Mapping[str, Reference | None]) -> Change:
         """Describe a change: in the request where it is small, else in objects that the request names."""
@@ -309,6 +293,14 @@ class Repository(Commits):
         self._contents.write(records)
         return Change(objects=tuple(records), forward=True)
 
+    def _check_parent(self, commit_id: str, number: int) -> None:
+        """Raise UsageError where a commit has no parent of this number; the first commit of all has an empty one."""
+        count = max(1, len(self.commit(commit_id).parents))
+        if type(number) is not int or not 0 <= number < count:
+            raise UsageError(
+                f"commit {commit_id[:12]} has no parent {shown(number)}; they count from 0 to {count - 1}."
+            )
+
     def _decide(self, transaction: int, at: BranchAt) -> CommitDecision:
         head = at.record.head
         return decide(transaction, self.transaction_of(head) if head else None)
@@ -320,43 +312,3 @@ class Repository(Commits):
                 f"branch {branch} is protected: it takes merges, pipelines and writers of tables only. Commit to a "
                 "branch of your own and merge it."
             )
-
-
-def _check(about: About) -> None:
-    """Raise UsageError for what only commits of transactions may say, LimitError for an id that is too long."""
-    request_id = about.get("request_id", "")
-    encode_key("the id of a request", request_id)
-    if request_id.startswith(_OF_TRANSACTIONS):
-        raise UsageError(
-            f"the id of a request cannot begin with {_OF_TRANSACTIONS!r}, as those of pipelines do."
-        )
-    for key in (TRANSACTION, AFTER):
-        if key in about.get("metadata", {}):
-            raise UsageError(
-                f"the metadata of a commit cannot have the key {key!r}, which pipelines set; rename it."
-            )
-
-
-def _commit_of(branch: str, answer: Answer) -> str:
-    if answer.refusal:
-        raise _refused(branch, answer)
-    return answer.commit
-
-
-def _refused(branch: str, answer: Answer) -> TracelakeError:
-    if answer.refusal == Refusal.CONFLICT:
-        return ConflictError(branch, answer.detail)
-    if answer.refusal == Refusal.NOTHING:
-        return NothingToCommitError(branch, answer.commit)
-    if answer.refusal == Refusal.GONE:
-        return RefNotFoundError(f"branch {branch} was deleted; nothing was committed.")
-    if answer.refusal == Refusal.EXPIRED:
-        return ExpiredError(
-            f"branch {branch}: nothing was committed: {' '.join(answer.detail)} Garbage collection has been through "
-            "twice since it was written: write it again, and commit then."
-        )
-    if answer.refusal == Refusal.UNREACHABLE:
-        return RefNotFoundError(
-            f"branch {branch}: nothing was committed: {' '.join(answer.detail)} any more."
-        )
-    return DamageError(f"branch {branch}: nothing was committed: {' '.join(answer.detail)}")

@@ -1,0 +1,314 @@
+"""Requests that nobody can build: each is refused by itself, and the branch goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tracelake._errors import (
+    ConflictError,
+    DamageError,
+    NothingToCommitError,
+    StorageError,
+    UsageError,
+)
+from tracelake.limits import ANSWER_DETAIL_MAX_BYTES, BRANCH_ANSWERS_KEPT, BRANCH_SWEEP_MAX_REQUESTS
+from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
+from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, scope
+from tracelake.versions.build import _Building
+from tracelake.versions.model import (
+    TRANSACTION,
+    Announcement,
+    Answer,
+    Branch,
+    Change,
+    Changes,
+    Commit,
+    FileAt,
+    Merge,
+    Request,
+    Revert,
+    Sealed,
+    TableAt,
+    to_bytes,
+)
+from tracelake.versions.objects import Content
+from tracelake.versions.protocol import Refusal, excerpt, seal, told
+from tracelake.versions.store import Repository
+
+
+def a_file(number: int) -> FileAt:
+    return FileAt("0" * 64, number)
+
+
+def a_repository(answers_kept: int = BRANCH_ANSWERS_KEPT) -> Repository:
+    return Repository(MemoryKeyValueStore(), MemoryObjectStore(), patience_polls=0, answers_kept=answers_kept)
+
+
+def asked(name: str, operation: Change | Merge | Revert, **metadata: str) -> Request:
+    return Request(name, operation, "", "", "2026-01-01T00:00:00+00:00", metadata)
+
+
+def put_on_list(repository: Repository, *requests: Request, branch: str = MAIN) -> None:
+    """Seal requests, as committers do that are killed then."""
+    at = repository._records.read(branch)
+    record = seal(at.record, requests, f"token of {requests[0].id}", 0)
+    assert repository._records.swap(branch, at, record, is_mine=lambda _: False)[0]
+
+
+def poison(name: str = "poison", *, staged: bool = False) -> Request:
+    """Return a request that no edge lets in: building it raises ValueError."""
+    entries: Changes = () if staged else (("p", a_file(1)),)
+    return asked(name, Change(entries, staged=staged), **{TRANSACTION: "no number"})
+
+
+def left_staged(repository: Repository) -> list[str]:
+    """Return the paths that are staged under any token."""
+    store = repository._key_value
+    assert isinstance(store, MemoryKeyValueStore)
+    return [key for name, found in store._partitions.items() if name.startswith("staged/") for key in found]
+
+
+def answers_of(repository: Repository) -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {answer.request: (answer.refusal, answer.detail) for answer in repository.branch().done}
+
+
+@pytest.mark.parametrize("number", [-5, -1, 1, 2**70, True, "0", None, 0.0])
+def test_a_parent_that_is_none_is_refused_at_the_door(number: object) -> None:
+    """By its number, its type, or for there being fewer: nothing is on the list, and the branch goes on."""
+    repository = a_repository()
+    first = repository.commit_entries({"a": a_file(1)})
+    for call in (repository.revert, repository.cherry_pick):
+        with pytest.raises(UsageError, match="has no parent"):
+            call(first, parent=number)  # type: ignore[arg-type]
+    assert repository.branch().sealed == ()
+    assert repository.resolve("main") == first
+
+
+def test_a_request_that_cannot_be_built_is_refused_by_itself() -> None:
+    """Whatever building it raises is its answer; those before and behind it are built."""
+    repository = a_repository()
+    base = repository.commit_entries({"a": a_file(1)})
+    odd = asked("odd", Revert(base, parent=-5))
+    put_on_list(repository, asked("before", Change((("b", a_file(1)),))), poison(), odd)
+    head = repository.commit_entries({"c": a_file(1)})
+    assert repository.entries(head).keys() == {"a", "b", "c"}
+    found = answers_of(repository)
+    assert found["poison"] == (
+        Refusal.FAILED,
+        ("ValueError: invalid literal for int() with base 10: 'no number'",),
+    )
+    assert found["odd"][0] == Refusal.DAMAGED
+    assert (found["before"][0], len(repository.branch().sealed)) == ("", 0)
+
+
+def test_what_was_staged_for_it_is_in_the_next_commit() -> None:
+    """Staged entries were acknowledged: a refusal does not take them away, nor does what is newer go back."""
+    repository = a_repository()
+    repository.commit_entries({"a": a_file(1)})
+    repository.stage({"s/1": a_file(1), "s/2": a_file(1)})
+    put_on_list(repository, poison("first", staged=True))
+    repository.stage({"s/2": a_file(2), "s/3": a_file(2)})
+    put_on_list(repository, poison("second", staged=True))
+    repository.stage({"s/3": a_file(3)})
+    expected = {"a": a_file(1), "s/1": a_file(1), "s/2": a_file(2), "s/3": a_file(3)}
+    assert repository.uncommitted() == expected
+    assert repository.entries(repository.commit_staged()) == expected
+    assert repository.staged() == ()
+
+
+def test_the_store_and_the_machine_are_no_fault_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that fails, no memory: it stays on the list, and is built when it can be."""
+    made = _Building._make
+    for error in (StorageError("away"), OSError("EIO"), MemoryError()):
+        repository = a_repository()
+
+        def failing(*_: object, error: BaseException = error) -> None:
+            raise error
+
+        monkeypatch.setattr(_Building, "_make", failing)
+        with pytest.raises(type(error)):
+            repository.commit_entries({"a": a_file(1)})
+        assert len(repository.branch().sealed) == 1
+        monkeypatch.setattr(_Building, "_make", made)
+        assert repository.entries(repository.commit_entries({"b": a_file(1)})).keys() == {"a", "b"}
+
+
+def test_a_failure_in_the_middle_of_a_commit_leaves_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a failed request had changed already is not in the commits of those behind it."""
+    repository = a_repository()
+    repository.commit_entries({"a": a_file(1)})
+    kept = _Building._keep
+
+    def failing(self: _Building, record: Content) -> str:
+        if isinstance(record, Commit) and record.request == "fails":
+            raise ZeroDivisionError
+        return kept(self, record)
+
+    monkeypatch.setattr(_Building, "_keep", failing)
+    put_on_list(repository, *(asked(name, Change(((name, a_file(1)),))) for name in ("b", "fails", "c")))
+    head = repository.commit_entries({"d": a_file(1)})
+    assert repository.entries(head).keys() == {"a", "b", "c", "d"}
+
+
+def test_a_request_is_dropped() -> None:
+    """One that no process survives building: it is taken off the list, who waits is told, the others go on."""
+    repository = a_repository()
+    base = repository.commit_entries({"a": a_file(1)})
+    repository.stage({"s": a_file(1)})
+    put_on_list(
+        repository,
+        asked("one", Change((("b", a_file(1)),))),
+        asked("two", Change((("c", a_file(1)),), staged=True)),
+        asked("three", Change((("d", a_file(1)),))),
+    )
+    with pytest.raises(UsageError, match="no request 'four' on its list; these wait: one, two, three"):
+        repository.drop_request("four")
+    repository.drop_request("two", why="it needs too much memory")
+    assert repository.head() == base
+    assert answers_of(repository)["two"] == (Refusal.DROPPED, ("it needs too much memory",))
+    assert [change[0] for change in repository.staged()] == ["s"]
+    repository.drop_request("one")
+    head = repository.commit_entries({"e": a_file(1)})
+    assert repository.entries(head).keys() == {"a", "d", "e"}
+    assert repository.entries(repository.commit_staged()).keys() == {"a", "d", "e", "s"}
+    with pytest.raises(UsageError, match="none waits there"):
+        repository.drop_request("two")
+
+
+def test_who_waits_for_a_request_that_is_dropped_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its committer gets an error that says why, and its id can be seen by who drops it."""
+    repository = a_repository()
+    other = Repository(repository._key_value, repository._contents._objects)
+    make = _Building._make
+
+    def dropped_meanwhile(self: _Building, sealed: Sealed) -> object:
+        monkeypatch.setattr(_Building, "_make", make)
+        other.drop_request(sealed.request.id, why="not today")
+        return make(self, sealed)
+
+    monkeypatch.setattr(_Building, "_make", dropped_meanwhile)
+    with pytest.raises(UsageError, match="taken off the list: not today"):
+        repository.commit_entries({"a": a_file(1)})
+    assert repository.head() is None
+
+
+def test_a_transaction_that_was_refused_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline asks by one id for ever: a refusal of what could not be read then is no answer for all time."""
+    repository = a_repository()
+    entries = {"t": TableAt("t", 0)}
+    repository.commit_transaction(0, entries)
+    make = _Building._make
+
+    def failing(*_: object) -> None:
+        raise DamageError("a range is gone")
+
+    monkeypatch.setattr(_Building, "_make", failing)
+    for _ in range(2):
+        with pytest.raises(DamageError, match="a range is gone"):
+            repository.commit_transaction(1, {"t": TableAt("t", 1)})
+    monkeypatch.setattr(_Building, "_make", make)
+    second = repository.commit_transaction(1, {"t": TableAt("t", 1)})
+    assert repository.commit_transaction(1, {"t": TableAt("t", 1)}) == second
+    third = repository.commit_transaction(2, {"t": TableAt("t", 2)})
+    assert [commit.metadata[TRANSACTION] for _, commit in repository.log(third)] == ["2", "1", "0"]
+
+
+# The record is bounded
+
+
+def test_waiting_merges_in_conflict_have_room_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three hundred, each with long paths in conflict: all are answered, in records far below the limit."""
+    repository = a_repository()
+    paths = [f"{number:03}/{'x' * 200}/{'y' * 200}/{'z' * 200}" for number in range(120)]
+    base = repository.commit_entries(dict.fromkeys(paths, a_file(1)))
+    repository.create_branch("dev", base)
+    theirs = repository.commit_entries(dict.fromkeys(paths, a_file(2)), "dev")
+    repository.commit_entries(dict.fromkeys(paths, a_file(3)))
+    put_on_list(repository, *(asked(f"merge-{number}", Merge(theirs)) for number in range(300)))
+    sizes = []
+    swap = BranchRecords.swap
+
+    def measured(
+        self: BranchRecords, branch: str, at: BranchAt, record: Branch, is_mine: Callable[[Branch], bool]
+    ) -> tuple[bool, BranchAt]:
+        sizes.append(len(to_bytes(record)))
+        return swap(self, branch, at, record, is_mine)
+
+    monkeypatch.setattr(BranchRecords, "swap", measured)
+    head = repository.commit_entries({"after": a_file(1)}, request_id="mine")
+    assert "after" in repository.entries(head)
+    assert max(sizes) < (BRANCH_SWEEP_MAX_REQUESTS + 2 * BRANCH_ANSWERS_KEPT) * ANSWER_DETAIL_MAX_BYTES
+    assert repository.branch().sealed == ()
+    with pytest.raises(ConflictError) as conflict:
+        repository.merge(theirs)
+    assert conflict.value.paths == tuple(paths[: len(conflict.value.paths)])
+    assert len(conflict.value.paths) > 10
+
+
+@pytest.mark.parametrize("character", ["x", "\x01", "€", "\N{GRINNING FACE}"])
+def test_an_answer_says_what_it_has_room_for(character: str) -> None:
+    """Counted as it is written, where a character may take six bytes and more."""
+    answers = [told(character * 200 for _ in range(10**4)), (excerpt(character * 10**6),)]
+    for detail in answers:
+        assert detail
+        assert len(to_bytes(Answer("r", detail=detail))) <= ANSWER_DETAIL_MAX_BYTES + 200
+    assert told(str(number) for number in range(10**4)) == tuple(map(str, range(100)))
+    assert excerpt("a\ud800b") == "a?b"
+
+
+# What is recorded of refusals
+
+
+def test_a_refusal_that_has_left_the_record_is_known() -> None:
+    """Its announcement, which a killed committer left behind, does not bring it back when it could be built."""
+    repository = a_repository(answers_kept=1)
+    base = repository.commit_entries({"a": a_file(1)})
+    for number in range(3):
+        with pytest.raises(NothingToCommitError):
+            repository.commit_staged(request_id=f"nothing-{number}")
+    for number in range(3):
+        put_on_list(repository, asked(f"also-{number}", Change(staged=True)))
+        with pytest.raises(NothingToCommitError):
+            repository.commit_staged()
+    assert "also-0" not in answers_of(repository)
+    late = Announcement(asked("also-0", Change(staged=True)), base)
+    repository._records.announce(scope(MAIN, repository.branch()), late)
+    repository.stage({"s": a_file(1)})
+    head = repository.commit_entries({"b": a_file(1)})
+    head = repository.commit_entries({"c": a_file(1)})
+    assert repository.entries(head).keys() == {"a", "b", "c"}
+    assert [path for path, _ in repository.staged()] == ["s"]
+    assert repository._records.announced(scope(MAIN, repository.branch())) == []
+
+
+def test_a_branch_is_deleted_when_what_is_on_its_list_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that was begun is history before the branch goes; nothing that was staged for it stays behind."""
+    repository = a_repository()
+    base = repository.commit_entries({"a": a_file(1)})
+    repository.create_branch("dev", base)
+    repository.stage({"s": a_file(1)}, "dev")
+    put_on_list(repository, asked("begun", Change(staged=True)), branch="dev")
+    found: list[str] = []
+    delete = BranchRecords.delete
+
+    def deleted(self: BranchRecords, branch: str, at: BranchAt) -> bool:
+        found.append(at.record.head)
+        return delete(self, branch, at)
+
+    monkeypatch.setattr(BranchRecords, "delete", deleted)
+    repository.delete_branch("dev")
+    assert repository.entries(found[0]).keys() == {"a", "s"}
+    assert left_staged(repository) == []
+
+
+def test_forced_deletion_takes_what_is_on_the_list_along() -> None:
+    """No staged entry of a branch that is gone stays behind."""
+    repository = a_repository()
+    repository.create_branch("dev", repository.commit_entries({"a": a_file(1)}))
+    repository.stage({"s": a_file(1)}, "dev")
+    put_on_list(repository, asked("begun", Change(staged=True)), branch="dev")
+    repository.stage({"t": a_file(1)}, "dev")
+    repository.delete_branch("dev", force=True)
+    assert left_staged(repository) == []
