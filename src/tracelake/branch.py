@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 
 import msgspec
 
+from tracelake._errors import UsageError
 from tracelake._settings import find_committer
-from tracelake.records import BranchInfo, CommitInfo, EntryChange, MergeConflict, Row
+from tracelake.records import BranchInfo, CommitInfo, EntryChange, MergeConflict, RequestInfo, Row
 from tracelake.versions.branches import MAIN
 from tracelake.versions.model import Commit, Reference
 from tracelake.versions.protocol import merged
+from tracelake.versions.refs import shown
 from tracelake.versions.store import Repository
 
 _SHOWN = 12
@@ -75,6 +78,27 @@ class Branch:
     def discard(self) -> int:
         """Forget what is staged; return how many entries."""
         return self._repository.discard(self.name)
+
+    def requests(self) -> list[RequestInfo]:
+        """Return the commits that were begun here and are not built yet, oldest first; mostly none."""
+        return [
+            RequestInfo(
+                asked.id,
+                str(type(asked.operation).__struct_config__.tag),
+                asked.message,
+                asked.committer,
+                asked.created_at,
+            )
+            for asked in (sealed.request for sealed in self._repository.branch(self.name).sealed)
+        ]
+
+    def drop_request(self, request_id: str, why: str | None = None) -> None:
+        """Take a commit off the list that nobody can build, as where that takes more memory than there is.
+
+        Who waits for it is told `why`. What is staged for it stays staged. Raises UsageError where it is not on the
+        list, or no more.
+        """
+        self._repository.drop_request(request_id, self.name, why=why or f"dropped by {find_committer()}")
 
     def merge(
         self, source: str, message: str | None = None, *, prefer: str = "", committer: str | None = None
@@ -161,7 +185,7 @@ def log(repository: Repository, head: str, limit: int | None) -> list[CommitInfo
         CommitInfo(
             commit_id, commit.parents, commit.message, commit.committer, commit.created_at, commit.metadata
         )
-        for commit_id, commit in islice(repository.log(head), limit)
+        for commit_id, commit in islice(repository.log(head), _at_most(limit))
     ]
 
 
@@ -169,8 +193,15 @@ def diff(repository: Repository, before: str, after: str, limit: int | None) -> 
     """Return the entries that differ between two commits, in order of path; at most `limit` of them."""
     return [
         EntryChange(found.path, _plain(found.before), _plain(found.after))
-        for found in islice(repository.diff(before, after), limit)
+        for found in islice(repository.diff(before, after), _at_most(limit))
     ]
+
+
+def _at_most(limit: int | None) -> int | None:
+    """Return a limit. Raises UsageError for what is none."""
+    if limit is not None and (type(limit) is not int or not 0 <= limit <= sys.maxsize):
+        raise UsageError(f"a listing cannot end after {shown(limit)} rows; give a number, or None for all.")
+    return limit
 
 
 def _plain(named: Reference | None) -> Row | None:

@@ -219,6 +219,18 @@ class BranchInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """A commit that was begun on a branch, and is not built yet."""
+
+    id: str
+    operation: str
+    """`change`, `merge`, `revert` or `pick`."""
+    message: str
+    committer: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
 class EntryChange:
     """An entry of which two commits, or a commit and what is staged, name something else.
 

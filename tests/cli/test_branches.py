@@ -13,6 +13,8 @@ import tracelake
 from tests.cli.conftest import RunCli
 from tests.datasets.lab import a_lake, ids
 from tests.pipeline.spans import a_line, a_span
+from tracelake.versions.model import Change, Request
+from tracelake.versions.protocol import seal
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +217,31 @@ def test_bytes_that_are_no_text_and_texts_that_are_too_long_are_refused(
     assert (ran.code in (1, 2), ran.out) == (True, "")
     assert ran.err.startswith("error: ")
     assert (told(cli, "log")[0]["id"], told(cli, "status")["staged"]) == (head, [])
+
+
+def test_a_request_that_nobody_can_build_is_dropped(cli: RunCli, lake: Path) -> None:
+    """It is listed with its id; taken off, what is staged for it is staged still, and the branch goes on."""
+    assert cli("branch", "requests", "main").out == "No commit waits to be built.\n"
+    cli("dataset", "add", "refunds", "--search", "hat")
+    with tracelake.open(lake) as opened:
+        records = opened._repository._records
+        at = records.read("main")
+        begun = Request("begun", Change(staged=True), "a hat", "ada", "2026-01-01T00:00:00+00:00")
+        records.swap("main", at, seal(at.record, [begun], "token", 0), is_mine=lambda _: False)
+    assert told(cli, "branch", "requests", "main") == [
+        {
+            "id": "begun",
+            "operation": "change",
+            "message": "a hat",
+            "committer": "ada",
+            "created_at": begun.created_at,
+        }
+    ]
+    assert "begun" in cli("branch", "requests", "main").out
+    refused = cli("branch", "drop-request", "main", "other")
+    assert (refused.code, "these wait: begun" in refused.err) == (2, True)
+    assert cli("branch", "drop-request", "main", "begun").out == "Dropped request begun of branch main.\n"
+    assert told(cli, "branch", "requests", "main") == []
+    assert "1 staged" in cli("status").out
+    assert cli("commit", "-m", "a hat").code == 0
+    assert cli("branch", "drop-request", "main", "begun", "--json").code == 2

@@ -247,7 +247,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_merges_are_those_of_a_plain_model(steps: list[tuple[str, str, str, object]]) -> None:
     """Whatever crossed before: the same entries, the same conflicts, and no change goes in silence."""
     world = World()

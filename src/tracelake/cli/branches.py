@@ -95,6 +95,48 @@ def protect(
     console().print(f"Branch {name} is {'not protected any more' if off else 'protected'}.")
 
 
+@branch_app.command(
+    "requests", epilog=examples("tracelake branch requests main", "tracelake branch requests main --json")
+)
+def list_requests(name: NameArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """List commits that were begun on a branch and are not built yet.
+
+    Whoever commits next builds them first. One that stays here cannot be built; `drop-request` takes it away."""
+    with opened(lake) as open_lake:
+        infos = open_lake.branch(name).requests()
+    if as_json:
+        print_json([asdict(info) for info in infos])
+        return
+    rows = [(info.id, info.operation, info.committer, info.created_at, info.message) for info in infos]
+    heads = ("request", "kind", "committer", "began", "message")
+    console().print(render.grid(heads, rows, ids=("request",)) if rows else "No commit waits to be built.")
+
+
+@branch_app.command(
+    "drop-request",
+    epilog=examples(
+        "tracelake branch drop-request main 0f3c21b4",
+        'tracelake branch drop-request main 0f3c21b4 --why "needs more memory than there is"',
+    ),
+)
+def drop_request(
+    name: NameArgument,
+    request: Annotated[str, typer.Argument(metavar="REQUEST", help="Its id, as `branch requests` shows it.")],
+    lake: LakeOption = None,
+    why: Annotated[
+        str | None, typer.Option("--why", help="What its committer is told.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a commit that nobody can build off the list of a branch. What is staged for it stays staged."""
+    with opened(lake) as open_lake:
+        open_lake.branch(name).drop_request(request, why)
+    if as_json:
+        print_json({"branch": name, "request": request, "dropped": True})
+        return
+    console().print(f"Dropped request {request} of branch {name}.")
+
+
 @app.command(epilog=examples("tracelake status", "tracelake status --branch labels --json"))
 def status(lake: LakeOption = None, branch: BranchOption = "main", as_json: JsonOption = False) -> None:
     """Show what is staged on a branch."""

@@ -22,7 +22,17 @@ from tracelake._errors import (
 )
 from tracelake.limits import COMMIT_REQUEST_MAX_BYTES
 from tracelake.storage.names import encode_key
-from tracelake.versions.model import AFTER, TRANSACTION, Answer, Branch, Operation, Request, Sealed, to_bytes
+from tracelake.versions.model import (
+    AFTER,
+    TRANSACTION,
+    Answer,
+    Branch,
+    Operation,
+    Request,
+    Sealed,
+    from_bytes,
+    to_bytes,
+)
 from tracelake.versions.protocol import Refusal
 from tracelake.versions.refs import shown
 
@@ -83,8 +93,11 @@ def _request(request_id: str, operation: Operation, about: About, *, allow_empty
         allow_empty=allow_empty,
         remembered=bool(request_id),
     )
-    # What comes out is what every helper reads: a request of the wrong types is refused here.
-    if (size := len(to_bytes(Branch(sealed=(Sealed(request),))))) > COMMIT_REQUEST_MAX_BYTES:
+    record = Branch(sealed=(Sealed(request),))
+    data = to_bytes(record)
+    if from_bytes(Branch, data, "the commit") != record:  # what every helper reads must be what was asked for
+        raise UsageError(f"a commit says in texts who made it and why; {shown(about)} holds something else.")
+    if (size := len(data)) > COMMIT_REQUEST_MAX_BYTES:
         raise LimitError(
             f"the commit has {size} bytes of message, metadata and paths, more than COMMIT_REQUEST_MAX_BYTES = "
             f"{COMMIT_REQUEST_MAX_BYTES}; shorten them."

@@ -252,7 +252,7 @@ class Repository(Commits):
         self._check_parent(commit_id, parent)
         return self._submit(branch, CherryPick(commit_id, parent), about)
 
-    def drop_request(self, request_id: str, branch: str = MAIN, why: str = "") -> None:
+    def drop_request(self, request_id: str, branch: str = MAIN, why: str = "by hand") -> None:
         """Take a request off the list of a branch that nobody can build; who waits for it is told `why`.
 
         What is staged for it stays staged. Raises UsageError where it is not on the list, or no more.
@@ -262,8 +262,10 @@ class Repository(Commits):
             ids = [item.request.id for item in at.record.sealed]
             if request_id not in ids:
                 waiting = f"these wait: {', '.join(ids[:10])}" if ids else "none waits there"
-                raise UsageError(f"branch {branch} has no request {request_id!r} on its list; {waiting}.")
-            record = dropped(at.record, request_id, excerpt(why or "it was dropped"))
+                raise UsageError(
+                    f"branch {branch} has no request {shown(request_id)} on its list; {waiting}."
+                )
+            record = dropped(at.record, request_id, excerpt(str(why)))
             index = ids.index(request_id)
             if token := at.record.sealed[index].token:
                 self._records.restage(token, token_after(at.record, index + 1))
