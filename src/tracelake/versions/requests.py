@@ -138,7 +138,7 @@ def _refused(branch: str, answer: Answer) -> TracelakeError:
     others: dict[str, tuple[type[TracelakeError], str]] = {
         Refusal.EXPIRED: (
             ExpiredError,
-            f"{detail} Garbage collection has been through twice since it was written: write it again, and commit then.",
+            f"{detail} Garbage collection has been through twice since it was written: write it again, then commit.",
         ),
         Refusal.UNREACHABLE: (RefNotFoundError, f"{detail} any more."),
         Refusal.DROPPED: (UsageError, f"the request was taken off the list: {detail}."),
