@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from tests.simulation.collecting import CollectScenario
 from tests.simulation.replicas import PipelineScenario
 from tests.simulation.scenarios import (
     IndexGarbageScenario,
@@ -35,6 +36,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     StoreScenario(),
     PipelineScenario(2, 2),
     UpkeepScenario(),
+    CollectScenario(1),
 )
 FAULTS = Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1)
 """What one run may meet of each kind; each draws fewer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.collecting_mutants import COLLECT_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.replicas import PipelineScenario
 from tests.simulation.scenarios import (
@@ -67,7 +68,7 @@ def test_upkeep_seeds_that_failed_once(seed: int, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "mutant", [*MUTANTS, *UPKEEP_MUTANTS, *VERSIONS_MUTANTS], ids=lambda mutant: mutant.name
+    "mutant", [*MUTANTS, *UPKEEP_MUTANTS, *VERSIONS_MUTANTS, *COLLECT_MUTANTS], ids=lambda mutant: mutant.name
 )
 def test_a_mutant_is_found_by_random_search(mutant: Mutant) -> None:
     """A protocol with one rule broken fails within the stated number of random schedules."""
@@ -94,5 +95,6 @@ def test_the_command_reports_what_it_ran(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["--seed", "7", "--schedules", "5"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "seed 7"
-    assert lines[-1].startswith("all          40 schedules (40 completed), ")
+    count = 5 * len(SCENARIOS)
+    assert lines[-1].startswith(f"all          {count} schedules ({count} completed), ")
     assert " 0 violations, " in lines[-1]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from msgspec.structs import replace
 
 from tracelake._errors import (
     ConflictError,
@@ -21,8 +22,9 @@ from tracelake.datasets.files import read_file, write_file
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
 from tracelake.versions.branches import BranchAt, Staged
 from tracelake.versions.collect import Collected, RepositoryCollector
-from tracelake.versions.model import Branch, ChangeSet, Commit, FileAt, TableAt
-from tracelake.versions.objects import FILES, Content, file_path, folder_of, path_of
+from tracelake.versions.model import Branch, Change, ChangeSet, Commit, FileAt, Operation, Request, TableAt
+from tracelake.versions.objects import FILES, Content, file_path, folder_of, id_of, path_of
+from tracelake.versions.protocol import seal
 from tracelake.versions.store import Repository
 
 
@@ -186,6 +188,7 @@ def test_who_is_killed_while_he_gives_a_name_leaves_nothing() -> None:
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     lost = world.commit("b", 1, "side")
+    world.collect()
     reaches = world.repository.reaches
 
     def killed(commit_id: str) -> bool:
@@ -356,6 +359,111 @@ def test_an_entry_whose_writer_was_late_does_not_take_an_acknowledged_one_with_i
         world.repository._records.stage(token, path, late)
     head = world.repository.commit_staged()
     assert world.opened().entries(head) == {"f": world.file("acknowledged"), "table": TableAt("s", 1)}
+    world.check()
+
+
+def sealed(world: World, *requests: Request, later: str = "later") -> None:
+    """Seal requests on `main`, as a committer does that is killed then."""
+    records = world.repository._records
+    at = records.read("main")
+    records.swap("main", at, seal(at.record, requests, later, 0), is_mine=lambda _: False)
+
+
+def test_what_a_sealed_request_names_stays() -> None:
+    """Entries under a token that is sealed, files and sets of changes that a request names, until it is built."""
+    world = World()
+    world.commit("a", 1)
+    staged, named, listed = world.file("staged"), world.file("named"), world.file("listed")
+    world.repository.stage({"f/staged": staged})
+    made = ChangeSet((("f/listed", listed),), "nonce")
+    world.repository._contents.write({id_of(made): made})
+    change = Change((("f/named", named),), (id_of(made),))
+    sealed(world, request("staged", Change(staged=True)), request("named", change))
+    for _ in range(4):
+        world.collect()
+    head = world.commit("b", 1)
+    assert {path for path in world.opened().entries(head) if path.startswith("f/")} == {
+        "f/staged",
+        "f/named",
+        "f/listed",
+    }
+    world.check()
+
+
+def request(name: str, operation: Operation) -> Request:
+    """Return a request that says nothing of itself."""
+    return Request(name, operation, "", "", "", {})
+
+
+def test_what_is_staged_anew_under_another_token_is_seen_under_one() -> None:
+    """It goes from the one to the other between a collector's looks at both: then the record names the one no more."""
+    world = World()
+    world.repository.stage({"f": world.file("f")})
+    world.collect()
+    world.collect()
+    sealed(world, request("refused", Change(staged=True)), later="0")
+    records = world.repository._records
+    before = records.read("main").record.sealed[0].token
+    collector = RepositoryCollector(world.key_value, world.objects)
+    layers, looks = collector._records.layers, iter(range(9))
+
+    def layers_while_it_moves(token: str, start: str = "", stop: str | None = None) -> Staged:
+        if next(looks) == 1:
+            for path, (named, *_) in layers(before):
+                records.stage("0", path, named)
+            at = records.read("main")
+            records.swap("main", at, replace(at.record, sealed=()), is_mine=lambda _: False)
+            records.unstage(before)
+        return layers(token, start, stop)
+
+    vars(collector._records)["layers"] = layers_while_it_moves
+    collector.collect(epoch_min_s=0.0)
+    world.repository.commit_staged()
+    assert world.opened().entries(world.repository.resolve("main")) == {"f": world.file("f")}
+    world.check()
+
+
+def test_the_source_of_a_pending_merge_stays() -> None:
+    """Its branch is deleted and collected after a helper found that it leads there, and before he cuts."""
+    world = World()
+    world.repository.create_branch("side", world.commit("a", 1))
+    source = world.commit("b", 1, "side")
+    world.collect()
+    contents = world.repository._committer._contents
+    write, builds = contents.write, iter(range(9))
+
+    def write_late(records: Mapping[str, Content]) -> None:
+        write(records)
+        if next(builds) == 0:
+            world.opened().delete_branch("side")
+            world.collect()
+
+    vars(contents)["write"] = write_late
+    world.repository.merge(source, message="m")
+    assert next(builds) == 1, "what was built before is published after"
+    world.check()
+
+
+def test_a_file_that_goes_between_build_and_cut_is_not_published() -> None:
+    """Its entry was staged late, behind the look of the collection that took it, and in front of a helper's."""
+    world = World()
+    world.commit("a", 1)
+    world.collect()
+    late = world.file("late")
+    world.repository.stage({"in": TableAt("s", 1)})
+    world.collect()
+    token = world.repository.branch().staging
+    layers, looks = world.repository._records.layers, iter(range(9))
+
+    def layers_late(of: str, start: str = "", stop: str | None = None) -> Staged:
+        if next(looks) == 0:
+            world.collect()
+            world.repository._records.stage(token, "late", late)
+        return layers(of, start, stop)
+
+    vars(world.repository._records)["layers"] = layers_late
+    head = world.repository.commit_staged()
+    assert world.opened().entries(head) == {"a": TableAt("s", 1), "in": TableAt("s", 1)}
     world.check()
 
 

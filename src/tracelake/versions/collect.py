@@ -166,14 +166,13 @@ class RepositoryCollector:
         return branches | {(f"tag {name}", commit) for name, commit in self._records.tags().items()}
 
     def _reached(self) -> _Reached:
-        """Follow everything that leads somewhere: what is staged and sealed, then heads and tags, then claims."""
+        """Follow everything that leads somewhere: what is staged and sealed, heads and tags, claims."""
         reached = _Reached()
         pending = [
             request
             for name, at in self._records.all().items()
             for request in self._reach_pending(name, at, reached)
         ]
-        # Heads after what is staged: a commit that took it meanwhile is found here.
         heads = {at.record.head for at in self._records.all().values()} | set(self._records.tags().values())
         for head in heads:
             self._follow(head, reached)
@@ -215,11 +214,12 @@ class RepositoryCollector:
     def _reach_pending(self, name: str, at: BranchAt, reached: _Reached) -> list[Request]:
         """Reach what is staged on a branch, and what requests name; return the requests.
 
-        Looks at the record again afterwards: while it names a token, what is staged under it is there.
+        Looks at the record again afterwards: while it names a token, what is staged under it is there. Else it may have
+        been staged anew under another, which was looked at too early.
         """
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             tokens = pending_tokens(at.record)
-            for token in tokens:
+            for token in sorted(tokens):
                 for _, layers in self._records.layers(token):
                     for named in layers:
                         reached.file(named)
