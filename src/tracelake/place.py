@@ -217,9 +217,12 @@ def _open_records(metadata: str, url: str) -> KeyValueStore:
 
 
 def _may_be_there(metadata: str, url: str) -> bool:
-    """Tell whether a store can be there. One that is not must not be made by looking for it."""
+    """Tell whether a store can be there. One that is not, or is empty, must not be made by looking for it."""
     scheme, _, rest = _records_url(metadata, url).partition("://")
-    return scheme not in ("sqlite", "file") or Path(unquote(rest.removeprefix("localhost"))).exists()
+    path = Path(unquote(rest.removeprefix("localhost")))
+    if scheme == "sqlite":
+        return path.exists() and path.stat().st_size > 0
+    return scheme != "file" or path.exists()
 
 
 def _shown(metadata: str, url: str) -> str:

@@ -264,3 +264,15 @@ def ingest(lake: tracelake.Lake, folder: Path, spans: int = 1) -> None:
     file = folder / f"{spans}.jsonl"
     file.write_bytes(a_line(*(a_span(number, 0) for number in range(spans))))
     assert lake.ingest(file, executor=InProcess()).spans_new == spans
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all" * 100])
+def test_metadata_that_was_cut_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    """A lake whose metadata.db is empty, or something else, is damage, and opening it changes nothing."""
+    tracelake.init(tmp_path / "lake").close()
+    for end in ("-wal", "-shm"):
+        (tmp_path / "lake" / f"metadata.db{end}").unlink(missing_ok=True)
+    (tmp_path / "lake" / "metadata.db").write_bytes(content)
+    with pytest.raises(DamageError, match=r"metadata\.db"):
+        tracelake.open(tmp_path / "lake")
+    assert (tmp_path / "lake" / "metadata.db").read_bytes() == content

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -257,13 +258,59 @@ def test_file_that_is_no_database(tmp_path: Path) -> None:
 
 
 def test_file_of_a_newer_release(tmp_path: Path) -> None:
-    """A file with a format that this release does not know is refused."""
+    """A file with a format that this release does not know is refused, and left as it was."""
     path = tmp_path / "records.db"
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 2")
-    connection.close()
+    SqliteKeyValueStore(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    before = path.read_bytes()
     with pytest.raises(UsageError, match="format 2"):
         SqliteKeyValueStore(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TABLE songs (name TEXT)",
+        "CREATE TABLE records (partition BLOB, key BLOB, value BLOB, version TEXT)",
+        "PRAGMA user_version = 1",
+        "PRAGMA application_id = 7",
+    ],
+)
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_database_of_something_else(tmp_path: Path, mode: str, made: str, closed: bool) -> None:
+    """It is refused, whether it is in use or not, and not one byte of it is changed."""
+    path = tmp_path / "songs.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+        connection.execute(made)
+        if closed:
+            connection.close()  # nothing of it is in the log then
+        before = {
+            file.name: file.read_bytes() for file in tmp_path.iterdir() if not file.name.endswith("-shm")
+        }
+        with pytest.raises(UsageError, match="the database of something else, and was left as it is"):
+            SqliteKeyValueStore(path)
+        after = {
+            file.name: file.read_bytes() for file in tmp_path.iterdir() if not file.name.endswith("-shm")
+        }
+        assert after == before
+
+
+def test_an_empty_database_is_taken_and_a_store_in_use_too(tmp_path: Path) -> None:
+    """An empty file becomes a store; a second opener reads it while all of it is still in the log."""
+    path = tmp_path / "records.db"
+    path.write_bytes(b"")
+    one = SqliteKeyValueStore(path)
+    one.set("p", "k", b"v")
+    two = SqliteKeyValueStore(path)
+    entry = two.get("p", "k")
+    assert entry is not None
+    assert entry.value == b"v"
+    one.close()
+    two.close()
 
 
 def test_path_that_cannot_be_made(tmp_path: Path) -> None:

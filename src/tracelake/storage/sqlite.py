@@ -17,7 +17,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tracelake import limits
@@ -29,6 +29,9 @@ from tracelake.storage.outcomes import is_at, new_version
 from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
 
 _SCHEMA_VERSION = 1
+_APPLICATION = 0x544C4B56
+"""What SQLite's header says of whose file it is: TLKV."""
+_MAGIC = b"SQLite format 3\0"
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS records (partition BLOB NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,"
     " version TEXT NOT NULL, PRIMARY KEY (partition, key))"
@@ -52,7 +55,7 @@ class SqliteKeyValueStore:
     def __init__(self, path: str | Path, busy_timeout_s: float = limits.SQLITE_BUSY_TIMEOUT_S) -> None:
         """Open the file `path`, making it and its directory if absent.
 
-        Raises UsageError where a newer release wrote it.
+        Raises UsageError where a newer release wrote it, or it is the database of something else, which stays as it is.
         """
         self._path = Path(path).absolute()
         self._busy_timeout_s = busy_timeout_s
@@ -69,6 +72,7 @@ class SqliteKeyValueStore:
             ) from error
         try:
             with self._failures("open"):
+                self._refuse_others()
                 self._set_up()
         except BaseException:
             self.close()
@@ -246,6 +250,38 @@ class SqliteKeyValueStore:
             raise
         return connection
 
+    def _refuse_others(self) -> None:
+        """Raise for a file that is none of ours, without a change to it: not by opening it to write, nor to a lock."""
+        try:
+            with self._path.open("rb") as file:
+                header = file.read(100)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StorageError(f"cannot read {self._path}: {error.strerror}; check the path") from error
+        if not header:
+            return  # SQLite makes an empty file first: somebody else may be about to make the database
+        if not header.startswith(_MAGIC) or len(header) < 100:
+            raise DamageError(f"{self._path} is no intact database; restore it from a backup")
+        version, application = int.from_bytes(header[60:64]), int.from_bytes(header[68:72])
+        if application == _APPLICATION and version not in (0, _SCHEMA_VERSION):
+            raise UsageError(
+                f"{self._path} has format {version}, this release reads {_SCHEMA_VERSION}; "
+                "use the release that wrote it, or a newer one"
+            )
+        if application == version == 0:
+            # Ours as it begins, while all of it is still in the log; it has no tables then.
+            address = f"{self._path.as_uri()}?mode=ro&immutable=1"
+            with closing(sqlite3.connect(address, uri=True)) as connection:
+                application = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if application not in (0, _APPLICATION) or (application == 0 and version != 0):
+            raise self._foreign()
+
+    def _foreign(self) -> UsageError:
+        return UsageError(
+            f"{self._path} is the database of something else, and was left as it is; name another file for the metadata"
+        )
+
     def _set_up(self) -> None:
         """Switch the file to a write-ahead log and make the table, while other processes may do the same."""
         deadline = time.monotonic() + self._busy_timeout_s
@@ -262,14 +298,19 @@ class SqliteKeyValueStore:
             raise StorageError(f"{self._path} cannot have a write-ahead log; move it to a local disk")
         if self._schema_version() == 0:
             with self._transaction() as connection:
-                connection.execute(_CREATE)
-                connection.execute(_TOUCH)
+                if self._schema_version() == 0:
+                    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+                    if tables or self._application():
+                        raise self._foreign()
+                    connection.execute(_CREATE)
+                    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                    connection.execute(_TOUCH)
                 self._commit(connection)
-        if self._schema_version() != _SCHEMA_VERSION:
-            raise UsageError(
-                f"{self._path} has format {self._schema_version()}, this release reads {_SCHEMA_VERSION}; "
-                "use the release that wrote it, or a newer one"
-            )
+        if self._application() != _APPLICATION:
+            raise self._foreign()
+
+    def _application(self) -> int:
+        return int(self._connection().execute("PRAGMA application_id").fetchone()[0])
 
     def _schema_version(self) -> int:
         return int(self._connection().execute("PRAGMA user_version").fetchone()[0])
