@@ -92,6 +92,19 @@ def test_partial_success_counts_what_was_refused(client: Client, store: FaultySt
     assert [item.data for item in inbox_payloads(store)] == [body]
 
 
+@pytest.mark.parametrize("levels", [480, 500, 990, 100_000])
+def test_nesting_that_nobody_asked_for(client: Client, store: FaultyStore, levels: int) -> None:
+    """A field that OTLP does not have may be nested as deep as it likes: the good spans beside a bad one are taken."""
+    deep = b'"unknown":' + b"[" * levels + b"]" * levels
+    spans = [b'"name":"good",' + deep, b'"name":5,' + deep, b'"name":"good"']
+    ids = b'{"traceId":"5b8efff798038103d269b633813fc60c","spanId":"eee19b7ec3c1b174",'
+    body = b",".join(ids + span + b"}" for span in spans)
+    body = b'{"resourceSpans":[{"scopeSpans":[{"spans":[' + body + b"]}]}]}"
+    response = post(client, body, JSON)
+    assert (response.status_code, response.json()["partialSuccess"]["rejectedSpans"]) == (200, "1")
+    assert [item.data for item in inbox_payloads(store)] == [body]
+
+
 def test_partial_success_in_json(client: Client, store: FaultyStore) -> None:
     """In JSON the count is a decimal string, as protobuf's JSON mapping has it; nothing good, nothing stored."""
     response = post(client, GOOD_JSON.replace(b"eee19b7ec3c1b174", b"0" * 16), JSON)

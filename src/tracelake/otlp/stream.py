@@ -12,6 +12,8 @@ import zstandard
 
 BLOCK_BYTES: Final = 1024 * 1024
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_GZIP_READ_BYTES: Final = 16 * 1024
+"""What lies behind the end of a member is copied, and a file may have a member for every 20 bytes."""
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_READ_BYTES: Final = 1024
 """zstd gives out all that its input holds: 1 KiB of input is at most 32 MiB of zeros."""
@@ -46,7 +48,7 @@ def _gunzipped(waiting: bytes, file: Readable) -> Iterator[bytes]:
     while waiting:
         member = zlib.decompressobj(wbits=31)
         while not member.eof:
-            waiting = waiting or file.read(BLOCK_BYTES)
+            waiting = waiting or file.read(_GZIP_READ_BYTES)
             if not waiting:
                 raise DamagedError("truncated gzip stream")
             before = member.copy()
@@ -58,7 +60,7 @@ def _gunzipped(waiting: bytes, file: Readable) -> Iterator[bytes]:
             waiting = member.unconsumed_tail
             if block:
                 yield block
-        waiting = (member.unused_data or file.read(BLOCK_BYTES)).lstrip(b"\0") or _after_zeros(file)
+        waiting = (member.unused_data or file.read(_GZIP_READ_BYTES)).lstrip(b"\0") or _after_zeros(file)
 
 
 def _until_damage(member: zlib._Decompress, data: bytes) -> bytes:
