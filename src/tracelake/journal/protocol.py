@@ -238,9 +238,12 @@ def compare(recorded: Sources, read: Sources) -> str | None:
 
 def _differs(recorded: ReadRange, read: ReadRange) -> str | None:
     if recorded.sha256 != read.sha256:
+        now = f"{read.size_bytes} bytes, sha256 {read.sha256[:12]}…"
+        if not read.sha256:  # it was not read whole
+            now = next((reason for _, _, reason in read.problems), "nothing is there")
         return (
             f"has changed since the journal recorded it ({recorded.size_bytes} bytes, sha256 {recorded.sha256[:12]}…; "
-            f"now {read.size_bytes} bytes, sha256 {read.sha256[:12]}…)"
+            f"now: {now})"
         )
     if (recorded.records, recorded.checksum) != (read.records, read.checksum):
         return (
