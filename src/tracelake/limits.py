@@ -203,6 +203,8 @@ INDEX_NEWEST_PARTS_MAX: Final = 8
 """Parts that a manifest of the index names itself; older ones are in lists that manifests share."""
 INDEX_REBUILT_PART_ROWS: Final = 200_000
 """Rows of one part when the index is built anew; with more, there are more parts, at most one a bucket."""
+INDEX_REPLACED_SHARE_MAX: Final = 0.3
+"""The share of documents whose rows were replaced, from which on `doctor` says that scores suffer."""
 INDEX_MAPS_KEPT_FREE: Final = 2_000
 """Memory maps that a process needs for other things than parts of an index: libraries, threads, files of tables."""
 QUERY_MAX_CHARS: Final = 4_096

@@ -13,7 +13,7 @@ from tracelake.lake_branches import LakeBranches
 from tracelake.lake_datasets import LakeDatasets
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.traces import TRACES
-from tracelake.records import Hit, InboxInfo, ReplicaInfo, Row, TableInfo, Trace
+from tracelake.records import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
 from tracelake.versions.store import Repository
 from tracelake.view import View
@@ -124,6 +124,10 @@ class FakeLake(LakeBranches, LakeDatasets):
         """Return totals of both tables."""
         spans = sum(len(trace.spans) for trace in self._traces.values())
         return [TableInfo("spans", spans, 1, 100, 7), TableInfo("traces", len(self._traces), 1, 10, 7)]
+
+    def index(self) -> IndexInfo | None:
+        """Return an index of four parts."""
+        return IndexInfo("search/spans/manifests/spans-7.json", 7, 1_200, 4, 10_000)
 
     def inbox(self) -> InboxInfo:
         """Return an inbox with one segment."""

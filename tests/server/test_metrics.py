@@ -49,6 +49,9 @@ def test_a_lake_with_a_replica(tmp_path: Path) -> None:
     assert samples["tracelake_table_rows", "spans"] == samples["tracelake_table_parts", "traces"] == 1
     assert samples["tracelake_table_bytes", "spans"] == size
     assert samples["tracelake_table_upper", "traces"] == samples["tracelake_replica_frontier", "a"] == 1
+    assert samples["tracelake_index_parts", ""] == 1
+    assert samples["tracelake_index_documents", ""] == 1
+    assert samples.get(("tracelake_index_parts_max", ""), 1_000) >= 1_000
     assert samples["tracelake_inbox_segments", ""] == 1
     assert samples["tracelake_inbox_bytes", ""] > len(line)
     assert 0 <= samples["tracelake_inbox_oldest_seconds", ""] < 60

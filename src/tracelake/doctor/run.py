@@ -14,6 +14,7 @@ from tracelake._errors import DamageError, LakeNotFoundError, StorageError, Trac
 from tracelake._settings import find_lake
 from tracelake.doctor import machine, stores
 from tracelake.doctor.checks import Checked, Diagnosis, Verdict, run_check
+from tracelake.doctor.index import REBUILD, check_index
 from tracelake.lake import Lake
 from tracelake.lake import open as open_lake
 from tracelake.pipeline.progress import OnProgress, Progress, silent
@@ -88,6 +89,7 @@ def _of_lake(lake: Lake) -> Iterator[_Check]:
     yield _Check("objects", lambda: stores.check_objects(objects, open_objects(objects.url)), _MEND_STORE)
     yield _Check("records", lambda: _check_records(lake), _MEND_STORE)
     yield _Check("clock", lambda: stores.check_clock(objects), _MEND_STORE)
+    yield _Check("index", lambda: check_index(lake.index(), _rows(lake)), REBUILD)
     if local := objects.local_path(stores.PREFIX):
         yield _Check("lake space", lambda: machine.check_space(Path(local).parent), _MEND_STORE)
     yield _Check(
@@ -103,6 +105,10 @@ def _of_closed_lake(place: str | None) -> Iterator[_Check]:
         directory = Path(unquote(find_lake(place).removeprefix("file://"))).expanduser()
         if directory.is_dir():
             yield _Check("lake space", lambda: machine.check_space(directory), _MEND_STORE)
+
+
+def _rows(lake: Lake) -> int:
+    return next((table.rows for table in lake.tables() if table.name == "spans"), 0)
 
 
 def _check_records(lake: Lake) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, get_args
@@ -99,7 +100,22 @@ class _LakeCollector(Collector):
         if up:
             yield from _of_tables(tables)
             yield from _of_inbox(inbox)
+            yield from self._of_index()
         yield from _of_replicas(self._with_own(infos))
+
+    def _of_index(self) -> Iterator[Metric]:
+        """Yield what the index has; nothing where it is damaged, which does not hinder the rest of the lake."""
+        with suppress(TracelakeError, OSError):
+            index = self._lake.index()
+            if index is None:
+                return
+            for name, text, value in (
+                ("parts", "Parts of the full-text index.", index.parts),
+                ("parts_max", "Parts that a process on this machine can open.", index.parts_max),
+                ("documents", "Documents of the index, those of replaced rows too.", index.documents),
+            ):
+                if value is not None:
+                    yield GaugeMetricFamily(f"tracelake_index_{name}", text, value=value)
 
     def _with_own(self, infos: list[ReplicaInfo]) -> list[ReplicaInfo]:
         """Replace the record of this process by what it knows itself."""

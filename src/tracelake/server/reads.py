@@ -11,7 +11,7 @@ import pyarrow as pa
 from tracelake import limits
 from tracelake._errors import NotFoundError, UsageError
 from tracelake.otlp.encode import encode, to_json
-from tracelake.records import Hit, InboxInfo, ReplicaInfo, Row, TableInfo, Trace
+from tracelake.records import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
 
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -56,6 +56,9 @@ class LakeReader(Protocol):
 
     def tables(self) -> list[TableInfo]:
         """Return totals of all tables of the newest commit."""
+
+    def index(self) -> IndexInfo | None:
+        """Return what the full-text index has, None where there is none yet. Raises DamageError."""
 
     def inbox(self) -> InboxInfo:
         """Return what waits for the pipeline."""

@@ -1,0 +1,106 @@
+"""An index of more parts than a process can map is refused early, and never called damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.search.lab import index_of, span, table
+from tracelake._errors import LimitError
+from tracelake.doctor.index import check_index
+from tracelake.limits import INDEX_MAPS_KEPT_FREE
+from tracelake.records import IndexInfo
+from tracelake.search import ceiling
+from tracelake.search.model import Manifest
+from tracelake.search.query import Searcher
+from tracelake.storage.memory import MemoryObjectStore
+
+
+@pytest.fixture
+def allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file that says how many maps a process may have: so many that three parts can be opened."""
+    path = tmp_path / "max_map_count"
+    path.write_text(f"{INDEX_MAPS_KEPT_FREE + 3 * ceiling.MAPS_PER_PART}\n")
+    monkeypatch.setattr(ceiling, "_ALLOWED", path)
+    return path
+
+
+@pytest.fixture
+def four() -> tuple[MemoryObjectStore, Manifest]:
+    """Return an index of four parts."""
+    return index_of([table([span(n)]) for n in range(4)])
+
+
+def test_one_part_too_many_is_refused_before_anything_is_fetched(
+    four: tuple[MemoryObjectStore, Manifest], allowed: Path, tmp_path: Path
+) -> None:
+    """The error says how many there are and may be, and what to do; a machine that allows more opens them."""
+    objects, manifest = four
+    assert ceiling.ceiling() == 3
+    with pytest.raises(
+        LimitError, match=r"has 4 parts, and this machine can open 3 .*Nothing is damaged: .*rebuild"
+    ):
+        Searcher(objects, manifest, tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+    allowed.write_text("65530")
+    assert ceiling.ceiling() == 10_588
+    assert len(Searcher(objects, manifest, tmp_path / "cache").search("*", 10)) == 4
+
+
+def test_what_the_process_has_open_counts(
+    allowed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maps of other searchers take from what is allowed, beyond those that are kept free."""
+    used = tmp_path / "maps"
+    monkeypatch.setattr(ceiling, "_USED", used)
+    used.write_bytes(b"a map\n" * INDEX_MAPS_KEPT_FREE)
+    ceiling.check_ceiling(3)
+    used.write_bytes(b"a map\n" * (INDEX_MAPS_KEPT_FREE + 1))
+    with pytest.raises(LimitError):
+        ceiling.check_ceiling(3)
+    ceiling.check_ceiling(2)
+    allowed.write_text("none")
+    ceiling.check_ceiling(1_000_000)
+    used.unlink()
+    allowed.unlink()
+    assert ceiling.ceiling() is None
+
+
+@pytest.mark.parametrize(
+    "said", ["Cannot allocate memory (os error 12)", "Too many open files (os error 24)"]
+)
+def test_a_system_that_has_no_more_to_give_is_no_damage(
+    four: tuple[MemoryObjectStore, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    """Where opening fails all the same, because maps or files have run out, the error is the same."""
+
+    def fail(_directory: Path) -> None:
+        raise ValueError(f"Failed to open file for read: 'IoError {{ io_error: {said} }}'")
+
+    monkeypatch.setattr("tracelake.search.query.open_index", fail)
+    with pytest.raises(LimitError, match="Nothing is damaged"):
+        Searcher(*four, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("parts", "most", "documents", "status", "says"),
+    [
+        (10, 100, 50, "ok", "10 parts of 100 that this machine can open, 50 documents for 50 spans"),
+        (10, None, 50, "ok", "10 parts, 50 documents"),
+        (50, 100, 71, "ok", "50 parts"),
+        (51, 100, 50, "warning", "two open at times"),
+        (100, 100, 50, "warning", "two open at times"),
+        (101, 100, 50, "failed", "searches are refused"),
+        (10, 100, 72, "warning", "scores count those that were replaced"),
+    ],
+)
+def test_doctor_tells_how_near_the_ceiling_is(
+    parts: int, most: int | None, documents: int, status: str, says: str
+) -> None:
+    """It warns from half of it on, and where many documents are of replaced rows; and names the way out."""
+    verdict = check_index(IndexInfo("m", 1, documents, parts, most), 50)
+    assert verdict.status == status
+    assert says in verdict.message
+    assert ("tracelake index rebuild" in verdict.mend) == (status != "ok")
+    assert check_index(None, 0).status == "ok"
