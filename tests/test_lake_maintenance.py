@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,6 +20,7 @@ from tracelake.limits import LEASE_MARGIN_S, LEASE_S
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.maintenance import ORDERS, Maintainer
 from tracelake.pipeline.publish import Outputs
+from tracelake.shards.protocol import next_epoch
 from tracelake.shards.store import Shard
 
 
@@ -119,6 +122,32 @@ def test_compaction_stops_where_a_killed_run_did(
     newest, finished, *_ = lake.log()
     assert (newest.metadata["spans_new"], finished.metadata["spans_new"]) == ("1", "1")
     assert hashes(lake)[: len(before)] == before
+    assert lake.verify().findings == ()
+
+
+def begin_epochs(lake: Lake, table: str, count: int) -> None:
+    """Let so many epochs of a table begin, as collections do."""
+    shard = Shard(table, lake._key_value, lake.objects)
+    for _ in range(count):
+        shard.change(partial(next_epoch, now_s=time.time(), epoch_min_s=0))
+
+
+@pytest.mark.parametrize("table", ORDERS)
+def test_a_run_that_is_slower_than_two_epochs_appends_nothing(
+    lake: Lake, tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parts may have been collected: the epoch of the append is that before its first upload."""
+    append_all = Outputs._append_all
+
+    def slow(outputs: Outputs, *given: Any) -> None:
+        begin_epochs(lake, table, 2)
+        append_all(outputs, *given)
+
+    monkeypatch.setattr(Outputs, "_append_all", slow)
+    with pytest.raises(ExpiredError, match="uploaded too long ago"):
+        ingest(lake, tmp_path, 7)
+    monkeypatch.undo()
+    ingest(lake, tmp_path, 7)
     assert lake.verify().findings == ()
 
 

@@ -83,6 +83,20 @@ def test_sleeper_does_not_take_a_removed_number_for_its_own(
     assert found.value == b"others %d" % (2 * limits.RECORD_VERSIONS_KEPT - 1)
 
 
+@pytest.mark.parametrize("newer", [limits.RECORD_VERSIONS_KEPT - 1, limits.RECORD_VERSIONS_KEPT])
+def test_the_last_number_that_can_be_taken_for_its_own(
+    objects: Interrupted, store: VersionedKeyValueStore, newer: int
+) -> None:
+    """The number goes when RECORD_VERSIONS_KEPT newer ones are there: until then it is taken, from then on unknown."""
+    version = store.set("p", "k", b"mine")
+    objects.others_write = 1 + newer
+    outcome = store.set_if("p", "k", b"late", version)
+    assert isinstance(outcome, Indeterminate if newer == limits.RECORD_VERSIONS_KEPT else Conflict)
+    found = store.get("p", "k")
+    assert found is not None
+    assert found.value == b"others %d" % newer
+
+
 def test_old_versions_are_removed(objects: Interrupted, store: VersionedKeyValueStore) -> None:
     """However often a record is written, few versions of it stay."""
     for number in range(3 * limits.RECORD_VERSIONS_KEPT):

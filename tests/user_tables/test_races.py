@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import tracelake
+from tracelake import ExpiredError
 from tracelake.shards.model import Batch, Write
-from tracelake.shards.protocol import UpperMismatch
+from tracelake.shards.protocol import UpperMismatch, next_epoch
 from tracelake.shards.store import Shard
+from tracelake.user_tables.spec import read_spec
+from tracelake.user_tables.staging import stage
+from tracelake.user_tables.write import publish
 
 
 def test_two_tries_of_one_write_at_once_leave_one_of_them(
@@ -31,4 +37,34 @@ def test_two_tries_of_one_write_at_once_leave_one_of_them(
         lake.write("people", given, write_id="one")
         assert lake.table("people").to_arrow(order_by="id").equals(given)
         assert Shard("people", lake._key_value, lake.objects).state().upper == 1
+        assert lake.verify().findings == ()
+
+
+def test_the_epoch_of_an_append_is_that_of_its_oldest_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are staged in one epoch, read again in the next, and the one after begins before the append."""
+    given = pa.table({"id": list(range(20_000)), "who": ["ann"] * 20_000})
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.create_table("people", given.schema, key=["id"], buckets=1)
+        shard = Shard("people", lake._key_value, lake.objects)
+        spec = read_spec(lake.objects, "people")
+        staged = stage(lake.objects, spec, lake.epoch("people"), given.to_batches())
+
+        def begin_epoch() -> None:
+            shard.change(partial(next_epoch, now_s=0.0, epoch_min_s=0.0))
+
+        begin_epoch()
+        append = Shard.compare_and_append
+
+        def after_an_epoch(shard: Shard, *given: Any) -> UpperMismatch | None:
+            begin_epoch()
+            return append(shard, *given)
+
+        monkeypatch.setattr(Shard, "compare_and_append", after_an_epoch)
+        with pytest.raises(ExpiredError, match="uploaded too long ago"):
+            publish(lake.stores, spec, [staged])
+        monkeypatch.undo()
+        publish(lake.stores, spec, [staged])
+        assert lake.table("people").to_arrow(order_by="id").equals(given)
         assert lake.verify().findings == ()

@@ -138,8 +138,8 @@ class Shard:
         """Append the batch iff the shard's upper is its lower; None means that it is there.
 
         Its parts must be in the object store already. Trying again with the same batch is safe, whatever
-        became of the first try. After a mismatch the caller may delete the parts that it wrote: no state names
-        them, nor ever will. `write` is remembered with it, for `find_write`.
+        became of the first try. After a mismatch the caller may delete the parts that it wrote for this call: no
+        state names them, nor ever will. `write` is remembered with it, for `find_write`.
 
         Raises:
             ExpiredError: the parts were uploaded so long ago that they may have been collected.
@@ -147,14 +147,15 @@ class Shard:
                 appended too much to tell whether our batch is there.
         """
         ref = None if batch.is_empty else self._write_record(batch, 0)
-        attempted = False
+        attempted = told = False
 
         def decide(state: ShardState) -> AppendDecision:
-            nonlocal attempted
+            nonlocal attempted, told
+            told = remembers(state, batch.lower)
             away = to_put_away(state.written, self.written_max) if write is not None else ()
             self._writes.put_away(away)
             decision = append(state, batch.lower, batch.upper, ref, batch.epoch, write, away)
-            if isinstance(decision, UpperMismatch) and attempted and not remembers(state, batch.lower):
+            if isinstance(decision, UpperMismatch) and attempted and not told:
                 raise IndeterminateError(
                     f"shard {self.name}: nobody can tell whether the batch at {batch.lower} was appended; "
                     "read the table to see."
@@ -164,7 +165,7 @@ class Shard:
 
         decision, _ = self._change(decide)
         if isinstance(decision, UpperMismatch):
-            if ref is not None:
+            if ref is not None and told:  # else an earlier call may have appended it
                 self._objects.delete(ref.path)
             return decision
         self._refuse_if_late(decision)

@@ -1,0 +1,144 @@
+"""What must not be deleted, or claimed, where nobody can be sure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.shards.test_append_races import LostReply
+from tracelake._errors import IndeterminateError
+from tracelake.shards.collect import Collector
+from tracelake.shards.leases import Lease
+from tracelake.shards.model import Batch, Part
+from tracelake.shards.protocol import RECENT_MAX, drop_retired
+from tracelake.shards.states import States
+from tracelake.shards.store import Shard
+from tracelake.storage import MemoryObjectStore
+
+
+class Bench:
+    """A shard of parts that hold nothing, in stores of which one can lose a reply."""
+
+    def __init__(self) -> None:
+        self.key_value = LostReply()
+        self.objects = MemoryObjectStore()
+        self.shard = self.peer()
+
+    def peer(self) -> Shard:
+        """Return the shard as another process has it."""
+        return Shard("s", self.key_value, self.objects)
+
+    def part(self, name: str, epoch: int = 0) -> Part:
+        """Write a part."""
+        path = f"shards/s/parts/{epoch:06d}/{name}.parquet"
+        self.objects.put(path, b"rows")
+        return Part(path, 0, 1, 4, "00")
+
+    def batch(self, lower: int, upper: int, name: str, *parts: Part) -> Batch:
+        """Return a batch of one part, or of these."""
+        return Batch(lower, upper, name, parts or (self.part(name),), (), {})
+
+    def append(self, count: int, shard: Shard | None = None) -> None:
+        """Append so many batches."""
+        shard = shard or self.peer()
+        for _ in range(count):
+            upper = shard.state().upper
+            assert shard.compare_and_append(self.batch(upper, upper + 1, f"b{upper}")) is None
+
+    def merge(self, merged: Batch) -> None:
+        """Put a batch in the place of all."""
+        assert self.peer().replace(self.peer().state().batches, merged)
+
+    def lose(self, meanwhile: Callable[[], object]) -> None:
+        """Lose the reply of the next swap of the state, after this has happened."""
+        self.key_value.meanwhile = meanwhile
+
+    def check(self) -> None:
+        """All that the state leads to is there."""
+        state = self.peer().state()
+        for ref in (*state.batches, *(ref for entry in state.retired for ref in entry.batches)):
+            for part in self.peer().batch(ref).objects():
+                assert self.objects.head(part.path) is not None, f"{part.path} is gone"
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """Return an empty shard."""
+    return Bench()
+
+
+def test_s8_more_appends_than_are_remembered(bench: Bench) -> None:
+    """The reply is lost, and by the time we look nobody can tell: an error, and nothing is deleted."""
+    bench.append(1)
+    bench.lose(lambda: bench.append(RECENT_MAX))
+    with pytest.raises(IndeterminateError, match="nobody can tell whether the batch at 1 was appended"):
+        bench.shard.compare_and_append(bench.batch(1, 2, "ours"))
+    bench.check()
+    bench.append(RECENT_MAX)
+    bench.lose(lambda: bench.append(RECENT_MAX - 1))
+    upper = bench.shard.state().upper
+    assert bench.shard.compare_and_append(bench.batch(upper, upper + 1, "known")) is None
+
+
+def test_a_batch_that_comes_again_after_more_than_is_remembered(bench: Bench) -> None:
+    """The same batch once more, long after it was appended: its record is not taken for a loser's."""
+    bench.append(1)
+    ours = bench.batch(1, 2, "ours")
+    assert bench.shard.compare_and_append(ours) is None
+    bench.append(RECENT_MAX)
+    bench.shard.compare_and_append(ours)
+    bench.check()
+
+
+def test_s8_a_compaction_that_landed_and_was_replaced_and_collected(bench: Bench) -> None:
+    """Its reply is lost, a peer has made another batch of it, with its part: what it wrote may be named."""
+    bench.append(2)
+    kept = bench.part("kept")
+
+    def meanwhile() -> None:
+        bench.append(1)
+        bench.merge(bench.batch(0, 3, "peer's", kept))
+        bench.peer().change(lambda state: drop_retired(state, state.retired))
+
+    bench.lose(meanwhile)
+    run = bench.shard.state().batches
+    assert not bench.shard.replace(run, bench.batch(0, 2, "ours", kept), [kept.path])
+    bench.check()
+
+
+def test_a_part_that_a_leased_batch_shares_with_one_that_goes(bench: Bench) -> None:
+    """Replaced twice, with a reader in between: the part is of both, and stays while he reads."""
+    shared = bench.part("shared")
+    assert bench.shard.compare_and_append(bench.batch(0, 1, "first", shared)) is None
+    bench.append(1)
+    bench.merge(bench.batch(0, 2, "second", shared))
+    with Lease(bench.peer(), bench.key_value) as lease:
+        bench.merge(bench.batch(0, 2, "third"))
+        collector = Collector(bench.peer(), bench.key_value, bench.objects)
+        for _ in range(3):
+            assert collector.retired().held == 1
+            collector.orphans(epoch_min_s=0)
+        (ref,) = lease.state.batches
+        assert [bench.objects.head(part.path) is None for part in bench.shard.batch(ref).parts] == [False]
+        bench.check()
+    assert collector.retired().held == 0
+    assert bench.objects.head(shared.path) is None
+    bench.check()
+
+
+def test_a_beginning_that_was_never_named_is_not_named_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A swap that lost had written an object, which was collected since: the next swap writes its own."""
+    bench.append(20)
+    states = States("s", bench.key_value, bench.objects)
+    state, _ = states.read()
+    monkeypatch.setattr("tracelake.shards.states.SHARD_STATE_INLINE_MAX_BYTES", 4_000)
+    assert not states.swap(state, "another version")
+    for info in list(bench.objects.list("shards/s/states/")):
+        bench.objects.delete(info.path)
+    state, version = states.read()
+    assert state.rolled is None
+    assert states.swap(state, version)
+    assert len(bench.peer().state().batches) == 20
