@@ -1,0 +1,141 @@
+"""`verify` of records that are whole and say what is not so: each number that they repeat is compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracelake
+from tests.altered import sealed
+from tests.datasets.lab import ingest, talk
+from tests.pipeline.spans import a_span
+from tracelake import Lake
+from tracelake.shards.states import PARTITION
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Return a lake of three transactions, the second of which replaces spans of the first."""
+    lake = tracelake.init(tmp_path / "lake", buckets=1)
+    ingest(lake, tmp_path, *(a_span(trace, 0, end=0) for trace in range(4)))
+    ingest(lake, tmp_path, *(a_span(trace, 0, end=20) for trace in range(2)))
+    ingest(lake, tmp_path, talk(9, 0, "why", "so"))
+    assert lake.verify().ok
+    return lake
+
+
+def rewrite(lake: Lake, transaction: int, change: Callable[[Json, Json], None]) -> str:
+    """Change a batch of table `spans`, and what the state says of it; all checksums fit. Return its path."""
+    entry = lake._key_value.get(PARTITION, "spans")
+    assert entry is not None
+    state = json.loads(entry.value)
+    ref = state["batches"][transaction]
+    batch = json.loads(lake.objects.get(ref["path"]))
+    change(batch, ref)
+    for record in (batch, state):
+        del record["xxh3"]
+    data = sealed(json.dumps(batch).encode())
+    lake.objects.put(ref["path"], data)
+    ref["sha256"] = hashlib.sha256(data).hexdigest()
+    lake._key_value.set(PARTITION, "spans", sealed(json.dumps(state).encode()))
+    return str(ref["path"])
+
+
+def found(lake: Lake) -> list[tuple[str, str, str]]:
+    """Return what a fresh look finds, and not the details."""
+    with tracelake.open(lake.url) as again:
+        return [(finding.kind, finding.what, finding.path) for finding in again.verify().findings]
+
+
+def test_a_rewrite_that_changes_nothing_is_whole(lake: Lake) -> None:
+    """What the other tests find, they find for what they change."""
+    rewrite(lake, 1, lambda _batch, _ref: None)
+    assert found(lake) == []
+
+
+def test_rows_of_a_part(lake: Lake) -> None:
+    """A batch that says more rows of a part than are in it."""
+    parts = []
+
+    def change(batch: Json, ref: Json) -> None:
+        batch["parts"][0]["rows"] += 1
+        ref["rows"] += 1
+        parts.append(batch["parts"][0]["path"])
+
+    rewrite(lake, 0, change)
+    assert found(lake) == [("mismatch", "part", parts[0])]
+
+
+def test_times_of_a_part(lake: Lake) -> None:
+    """A part whose rows are, by what its batch says, of another transaction."""
+    parts = []
+
+    def change(batch: Json, _ref: Json) -> None:
+        batch["parts"][0].update(relative=True, first_row_id=1 << 32)
+        parts.append(batch["parts"][0]["path"])
+
+    rewrite(lake, 1, change)
+    assert ("mismatch", "part", parts[0]) in found(lake)
+
+
+@pytest.mark.parametrize("field", ["rows", "lower", "upper", "id"])
+def test_a_batch_against_the_state(lake: Lake, field: str) -> None:
+    """A state that says of a batch what its record does not."""
+
+    def change(batch: Json, _ref: Json) -> None:
+        if field == "rows":
+            batch["retractions"] = []
+        else:
+            batch[field] = batch[field] + ("x" if field == "id" else 1)
+
+    path = rewrite(lake, 1, change)
+    assert ("mismatch", "batch", path) in found(lake)
+
+
+def test_a_span_that_is_there_twice(lake: Lake) -> None:
+    """Retractions that were lost, together with what counted them: two rows of a span are left, and are found."""
+
+    def change(batch: Json, ref: Json) -> None:
+        ref["rows"] += len(batch["parts"]) and 2
+        batch["retractions"] = []
+
+    rewrite(lake, 1, change)
+    assert ("mismatch", "table", f"spans: trace {1:032x}") in found(lake)
+
+
+def test_a_file_that_only_a_tag_leads_to(lake: Lake) -> None:
+    """The branch on which an example was made is gone, and its tag is there: its file is read."""
+    lake.create_branch("dev")
+    before = {info.path for info in lake.objects.list("files/")}
+    made = lake.create_dataset("some", branch="dev", message="some")
+    made.add(where="true", limit=1, message="one")
+    lake.tag("kept", "dev")
+    lake.delete_branch("dev")
+    for path in {info.path for info in lake.objects.list("files/")} - before:
+        lake.objects.delete(path)
+    told = found(lake)
+    assert len(told) == 2
+    assert {(kind, what) for kind, what, _ in told} == {("missing", "file")}
+
+
+def test_an_export_is_of_one_commit(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that comes while the file is written is not in it, nor is what it took away missing."""
+    made = lake.create_dataset("some", message="some")
+    made.add(where="true", limit=1, message="one")
+    commit = lake.log()[0].id
+    write = tracelake.datasets.export.write
+
+    def late(examples: Any, path: Path, kind: str) -> int:
+        lake.dataset("some").delete(message="gone")
+        return write(examples, path, kind)
+
+    monkeypatch.setattr(tracelake.datasets.export, "write", late)
+    report = made.export(tmp_path / "some.jsonl")
+    assert (report.commit, report.examples) == (commit, 1)
