@@ -17,6 +17,7 @@ from tests.simulation.versions_storms import (
     Arrivals,
     Crowd,
     Endless,
+    Namesakes,
     Rivals,
     Spoiler,
     drive,
@@ -25,6 +26,8 @@ from tests.simulation.versions_storms import (
     stalled,
 )
 from tracelake.testing import Faults, explore, run_once, search
+from tracelake.versions.branches import TAGS
+from tracelake.versions.naming import Names
 
 LOST, KILLED = Faults(lost=1), Faults(kills=1)
 STALL_MS = 10_000
@@ -117,3 +120,19 @@ def test_v3_a_rival_for_every_conditional_write() -> None:
     for name, wrong in (("announced", deaf), ("announce", announce_briefly)):
         with mock.patch(f"tracelake.versions.branches.BranchRecords.{name}", wrong):
             assert "no progress" in str(drive(Rivals(), Spoiler()).error)
+
+
+def test_a_branch_and_a_tag_of_one_name() -> None:
+    """Given at once, one of them is there at most; where nobody looks for the other's claim, both are."""
+    faults = Faults(kills=1, lost=3, late=2)
+    report = search(Namesakes(), faults, seed=1, schedules_max=150)
+    assert report.failures == []
+    assert report.completed == 150
+    clear = Names._clear
+
+    def own_alone(self: Names, partition: str, name: str) -> bool:
+        found = clear(self, partition, name)
+        return found or self._key_value.get(partition, name) is None or partition == TAGS
+
+    with mock.patch.object(Names, "_clear", own_alone):
+        assert search(Namesakes(), Faults(), seed=1, schedules_max=150).violations == 1

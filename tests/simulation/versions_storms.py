@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 
 from tests.simulation.scenarios import require
 from tests.simulation.versions import MAIN, Before, RepositoryScenario, a_file, ask, watched
+from tracelake._errors import UsageError
 from tracelake.limits import BRANCH_ANSWERS_KEPT, COMMIT_PATIENCE_POLLS
 from tracelake.testing import Actor, Choice, Fate, Faults, Process, Run, Scenario
 from tracelake.testing.clock import Simulated
@@ -146,6 +148,43 @@ class Rivals(Scenario):
     def check(self, run: Run) -> None:
         """The oldest has its commit."""
         require(len(run.history) == 1, "the oldest was not told of its commit")
+
+
+class Namesakes(RepositoryScenario):
+    """A branch and a tag of one name, given at once: at most one of them is there, and who was told so has given it."""
+
+    name = "namesakes"
+
+    def actors(self) -> list[Actor]:
+        return [Actor("branch", self._branch), Actor("tag", self._tag)]
+
+    def prepare(self, run: Run) -> None:
+        """Make the commit that both want to name."""
+        with Simulated(Before()):
+            base = Repository(run.direct_key_value, run.direct_objects).commit_entries({"a": a_file(0)})
+        super().prepare(run)
+        run.notes.update(base=base, given=set())
+
+    def _branch(self, process: Process) -> None:
+        with suppress(UsageError):
+            self.open(process).create_branch("name", process.notes["base"])
+            process.notes["given"].add("branch")
+
+    def _tag(self, process: Process) -> None:
+        with suppress(UsageError):
+            self.open(process).tag("name", process.notes["base"])
+            process.notes["given"].add("tag")
+
+    def invariant(self, run: Run) -> None:
+        """Nothing has two meanings."""
+        direct = Repository(run.direct_key_value, run.direct_objects)
+        there = {"branch"} if "name" in direct.branches() else set()
+        there |= {"tag"} if "name" in direct.tags() else set()
+        require(len(there) <= 1, "a branch and a tag have one name")
+        require(run.notes["given"] <= there, f"{run.notes['given']} was given, and {there} is there")
+
+    def check(self, run: Run) -> None:
+        """All of it is in the invariant."""
 
 
 def drive(scenario: Scenario, pick: Callable[[Run], Choice], faults: Faults | None = None) -> Run:
