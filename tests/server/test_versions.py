@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -233,3 +234,40 @@ def test_an_empty_lake_says_how_to_begin(lake: Any, store: FaultyStore) -> None:
         assert "No commits yet" in client.get("/versions").text
         assert "tracelake dataset create" in client.get("/datasets").text
         assert client.get("/api/v1/datasets").json() == {"datasets": []}
+
+
+HOSTILE_BODIES = {
+    "branches": (
+        {"name": name, "at": "main"} for name in ("", "a//b", "../x", "\ud800", "a\0b", "abcdef", "x" * 999)
+    ),
+    "tags": (
+        {"name": "t", "ref": ref} for ref in ("", "~", "main~", "main@\udfff", "main@0001-01-01T00:00+23:59")
+    ),
+    "commits": (
+        {"message": message, "allow_empty": True}
+        for message in (5, None, "\ud800", "x" * 70_000, ["a"], True)
+    ),
+    "merges": ({"source": "main", "prefer": prefer} for prefer in ("both", "\ud800", 5, None)),
+    "reverts": ({"ref": "main", "message": message} for message in (5, "\udc00", "x" * 70_000)),
+    "cherry-picks": ({"ref": ref} for ref in ("\0", "main~-1", "main~999999999", "m" * 60_000, 17)),
+    "protections": (
+        {"branch": branch, "on": True} for branch in ("\ud800", "a\0", "none", "../main", "x" * 2_000)
+    ),
+}
+
+
+@pytest.mark.parametrize("path", HOSTILE_BODIES)
+def test_what_nobody_should_send_is_refused_in_a_line(client: Client, real: Lake, path: str) -> None:
+    """Never with a 500, and never for the next one to suffer: the branch goes on."""
+    head = real.branch().head
+    for body in HOSTILE_BODIES[path]:
+        answer = client.post(
+            f"/api/v1/{path}", content=json.dumps(body), headers={"Content-Type": "application/json"}
+        )
+        assert 400 <= answer.status_code < 500, (body, answer.text)
+        assert len(answer.json()["error"].splitlines()) == 1
+    for name in ("%00", "%ed%a0%80", "..", "~", "x" * 2_000):
+        for kind in ("branches", "tags"):
+            assert 400 <= client.delete(f"/api/v1/{kind}/{name}").status_code < 500
+    assert real.branch().head == head
+    assert post(client, "commits", message="goes on", allow_empty=True)["commit"] == real.branch().head
