@@ -51,6 +51,8 @@ ROW_GROUP_MAX_BYTES: Final = 32 * MIB
 """Arrow bytes of one row group, unless it is a single row: who reads a group holds so much, and no more."""
 FOOTERS_REMEMBERED_MAX_BYTES: Final = 64 * MIB
 """Footers of parts that a process keeps, so that who looks for keys reads each of them once."""
+READ_THROUGH_MAX_BYTES: Final = 64 * 1024
+"""What lies between two columns of a part, and is read with them rather than to ask twice."""
 STATISTICS_TEXT_MAX_CHARS: Final = 40
 """A part keeps the least and greatest text of a column only where neither is longer."""
 SPLIT_MIN_BYTES: Final = 32 * MIB

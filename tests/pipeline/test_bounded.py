@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import uuid
@@ -15,7 +16,7 @@ import pytest
 
 from tests.pipeline.spans import a_line, a_span
 from tracelake import limits
-from tracelake._errors import DamageError
+from tracelake._errors import DamageError, StorageError
 from tracelake.pipeline import reading
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.inputs import find_files
@@ -64,6 +65,10 @@ class Bucket:
         lookup.forget()
         self.read_bytes = 0
         return self._pipeline.run([find_files([str(file)])])
+
+    def resume(self) -> RunResult:
+        """Finish what a run that failed has left."""
+        return self._pipeline.run([])
 
     def compact(self) -> None:
         for name, order in ORDERS.items():
@@ -177,3 +182,37 @@ def test_a_flipped_bit_of_what_is_read_is_noticed(tmp_path: Path, monkeypatch: p
         bucket.ingest(a_span(int(key, 16) - 1, 77))
     bucket.objects.put(first.path, whole)
     assert bucket.ingest(a_span(int(key, 16) - 1, 78)).commit is not None
+
+
+def test_a_store_that_fails_is_not_taken_for_a_damaged_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read of a part that fails once is the store's error, whichever it is, and the next run does all."""
+    bucket = Bucket(tmp_path, monkeypatch)
+    bucket.ingest(*spans_of(0, 1))
+    again = spans_of(0, 1)[0] | {"endTimeUnixNano": "77"}
+    read = bucket.objects.get_range
+    for failing in range(100):
+        calls = 0
+
+        def fail(path: str, start: int, length: int, failing: int = failing) -> bytes:
+            nonlocal calls
+            if "/parts/" in path and path.startswith("shards/"):
+                calls += 1
+                if calls == failing + 1:
+                    raise StorageError("no file descriptor is left")
+            return read(path, start, length)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bucket.objects, "get_range", fail)
+            if failing == 0:
+                with pytest.raises(StorageError, match="descriptor"):
+                    bucket.ingest(again)
+                continue
+            lookup.forget()
+            with contextlib.suppress(StorageError):
+                bucket.resume()
+                break
+    assert failing > 4, "footers and pages of both tables"
+    (_,) = [row for row in bucket.rows("spans") if row["end_ns"] == 77]
+    assert len(bucket.rows("traces")) == 1

@@ -15,6 +15,7 @@ from tracelake.records import CompactReport
 from tracelake.shards.buckets import by_bucket
 from tracelake.shards.collect import FOLDERS, Collector
 from tracelake.shards.leases import Lease
+from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Batch, BatchRef, Part, ShardState
 from tracelake.shards.parts import write_part
 from tracelake.shards.protocol import UpperMismatch
@@ -54,7 +55,7 @@ class Lab:
         for bucket, rows in by_bucket(table, "key", self.buckets):
             numbered = with_row_ids(rows, time, bucket, self.buckets)
             self.ids.update((str(row["key"]), int(row[ROW_ID.name])) for row in numbered.to_pylist())
-            parts.append(write_part(self.objects, "s", epoch, bucket, numbered, "key"))
+            parts.append(write_part(self.objects, "s", epoch, bucket, numbered, "key", looked_up=True))
         retracted = pa.table({"row_id": gone, "time": [time] * len(gone)}, schema=RETRACTIONS)
         for bucket, rows in retractions_by_bucket(retracted, self.buckets):
             retractions.append(write_part(self.objects, "s", epoch, bucket, rows, None))
@@ -103,6 +104,10 @@ class Lab:
         found = self._db.execute(query).fetchall()
         assert len({key for key, _ in found}) == len(found), f"a key twice as of {as_of}: {found}"
         assert snapshot.rows in (None, len(found))
+        keys = sorted({"absent", *(key for key, _ in found), *(key for rows in self.model for key in rows)})
+        tables = Lookup(self.objects, snapshot, "key").rows(keys, SCHEMA.names)
+        looked_up = [(row["key"], row["value"]) for table in tables for row in table.to_pylist()]
+        assert sorted(looked_up) == sorted(found), f"who looks for keys as of {as_of} finds {looked_up}"
         return dict(found)
 
     def check(self) -> None:

@@ -74,18 +74,21 @@ class Sources:
         while start < len(rows):
             before = end_bytes[start - 1] if start else 0.0
             end = max(start + 1, int(np.searchsorted(end_bytes, before + max_bytes, "right")))
-            table = self._table(rows[start:end], groups[start:end])
-            yield table if gone is None else table.append_column(GONE, pa.array(gone[start:end]))
+            went = None if gone is None else gone[start:end]
+            yield self._table(
+                rows[start:end], groups[start:end], went
+            )  # bound to no name, which would keep it
             start = end
 
-    def _table(self, rows: Numbers, groups: Numbers) -> pa.Table:
+    def _table(self, rows: Numbers, groups: Numbers, gone: Numbers | None) -> pa.Table:
         """Return rows, out of row groups that are read one after the other, each once."""
         by_group: Numbers = np.argsort(groups, kind="stable")
         cuts = np.flatnonzero(np.diff(groups[by_group])) + 1
         found = pa.concat_tables(
             [self._of_group(self._groups[groups[few[0]]], rows[few]) for few in np.split(by_group, cuts)]
         )
-        return found.take(np.argsort(by_group)).combine_chunks()
+        table = found.take(np.argsort(by_group)).combine_chunks()
+        return table if gone is None else table.append_column(GONE, pa.array(gone))
 
     def _of_group(self, group: _Group, rows: Numbers) -> pa.Table:
         with pq.ParquetFile(self._file(group.part.path)) as file:

@@ -196,16 +196,16 @@ def _matching(
     if not groups:  # nor where nothing is wanted
         return
     others = [name for name in columns if name != key]
-    with open_part(objects, part, footer) as file:
-        for number in groups:
-            if wanted is None:
-                yield read_group(file, part, number, columns)
-                continue
-            keys = read_group(file, part, number, [key])
-            mask = pc.is_in(keys[key], value_set=pa.array(wanted))
-            if pc.any(mask).as_py():
-                rows = read_group(file, part, number, others).append_column(key, keys[key])
-                yield rows.select(list(columns)).filter(mask)
+    reader = _PartReader(objects, part, footer)
+    for number in groups:
+        if wanted is None:
+            yield reader.read(number, columns)
+            continue
+        keys = reader.read(number, [key])
+        mask = pc.is_in(keys[key], value_set=pa.array(wanted))
+        if pc.any(mask).as_py():
+            rows = reader.read(number, others).append_column(key, keys[key])
+            yield rows.select(list(columns)).filter(mask)
 
 
 def _group_may_hold(statistics: Any, wanted: Keys) -> bool:
@@ -220,28 +220,70 @@ def _has_between(wanted: list[Any], low: Any, high: Any) -> bool:
     return place < len(wanted) and bool(wanted[place] <= high)
 
 
-def open_part(objects: ObjectStore, part: Part, footer: pq.FileMetaData) -> pq.ParquetFile:
-    """Open a part whose bytes are asked for as they are needed."""
-    source = pa.PythonFile(_Ranges(objects, part), mode="r")
-    return pq.ParquetFile(source, metadata=footer, pre_buffer=True, page_checksum_verification=True)
+class _PartReader:
+    """A part of which some column chunks are read, those that lie close together by one request."""
+
+    def __init__(self, objects: ObjectStore, part: Part, footer: pq.FileMetaData) -> None:
+        self._objects = objects
+        self._part = part
+        self._footer = footer
+
+    def read(self, number: int, columns: Sequence[str]) -> pa.Table:
+        """Return columns of one row group. Raises DamageError where they are not what was written."""
+        ranges = _Ranges(self._part.size_bytes, self._fetch(number, columns))
+        source = pa.PythonFile(ranges, mode="r")
+        try:
+            with pq.ParquetFile(
+                source, metadata=self._footer, pre_buffer=False, page_checksum_verification=True
+            ) as file:
+                return file.read_row_group(number, list(columns), use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise _damage(self._part, str(error)) from error
+
+    def _fetch(self, number: int, columns: Sequence[str]) -> dict[int, bytes]:
+        """Read what the columns take, before Arrow asks: an error that passes through it is never let go of."""
+        found: dict[int, bytes] = {}
+        path = self._part.path
+        for start, end in _together(_chunks(self._footer.row_group(number), set(columns))):
+            try:
+                found[start] = self._objects.get_range(path, start, end - start)
+            except NotFoundError as error:
+                raise DamageError(
+                    f"part {path} is gone. `tracelake verify` names all that is wrong."
+                ) from error
+        return found
 
 
-def read_group(file: pq.ParquetFile, part: Part, number: int, columns: Sequence[str] | None) -> pa.Table:
-    """Read columns of one row group. Raises DamageError where a page is not what was written."""
-    try:
-        return file.read_row_group(number, None if columns is None else list(columns), use_threads=False)
-    except NotFoundError as error:
-        raise DamageError(f"part {part.path} is gone. `tracelake verify` names all that is wrong.") from error
-    except (pa.ArrowException, OSError) as error:
-        raise _damage(part, str(error)) from error
+def _chunks(group: pq.RowGroupMetaData, columns: set[str]) -> list[tuple[int, int]]:
+    """Return where the chunks of columns begin and end, those inside of nested ones too."""
+    found = []
+    for place in range(group.num_columns):
+        chunk = group.column(place)
+        if chunk.path_in_schema.partition(".")[0] in columns:
+            start = chunk.data_page_offset
+            if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+                start = min(start, chunk.dictionary_page_offset)
+            found.append((start, start + chunk.total_compressed_size))
+    return sorted(found)
+
+
+def _together(chunks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join ranges between which there is less than a request is worth."""
+    joined: list[tuple[int, int]] = []
+    for start, end in chunks:
+        if joined and start - joined[-1][1] <= limits.READ_THROUGH_MAX_BYTES:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
 
 
 class _Ranges(io.RawIOBase):
-    """An object as a file of which only what is asked for is read."""
+    """Some ranges of a file, by where they begin; there is nothing between them."""
 
-    def __init__(self, objects: ObjectStore, part: Part) -> None:
-        self._objects = objects
-        self._part = part
+    def __init__(self, size_bytes: int, ranges: dict[int, bytes]) -> None:
+        self._size_bytes = size_bytes
+        self._ranges = ranges
         self._place = 0
 
     def readable(self) -> bool:
@@ -254,13 +296,13 @@ class _Ranges(io.RawIOBase):
         return self._place
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._part.size_bytes}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size_bytes}[whence]
         self._place = base + offset
         return self._place
 
     def read(self, size: int = -1) -> bytes:
-        if size < 0:
-            size = max(self._part.size_bytes - self._place, 0)
-        data = self._objects.get_range(self._part.path, self._place, size) if size else b""
+        begins = max((start for start in self._ranges if start <= self._place), default=self._place)
+        data = self._ranges.get(begins, b"")[self._place - begins :]
+        data = data if size < 0 else data[:size]
         self._place += len(data)
         return data
