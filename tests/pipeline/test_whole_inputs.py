@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,11 @@ def test_a_file_that_changes_between_its_tasks(lake: Lake, tmp_path: Path, what:
     assert report.spans_new == 1
     (bad,) = report.bad
     assert (bad.path, bad.problems_total) == (str(path), 1)
+    if stripe > 0:
+        how = {"renamed": r" \(cannot be read: No such file.*\)", "now a pipe": r" \(a named pipe.*\)"}.get(
+            what, ""
+        )
+        assert re.match(f"changed while it was read{how}, and nothing", bad.problems[0].reason)
     assert nothing_is_left_over(lake)
     (tmp_path / "away").replace(path)
     again = lake.ingest(path, executor=InProcess())

@@ -135,12 +135,15 @@ def _why_not_whole(item: Input, stripes: Sequence[ReadReceipt]) -> str | None:
     They agree where they read the same bytes to the end and saw the same in them. What was replaced, renamed or cut
     between the first look and the last task shows in one of them.
     """
-    wholes = {stripe.whole for stripe in stripes}
     whole = stripes[0].whole
-    if len(wholes) > 1 or (whole.sha256 and whole.size_bytes != item.size_bytes):
-        return "changed while it was read, and nothing of it was taken: leave it as it is, and run again"
-    if not whole.sha256:
+    if not any(stripe.whole.sha256 for stripe in stripes):
         return whole.problem.reason if whole.problem is not None else "is gone"
+    if any(stripe.whole != whole for stripe in stripes) or whole.size_bytes != item.size_bytes:
+        lost = next((stripe.whole.problem for stripe in stripes if not stripe.whole.sha256), None)
+        how = f" ({lost.reason})" if lost is not None else ""
+        return (
+            f"changed while it was read{how}, and nothing of it was taken: leave it as it is, and run again"
+        )
     return None
 
 
