@@ -139,6 +139,8 @@ CHANGES_INLINE_MAX: Final = 32
 """Changes that are few; more go into objects."""
 CHANGE_SET_ENTRIES_MAX: Final = 10_000
 """Changes in one such object."""
+ANSWERS_KEPT_EPOCHS: Final = 1_000
+"""Garbage collections for which the id of a request is good: asked again by then, it gives the same commit."""
 STAGED_LAYERS_MAX: Final = 4
 """Files that were staged at one path and token, one after the other, and are kept for where a newer one is gone."""
 STAGING_READ_TRIES_MAX: Final = 10

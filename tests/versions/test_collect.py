@@ -19,12 +19,24 @@ from tracelake._errors import (
     UsageError,
 )
 from tracelake.datasets.files import read_file, write_file
+from tracelake.limits import ANSWERS_KEPT_EPOCHS
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
 from tracelake.versions.branches import BranchAt, Staged
 from tracelake.versions.collect import Collected, RepositoryCollector
-from tracelake.versions.model import Branch, Change, ChangeSet, Commit, FileAt, Operation, Request, TableAt
+from tracelake.versions.model import (
+    Answer,
+    Branch,
+    Change,
+    ChangeSet,
+    Commit,
+    FileAt,
+    Operation,
+    Recorded,
+    Request,
+    TableAt,
+)
 from tracelake.versions.objects import FILES, Content, file_path, folder_of, id_of, path_of
-from tracelake.versions.protocol import seal
+from tracelake.versions.protocol import is_forgotten, seal
 from tracelake.versions.store import Repository
 
 
@@ -403,14 +415,15 @@ def test_what_is_staged_anew_under_another_token_is_seen_under_one() -> None:
     world.collect()
     sealed(world, request("refused", Change(staged=True)), later="0")
     records = world.repository._records
-    before = records.read("main").record.sealed[0].token
+    before, to = records.read("main").record.sealed[0].token, records.read("main").record.staging
+    assert to < before, "so it is looked at first"
     collector = RepositoryCollector(world.key_value, world.objects)
     layers, looks = collector._records.layers, iter(range(9))
 
     def layers_while_it_moves(token: str, start: str = "", stop: str | None = None) -> Staged:
         if next(looks) == 1:
             for path, (named, *_) in layers(before):
-                records.stage("0", path, named)
+                records.stage(to, path, named)
             at = records.read("main")
             records.swap("main", at, replace(at.record, sealed=()), is_mine=lambda _: False)
             records.unstage(before)
@@ -528,3 +541,27 @@ def test_collections_beside_committers_leave_every_commit_whole() -> None:
             running.result(timeout=120)
     world.check()
     assert len([path for path in world.paths() if path.startswith(path_of(ChangeSet, "")[:17])]) == 0
+
+
+def test_answers_are_kept_for_as_long_as_they_may_be_asked_for() -> None:
+    """A refusal goes two epochs later; that to an id of the caller's is good for many, while its branch is there."""
+    world = World()
+    first = world.commit("a", 1)
+    world.repository.create_branch("side", first)
+    for number in range(100):
+        world.repository.commit_entries({"a": TableAt("s", 1)})
+        world.repository.commit_entries({"a": TableAt("s", 1)}, "side", request_id=f"id-{number}")
+        told = world.repository.commit_entries({"b": TableAt("s", number)}, request_id=f"id-{number}")
+    world.repository.delete_branch("side")
+    before = len(world.key_value.scan("answers"))
+    for _ in range(2):
+        world.collect()
+    after = len(world.key_value.scan("answers"))
+    assert before > 200
+    assert 50 < after < 100
+    assert world.repository.commit_entries({"b": TableAt("s", 7)}, request_id="id-99") == told
+    early = world.repository.commit_entries({"b": TableAt("s", 7)}, request_id="id-1")
+    assert world.repository.commit(early).request == "id-1"
+    newest = Recorded("main", Answer("id", remembered=True), 0)
+    assert not is_forgotten(newest, ANSWERS_KEPT_EPOCHS, {"main"})
+    assert is_forgotten(newest, ANSWERS_KEPT_EPOCHS + 1, {"main"})

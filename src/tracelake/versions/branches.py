@@ -23,14 +23,17 @@ from tracelake.versions.model import (
     Changes,
     Epoch,
     FileAt,
+    Recorded,
     Reference,
     Tag,
+    content_id,
     from_bytes,
     to_bytes,
 )
 
 BRANCHES: Final = "branches"
 TAGS: Final = "tags"
+_ANSWERS: Final = "answers"
 _COLLECTOR: Final = "collector"
 _EPOCH: Final = "epoch"
 MAIN: Final = "main"
@@ -201,12 +204,19 @@ class BranchRecords:
 
     def record_answer(self, scope: str, answer: Answer) -> None:
         """Keep the answer to a request for who asks later; durable on return."""
-        self._create(_answers(scope), answer.request, to_bytes(answer))
+        recorded = Recorded(scope, answer, self.epoch().number)
+        self._create(_ANSWERS, _asked(scope, answer.request), to_bytes(recorded))
 
     def answer(self, scope: str, request: str) -> Answer | None:
         """Return the answer to a request, None where none is recorded."""
-        entry = self._key_value.get(_answers(scope), request)
-        return None if entry is None else from_bytes(Answer, entry.value, f"the answer to request {request}")
+        entry = self._key_value.get(_ANSWERS, _asked(scope, request))
+        return None if entry is None else _recorded(entry).answer
+
+    def forget_answers(self, is_over: Callable[[Recorded], bool]) -> None:
+        """Delete recorded answers that nobody will ask for any more."""
+        for entry in self._key_value.scan(_ANSWERS):
+            if is_over(_recorded(entry)):
+                self._key_value.delete_if(_ANSWERS, entry.key, entry.version)
 
     # Staged entries
 
@@ -277,8 +287,12 @@ def _announced(scope: str) -> str:
     return f"requests/{scope}"
 
 
-def _answers(scope: str) -> str:
-    return f"answers/{scope}"
+def _asked(scope: str, request: str) -> str:
+    return content_id(f"{scope}\0{request}".encode())
+
+
+def _recorded(entry: Entry) -> Recorded:
+    return from_bytes(Recorded, entry.value, f"the answer {entry.key}")
 
 
 def _staged(token: str) -> str:

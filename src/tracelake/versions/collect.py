@@ -36,7 +36,7 @@ from tracelake.versions.model import (
 )
 from tracelake.versions.naming import Names
 from tracelake.versions.objects import FILES, Contents, file_epoch, file_path, folder_of, path_of
-from tracelake.versions.protocol import is_collectable, known_tokens, next_epoch, pending_tokens
+from tracelake.versions.protocol import is_collectable, is_forgotten, known_tokens, next_epoch, pending_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,7 @@ class RepositoryCollector:
         newest = self._begin_epoch(epoch_min_s, dry_run=dry_run)
         if not dry_run:
             self._names_given.end_claims(newest)
+            self._forget_answers(newest)
         reached = self._reached_at_once()
         doomed = [
             (kind, info)
@@ -98,6 +99,10 @@ class RepositoryCollector:
         commits = sum(kind is Commit for kind, _ in doomed)
         size_bytes = sum(info.size_bytes for _, info in doomed)
         return Collected(commits, len(doomed), size_bytes, frozenset(reached.indexes), newest)
+
+    def _forget_answers(self, newest: int) -> None:
+        scopes = {scope(name, at.record) for name, at in self._records.all().items()}
+        self._records.forget_answers(lambda recorded: is_forgotten(recorded, newest, scopes))
 
     def _begin_epoch(self, epoch_min_s: float, *, dry_run: bool) -> int:
         """Begin an epoch when it is time, on every branch; return the least that a branch is at."""

@@ -258,6 +258,7 @@ class Committer:
 
 def _lost(branch: str, request: Request) -> DamageError:
     return DamageError(
-        f"branch {branch}: request {request.id} was sealed, and there is neither a commit nor an answer. "
-        "Restore the metadata from a backup."
+        f"branch {branch}: request {request.id} was sealed, and there is neither a commit nor an answer. Where this "
+        "process stood still for two garbage collections, it was refused: ask again. Else restore the metadata from a "
+        "backup."
     )

@@ -217,6 +217,17 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Not left out, as a plain default would be."""
 
 
+class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An answer that has left the record of its branch."""
+
+    scope: str
+    """The branch, with its id."""
+    answer: Answer
+    epoch: int
+    """The epoch in which it left: garbage collection goes by it."""
+    version: int = FORMAT_VERSION
+
+
 class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The mutable record of a branch."""
 
@@ -256,8 +267,8 @@ class Epoch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int = FORMAT_VERSION
 
 
-Record = Range | Metarange | Commit | ChangeSet | Branch | Tag | Epoch | Announcement | Answer
-RecordT = TypeVar("RecordT", Range, Metarange, Commit, ChangeSet, Branch, Tag, Epoch, Announcement, Answer)
+Record = Range | Metarange | Commit | ChangeSet | Branch | Tag | Epoch | Announcement | Answer | Recorded
+RecordT = TypeVar("RecordT", Range, Metarange, Commit, ChangeSet, Branch, Tag, Epoch, Announcement, Recorded)
 
 
 def to_bytes(record: Record) -> bytes:

@@ -15,7 +15,7 @@ many there are.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from itertools import islice
@@ -23,7 +23,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tracelake.limits import ANSWER_DETAIL_MAX_BYTES, BRANCH_SWEEP_MAX_REQUESTS, CONFLICTS_TOLD_MAX
+from tracelake.limits import (
+    ANSWER_DETAIL_MAX_BYTES,
+    ANSWERS_KEPT_EPOCHS,
+    BRANCH_SWEEP_MAX_REQUESTS,
+    CONFLICTS_TOLD_MAX,
+)
 from tracelake.versions.model import (
     EPOCH_UNSET,
     TRANSACTION,
@@ -34,6 +39,7 @@ from tracelake.versions.model import (
     Epoch,
     FileAt,
     IndexAt,
+    Recorded,
     Reference,
     Request,
     Sealed,
@@ -223,6 +229,16 @@ def is_collectable(epoch: int, newest: int) -> bool:
     What was written in that epoch and is not named now never will be.
     """
     return not may_publish(epoch, newest)
+
+
+def is_forgotten(recorded: Recorded, newest: int, scopes: Collection[str]) -> bool:
+    """Tell whether a recorded answer may go, given the branches that are there.
+
+    An id that the caller chose is good for many epochs. Any other answer that is not in the history is a refusal:
+    whoever slept for two epochs before he was told of it may ask again, for it has changed nothing.
+    """
+    is_lasting = recorded.answer.remembered and recorded.scope in scopes
+    return newest - recorded.epoch > (ANSWERS_KEPT_EPOCHS if is_lasting else EPOCHS_TO_CUT)
 
 
 def is_fresh(named: Reference | None, epoch: int) -> bool:
