@@ -30,7 +30,7 @@ LAYERS: list[set[str]] = [
     {"changes"},
     {"branch"},
     {"datasets"},
-    {"lake_branches", "lake_datasets", "lake_tables", "lake_upkeep"},
+    {"lake_branches", "lake_datasets", "lake_quarantine", "lake_tables", "lake_upkeep"},
     {"record_checks", "content_checks"},
     {"verify"},
     {"lake"},

@@ -18,6 +18,7 @@ from tracelake._errors import ExpiredError, UsageError
 from tracelake._settings import find_lake, find_metadata
 from tracelake.lake_branches import LakeBranches
 from tracelake.lake_datasets import LakeDatasets
+from tracelake.lake_quarantine import LakeQuarantine
 from tracelake.lake_tables import LakeTables
 from tracelake.lake_upkeep import LakeUpkeep
 from tracelake.limits import BUCKETS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
@@ -94,7 +95,7 @@ def open(place: str | os.PathLike[str] | None = None, *, metadata: str | None = 
     return Lake(open_lake(found, find_metadata(metadata)))
 
 
-class Lake(LakeBranches, LakeDatasets, LakeTables, LakeUpkeep):
+class Lake(LakeBranches, LakeDatasets, LakeQuarantine, LakeTables, LakeUpkeep):
     """One lake. Threads may share it; `close` it, or use it in a `with` block."""
 
     def __init__(self, stores: Stores) -> None:
@@ -208,7 +209,7 @@ class Lake(LakeBranches, LakeDatasets, LakeTables, LakeUpkeep):
 
     def inbox(self) -> InboxInfo:
         """Return what waits in the inbox of servers."""
-        return inbox_info(self.objects)
+        return inbox_info(self.objects, {item.path for item in self.quarantine() if item.state != "offered"})
 
     def _pipeline_of(self, executor: Executor) -> Pipeline:
         return Pipeline("main", self._key_value, self.objects, self.config.buckets, executor)

@@ -31,6 +31,15 @@ PROBLEM_MAX_CHARS: Final = 500
 # Pipeline
 TRANSACTION_INPUT_MAX_BYTES: Final = 64 * MIB
 """Input bytes, as stored (compressed), that one transaction takes by default."""
+TRANSACTION_INPUTS_MAX: Final = 1_000
+"""Inputs that one transaction takes."""
+STEP_RECORD_MAX_BYTES: Final = 4 * MIB
+"""The journal's record of what a transaction takes; of inputs that need more, it takes the first half."""
+TRANSACTION_TRIES_MAX: Final = 3
+"""Times that a task may fail on the same input before that is set aside: a transaction of several inputs is then
+taken in halves, down to the one that fails alone."""
+ASIDE_REASON_MAX_CHARS: Final = 1_000
+"""What is kept of the error for which an input was set aside."""
 STRIPE_INPUT_BYTES: Final = 8 * MIB
 """A file is decoded by one task for each so many stored bytes; each of them decompresses the whole file."""
 STRIPES_MAX: Final = 16

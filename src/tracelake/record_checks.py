@@ -21,17 +21,8 @@ from tracelake.versions.model import Branch, FileAt, Tag, from_bytes
 from tracelake.versions.protocol import known_tokens
 
 _PARTITIONS: Final = (
-    *(
-        "journal/main",
-        "inputs/main",
-        "shards",
-        "writes",
-        "leases",
-        BRANCHES,
-        TAGS,
-        "collector",
-        "replicas",
-    ),
+    *("journal/main", "inputs/main", "asides/main", "suspects/main", "shards", "writes", "leases"),
+    *(BRANCHES, TAGS, "collector", "replicas"),
 )
 """Those whose names are fixed; others are named for branches and tokens."""
 

@@ -40,6 +40,33 @@ class BadInput:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAsideInput:
+    """An input (source: files | inbox) that no task could do: its spans are in no table. `at` is ISO 8601, UTC."""
+
+    path: str
+    source: str
+    size_bytes: int
+    sha256: str
+    transaction: int
+    state: str
+    """set aside | offered (it is taken again by the next run) | discarded (given up for ever)"""
+    tries: int
+    reason: str
+    at: str
+
+    def explain(self) -> str:
+        """Say what is the matter, why, and what to do."""
+        what, why = (
+            f"{self.path} ({self.size_bytes} bytes, transaction {self.transaction})",
+            self.reason.rstrip("."),
+        )
+        if self.state != "set aside":
+            return f"{what} is {self.state}{' again to the next run' * (self.state == 'offered')}: {why}."
+        todo = "Mend it, or the software, and run `tracelake pipeline retry {0}`; or give it up by `… discard {0}`."
+        return f"{what} is set aside after {self.tries} tries: {why}. {todo.format(self.transaction)}"
+
+
+@dataclass(frozen=True, slots=True)
 class CompactReport:
     """What a compaction did to one table."""
 
@@ -112,6 +139,7 @@ class IngestReport:
     commit: str | None
     bad: tuple[BadInput, ...]
     seconds: float
+    set_aside: tuple[SetAsideInput, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -360,6 +388,7 @@ class VerifyReport:
     rows: int
     bytes_read: int
     findings: tuple[Finding, ...] = field(default=())
+    set_aside: tuple[SetAsideInput, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -17,10 +17,11 @@ from tracelake.content_checks import check_keys, check_lake_tables, check_spec
 from tracelake.datasets.verify import verify_files
 from tracelake.journal.model import Step
 from tracelake.journal.store import Journal
+from tracelake.pipeline.fates import check_quarantine
 from tracelake.pipeline.index_check import IndexCheck
 from tracelake.pipeline.indexes import INDEX_ENTRY
 from tracelake.pipeline.progress import OnProgress, Progress
-from tracelake.pipeline.publish import SPANS_ENTRY, TRACES_ENTRY
+from tracelake.pipeline.publish import SET_ASIDE, SPANS_ENTRY, TRACES_ENTRY
 from tracelake.pipeline.reindex import count_live
 from tracelake.record_checks import Records, check_inbox, read_records
 from tracelake.records import Finding, VerifyReport
@@ -100,7 +101,10 @@ class Verifier:
             self._leases.renew()
             self._check_part(name, batch, part, tables[name])
             progress(Progress("verifying", number + 1, len(parts), "parts"))
-        self._check_journal(transactions)
+        aside = {it.transaction for it in commits if SET_ASIDE in it.commit.metadata}
+        self._check_journal(transactions, aside)
+        set_aside, lost = check_quarantine(self._key_value, self._objects)
+        self._findings += lost
         self._check_counts(commits, tables["spans"])
         index_parts = self._check_indexes(commits, tables["spans"])
         for name in sorted({*user_tables, *table_names(self._objects)}):
@@ -124,6 +128,7 @@ class Verifier:
             rows=self._rows,
             bytes_read=self._bytes,
             findings=tuple(self._findings),
+            set_aside=set_aside,
         )
 
     def _find(self, kind: str, what: str, path: str, detail: str) -> None:
@@ -242,13 +247,15 @@ class Verifier:
                 detail = f"it has rows of transaction {time}, and its batch those of [{batch.lower}, {batch.upper})"
                 self._find("mismatch", "part", part.path, detail)
 
-    def _check_journal(self, transactions: int) -> None:
-        """Read the records of each transaction."""
+    def _check_journal(self, transactions: int, aside: set[int | None]) -> None:
+        """Read the records of each transaction; of those that were set aside, nothing was to be published."""
         for t in range(transactions):
             try:
                 recorded = self._journal.read(t)
             except DamageError as error:
                 self._find("damaged", "journal", f"transaction {t}", str(error))
+                continue
+            if t in aside and recorded.step is not None and self._journal.aside(t) is not None:
                 continue
             if recorded.step is None or recorded.seal is None:
                 detail = "it is committed, and not recorded and sealed"

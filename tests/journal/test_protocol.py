@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -20,15 +21,20 @@ from tracelake.journal.protocol import (
     Look,
     NoInput,
     OpenInputs,
+    Overtaken,
     Publish,
     Published,
+    PublishNothing,
     Read,
     Replaying,
     Sealed,
     SealIt,
+    SetAside,
+    Skipping,
     Started,
     State,
     Stop,
+    Undone,
     advance,
     compare,
     sealed_totals_agree,
@@ -65,6 +71,17 @@ ROWS: list[tuple[State | None, Event, State, object]] = [
     (Live(3), Appended(STEP, ours=False, sealed=True), Replaying(3, STEP, True), Feed(STEP)),
     (AtBoundary(3), Sealed(), Finalizing(3), Publish(3)),
     (Finalizing(3), Published(), Live(4), Look(4)),
+    (Replaying(3, STEP, False), Undone(1, 2, suspected=False), Live(3), Look(3)),
+    (Finalizing(3), Undone(2, 2, suspected=False), Live(3), Look(3)),
+    (Finalizing(3), Undone(3, 2, suspected=False), Live(3), SetAside(3)),
+    (Finalizing(3), Undone(1, 2, suspected=True), Live(3), SetAside(3)),
+    (Replaying(3, STEP, True), Undone(2, 1, suspected=True), Live(3), Look(3)),
+    (Replaying(3, STEP, True), Undone(3, 1, suspected=True), Live(3), SetAside(3)),
+    (Live(3), replace(started(), aside=True), Skipping(3), PublishNothing(3)),
+    (None, replace(started(sealed=True, transform="2"), aside=True), Skipping(3), PublishNothing(3)),
+    (Skipping(3), Published(), Live(4), Look(4)),
+    (Skipping(3), Overtaken(), Live(3), Look(3)),
+    (Finalizing(3), Overtaken(), Live(3), Look(3)),
 ]
 
 
@@ -76,7 +93,15 @@ def test_each_row_of_the_table(state: State | None, event: Event, following: Sta
 
 def test_everything_else_is_refused() -> None:
     """An event that a state does not wait for is a mistake of the driver, in every such pair."""
-    states = [None, Live(3), Replaying(3, STEP, False), AtBoundary(3), Finalizing(3), Failed("x")]
+    states = [
+        None,
+        Live(3),
+        Replaying(3, STEP, False),
+        AtBoundary(3),
+        Finalizing(3),
+        Skipping(3),
+        Failed("x"),
+    ]
     events: list[Event] = [
         started(),
         Fed(STEP.sources),
@@ -85,6 +110,8 @@ def test_everything_else_is_refused() -> None:
         Appended(STEP, ours=True, sealed=False),
         Sealed(),
         Published(),
+        Undone(1, 1, suspected=False),
+        Overtaken(),
     ]
     allowed = {(type(state), type(event)) for state, event, *_ in ROWS}
     refused = 0
@@ -131,3 +158,11 @@ def test_a_seal_must_carry_the_totals_of_its_step() -> None:
     records, checksum = totals(STEP.sources)
     assert sealed_totals_agree(STEP, Seal(3, records, checksum, "now"))
     assert not sealed_totals_agree(STEP, Seal(3, records + 1, checksum, "now"))
+
+
+def test_checksums_do_not_cancel_out() -> None:
+    """A sum and not XOR: a payload read twice in each of two parts shows, where XOR would give nothing."""
+    seven, one = f"{7:032x}", f"{1:032x}"
+    assert add_checksums(seven, seven) == f"{14:032x}"
+    assert add_checksums(seven, one) == f"{8:032x}"
+    assert add_checksums(f"{(1 << 128) - 1:032x}", one) == f"{0:032x}"

@@ -20,8 +20,9 @@ from tracelake._errors import DamageError, StorageError
 from tracelake.pipeline import reading
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.inputs import find_files
-from tracelake.pipeline.loop import Pipeline, RunResult
+from tracelake.pipeline.loop import Pipeline
 from tracelake.pipeline.maintenance import ORDERS, Maintainer
+from tracelake.pipeline.outcome import RunResult
 from tracelake.shards import lookup
 from tracelake.shards.model import Part
 from tracelake.shards.rows import rows_sql

@@ -13,7 +13,7 @@ from tracelake.lake_branches import LakeBranches
 from tracelake.lake_datasets import LakeDatasets
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.traces import TRACES
-from tracelake.records import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
+from tracelake.records import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, SetAsideInput, TableInfo, Trace
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
 from tracelake.versions.store import Repository
 from tracelake.view import View
@@ -135,6 +135,10 @@ class FakeLake(LakeBranches, LakeDatasets):
 
     def replicas(self) -> list[ReplicaInfo]:
         """Return no replicas."""
+        return []
+
+    def quarantine(self) -> list[SetAsideInput]:
+        """Return nothing that was set aside."""
         return []
 
     def table(self, name: str) -> FakeSpans:

@@ -17,7 +17,8 @@ from tracelake.otlp.framing import write_segment
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.inputs import INBOX, Input
-from tracelake.pipeline.loop import Pipeline, RunResult
+from tracelake.pipeline.loop import Pipeline
+from tracelake.pipeline.outcome import RunResult
 from tracelake.pipeline.shaping import ShapeTask
 from tracelake.predicates import Layout
 from tracelake.replicas.account import Tally

@@ -8,7 +8,7 @@ import typer
 
 from tracelake.cli import render
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
-from tracelake.cli.output import console, print_json
+from tracelake.cli.output import console, plain, print_json
 from tracelake.cli.progress import progress_bar
 from tracelake.records import IngestReport
 
@@ -62,3 +62,5 @@ def print_report(report: IngestReport | None, *, as_json: bool) -> None:
     console().print(render.ingest_report(report))
     if report.bad:
         console().print(render.bad_inputs(report))
+    for item in report.set_aside:
+        console().print(plain(item.explain()), soft_wrap=True)

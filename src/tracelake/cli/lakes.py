@@ -16,7 +16,7 @@ import typer
 from tracelake._errors import UsageError
 from tracelake.cli import render
 from tracelake.cli.options import AtOption, JsonOption, LakeOption, examples, opened
-from tracelake.cli.output import console, print_json
+from tracelake.cli.output import console, plain, print_json
 from tracelake.cli.pipelines import print_replicas
 from tracelake.cli.progress import progress_bar
 
@@ -130,6 +130,8 @@ def verify(lake: LakeOption = None, as_json: JsonOption = False) -> None:
     else:
         console().print(render.verify_report(report))
         console().print("The lake is whole." if report.ok else render.findings(report))
+        for item in report.set_aside:
+            console().print(plain(item.explain()), soft_wrap=True)
     if not report.ok:
         raise typer.Exit(1)
 

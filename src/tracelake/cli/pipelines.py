@@ -7,7 +7,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -23,8 +23,9 @@ from tracelake.cli.output import console, plain, print_json
 if TYPE_CHECKING:
     from tracelake.pipeline.background import PipelineLoop
     from tracelake.pipeline.continuous import InboxPipeline
-    from tracelake.records import IngestReport, ReplicaInfo
+    from tracelake.records import IngestReport, ReplicaInfo, SetAsideInput
 
+TransactionArgument = Annotated[int, typer.Argument(help="Its number.", show_default=False)]
 app = typer.Typer()
 pipeline_app = typer.Typer(help="Run the pipeline.")
 app.add_typer(pipeline_app, name="pipeline")
@@ -89,21 +90,83 @@ def pipeline_run(
     "status", epilog=examples("tracelake pipeline status", "tracelake pipeline status --json")
 )
 def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """Show the replicas, and what waits in the inbox.
+    """Show the replicas, what waits in the inbox, and what is set aside.
 
     Exits with 1 if a replica is stuck or gone."""
     with opened(lake) as open_lake:
-        infos, inbox = open_lake.replicas(), open_lake.inbox()
+        infos, inbox, inputs = open_lake.replicas(), open_lake.inbox(), open_lake.quarantine()
     if as_json:
-        print_json({"replicas": [asdict(info) for info in infos], "inbox": asdict(inbox)})
+        shown = {
+            "replicas": [asdict(info) for info in infos],
+            "inbox": asdict(inbox),
+            "quarantine": [asdict(item) for item in inputs],
+        }
+        print_json(shown)
     else:
         out = console()
         out.print(render.inbox(inbox))
         print_replicas(infos)
+        print_quarantine([item for item in inputs if item.state != "discarded"])
         if not infos:
             out.print("No replica runs. Start one with `tracelake pipeline run` or `tracelake serve`.")
     if any(info.status in {"stuck", "gone"} for info in infos):
         raise typer.Exit(1)
+
+
+@pipeline_app.command(
+    "quarantine", epilog=examples("tracelake pipeline quarantine", "tracelake pipeline quarantine --json")
+)
+def pipeline_quarantine(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """List inputs that no task could do: what each is, why, and what to do.
+
+    Exits with 1 if any waits for a decision."""
+    with opened(lake) as open_lake:
+        inputs = open_lake.quarantine()
+    if as_json:
+        print_json([asdict(item) for item in inputs])
+    elif inputs:
+        print_quarantine(inputs)
+    else:
+        console().print("Nothing is set aside.")
+    if any(item.state == "set aside" for item in inputs):
+        raise typer.Exit(1)
+
+
+@pipeline_app.command("retry", epilog=examples("tracelake pipeline retry 17"))
+def pipeline_retry(
+    transaction: TransactionArgument, lake: LakeOption = None, as_json: JsonOption = False
+) -> None:
+    """Let the next run take the inputs of a transaction again that were set aside.
+
+    So it can be done with a transaction at which the pipeline is stuck, as where a file has changed since it was
+    recorded: its files are then taken as they are now."""
+    with opened(lake) as open_lake:
+        _print_decided(open_lake.retry(transaction), as_json=as_json)
+
+
+@pipeline_app.command("discard", epilog=examples("tracelake pipeline discard 17"))
+def pipeline_discard(
+    transaction: TransactionArgument, lake: LakeOption = None, as_json: JsonOption = False
+) -> None:
+    """Give up the inputs of a transaction that were set aside. Segments of the inbox are deleted.
+
+    Of a transaction at which the pipeline is stuck, inputs that have changed since they were recorded are given up,
+    or the only one it has; all others are taken again. What was given up is named for ever, and never taken."""
+    with opened(lake) as open_lake:
+        _print_decided(open_lake.discard(transaction), as_json=as_json)
+
+
+def _print_decided(inputs: list[SetAsideInput], *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(item) for item in inputs])
+    else:
+        print_quarantine(inputs)
+
+
+def print_quarantine(inputs: Sequence[SetAsideInput]) -> None:
+    """Say of each input that is not taken what is the matter, why, and what to do."""
+    for item in inputs:
+        console().print(plain(item.explain()), soft_wrap=True)
 
 
 def print_replicas(infos: list[ReplicaInfo]) -> None:
@@ -175,13 +238,16 @@ def _count(totals: Counter[str], report: IngestReport) -> None:
 
 def _line(report: IngestReport) -> str:
     """Say what one run did."""
+    if not report.transactions and report.set_aside:
+        return report.set_aside[0].explain()
     if not report.transactions:
         return "nothing left to do: a peer took what waited"
     first, last = report.transactions[0], report.transactions[-1]
     which = f"transaction {first}" if first == last else f"transactions {first}..{last}"
     spans = f"{report.spans_read:,} spans read, {report.spans_new:,} new"
     bad = f", {len(report.bad)} inputs with problems" if report.bad else ""
-    return f"{which}: {spans}{bad}, in {report.seconds:.1f} s"
+    aside = f", {len(report.set_aside)} inputs set aside" if report.set_aside else ""
+    return f"{which}: {spans}{bad}{aside}, in {report.seconds:.1f} s"
 
 
 def _say_namesake(namesake: str) -> None:

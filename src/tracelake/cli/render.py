@@ -203,6 +203,7 @@ def ingest_report(report: IngestReport) -> Table:
             ("commit", report.commit or "none: there was nothing to commit"),
             ("time", f"{report.seconds:.1f} s, {speed}"),
             ("bad files", len(report.bad) or None),
+            ("set aside", len(report.set_aside) or None),
         ]
     )
 
@@ -309,6 +310,7 @@ def verify_report(report: VerifyReport) -> Table:
             ("files", f"{report.files:,}" if report.files else None),
             ("rows", f"{report.rows:,}"),
             ("read", size(report.bytes_read)),
+            ("set aside", len(report.set_aside) or None),
             ("findings", len(report.findings)),
         ]
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias, cast
+from typing import Final, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -58,6 +58,44 @@ class Seal(msgspec.Struct, frozen=True, tag="seal", forbid_unknown_fields=True):
 
 
 Record: TypeAlias = Step | Seal
+
+
+class Aside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Transaction T is set aside: its outputs advance by nothing, and its inputs go the ways that stand here."""
+
+    transaction: int
+    reason: str
+    tries: int
+    by: Literal["pipeline", "user"]
+    set_aside_at: str
+    """ISO 8601, UTC. The empty commit of T carries this time."""
+    together: int
+    """Its inputs are taken again, at most so many in one transaction; 0: the only one is at fault, and waits."""
+    given_up: tuple[str, ...] = ()
+    """Paths of inputs that are not taken again."""
+    version: int = FORMAT_VERSION
+
+
+SuspectState: TypeAlias = Literal["offered", "set aside", "discarded"]
+
+
+class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An input of a transaction that was set aside, and what is to become of it."""
+
+    source: str
+    path: str
+    size_bytes: int
+    sha256: str
+    transaction: int
+    """The last transaction that could not be done with it."""
+    reason: str
+    tries: int
+    at: str
+    """When it was set aside, ISO 8601, UTC."""
+    state: SuspectState
+    together: int = 0
+    """Offered: it shares a transaction with others up to this number."""
+    version: int = FORMAT_VERSION
 
 
 def to_bytes(record: Record) -> bytes:

@@ -9,15 +9,22 @@
 |               |                                | Finalizing(T)   | Publish(T) if sealed |
 | Replaying(T)  | Fed, differs                   | Failed          | Stop                |
 | Replaying(T)  | Published, by a peer           | Live(T+1)       | Look(T+1)           |
+| Replaying(T), Finalizing(T) | Undone, may be tried again | Live(T) | Look(T)          |
+| Replaying(T), Finalizing(T) | Undone too often | Live(T)           | SetAside(T)         |
 | Live(T)       | Read                           | Live(T)         | Append(T)           |
 | Live(T)       | Appended, ours                 | AtBoundary(T)   | SealIt(T)           |
 | Live(T)       | Appended, a peer's             | Replaying(T)    | Feed(T)             |
 | Live(T)       | NoInput                        | Live(T)         | Stop                |
 | AtBoundary(T) | Sealed                         | Finalizing(T)   | Publish(T)          |
 | Finalizing(T) | Published                      | Live(T+1)       | Look(T+1)           |
+| any but Failed| Started, T set aside, no rows of it in a table | Skipping(T) | PublishNothing(T) |
+| Skipping(T)   | Published                      | Live(T+1)       | Look(T+1)           |
+| Finalizing(T) | Overtaken: T is set aside, and nothing was appended first | Live(T) | Look(T) |
+| Skipping(T)   | Overtaken: its rows were appended first | Live(T) | Look(T)            |
 
 Each step is its own transaction so far. After `Look` the driver answers with `Started` again, so that records
-which a peer wrote meanwhile are taken up. Anything not in the table is a mistake in the driver.
+which a peer wrote meanwhile are taken up; so it does after `SetAside`. Anything not in the table is a mistake in
+the driver.
 """
 
 from __future__ import annotations
@@ -26,6 +33,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tracelake.journal.model import ReadRange, Seal, Sources, Step, add_checksums
+from tracelake.limits import TRANSACTION_TRIES_MAX
 
 
 # States
@@ -60,25 +68,36 @@ class Finalizing:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipping:
+    """T is set aside: publish that it changes nothing."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The pipeline must not go on; the reason says what differs and what to do."""
 
     reason: str
 
 
-State: TypeAlias = Live | Replaying | AtBoundary | Finalizing | Failed
+State: TypeAlias = Live | Replaying | AtBoundary | Finalizing | Skipping | Failed
 
 
 # Events
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What stands at T, the least upper of all outputs: its records, and whether only the commit is missing."""
+    """What stands at T, the least upper of all outputs: its records, and whether only the commit is missing.
+
+    `aside` says that T is set aside, and that no table has rows of it.
+    """
 
     transaction: int
     step: Step | None
     sealed: bool
     only_commit_missing: bool
     transform: str
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +136,24 @@ class Published:
     """Tables, index and commit of T are there."""
 
 
-Event: TypeAlias = Started | Fed | Read | NoInput | Appended | Sealed | Published
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """A task failed on the input of T, which has so many inputs, for the so manieth time in this run.
+
+    `suspected` says that the inputs come from a transaction that was set aside.
+    """
+
+    tries: int
+    inputs: int
+    suspected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """A peer has appended to the first table: nothing where we have rows, or rows where we have nothing."""
+
+
+Event: TypeAlias = Started | Fed | Read | NoInput | Appended | Sealed | Published | Undone | Overtaken
 
 
 # Actions
@@ -157,6 +193,20 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAside:
+    """Record that T is set aside, unless a peer has, and answer Started."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishNothing:
+    """Let tables and index advance by nothing, commit; answer Published."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """Look what stands at T and answer Started."""
 
@@ -170,7 +220,7 @@ class Stop:
     reason: str | None = None
 
 
-Action: TypeAlias = Feed | OpenInputs | Append | SealIt | Publish | Look | Stop
+Action: TypeAlias = Feed | OpenInputs | Append | SealIt | Publish | SetAside | PublishNothing | Look | Stop
 
 
 def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa: PLR0911  one line for each row
@@ -189,17 +239,31 @@ def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa:
         case Replaying(t, step, sealed), Fed(sources):
             difference = compare(step.sources, sources)
             if difference is not None:
-                return _fail(f"transaction {t}: {difference}")
+                return _fail(
+                    f"transaction {t}: {difference}; or take its inputs as they are now, by `tracelake pipeline "
+                    f"retry {t}`; or give up those that changed, by `tracelake pipeline discard {t}`"
+                )
             return (Finalizing(t), Publish(t)) if sealed else (AtBoundary(t), SealIt(t))
         case AtBoundary(t), Sealed():
             return Finalizing(t), Publish(t)
-        case ((Replaying(t) | Finalizing(t)), Published()):
+        case ((Replaying(t) | Finalizing(t) | Skipping(t)), Published()):
             return Live(t + 1), Look(t + 1)
+        case ((Replaying(t) | Finalizing(t)), Undone(tries)):
+            return Live(t), Look(t) if tries < tries_max(event) else SetAside(t)
+        case ((Finalizing(t) | Skipping(t)), Overtaken()):
+            return Live(t), Look(t)
     raise AssertionError(f"the pipeline answered {event!r} in state {state!r}; this is a bug in Tracelake")
+
+
+def tries_max(event: Undone) -> int:
+    """Return how often a transaction is tried; once where it only remains to find out which input is at fault."""
+    return 1 if event.suspected and event.inputs > 1 else TRANSACTION_TRIES_MAX
 
 
 def _start(event: Started) -> tuple[State, Action]:
     t, step = event.transaction, event.step
+    if event.aside:
+        return Skipping(t), PublishNothing(t)
     if step is None:
         return Live(t), OpenInputs(t)
     if event.sealed and event.only_commit_missing:
@@ -207,7 +271,8 @@ def _start(event: Started) -> tuple[State, Action]:
     if step.transform != event.transform:
         return _fail(
             f"transaction {t} was begun by another release (transform {step.transform}, now {event.transform}). "
-            "Finish it with that release by `tracelake pipeline run --once`, then upgrade."
+            f"Finish it with that release by `tracelake pipeline run --once`, then upgrade; or let this one take its "
+            f"inputs anew: `tracelake pipeline retry {t}`."
         )
     return Replaying(t, step, event.sealed), Feed(step)
 

@@ -1,7 +1,7 @@
 """The journal in the key-value store: records created if absent at the next sequence number.
 
 Each transaction has one step so far, so transaction T stands at sequence 2T (Step) and 2T+1 (Seal): a reader
-finds T without a scan, and a gap is damage.
+finds T without a scan, and a gap is damage. That T is set aside stands in a partition of its own.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelake._errors import DamageError, LimitError
-from tracelake.journal.model import Record, Seal, Step, from_bytes, to_bytes
+from tracelake.formats import decode, encode
+from tracelake.journal.model import FORMAT_VERSION, Aside, Record, Seal, Step, from_bytes, to_bytes
 from tracelake.journal.protocol import sealed_totals_agree
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.storage import ABSENT, Conflict, KeyValueStore, settle
+from tracelake.storage import ABSENT, Conflict, Entry, KeyValueStore, settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Journal:
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self._store = store
         self._partition = f"journal/{pipeline}"
+        self._asides = f"asides/{pipeline}"
 
     def read(self, transaction: int) -> Recorded:
         """Return the records of one transaction. Raises DamageError for torn or contradicting ones (J12)."""
@@ -62,6 +64,19 @@ class Journal:
         assert isinstance(stands, Seal)
         return stands
 
+    def aside(self, transaction: int) -> Aside | None:
+        """Return the record that a transaction is set aside, None where there is none."""
+        entry = self._store.get(self._asides, self._key(transaction))
+        return self._to_aside(entry) if entry else None
+
+    def set_aside(self, aside: Aside) -> Aside:
+        """Record that a transaction is set aside unless a peer has; return the record that stands."""
+        entry = self._create_entry(self._asides, self._key(aside.transaction), encode(aside))
+        return aside if entry is None else self._to_aside(entry)
+
+    def _to_aside(self, entry: Entry) -> Aside:
+        return decode(Aside, entry.value, f"record {self._asides}/{entry.key}", FORMAT_VERSION)
+
     def _key(self, sequence: int) -> str:
         return f"{sequence:016d}"
 
@@ -70,17 +85,21 @@ class Journal:
         return from_bytes(entry.value, f"{self._partition}/{entry.key}") if entry else None
 
     def _create(self, sequence: int, record: Record) -> tuple[Record, bool]:
-        key, value = self._key(sequence), to_bytes(record)
+        entry = self._create_entry(self._partition, self._key(sequence), to_bytes(record))
+        if entry is None:
+            return record, True
+        return from_bytes(entry.value, f"{self._partition}/{entry.key}"), False
+
+    def _create_entry(self, partition: str, key: str, value: bytes) -> Entry | None:
+        """Create a record unless there is one; return what another has created, None where it is ours."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            outcome = self._store.set_if(self._partition, key, value, ABSENT)
-            settled = settle(
-                self._store, self._partition, key, outcome, is_mine=lambda entry: entry.value == value
-            )
+            outcome = self._store.set_if(partition, key, value, ABSENT)
+            settled = settle(self._store, partition, key, outcome, is_mine=lambda entry: entry.value == value)
             if not isinstance(settled, Conflict):
-                return record, True
+                return None
             if settled.current is not None:
-                return from_bytes(settled.current.value, f"{self._partition}/{key}"), False
+                return settled.current
             # The reply was lost, and so was the write: nobody's record is there yet.
         raise LimitError(
-            f"{self._partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
+            f"{partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
         )

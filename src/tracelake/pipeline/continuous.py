@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -86,8 +86,10 @@ class InboxPipeline:
         """
         with self._accounted():
             started = time.monotonic()
-            segments, files = self._look()
-            if not segments and not files and not self._pipeline.unfinished():
+            suspects = self._pipeline.suspects()
+            segments, files = self._look({suspect.path for suspect in suspects})
+            offered = any(suspect.state == "offered" for suspect in suspects)
+            if not segments and not files and not offered and not self._pipeline.unfinished():
                 return None
             self._account.begin("preparing")
             runs = into_transactions(segments + files, TRANSACTION_INPUT_MAX_BYTES)
@@ -118,11 +120,13 @@ class InboxPipeline:
         if self._account.went_well():
             self._heartbeat.soon()
 
-    def _look(self) -> tuple[list[Input], list[Input]]:
+    def _look(self, suspects: Collection[str]) -> tuple[list[Input], list[Input]]:
         """Return the segments and files that wait, and note them."""
         self._account.begin("looking for input")
         segments = [
-            Waiting(info.path, info.size_bytes, info.modified_s) for info in self._objects.list(PREFIX)
+            Waiting(info.path, info.size_bytes, info.modified_s)
+            for info in self._objects.list(PREFIX)
+            if info.path not in suspects
         ]
         files = self._watch.look()
         waiting = sorted(segments + files, key=lambda item: item.since_s)

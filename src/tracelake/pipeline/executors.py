@@ -28,6 +28,12 @@ _spark_users: set[int] = set()
 class TaskError(TracelakeError):
     """A task failed on an executor; nothing was published, so run again once the cause is mended."""
 
+    def __init__(self, message: str, *, kind: str | None = None, ended: bool = False) -> None:
+        """Say what failed; `kind` names the class of Python's error, `ended` says that Spark itself has."""
+        super().__init__(message)
+        self.kind = kind
+        self.ended = ended
+
 
 class Executor(Protocol):
     """Runs tasks, in any order and any number at once, and returns their receipts in order of the tasks."""
@@ -125,9 +131,11 @@ class Spark:
                 receipts = context.parallelize(list(tasks), len(tasks)).map(function).collect()
         except (Py4JNetworkError, ConnectionError) as error:
             # Its sockets close a moment before the process has ended.
-            raise TaskError(_JVM_ENDED if gateway_ended(within_s=5.0) else _cause(error)) from error
+            text = _JVM_ENDED if gateway_ended(within_s=5.0) else _message(_cause(error)[0])
+            raise TaskError(text, ended=True) from error
         except (Py4JError, PySparkException) as error:  # the second once the process has had a session
-            raise TaskError(_cause(error)) from error
+            said, kind = _cause(error)
+            raise TaskError(_message(said), kind=kind) from error
         on_done(len(tasks))
         return receipts
 
@@ -183,23 +191,27 @@ class _Watch:
             self._on_done(min(done, self._total))
 
 
-def _cause(error: Exception) -> str:
+def _cause(error: Exception) -> tuple[str, str | None]:
     """Return the innermost Python error of a failed task, which Spark wraps in stack traces of two languages.
 
-    Where no Python ran, as when it could not be started, it is Java's error on the executor.
+    Beside it, the name of its class. Where no Python ran, as when it could not be started, it is Java's error on
+    the executor, and there is none.
     """
     lines = str(error).splitlines()
     marks = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
-    if not marks:
-        driver = lines.index("Driver stacktrace:") if "Driver stacktrace:" in lines else 0
-        causes = [line for line in lines[driver:] if line.startswith("Caused by: ")]
-        # The first line of the gateway's own error only says which method was called.
-        told = [line for line in lines if line and not line.startswith("An error occurred while calling")]
-        said = (causes or told or lines or [type(error).__name__])[0][:500]
-        said = said.removeprefix("Caused by: ").removeprefix(": ")
-    else:
+    if marks:
         after = lines[marks[-1] + 1 :]
         said = next((line for line in after if line and not line.startswith((" ", "\t"))), str(error)[:500])
+        return said, said.split(":", 1)[0].strip()
+    driver = lines.index("Driver stacktrace:") if "Driver stacktrace:" in lines else 0
+    causes = [line for line in lines[driver:] if line.startswith("Caused by: ")]
+    # The first line of the gateway's own error only says which method was called.
+    told = [line for line in lines if line and not line.startswith("An error occurred while calling")]
+    said = (causes or told or lines or [type(error).__name__])[0][:500]
+    return said.removeprefix("Caused by: ").removeprefix(": "), None
+
+
+def _message(said: str) -> str:
     return (
         f"a task failed on an executor: {said.strip().rstrip('.')}. Nothing was published; run again once that "
         "is mended."

@@ -11,7 +11,13 @@ from typing import Final
 
 from tracelake._errors import UsageError
 from tracelake.journal.model import CHECKSUM_MODULUS, ReadRange, Sources
-from tracelake.limits import PROBLEMS_MAX, STRIPE_INPUT_BYTES, STRIPES_MAX
+from tracelake.limits import (
+    PROBLEM_MAX_CHARS,
+    PROBLEMS_MAX,
+    STRIPE_INPUT_BYTES,
+    STRIPES_MAX,
+    TRANSACTION_INPUTS_MAX,
+)
 from tracelake.pipeline.names import to_name
 from tracelake.pipeline.reading import Piece, ReadReceipt, ReadTask
 
@@ -47,13 +53,13 @@ def find_files(patterns: Iterable[str]) -> list[Input]:
         for match in matches:
             path = os.path.realpath(match)
             name = to_name(path)
-            found.setdefault(name, Input(FILES, name, _size_bytes(path)))
+            found.setdefault(name, Input(FILES, name, size_of(path)))
     if not found:
         raise UsageError("no file to ingest was named.")
     return list(found.values())
 
 
-def _size_bytes(path: str) -> int:
+def size_of(path: str) -> int:
     """Return the size of a file, 0 where it has none: reading it will say why."""
     try:
         return Path(path).stat().st_size
@@ -62,11 +68,14 @@ def _size_bytes(path: str) -> int:
 
 
 def into_transactions(inputs: Sequence[Input], max_bytes: int) -> list[list[Input]]:
-    """Cut inputs into runs of at most `max_bytes` stored bytes; a larger input is a run of its own."""
+    """Cut inputs into runs of at most `max_bytes` stored bytes; a larger input is a run of its own.
+
+    No run has more than TRANSACTION_INPUTS_MAX of them.
+    """
     runs: list[list[Input]] = []
     room = 0
     for item in inputs:
-        if not runs or item.size_bytes > room:
+        if not runs or item.size_bytes > room or len(runs[-1]) >= TRANSACTION_INPUTS_MAX:
             runs.append([])
             room = max_bytes
         runs[-1].append(item)
@@ -153,7 +162,11 @@ def _to_nothing(item: Input, reason: str) -> ReadRange:
 
 
 def _to_range(stripes: Sequence[ReadReceipt]) -> ReadRange:
-    problems = [(item.line, item.offset, item.reason) for stripe in stripes for item in stripe.problems]
+    problems = [
+        (item.line, item.offset, item.reason[:PROBLEM_MAX_CHARS])
+        for stripe in stripes
+        for item in stripe.problems
+    ]
     problems.sort(key=lambda item: (item[0] or 0, item[1] or 0, item[2]))
     whole = stripes[0].whole
     return ReadRange(

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import time
-import uuid
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from functools import partial
+from dataclasses import dataclass
 from typing import Final
 
-from msgspec.structs import replace
-
-from tracelake._errors import DamageError, NotFoundError, SourceChangedError, StorageError, TracelakeError
+from tracelake._errors import DamageError, SourceChangedError, StorageError, TracelakeError
 from tracelake.journal.known import KnownInputs
-from tracelake.journal.model import ReadRange, Seal, Sources, Step
+from tracelake.journal.model import Aside, Seal, Step, Suspect
 from tracelake.journal.protocol import (
     Append,
     Appended,
@@ -26,62 +20,40 @@ from tracelake.journal.protocol import (
     Look,
     NoInput,
     OpenInputs,
+    Overtaken,
     Publish,
     Published,
+    PublishNothing,
     Read,
     Sealed,
     SealIt,
+    SetAside,
     Started,
     State,
     Stop,
+    Undone,
     advance,
     compare,
     totals,
+    tries_max,
 )
 from tracelake.journal.store import Journal
-from tracelake.otlp.whole import fingerprint
+from tracelake.journal.suspects import Suspects, halves
+from tracelake.limits import ASIDE_REASON_MAX_CHARS
 from tracelake.pipeline.executors import Executor
-from tracelake.pipeline.inputs import INBOX, Input, gather, read_tasks
+from tracelake.pipeline.faults import Guarded, InputFaultError
+from tracelake.pipeline.inputs import Input
 from tracelake.pipeline.maintenance import ORDERS, Maintainer
-from tracelake.pipeline.names import to_path
-from tracelake.pipeline.progress import OnProgress, Progress, Stage, silent
-from tracelake.pipeline.publish import TRANSFORM, Counts, Outputs
-from tracelake.pipeline.reading import Piece, run_read_task
+from tracelake.pipeline.outcome import RunResult, now
+from tracelake.pipeline.progress import OnProgress, silent
+from tracelake.pipeline.publish import TRANSFORM, Outputs, OvertakenError
+from tracelake.pipeline.settling import Settling
+from tracelake.pipeline.taking import Reader, Staged, Taking
 from tracelake.replicas.account import Tally
 from tracelake.storage import KeyValueStore, ObjectStore
 
-STAGING: Final = "staging/pipeline/"
-QUARANTINE: Final = "quarantine/"
-"""Segments that were acknowledged and could not be read whole: for a person to look at, never deleted here."""
 STAGING_MAX_AGE_S: Final = 24 * 3600.0
 """Staged rows of a run that was killed are deleted after a day: longer than any transaction takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """Input that was read: what the journal records of it, and its rows as staged."""
-
-    sources: Sources
-    pieces: list[Piece]
-    inputs: tuple[Input, ...]
-    failed: dict[str, str]
-    """Inputs that could not be read this time, as path and reason."""
-
-
-@dataclass(slots=True)
-class RunResult:
-    """What one run did."""
-
-    transactions: list[int] = field(default_factory=list)
-    recovered: list[int] = field(default_factory=list)
-    ranges: list[ReadRange] = field(default_factory=list)
-    """Every input that was read, of recovered transactions and of new ones, in order."""
-    known: list[ReadRange] = field(default_factory=list)
-    """Inputs whose bytes an earlier transaction holds, as they were read then: they are not read again."""
-    failed: dict[str, str] = field(default_factory=dict)
-    """Inputs that could not be read this time, as path and reason: nothing was taken, and the next run tries again."""
-    counts: list[Counts] = field(default_factory=list)
-    commit: str | None = None
 
 
 class Pipeline:
@@ -96,10 +68,18 @@ class Pipeline:
         executor: Executor,
         tally: Tally | None = None,
     ) -> None:
-        self._rooms = _Rooms(
+        journal, known, suspects = (
             Journal(key_value, name),
             KnownInputs(key_value, name),
-            Outputs(key_value, objects, buckets, tally),
+            Suspects(key_value, name),
+        )
+        outputs = Outputs(key_value, objects, buckets, tally)
+        self._rooms = _Rooms(
+            journal,
+            known,
+            suspects,
+            outputs,
+            Settling(journal, known, suspects, outputs, objects),
             objects,
             buckets,
             executor,
@@ -117,6 +97,8 @@ class Pipeline:
         Files whose bytes a transaction holds already are not read a second time. Once `stopping` answers
         True, no other transaction is begun.
 
+        What no task can do is set aside: an input that fails alone, again and again. All others are taken.
+
         Raises:
             SourceChangedError: the unfinished transaction cannot be replayed as it was recorded.
             DamageError: the journal contradicts the tables.
@@ -131,6 +113,10 @@ class Pipeline:
         """Whether an earlier run, or a peer, has begun a transaction that has no commit yet."""
         return self._rooms.journal.read(self.upper()).step is not None
 
+    def suspects(self) -> list[Suspect]:
+        """Return the inputs of transactions that were set aside, and what is to become of them."""
+        return self._rooms.suspects.all()
+
 
 @dataclass(frozen=True, slots=True)
 class _Rooms:
@@ -138,7 +124,9 @@ class _Rooms:
 
     journal: Journal
     known: KnownInputs
+    suspects: Suspects
     outputs: Outputs
+    settling: Settling
     objects: ObjectStore
     buckets: int
     executor: Executor
@@ -152,29 +140,41 @@ class _Run:
         self._rooms = rooms
         self._progress = progress
         self._stopping = stopping
-        self._waiting: deque[list[Input]] = deque()
+        self._result = RunResult()
+        self._reader = Reader(rooms.objects, rooms.buckets, rooms.executor, progress)
+        self._taking = Taking(
+            self._reader, rooms.objects, rooms.known, rooms.suspects, rooms.settling, self._result, stopping
+        )
         self._read: Staged | None = None  # new input that is not recorded yet
         self._fed: Staged | None = None  # the staged rows of the transaction under way
-        self._result = RunResult()
+        self._tries: Counter[int] = Counter()
+        self._fault: InputFaultError | None = None  # of the last try that failed
 
     def go(self, runs: Sequence[Sequence[Input]]) -> RunResult:
-        self._waiting.extend(list(run) for run in runs)
-        self._clean_staging()
+        self._taking.add(runs)
+        self._reader.clean(now().timestamp() - STAGING_MAX_AGE_S)
+        try:
+            self._go()
+        except Exception:
+            self._clean_up()
+            raise
+        return self._result
+
+    def _go(self) -> None:
         state: State | None = None
         event: Event = self._look(0)
         while True:
             state, action = advance(state, event)
             match action:
                 case Stop(None):
-                    return self._result
+                    return
                 case Stop(reason):
                     raise SourceChangedError(f"{reason}. Nothing was published.")
                 case Look(t):
                     event = self._look(t)
-                case OpenInputs():
-                    event = self._open_inputs()
+                case OpenInputs(t):
+                    event = self._open_inputs(t)
                 case Feed(step):
-                    self._result.recovered.append(step.transaction)
                     event = self._feed(step)
                 case Append(t):
                     event = self._append(t)
@@ -184,18 +184,23 @@ class _Run:
                 case Publish(t):
                     if isinstance(event, Started):  # only the commit was missing
                         self._result.recovered.append(t)
-                    self._publish(t)
-                    event = Published()
+                    event = self._publish(t)
+                case SetAside(t):
+                    self._set_aside(t)
+                    event = self._look(t)
+                case PublishNothing(t):
+                    event = self._publish_nothing(t)
 
     def _look(self, at_least: int) -> Started:
         t = max(at_least, self._rooms.outputs.upper())  # peers may have gone on
         if t > 0:
             # Before T is open, the segments that T-1 holds are gone: none can be recorded a second time.
-            self._settle_inputs(t - 1)
+            self._rooms.settling.settle(t - 1)
         # Outputs first: a peer may seal and append between the two looks, and a seal is never taken back.
         begun = self._rooms.outputs.table_upper() > t or self._rooms.outputs.is_indexed(t)
         recorded = self._rooms.journal.read(t)
-        if recorded.seal is None and begun:
+        aside = recorded.step is not None and self._rooms.journal.aside(t) is not None
+        if recorded.seal is None and begun and not aside:
             raise DamageError(
                 f"tables or index hold transaction {t}, and the journal has no seal of it. "
                 "Restore the metadata from a backup."
@@ -206,87 +211,33 @@ class _Run:
             sealed=recorded.seal is not None,
             only_commit_missing=recorded.seal is not None and self._rooms.outputs.only_commit_missing(t),
             transform=TRANSFORM,
+            aside=aside and not self._rooms.outputs.has_rows(t),
         )
 
-    def _open_inputs(self) -> Read | NoInput:
-        while self._read is None:
-            if not self._waiting or self._stopping():
-                return NoInput()
-            inputs = self._without_taken(self._waiting.popleft())
-            if not inputs:
-                continue
-            staged = self._stage(inputs)
-            self._result.failed |= staged.failed
-            kept = {}
-            for source, ranges in staged.sources.items():
-                for taken in ranges:
-                    # What gave no span is reported and not recorded, so that a later run may read it, mended.
-                    if not taken.spans:
-                        self._leave(source, taken)
-                if some := tuple(taken for taken in ranges if taken.spans):
-                    kept[source] = some
-            if kept:
-                paths = {(source, taken.path) for source, ranges in kept.items() for taken in ranges}
-                left = tuple(item for item in inputs if (item.source, item.path) in paths)
-                self._read = Staged(kept, staged.pieces, left, {})
-        return Read()
+    def _open_inputs(self, t: int) -> Read | NoInput:
+        if self._read is None:
+            self._read = self._taking.open(t)
+        return NoInput() if self._read is None else Read()
 
-    def _leave(self, source: str, taken: ReadRange) -> None:
-        """Report an input that gave no span. A segment goes, unless it could not be read whole: it was acknowledged."""
-        if source == INBOX:
-            if not taken.sha256:
-                if self._rooms.objects.head(taken.path) is None:
-                    self._result.failed.pop(taken.path, None)
-                    return  # a peer has taken it
-                self._result.failed.setdefault(taken.path, taken.problems[0][2])
-            else:
-                self._delete_segments([taken])
-        self._result.ranges.append(taken)
-
-    def _without_taken(self, inputs: list[Input]) -> list[Input]:
-        """Leave out segments that a peer took, and files whose bytes an earlier transaction holds."""
-        taken_now = {(taken.path, taken.sha256) for taken in self._result.ranges}
-        left = []
-        for item in inputs:
-            if item.source == INBOX:
-                if self._rooms.objects.head(item.path) is not None:
-                    left.append(item)
-                continue
-            before = self._rooms.known.find(item.size_bytes, partial(_sha256, item))
-            if before is None:
-                left.append(item)
-            elif (item.path, before.sha256) not in taken_now:
-                self._result.known.append(replace(before, path=item.path))
-        return left
-
-    def _stage(self, inputs: Sequence[Input], transaction: int | None = None) -> Staged:
-        tasks = read_tasks(
-            inputs, self._rooms.objects.url, self._rooms.buckets, f"{STAGING}{uuid.uuid4().hex}/"
-        )
-        stage: Stage = "reading" if transaction is None else "recovering"
-        receipts = self._rooms.executor.run(
-            run_read_task,
-            tasks,
-            lambda done: self._progress(Progress(stage, done, len(tasks), "tasks", transaction)),
-        )
-        gathered = gather(inputs, receipts)
-        self._delete_pieces(gathered.dropped)
-        return Staged(gathered.sources, gathered.pieces, tuple(inputs), gathered.failed)
-
-    def _feed(self, step: Step) -> Fed | Published:
+    def _feed(self, step: Step) -> Fed | Published | Undone:
+        if step.transaction not in self._tries:
+            self._result.recovered.append(step.transaction)
         inputs = [
             Input(source, taken.path, taken.size_bytes)
             for source, ranges in step.sources.items()
             for taken in ranges
         ]
-        fed = self._stage(inputs, step.transaction)
+        try:
+            fed = self._reader.stage(inputs, step.transaction)
+        except InputFaultError as fault:
+            return self._undone(step, fault)
         differs = compare(step.sources, fed.sources) is not None
         if differs and self._rooms.outputs.upper() > step.transaction:
             self._rooms.outputs.tally.rows_dropped += sum(piece.rows for piece in fed.pieces)
-            self._discard(fed)
+            self._reader.discard(fed)
             return Published()  # a peer was faster, and has deleted what it took from the inbox
         for path, reason in fed.failed.items():
-            self._discard(fed)
+            self._reader.discard(fed)
             raise StorageError(
                 f"transaction {step.transaction}: {path} {reason}. Nothing was published; the next run reads it again."
             )
@@ -299,8 +250,8 @@ class _Run:
         if ours:
             self._fed = self._read
         else:  # the peer's step may hold some of these inputs: read again what it left
-            self._waiting.appendleft(list(self._read.inputs))
-            self._discard(self._read)
+            self._taking.put_back(self._read.inputs)
+            self._reader.discard(self._read)
         self._read = None
         return Appended(step, ours, sealed=not ours and self._rooms.journal.read(t).seal is not None)
 
@@ -308,20 +259,23 @@ class _Run:
         step = self._rooms.journal.read(t).step
         assert step is not None
         records, checksum = totals(step.sources)
-        self._rooms.journal.append_seal(Seal(t, records, checksum, _now().isoformat(timespec="microseconds")))
+        self._rooms.journal.append_seal(Seal(t, records, checksum, now().isoformat(timespec="microseconds")))
 
-    def _publish(self, t: int) -> None:
+    def _publish(self, t: int) -> Published | Undone | Overtaken:
         recorded = self._rooms.journal.read(t)
         assert recorded.step is not None
         assert recorded.seal is not None
         pieces = self._fed.pieces if self._fed is not None else None
-        commit, counts = self._rooms.outputs.publish(
-            recorded.step, recorded.seal, pieces, self._rooms.executor, self._progress
-        )
-        self._settle_inputs(t)
-        if self._fed is not None:
-            self._discard(self._fed)
-            self._fed = None
+        try:
+            commit, counts = self._rooms.outputs.publish(
+                recorded.step, recorded.seal, pieces, Guarded(self._rooms.executor), self._progress
+            )
+        except InputFaultError as fault:
+            return self._undone(recorded.step, fault)
+        except OvertakenError:
+            return self._overtaken(t)
+        self._rooms.settling.settle(t)
+        self._discard_fed()
         result = self._result
         result.transactions.append(t)
         result.ranges += [taken for ranges in recorded.step.sources.values() for taken in ranges]
@@ -329,46 +283,66 @@ class _Run:
         result.commit = commit
         for name, shard in self._rooms.outputs.shards().items():
             self._rooms.maintainer.maintain(shard, ORDERS[name], self._progress)
+        return Published()
 
-    def _settle_inputs(self, t: int) -> None:
-        """Remember the files of a committed transaction, and delete its segments; again after a crash."""
-        step = self._rooms.journal.read(t).step
-        if step is None:
+    def _undone(self, step: Step, fault: InputFaultError) -> Undone:
+        """Say how often a task has failed on the input of a transaction. Raises what failed once we are to stop."""
+        self._discard_fed()
+        if self._stopping():
+            raise fault.error from fault
+        t, self._fault = step.transaction, fault
+        self._tries[t] += 1
+        suspects = {suspect.path for suspect in self._rooms.suspects.all()}
+        paths = [taken.path for ranges in step.sources.values() for taken in ranges]
+        undone = Undone(self._tries[t], len(paths), suspected=not suspects.isdisjoint(paths))
+        if undone.tries >= tries_max(undone) and not self._reader.tasks_work():
+            raise fault.error from fault  # no input is at fault
+        return undone
+
+    def _overtaken(self, t: int) -> Overtaken:
+        """Say that a peer appended first."""
+        if self._rooms.journal.aside(t) is None:
             raise DamageError(
-                f"transaction {t} is committed, and the journal has no record of it. Restore the journal."
+                f"table spans has passed transaction {t} without its rows, and the journal does not say that it "
+                "is set aside. Restore the metadata from a backup."
             )
-        for source, ranges in step.sources.items():
-            for taken in ranges:
-                if source != INBOX:
-                    self._rooms.known.remember(taken)
-        self._delete_segments(step.sources.get(INBOX, ()))
+        self._discard_fed()
+        return Overtaken()
 
-    def _delete_segments(self, segments: Sequence[ReadRange]) -> None:
-        """Delete segments that were taken; one that could not be read whole is kept in quarantine."""
-        for taken in segments:
-            if taken.damaged:
-                with contextlib.suppress(NotFoundError):  # done before, or by a peer
-                    self._rooms.objects.copy(taken.path, QUARANTINE + taken.path)
-            self._rooms.objects.delete(taken.path)
+    def _set_aside(self, t: int) -> None:
+        step = self._rooms.journal.read(t).step
+        assert step is not None
+        assert self._fault is not None
+        self._rooms.journal.set_aside(
+            Aside(
+                transaction=t,
+                reason=str(self._fault.error)[:ASIDE_REASON_MAX_CHARS],
+                tries=self._tries[t],
+                by="pipeline",
+                set_aside_at=now().isoformat(timespec="microseconds"),
+                together=halves(sum(map(len, step.sources.values()))),
+            )
+        )
 
-    def _discard(self, staged: Staged) -> None:
-        self._delete_pieces(staged.pieces)
+    def _publish_nothing(self, t: int) -> Published | Overtaken:
+        aside = self._rooms.journal.aside(t)
+        assert aside is not None
+        try:
+            self._result.commit = self._rooms.outputs.publish_nothing(aside)
+        except OvertakenError:
+            return Overtaken()
+        for suspect in self._rooms.settling.settle(t):
+            self._result.note_aside(suspect)
+        return Published()
 
-    def _delete_pieces(self, pieces: Sequence[Piece]) -> None:
-        for path in {piece.path for piece in pieces}:
-            self._rooms.objects.delete(path)
+    def _discard_fed(self) -> None:
+        if self._fed is not None:
+            self._reader.discard(self._fed)
+            self._fed = None
 
-    def _clean_staging(self) -> None:
-        oldest = _now().timestamp() - STAGING_MAX_AGE_S
-        for info in list(self._rooms.objects.list(STAGING)):
-            if info.modified_s < oldest:
-                with contextlib.suppress(TracelakeError):
-                    self._rooms.objects.delete(info.path)
-
-
-def _now() -> datetime:
-    return datetime.fromtimestamp(time.time(), UTC)  # by `time`, so that a simulation can answer
-
-
-def _sha256(item: Input) -> str:
-    return fingerprint(to_path(item.path), item.size_bytes)[1]
+    def _clean_up(self) -> None:
+        """Delete what this try has staged, as well as it goes: the next one reads its input again."""
+        for staged in (self._read, self._fed):
+            if staged is not None:
+                with contextlib.suppress(TracelakeError, OSError):
+                    self._reader.discard(staged)

@@ -14,21 +14,21 @@ from typing import Final
 
 from tracelake import limits
 from tracelake._errors import DamageError
-from tracelake.journal.model import Seal, Step
+from tracelake.journal.model import Aside, Seal, Step
 from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.indexes import INDEX, INDEX_ENTRY, base_of, build_name
 from tracelake.pipeline.progress import OnProgress, Progress
 from tracelake.pipeline.reading import Piece
 from tracelake.pipeline.shaping import ShapeReceipt, ShapeTask, run_shape_task
 from tracelake.replicas.account import Tally
-from tracelake.search.finalize import finalize
+from tracelake.search.finalize import finalize, finalize_nothing
 from tracelake.search.model import manifest_path
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part, ShardState
 from tracelake.shards.protocol import Verdict, classify
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.versions.model import IndexAt, TableAt
+from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.store import Repository
 
 SPANS_ENTRY: Final = "tables/spans"
@@ -38,6 +38,14 @@ TABLES: Final = 2
 
 _GROUPS: Final = 4
 """Tasks of a large transaction. Not the number of cores: a replay must cut the index in the same ranges."""
+
+
+SET_ASIDE: Final = "set_aside"
+"""In the metadata of the commit of a transaction that was set aside: its inputs are in no table."""
+
+
+class OvertakenError(Exception):
+    """A peer was first to append to the first table: nothing where we have rows, or rows where we have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +134,43 @@ class Outputs:
         progress(Progress("publishing", 4, 4, "steps", t))
         return commit, counts
 
+    def publish_nothing(self, aside: Aside) -> str:
+        """Let tables and index advance by nothing over a transaction that is set aside; return its commit.
+
+        Raises OvertakenError where a peer had appended rows of it before: then it is not set aside.
+        """
+        t = aside.transaction
+        nothing = Batch(t, t + 1, uuid.uuid4().hex, (), (), {})
+        self.spans.compare_and_append(nothing)
+        if self.has_rows(t):  # who appends rows of it appends them to table `spans` first
+            raise OvertakenError
+        self.traces.compare_and_append(nothing)
+        path, _ = finalize_nothing(
+            self._objects, INDEX, build_name(t), t + 1, base_of(self.repository, self._objects, t)
+        )
+        return self.repository.commit_transaction(
+            t,
+            self._entries(t, path),
+            message=f"transaction {t}: set aside after {aside.tries} tries, by the {aside.by}",
+            committer="pipeline",
+            created_at=aside.set_aside_at,
+            metadata={**Counts(0, 0, 0, 0).to_metadata(), SET_ASIDE: aside.by},
+        )
+
+    def has_rows(self, transaction: int) -> bool:
+        """Whether table `spans` has rows of a transaction that is not committed yet.
+
+        A transaction of repeats has none, and setting it aside changes as little: there its commit says which
+        it was.
+        """
+        return self.spans.batch_at(transaction) is not None
+
+    def was_set_aside(self, transaction: int) -> bool:
+        """Whether a committed transaction was set aside."""
+        head = self.repository.head()
+        assert head is not None
+        return SET_ASIDE in self.repository.commit(self.repository.commit_of(transaction, head)).metadata
+
     def _shape(
         self,
         t: int,
@@ -211,9 +256,11 @@ class Outputs:
             self.tally.won += 1
             return
         self.tally.rows_dropped += sum(part.rows for part in parts)
-        # A peer, or we before a crash, appended the same rows: ours are named by nothing.
+        # A peer, or we before a crash, appended the same rows, or has set T aside: ours are named by nothing.
         for part in (*parts, *retractions):
             self._objects.delete(part.path)
+        if shard is self.spans and not batch.is_empty and not self.has_rows(t):
+            raise OvertakenError
 
     def _counts(self, step: Step) -> Counts:
         """Return the counts of a transaction from its batches, so that every replica tells the same."""
@@ -242,16 +289,20 @@ class Outputs:
         inputs = sum(len(ranges) for ranges in step.sources.values())
         return self.repository.commit_transaction(
             t,
-            {
-                SPANS_ENTRY: TableAt("spans", t),
-                TRACES_ENTRY: TableAt("traces", t),
-                INDEX_ENTRY: IndexAt(manifest, t + 1),
-            },
+            self._entries(t, manifest),
             message=f"transaction {t}: {counts.new} new spans from {inputs} inputs",
             committer="pipeline",
             created_at=seal.sealed_at,
             metadata=counts.to_metadata(),
         )
+
+    @staticmethod
+    def _entries(t: int, manifest: str) -> dict[str, Reference]:
+        return {
+            SPANS_ENTRY: TableAt("spans", t),
+            TRACES_ENTRY: TableAt("traces", t),
+            INDEX_ENTRY: IndexAt(manifest, t + 1),
+        }
 
 
 TRANSFORM: Final = "1"

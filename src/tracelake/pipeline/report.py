@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tracelake.pipeline.loop import RunResult
-from tracelake.records import BadInput, IngestReport, Problem
+from tracelake.journal.model import Suspect
+from tracelake.pipeline.outcome import RunResult
+from tracelake.records import BadInput, IngestReport, Problem, SetAsideInput
 
 
 def report_of(result: RunResult, seconds: float) -> IngestReport:
@@ -33,4 +34,20 @@ def report_of(result: RunResult, seconds: float) -> IngestReport:
         commit=result.commit,
         bad=bad,
         seconds=seconds,
+        set_aside=tuple(map(shown, result.set_aside)),
+    )
+
+
+def shown(suspect: Suspect) -> SetAsideInput:
+    """Return an input that is not taken as the public API shows it."""
+    return SetAsideInput(
+        path=suspect.path,
+        source=suspect.source,
+        size_bytes=suspect.size_bytes,
+        sha256=suspect.sha256,
+        transaction=suspect.transaction,
+        state=suspect.state,
+        tries=suspect.tries,
+        reason=suspect.reason,
+        at=suspect.at,
     )

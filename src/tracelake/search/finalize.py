@@ -72,6 +72,19 @@ def finalize(
     return path, manifest
 
 
+def finalize_nothing(
+    objects: ObjectStore, index: str, build: str, upper: int, parent: Manifest | None
+) -> tuple[str, Manifest]:
+    """Publish a build that adds nothing to its parent, whatever is staged for it; as idempotent as `finalize`."""
+    path = manifest_path(index, build)
+    manifest = published(objects, path)
+    if manifest is None:
+        _check_settings(index, parent)
+        manifest = write_marker(objects, path, assemble(index, build, upper, (), parent))
+    clean_staging(objects, index, build)
+    return path, manifest
+
+
 def read_manifest(objects: ObjectStore, path: str) -> Manifest:
     """Return the manifest that a commit names. Raises DamageError where it is missing or altered."""
     try:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from tracelake._errors import DamageError, UsageError
 from tracelake.limits import INDEX_NEWEST_PARTS_MAX
+from tracelake.search.fields import FINGERPRINT
 from tracelake.search.model import Manifest, PartRef, Receipt, manifest_path, part_path
 
 
@@ -79,7 +80,7 @@ def assemble(
             f"{parent.build} of index {parent.index} up to {parent.upper}; "
             "name an earlier manifest of the same index as parent"
         )
-    fingerprints = {receipt.fingerprint for receipt in chosen}
+    fingerprints = {receipt.fingerprint for receipt in chosen} or {FINGERPRINT}  # none: nothing is added
     assert len(fingerprints) == 1, fingerprints
     return Manifest(
         index=index,

@@ -15,7 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from tracelake._errors import TracelakeError
-from tracelake.records import InboxInfo, ReplicaInfo, TableInfo
+from tracelake.records import InboxInfo, ReplicaInfo, SetAsideInput, TableInfo
 from tracelake.replicas.protocol import Word
 from tracelake.server.reads import LakeReader
 
@@ -94,6 +94,7 @@ class _LakeCollector(Collector):
         up = 1
         try:
             tables, inbox, infos = self._lake.tables(), self._lake.inbox(), self._lake.replicas()
+            inputs = self._lake.quarantine()
         except (TracelakeError, OSError):
             up = 0
         yield GaugeMetricFamily("tracelake_lake_up", "Whether the lake could be read just now.", value=up)
@@ -101,6 +102,7 @@ class _LakeCollector(Collector):
             yield from _of_tables(tables)
             yield from _of_inbox(inbox)
             yield from self._of_index()
+            yield _of_quarantine(inputs)
         yield from _of_replicas(self._with_own(infos))
 
     def _of_index(self) -> Iterator[Metric]:
@@ -147,6 +149,17 @@ def _of_inbox(inbox: InboxInfo) -> Iterator[Metric]:
         ),
     ):
         yield GaugeMetricFamily(f"tracelake_inbox_{name}", text, value=value)
+
+
+def _of_quarantine(inputs: list[SetAsideInput]) -> Metric:
+    family = GaugeMetricFamily(
+        "tracelake_quarantine_inputs",
+        "Inputs that no task could do: set aside (see `tracelake pipeline quarantine`), offered again, or discarded.",
+        labels=["state"],
+    )
+    for state in ("set aside", "offered", "discarded"):
+        family.add_metric([state], sum(item.state == state for item in inputs))
+    return family
 
 
 def _of_replicas(infos: list[ReplicaInfo]) -> Iterator[Metric]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tracelake import limits
 from tracelake._errors import NotFoundError, UsageError
 from tracelake.otlp.encode import encode, to_json
-from tracelake.records import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
+from tracelake.records import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, SetAsideInput, TableInfo, Trace
 
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -65,6 +65,9 @@ class LakeReader(Protocol):
 
     def replicas(self) -> list[ReplicaInfo]:
         """Return the replicas of the pipeline."""
+
+    def quarantine(self) -> list[SetAsideInput]:
+        """Return the inputs that no task could do."""
 
 
 @dataclass(frozen=True, slots=True)

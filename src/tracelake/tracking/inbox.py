@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
@@ -33,9 +33,9 @@ class BackPressureError(StorageError):
     """The inbox cannot take a request now: it is full, or the store fails. Send it again later."""
 
 
-def inbox_info(objects: ObjectStore) -> InboxInfo:
-    """Return what waits in the inbox of a store."""
-    segments = list(objects.list(PREFIX))
+def inbox_info(objects: ObjectStore, set_aside: Collection[str] = ()) -> InboxInfo:
+    """Return what waits in the inbox of a store, without the segments that are set aside."""
+    segments = [segment for segment in objects.list(PREFIX) if segment.path not in set_aside]
     oldest_s = max((time.time() - segment.modified_s for segment in segments), default=None)
     size_bytes = sum(segment.size_bytes for segment in segments)
     return InboxInfo(len(segments), size_bytes, None if oldest_s is None else max(0.0, oldest_s))

@@ -1,0 +1,160 @@
+"""Inputs of transactions that were set aside, and what is to become of each: one record an input.
+
+| it stands          | event                                       | then               |
+|--------------------|---------------------------------------------|--------------------|
+| nowhere, or offered| its transaction, of several, is set aside   | offered, in halves |
+| nowhere, or offered| it failed alone                             | set aside          |
+| offered            | a transaction with it is committed          | nowhere            |
+| set aside          | retried by the user                         | offered, alone     |
+| set aside          | given up by the user                        | discarded, for ever|
+
+An offered input is taken again by any pipeline. One that is set aside or discarded is not, whatever its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable
+from itertools import takewhile
+from typing import Final
+
+from msgspec.structs import replace
+
+from tracelake._errors import LimitError
+from tracelake.formats import decode, encode
+from tracelake.journal.model import FORMAT_VERSION, Aside, Step, Suspect
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.storage import ABSENT, Done, KeyValueStore
+
+_PATH_HASH_CHARS: Final = 16
+
+
+# Decisions
+
+
+def halves(inputs: int) -> int:
+    """Return how many inputs of a transaction that cannot be done are taken together next; 0: it is the one."""
+    return (inputs + 1) // 2 if inputs > 1 else 0
+
+
+def suspects_of(aside: Aside, step: Step) -> list[Suspect]:
+    """Return what becomes of the inputs of a transaction that is set aside: every pipeline says the same."""
+    return [
+        Suspect(
+            source=source,
+            path=taken.path,
+            size_bytes=taken.size_bytes,
+            sha256=taken.sha256,
+            transaction=aside.transaction,
+            reason=aside.reason,
+            tries=aside.tries,
+            at=aside.set_aside_at,
+            state=(
+                "discarded" if taken.path in aside.given_up else "offered" if aside.together else "set aside"
+            ),
+            together=0 if taken.path in aside.given_up else aside.together,
+        )
+        for source, ranges in step.sources.items()
+        for taken in ranges
+    ]
+
+
+def on_transaction(standing: Suspect | None, found: Suspect) -> Suspect:
+    """Decide between what stands and what follows from a transaction: the later transaction knows more."""
+    if standing is not None and standing.transaction >= found.transaction:
+        return standing
+    return found
+
+
+def on_failure_alone(standing: Suspect | None, found: Suspect) -> Suspect:
+    """Decide on an input that could not be read, alone; what the user has decided meanwhile stands."""
+    return found if standing is None or standing.state == "offered" else standing
+
+
+def on_commit(standing: Suspect | None) -> Suspect | None:
+    """Decide on an input that was taken, or of which nothing is left to take."""
+    return None if standing is None or standing.state == "offered" else standing
+
+
+def on_retry(standing: Suspect | None) -> Suspect | None:
+    """Decide on an input that the user offers again."""
+    if standing is None or standing.state != "set aside":
+        return standing
+    return replace(standing, state="offered", together=1)
+
+
+def on_discard(standing: Suspect | None) -> Suspect | None:
+    """Decide on an input that the user gives up."""
+    return (
+        standing
+        if standing is None or standing.state != "set aside"
+        else replace(standing, state="discarded")
+    )
+
+
+def next_offer(suspects: Iterable[Suspect]) -> list[Suspect]:
+    """Return inputs that are to be one transaction: some that failed together, as many as may be together."""
+    offered = sorted(
+        (suspect for suspect in suspects if suspect.state == "offered"),
+        key=lambda suspect: (suspect.transaction, suspect.together, suspect.source, suspect.path),
+    )
+    if not offered:
+        return []
+    first = offered[0]
+    alike = takewhile(
+        lambda other: (other.transaction, other.together) == (first.transaction, first.together), offered
+    )
+    return list(alike)[: first.together]
+
+
+# Records
+
+
+class Suspects:
+    """The records of one pipeline."""
+
+    def __init__(self, store: KeyValueStore, pipeline: str) -> None:
+        self._store = store
+        self._partition = f"suspects/{pipeline}"
+
+    def all(self) -> list[Suspect]:
+        """Return all of them."""
+        return [self._decode(entry.key, entry.value) for entry in self._store.scan(self._partition)]
+
+    def change(self, of: Suspect, decide: Callable[[Suspect | None], Suspect | None]) -> Suspect | None:
+        """Carry out a decision on the record of an input until it is done; return what stands then.
+
+        `decide` is asked again after each write whose outcome is a conflict or unknown.
+        """
+        key = _key(of)
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            entry = self._store.get(self._partition, key)
+            standing = None if entry is None else self._decode(key, entry.value)
+            wanted = decide(standing)
+            if wanted == standing:
+                return standing
+            if wanted is not None:
+                expected = ABSENT if entry is None else entry.version
+                outcome = self._store.set_if(self._partition, key, encode(wanted), expected)
+            else:
+                assert entry is not None
+                outcome = self._store.delete_if(self._partition, key, entry.version)
+            if isinstance(outcome, Done):
+                return wanted
+        raise LimitError(
+            f"{self._partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
+        )
+
+    def forget(self, paths: Collection[str]) -> None:
+        """Forget offers of inputs that a commit holds, or of which there is nothing to take."""
+        for suspect in self.all():
+            if suspect.path in paths and suspect.state == "offered":
+                self.change(suspect, on_commit)
+
+    def _decode(self, key: str, value: bytes) -> Suspect:
+        return decode(Suspect, value, f"record {self._partition}/{key}", FORMAT_VERSION)
+
+
+def _key(suspect: Suspect) -> str:
+    name = hashlib.sha256(f"{suspect.source}:{suspect.path}".encode()).hexdigest()[:_PATH_HASH_CHARS]
+    return f"{suspect.size_bytes:016x}-{suspect.sha256}-{name}"

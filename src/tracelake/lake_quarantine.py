@@ -1,0 +1,47 @@
+"""What a lake does with inputs that no task can do: they are set aside, and the user decides."""
+
+from __future__ import annotations
+
+from tracelake.journal.suspects import Suspects
+from tracelake.pipeline.fates import Fate, Fates
+from tracelake.pipeline.report import shown
+from tracelake.place import LakeConfig
+from tracelake.records import SetAsideInput
+from tracelake.storage import KeyValueStore, ObjectStore
+
+
+class LakeQuarantine:
+    """The part of `Lake` that decides of what was set aside."""
+
+    objects: ObjectStore
+    config: LakeConfig
+    _key_value: KeyValueStore
+
+    def quarantine(self) -> list[SetAsideInput]:
+        """Return the inputs that could not be taken, by transaction: set aside, offered again, or discarded."""
+        suspects = Suspects(self._key_value, "main").all()
+        return [shown(item) for item in sorted(suspects, key=lambda item: (item.transaction, item.path))]
+
+    def retry(self, transaction: int) -> list[SetAsideInput]:
+        """Offer the inputs of a transaction that was set aside again, to the next run of any pipeline.
+
+        A transaction that is stuck, as where a file changed under the journal, is set aside first; a file is then
+        taken as it is now.
+
+        Raises UsageError where nothing of that transaction is set aside.
+        """
+        return self._decide(transaction, "retry")
+
+    def discard(self, transaction: int) -> list[SetAsideInput]:
+        """Give up the inputs of a transaction that are set aside: they are named for ever, and segments are deleted.
+
+        A transaction that is stuck is set aside first; of its inputs those are given up that changed since the
+        journal recorded them, or the only one. All others are offered again.
+
+        Raises UsageError where nothing of that transaction is set aside.
+        """
+        return self._decide(transaction, "discard")
+
+    def _decide(self, transaction: int, fate: Fate) -> list[SetAsideInput]:
+        fates = Fates("main", self._key_value, self.objects, self.config.buckets)
+        return [shown(suspect) for suspect in fates.decide(transaction, fate)]

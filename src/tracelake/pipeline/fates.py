@@ -1,0 +1,132 @@
+"""What the user decides of a transaction that cannot be done, and of inputs that were set aside."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal, TypeAlias
+
+from tracelake._errors import DamageError, NotFoundError, UsageError
+from tracelake.journal.known import KnownInputs
+from tracelake.journal.model import Aside, Step, Suspect
+from tracelake.journal.store import Journal
+from tracelake.journal.suspects import Suspects, halves, on_discard, on_retry
+from tracelake.otlp.whole import fingerprint
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.inputs import INBOX
+from tracelake.pipeline.loop import Pipeline
+from tracelake.pipeline.names import to_path
+from tracelake.pipeline.outcome import now
+from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.report import shown
+from tracelake.pipeline.settling import Settling
+from tracelake.records import Finding, SetAsideInput
+from tracelake.storage import KeyValueStore, ObjectStore
+
+Fate: TypeAlias = Literal["retry", "discard"]
+
+
+class Fates:
+    """Decides the fate of transactions and inputs of one pipeline; safe beside its replicas."""
+
+    def __init__(self, name: str, key_value: KeyValueStore, objects: ObjectStore, buckets: int) -> None:
+        self._objects = objects
+        self._journal = Journal(key_value, name)
+        self._suspects = Suspects(key_value, name)
+        self._outputs = Outputs(key_value, objects, buckets)
+        known = KnownInputs(key_value, name)
+        self._settling = Settling(self._journal, known, self._suspects, self._outputs, objects)
+        self._pipeline = Pipeline(name, key_value, objects, buckets, InProcess())
+
+    def decide(self, t: int, fate: Fate) -> list[Suspect]:
+        """Offer the inputs of a transaction again, or give up those at fault; return what stands of each.
+
+        A transaction that is stuck is set aside first. Of its inputs those at fault are the ones that changed since
+        the journal recorded them, or the only one it has; all others are taken again.
+
+        Raises UsageError where there is nothing to decide.
+        """
+        if not any(suspect.state == "set aside" for suspect in self._of(t)):
+            step = self._journal.read(t).step if t == self._outputs.upper() else None
+            if step is not None:
+                self._set_aside(step, fate)
+        suspects = self._of(t)
+        if not suspects:
+            raise UsageError(
+                f"no input of transaction {t} is set aside, and the pipeline is not stuck at it. "
+                "See `tracelake pipeline quarantine`."
+            )
+        return [self._decide(suspect, fate) for suspect in suspects]
+
+    def _of(self, t: int) -> list[Suspect]:
+        return [suspect for suspect in self._suspects.all() if suspect.transaction == t]
+
+    def _set_aside(self, step: Step, fate: Fate) -> None:
+        """Set a transaction aside that is not committed, and let tables and index pass it."""
+        t = step.transaction
+        if self._outputs.has_rows(t):
+            raise UsageError(
+                f"table spans has the rows of transaction {t} already: it can only be finished. Put its inputs back "
+                "as they were, and run `tracelake pipeline run --once`."
+            )
+        changed = self._changed(step)
+        inputs = sum(map(len, step.sources.values()))
+        at_fault = changed or (_paths(step) if inputs == 1 else [])
+        reason = "set aside by the user"
+        if changed:
+            reason = f"{', '.join(changed[:3])} changed since the journal recorded it"
+        self._journal.set_aside(
+            Aside(
+                transaction=t,
+                reason=reason,
+                tries=0,
+                by="user",
+                set_aside_at=now().isoformat(timespec="microseconds"),
+                together=max(1, halves(inputs)),
+                given_up=tuple(at_fault) if fate == "discard" else (),
+            )
+        )
+        # No other transaction is begun here, so that no task is run.
+        self._pipeline.run([], stopping=lambda: True)
+
+    def _changed(self, step: Step) -> list[str]:
+        """Return the inputs that are not any more what the journal recorded."""
+        return [
+            taken.path
+            for source, ranges in step.sources.items()
+            for taken in ranges
+            if self._content(source, taken.path, taken.size_bytes) != (taken.size_bytes, taken.sha256)
+        ]
+
+    def _content(self, source: str, path: str, size_bytes: int) -> tuple[int, str]:
+        if source != INBOX:
+            return fingerprint(to_path(path), size_bytes)
+        try:
+            data = self._objects.get(path)
+        except NotFoundError:
+            return 0, ""
+        return len(data), hashlib.sha256(data).hexdigest()
+
+    def _decide(self, suspect: Suspect, fate: Fate) -> Suspect:
+        stands = self._suspects.change(suspect, on_retry if fate == "retry" else on_discard) or suspect
+        self._settling.give_up(stands)
+        return stands
+
+
+def _paths(step: Step) -> list[str]:
+    return [taken.path for ranges in step.sources.values() for taken in ranges]
+
+
+def check_quarantine(
+    key_value: KeyValueStore, objects: ObjectStore
+) -> tuple[tuple[SetAsideInput, ...], list[Finding]]:
+    """Return the inputs that no task could do, and what is wrong: their segments must be there."""
+    try:
+        suspects = Suspects(key_value, "main").all()
+    except DamageError as error:
+        return (), [Finding("damaged", "journal", "suspects/main", str(error))]
+    gone = [
+        Finding("missing", "file", suspect.path, "a segment of the inbox that is set aside is gone")
+        for suspect in suspects
+        if suspect.state == "set aside" and suspect.source == INBOX and objects.head(suspect.path) is None
+    ]
+    return tuple(map(shown, suspects)), gone

@@ -1,0 +1,89 @@
+"""Inputs that no task can do: a marked span makes the task fail that reads it, or the one that shapes it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from tests.pipeline.spans import a_line, a_span
+from tracelake import Lake
+from tracelake.otlp.framing import Payload, Reading, write_segment
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.reading import ReadTask
+from tracelake.pipeline.shaping import ShapeTask
+from tracelake.storage import LocalFiles, ObjectStore, open_objects
+
+TaskT = TypeVar("TaskT")
+ReceiptT = TypeVar("ReceiptT")
+POISON = "poison"
+
+
+def good(number: int) -> bytes:
+    """Return a segment with one span of a trace of its own."""
+    return write_segment([("json", a_line(a_span(number, number)))])
+
+
+def poisoned(number: int) -> bytes:
+    """Return such a segment whose span the tasks of `Poisoned` cannot do."""
+    return write_segment([("json", a_line(a_span(number, number, note=POISON)))])
+
+
+class Poisoned(InProcess):
+    """Runs tasks here; those of a stage fail on the marked span, until it is mended."""
+
+    def __init__(self, stage: str) -> None:
+        """Fail when it is `read`, or when it is merged."""
+        self.stage = stage
+        self.mended = False
+        self.error: Exception = OverflowError("the sum does not fit")
+        self.failures: Counter[str] = Counter()
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks in order."""
+
+        def carry_out(task: TaskT) -> ReceiptT:
+            receipt = function(task)  # what it writes is there when it fails
+            if not self.mended and self._fails(task):
+                self.failures[type(task).__name__] += 1
+                raise self.error
+            return receipt
+
+        return super().run(carry_out, tasks, on_done)
+
+    def _fails(self, task: Any) -> bool:
+        if isinstance(task, ReadTask) and self.stage == "read":
+            return any(POISON in text for text in _texts(task))
+        if isinstance(task, ShapeTask) and self.stage == "merge":
+            return any(POISON in str(rows["attributes"].to_pylist()) for rows in _rows(task))
+        return False
+
+
+def _texts(task: ReadTask) -> list[str]:
+    """Return the payloads of an input."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = LocalFiles(open_objects(task.objects_url), Path(folder))
+        path = files.file(task.path) if task.in_lake else task.path
+        return [item.data.decode() for item in Reading(path) if isinstance(item, Payload)]
+
+
+def _rows(task: ShapeTask) -> list[pa.Table]:
+    objects: ObjectStore = open_objects(task.objects_url)
+    found = []
+    for piece in task.pieces:
+        data = objects.get_range(piece.path, piece.offset, piece.length)
+        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            found.append(reader.read_all())
+    return found
+
+
+def names(lake: Lake) -> set[int]:
+    """Return the numbers of the spans in the tables."""
+    found = lake.sql("select span_id from spans")["span_id"].to_pylist()
+    return {int(str(span_id), 16) - 1 for span_id in found}

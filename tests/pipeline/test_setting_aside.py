@@ -1,0 +1,246 @@
+"""What no task can do is set aside, named, and decided by the user; all else goes on."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracelake
+from tests.pipeline.poison import Poisoned, good, names, poisoned
+from tests.pipeline.spans import a_line, a_span
+from tracelake import Lake
+from tracelake._errors import DamageError, StorageError
+from tracelake.limits import TRANSACTION_TRIES_MAX
+from tracelake.pipeline.executors import InProcess
+
+
+class Broken(InProcess):
+    """Can do no task."""
+
+    def run(self, *_: Any) -> list[Any]:
+        """Fail."""
+        raise ValueError("no such codec")
+
+
+@pytest.fixture
+def lake() -> Iterator[Lake]:
+    """Return a new lake."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as opened:
+        yield opened
+
+
+def fill(lake: Lake, segments: int, poison: int) -> str:
+    """Put segments into the inbox, one of them poisoned; return its path."""
+    for number in range(segments):
+        data = poisoned(number) if number == poison else good(number)
+        lake.objects.put(f"inbox/{number}.segment", data)
+    return f"inbox/{poison}.segment"
+
+
+def left(lake: Lake, prefix: str) -> list[str]:
+    """Return the objects below a prefix."""
+    return [info.path for info in lake.objects.list(prefix)]
+
+
+@pytest.mark.parametrize("stage", ["read", "merge"])
+@pytest.mark.parametrize("poison", [0, 2, 4])
+def test_one_poisoned_segment_takes_no_other_down(lake: Lake, stage: str, poison: int) -> None:
+    """The good ones are found in the tables after one run; the poison is named, retried when mended, and in."""
+    path = fill(lake, 5, poison)
+    tasks = Poisoned(stage)
+    pipeline = lake.pipeline(executor=tasks)
+    report = pipeline.run_once()
+    assert report is not None
+    assert names(lake) == {0, 1, 2, 3, 4} - {poison}
+    (aside,) = report.set_aside
+    assert lake.quarantine() == [aside]
+    assert (aside.path, aside.state, aside.reason) == (path, "set aside", "the sum does not fit")
+    assert aside.tries == TRANSACTION_TRIES_MAX
+    assert left(lake, "inbox/") == [path], "the acknowledged bytes stay"
+    assert left(lake, "staging/") == []
+    assert lake.inbox().segments == 0
+    assert pipeline.run_once() is None, "it is not taken again by itself"
+    assert lake.verify().ok
+    assert f"pipeline retry {aside.transaction}" in aside.explain()
+
+    tasks.mended = True
+    (offered,) = lake.retry(aside.transaction)
+    assert offered.state == "offered"
+    again = pipeline.run_once()
+    assert again is not None
+    assert again.spans_new == 1
+    assert names(lake) == {0, 1, 2, 3, 4}
+    assert (lake.quarantine(), left(lake, "inbox/"), pipeline.run_once()) == ([], [], None)
+    assert lake.verify().ok
+
+
+@pytest.mark.parametrize("stage", ["read", "merge"])
+def test_what_is_discarded_is_named_for_ever(lake: Lake, stage: str) -> None:
+    """Its segment is deleted, it is not taken again, and a second decision changes nothing."""
+    fill(lake, 2, poison=1)
+    pipeline = lake.pipeline(executor=Poisoned(stage))
+    pipeline.run_once()
+    (aside,) = lake.quarantine()
+    (discarded,) = lake.discard(aside.transaction)
+    assert discarded.state == "discarded"
+    assert left(lake, "inbox/") == []
+    assert [item.state for item in lake.retry(aside.transaction)] == ["discarded"]
+    assert pipeline.run_once() is None
+    assert [item.path for item in lake.quarantine()] == ["inbox/1.segment"]
+    assert names(lake) == {0}
+    assert lake.verify().ok
+
+
+@pytest.mark.parametrize("stage", ["read", "merge"])
+def test_retried_too_early_it_is_set_aside_again(lake: Lake, stage: str) -> None:
+    """A retry of what still fails ends where it began, whether or not other transactions came between."""
+    fill(lake, 1, poison=0)
+    pipeline = lake.pipeline(executor=Poisoned(stage))
+    for number in range(3):
+        pipeline.run_once()
+        (aside,) = lake.quarantine()
+        assert aside.state == "set aside"
+        lake.retry(aside.transaction)
+        if number == 1:
+            lake.objects.put("inbox/5.segment", good(5))
+    pipeline.run_once()
+    assert [item.state for item in lake.quarantine()] == ["set aside"]
+    assert names(lake) == {5}
+    assert left(lake, "inbox/") == ["inbox/0.segment"]
+
+
+@pytest.mark.parametrize("stage", ["read", "merge"])
+def test_a_poisoned_file_is_set_aside_by_its_content(lake: Lake, tmp_path: Path, stage: str) -> None:
+    """It is named by each ingest that meets it, under any name; mended, it is another content, and goes in."""
+    bad, fine = tmp_path / "bad.jsonl", tmp_path / "fine.jsonl"
+    bad.write_bytes(a_line(a_span(0, 0, note="poison")))
+    fine.write_bytes(a_line(a_span(1, 1)))
+    tasks = Poisoned(stage)
+    report = lake.ingest(bad, fine, executor=tasks)
+    assert [item.path for item in report.set_aside] == [str(bad)]
+    assert names(lake) == {1}
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(bad.read_bytes())
+    failures = sum(tasks.failures.values())
+    again = lake.ingest(copy, executor=tasks)
+    assert [item.path for item in again.set_aside] == [str(copy)]
+    assert sum(tasks.failures.values()) == failures, "it is not read again"
+    bad.write_bytes(a_line(a_span(0, 0, note="mended")))
+    lake.retry(report.set_aside[0].transaction)
+    assert lake.ingest(fine, executor=tasks).spans_new == 1, "what is offered is taken by any run"
+    assert (names(lake), lake.quarantine()) == ({0, 1}, [])
+
+
+def test_nothing_is_set_aside_when_no_task_works(lake: Lake) -> None:
+    """A machine on which even a good input fails is no reason to set inputs aside: the error is raised."""
+
+    fill(lake, 2, poison=5)
+    with pytest.raises(ValueError, match="no such codec"):
+        lake.pipeline(executor=Broken()).run_once()
+    assert lake.quarantine() == []
+    lake.pipeline(executor=InProcess()).run_once()
+    assert names(lake) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "error", [StorageError("away"), OSError(28, "no space left"), DamageError("a part is torn")]
+)
+@pytest.mark.parametrize("stage", ["read", "merge"])
+def test_failures_of_stores_and_machines_do_not_count(lake: Lake, stage: str, error: Exception) -> None:
+    """Each is raised at its first occurrence, nothing is set aside, and what was staged is gone."""
+    fill(lake, 2, poison=0)
+    tasks = Poisoned(stage)
+    tasks.error = error
+    for _ in range(TRANSACTION_TRIES_MAX + 1):
+        with pytest.raises(type(error)):
+            lake.pipeline(executor=tasks).run_once()
+        assert left(lake, "staging/pipeline/") == [], "a failing try leaves none of its rows"
+    assert sum(tasks.failures.values()) == TRANSACTION_TRIES_MAX + 1
+    assert lake.quarantine() == []
+    tasks.mended = True
+    lake.pipeline(executor=tasks).run_once()
+    assert names(lake) == {0, 1}
+
+
+def stuck_on_a_changed_file(lake: Lake, folder: Path) -> tuple[Path, Path]:
+    """Leave transaction 0 recorded, of two files and a segment, one of which is changed then."""
+    changed, same = folder / "changed.jsonl", folder / "same.jsonl"
+    changed.write_bytes(a_line(a_span(0, 0)))
+    same.write_bytes(a_line(a_span(1, 1)))
+    for path in (changed, same):
+        os.utime(path, (1, 1))
+    lake.objects.put("inbox/2.segment", good(2))
+    pipeline = lake.pipeline(watch=[str(folder / "*.jsonl")], executor=InProcess())
+
+    def fail_after_the_seal(step: tracelake.Progress) -> None:
+        if step.stage == "writing":
+            raise StorageError("no store")
+
+    with pytest.raises(StorageError):
+        pipeline.run_once(fail_after_the_seal)
+    changed.write_bytes(a_line(a_span(7, 7)))
+    with pytest.raises(tracelake.SourceChangedError, match=r"retry 0.*discard 0"):
+        lake.pipeline(executor=InProcess()).run_once()
+    return changed, same
+
+
+def test_j11_a_changed_source_can_be_taken_as_it_is_now(lake: Lake, tmp_path: Path) -> None:
+    """J11: retry sets the stuck transaction aside, and all of its inputs are read anew."""
+    stuck_on_a_changed_file(lake, tmp_path)
+    assert {item.state for item in lake.retry(0)} == {"offered"}
+    lake.pipeline(executor=InProcess()).run_once()
+    assert names(lake) == {1, 2, 7}
+    assert (lake.quarantine(), left(lake, "inbox/")) == ([], [])
+    assert lake.verify().ok
+
+
+def test_j11_a_changed_source_can_be_given_up(lake: Lake, tmp_path: Path) -> None:
+    """J11: discard gives up what changed and nothing else, also where the file is gone."""
+    changed, _ = stuck_on_a_changed_file(lake, tmp_path)
+    changed.unlink()
+    states = {Path(item.path).name: item.state for item in lake.discard(0)}
+    assert states == {"changed.jsonl": "discarded", "same.jsonl": "offered", "2.segment": "offered"}
+    lake.pipeline(executor=InProcess()).run_once()
+    assert names(lake) == {1, 2}
+    assert [item.state for item in lake.quarantine()] == ["discarded"]
+    assert "changed since the journal" in lake.quarantine()[0].reason
+    assert lake.verify().ok
+
+
+def test_only_what_is_stuck_or_set_aside_can_be_decided(lake: Lake) -> None:
+    """A transaction that is done, or that there is not, is refused by name."""
+    lake.objects.put("inbox/0.segment", good(0))
+    lake.pipeline(executor=InProcess()).run_once()
+    for t in (0, 1, -1):
+        with pytest.raises(tracelake.UsageError, match=f"no input of transaction {t} is set aside"):
+            lake.retry(t)
+
+
+def test_a_lake_that_begins_with_poison_has_an_index(lake: Lake) -> None:
+    """The first transaction may be empty: searches find nothing, and then what comes later."""
+    fill(lake, 1, poison=0)
+    lake.pipeline(executor=Poisoned("merge")).run_once()
+    assert lake.search("work") == []
+    (commit,) = lake.log()
+    assert (commit.metadata["set_aside"], commit.metadata["spans_new"]) == ("pipeline", "0")
+    assert "set aside" in commit.message
+    lake.objects.put("inbox/1.segment", good(1))
+    lake.pipeline(executor=InProcess()).run_once()
+    assert len(lake.search("work")) == 1
+
+
+def test_inputs_of_a_transaction_are_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By number, and by the size of the journal's record: what is too much waits for the next transaction."""
+    monkeypatch.setattr("tracelake.pipeline.inputs.TRANSACTION_INPUTS_MAX", 4)
+    monkeypatch.setattr("tracelake.pipeline.taking.STEP_RECORD_MAX_BYTES", 500)
+    fill(lake, 9, poison=9)
+    report = lake.pipeline(executor=InProcess()).run_once()
+    assert report is not None
+    assert report.transactions == (0, 1, 2, 3, 4)
+    assert names(lake) == set(range(9))
+    assert (left(lake, "inbox/"), left(lake, "staging/")) == ([], [])
