@@ -134,3 +134,19 @@ def test_help_has_examples(cli: RunCli) -> None:
     """Each command shows how it is used."""
     assert "tracelake compact --forget-before" in cli("compact", "--help").out
     assert "tracelake gc --dry-run" in cli("gc", "--help").out
+
+
+def test_index_rebuild_tells_what_it_made(cli: RunCli, lake: Path) -> None:
+    """One document for each span that is live, in one commit."""
+    made = json.loads(cli("index", "rebuild", "--lake", lake, "--json").out)
+    assert (made["documents"], made["parts"], made["upper"]) == (4, 1, 3)
+    with tracelake.open(lake) as opened:
+        assert opened.log()[0].id == made["commit"]
+
+
+def test_index_rebuild_of_an_empty_lake_is_refused(cli: RunCli, tmp_path: Path) -> None:
+    """It exits with 2, and says what to do first."""
+    tracelake.init(tmp_path / "empty").close()
+    refused = cli("index", "rebuild", "--lake", tmp_path / "empty")
+    assert refused.code == 2
+    assert "Ingest something first" in refused.err
