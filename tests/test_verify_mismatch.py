@@ -139,3 +139,41 @@ def test_an_export_is_of_one_commit(lake: Lake, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(tracelake.datasets.export, "write", late)
     report = made.export(tmp_path / "some.jsonl")
     assert (report.commit, report.examples) == (commit, 1)
+
+
+def rewrite_manifest(lake: Lake, change: Callable[[list[Json]], None]) -> tuple[str, str]:
+    """Change the parts that the newest manifest of the index names; return its path, and that of its last part."""
+    path = max(info.path for info in lake.objects.list("search/spans/manifests/"))
+    manifest = json.loads(lake.objects.get(path))
+    del manifest["xxh3"]
+    last = manifest["newest"][-1]["path"]
+    change(manifest["newest"])
+    lake.objects.put(path, sealed(json.dumps(manifest).encode()))
+    return path, last
+
+
+def test_documents_of_an_index_part(lake: Lake) -> None:
+    """A part of the index that has another number of documents than its transaction has rows."""
+
+    def change(parts: list[Json]) -> None:
+        parts[-1]["documents"] += 1
+
+    _, part = rewrite_manifest(lake, change)
+    assert ("mismatch", "index part", part) in found(lake)
+
+
+def test_total_of_a_manifest(lake: Lake) -> None:
+    """A manifest that leaves a part out: each of the others is whole, and together they are too few."""
+    path, _ = rewrite_manifest(lake, lambda parts: parts.clear())
+    assert found(lake) == [("mismatch", "manifest", path)]
+
+
+@pytest.mark.parametrize("url", ["memory://queried", "it's a [lake]"])
+def test_a_locked_query_reads_the_lake_wherever_it_is(tmp_path: Path, url: str) -> None:
+    """Parts in memory are read by their copies, and a path with odd letters is a path."""
+    place = url if "://" in url else str(tmp_path / url)
+    with tracelake.init(place, buckets=1) as lake:
+        ingest(lake, tmp_path, a_span(0, 0))
+        assert lake.sql("select count(*) as n from spans join traces using (trace_id)").to_pylist() == [
+            {"n": 1}
+        ]
