@@ -312,3 +312,22 @@ def test_forced_deletion_takes_what_is_on_the_list_along() -> None:
     repository.stage({"t": a_file(1)}, "dev")
     repository.delete_branch("dev", force=True)
     assert left_staged(repository) == []
+
+
+def test_a_damaged_announcement_or_answer_keeps_nobody_waiting() -> None:
+    """A note that cannot be read goes; an announced request whose answer cannot be read is for its own committer."""
+    repository = a_repository(answers_kept=0)
+    base = repository.commit_entries({"a": a_file(1)})
+    for name in ("answered", "another"):
+        with pytest.raises(NothingToCommitError):
+            repository.commit_staged(request_id=name)
+    store, here = repository._key_value, scope(MAIN, repository.branch())
+    store.note(f"requests/{here}", "torn", b"{")
+    assert store.get(f"answers/{here}", "answered") is not None
+    store.set(f"answers/{here}", "answered", b"{")
+    repository._records.announce(here, Announcement(asked("answered", Change(staged=True)), base))
+    for number in range(2):
+        assert f"n/{number}" in repository.entries(repository.commit_entries({f"n/{number}": a_file(1)}))
+    assert [entry.key for entry in store.notes(f"requests/{here}")] == ["answered"]
+    with pytest.raises(DamageError, match="the answer to request answered"):
+        repository.commit_staged(request_id="answered")

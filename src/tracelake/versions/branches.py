@@ -10,7 +10,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from tracelake._errors import LimitError, StorageError
+from tracelake._errors import DamageError, LimitError, StorageError
 from tracelake.formats import decode, encode
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, STAGED_LAYERS_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
@@ -179,11 +179,13 @@ class BranchRecords:
             self._key_value.note(_announced(scope), announcement.request.id, to_bytes(announcement))
 
     def announced(self, scope: str) -> list[Announcement]:
-        """Return what is announced, the oldest request first."""
-        found = [
-            from_bytes(Announcement, entry.value, f"request {entry.key}")
-            for entry in self._key_value.notes(_announced(scope))
-        ]
+        """Return what is announced, the oldest request first. Nothing rests on a note: one that is damaged goes."""
+        found: list[Announcement] = []
+        for entry in self._key_value.notes(_announced(scope)):
+            try:
+                found.append(from_bytes(Announcement, entry.value, f"request {entry.key}"))
+            except DamageError:
+                self.withdraw(scope, [entry.key])
         return sorted(found, key=lambda waiting: (waiting.request.created_at, waiting.request.id))
 
     def withdraw(self, scope: str, requests: Collection[str]) -> None:

@@ -194,10 +194,11 @@ class Committer:
         stale: list[str] = []
         for found in self._records.announced(scope(branch, at.record)):
             other = found.request
-            if other.id not in known and self._answered(branch, at, other, found.since) is None:
-                wanted.append(other)
-            else:
-                stale.append(other.id)
+            try:
+                is_wanted = other.id not in known and self._answered(branch, at, other, found.since) is None
+            except DamageError:
+                continue  # its own committer is told: it keeps nobody else waiting
+            (wanted.append(other) if is_wanted else stale.append(other.id))
         return wanted, stale
 
     def _found(self, branch: str, at: BranchAt, request: Request, since: str | None) -> Answer | None:
