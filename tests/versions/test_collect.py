@@ -565,3 +565,23 @@ def test_answers_are_kept_for_as_long_as_they_may_be_asked_for() -> None:
     newest = Recorded("main", Answer("id", remembered=True), 0)
     assert not is_forgotten(newest, ANSWERS_KEPT_EPOCHS, {"main"})
     assert is_forgotten(newest, ANSWERS_KEPT_EPOCHS + 1, {"main"})
+
+
+def test_a_deleted_branch_takes_all_with_it_that_was_staged_on_it() -> None:
+    """What is staged now, what a request took that nobody built, and what was committed of late."""
+    world = World()
+    world.repository.create_branch("side", world.commit("a", 1))
+    tokens = []
+    for number in range(3):
+        world.repository.stage({"s": TableAt("s", number)}, "side")
+        tokens.append(world.repository.branch("side").staging)
+        if number == 0:
+            world.repository.commit_staged("side")
+        if number == 1:
+            records = world.repository._records
+            at = records.read("side")
+            record = seal(at.record, [request("killed", Change(staged=True))], "later", 0)
+            records.swap("side", at, record, is_mine=lambda _: False)
+    assert all(world.repository._records.staged(token) for token in tokens)
+    world.repository.delete_branch("side", force=True)
+    assert not any(world.repository._records.staged(token) for token in tokens)
