@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import tracelake
+from tests.altered import sealed
 from tests.datasets.lab import talk
 from tests.pipeline.spans import a_line
 from tracelake import Lake, TracelakeError
@@ -29,6 +30,7 @@ NOT_MISSED: Final = [
     r"inputs/main/.*",  # a look at the same file once more finds its spans known
     r"leases/.*",  # whoever holds one writes it again, or ends
     r"replicas/.*",  # written again at the next beat
+    r"sightings/.*",  # collection begins to count anew
     r"collector/epoch",  # the epoch is at least that of any branch, and is read from there
     r"answers/.*|requests/.*",  # whoever asked and lives asks again
     r"staged/.*",  # nothing leads to an entry that is staged but itself
@@ -62,6 +64,8 @@ def build(folder: Path) -> Lake:
     )
     Heartbeat(lake._key_value, Account("r", Tally(), tables=2)).beat()
     lake.hold("spans")
+    for partition in ("answers", "sightings"):
+        lake._key_value.set(partition, "one", sealed(b'{"version":1}'))
     return lake
 
 

@@ -22,7 +22,7 @@ from tracelake.versions.protocol import known_tokens
 
 _PARTITIONS: Final = (
     *("journal/main", "inputs/main", "asides/main", "suspects/main", "shards", "writes", "leases"),
-    *(BRANCHES, TAGS, "collector", "replicas"),
+    *(BRANCHES, TAGS, "answers", "collector", "replicas", "sightings"),
 )
 """Those whose names are fixed; others are named for branches and tokens."""
 
@@ -48,7 +48,6 @@ def read_records(key_value: KeyValueStore) -> Records:
         if (tag := _decoded(entry, Tag)) is not None:
             found.heads.append(tag.commit)
     for entry in entries[BRANCHES]:
-        _scan(found, f"answers/{entry.key}", key_value.scan)
         _scan(found, f"requests/{entry.key}", key_value.notes)
         if (branch := _decoded(entry, Branch)) is not None:
             found.heads.append(branch.head)
