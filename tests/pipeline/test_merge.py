@@ -182,6 +182,7 @@ def a_claim(
 
 
 UNSET, OK, ERROR = 0, 1, 2
+A_LINK = {"traceId": f"{7:032x}", "spanId": f"{7:016x}"}
 
 
 @pytest.mark.parametrize(
@@ -201,12 +202,16 @@ UNSET, OK, ERROR = 0, 1, 2
         (a_claim(a="x", b="x"), a_claim(b="y")),
         (a_claim(a="x", b="x"), a_claim(b="y", events=3)),
         (a_claim(a="x", events=2), a_claim(a="y", events=1)),
+        (a_claim(status=OK), a_claim(status=UNSET, output__value="x")),
+        (a_claim(a="x", events=2), a_claim(a="y", events=1) | {"links": [A_LINK]}),
+        (a_claim(a="x") | {"links": [A_LINK, A_LINK]}, a_claim(a="y") | {"links": [A_LINK]}),
+        (a_claim(a="y") | {"links": [A_LINK, A_LINK]}, a_claim(a="x") | {"links": [A_LINK]}),
     ],
 )
 def test_the_greater_claim_stands_whichever_comes_first(
     greater: dict[str, Any], less: dict[str, Any]
 ) -> None:
-    """Revision, end, status, columns, attributes, events: in this order, in one transaction or two."""
+    """Revision, end, status, columns, attributes, events, links: in this order, in one transaction or two."""
     for cut in ([[greater], [less]], [[less], [greater]], [[less, greater, less]]):
         with tempfile.TemporaryDirectory() as folder:
             bucket = Bucket(Path(folder))
