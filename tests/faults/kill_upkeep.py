@@ -84,11 +84,13 @@ def compact(lake: Lake, _folder: Path, seed: int) -> None:
 
 
 def collect(lake: Lake, _folder: Path, seed: int) -> None:
-    """Collect with epochs as short as can be, a little longer than an upload takes."""
+    """Collect with epochs as short as can be, a little longer than an upload takes, on a busy machine too."""
     chance = random.Random(seed)
     while True:
+        started_s = time.monotonic()
         lake.gc(epoch_min_s=0)
-        time.sleep(chance.uniform(0.3, 1.0))
+        busy_s = time.monotonic() - started_s
+        time.sleep(chance.uniform(0.3, 1.0) + chance.uniform(1.0, 3.0) * busy_s)
 
 
 def read(lake: Lake, folder: Path, seed: int) -> None:

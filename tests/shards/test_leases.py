@@ -10,7 +10,7 @@ from msgspec import structs
 
 from tests.shards.lab import Lab
 from tracelake._errors import ExpiredError, StorageError
-from tracelake.limits import LEASE_MARGIN_S
+from tracelake.limits import LEASE_MARGIN_S, LEASE_S
 from tracelake.shards.leases import Lease, Leases, leases
 from tracelake.shards.model import Moment
 from tracelake.shards.sightings import forget_left_behind, left_behind, moment
@@ -150,6 +150,22 @@ def test_a_clock_that_is_wrong_or_jumps_ends_no_lease(
     lease.close()
     assert lab.collector().retired().held == 0
     lab.check()
+
+
+def test_damaged_records_hold_and_end_like_others(tmp_path: Path, clock: Clock) -> None:
+    """A lease that cannot be read claims everything, a sighting nothing; collection goes on beside both."""
+    lab = Lab(tmp_path)
+    for number in range(3):
+        lab.upsert({"a": number})
+    Lease(lab.shard, lab.key_value)
+    (entry,) = lab.key_value.scan("leases")
+    lab.key_value.set("leases", entry.key, b"torn")
+    lab.key_value.set("sightings", entry.key, b"torn")
+    lab.compact(0, 3)
+    assert lab.collector().retired().held == 1
+    clock.now += LEASE_S + LEASE_MARGIN_S
+    assert lab.collector().retired().held == 0
+    assert lab.key_value.scan("leases") == lab.key_value.scan("sightings") == []
 
 
 def test_another_machine_goes_by_the_clock_of_the_store() -> None:

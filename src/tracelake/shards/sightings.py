@@ -12,10 +12,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+from tracelake._errors import DamageError, StorageError
 from tracelake.shards.leases import PARTITION as LEASES
 from tracelake.shards.leases import entries, lease_of
 from tracelake.shards.model import Moment, Sighting, from_bytes, to_bytes
@@ -40,7 +42,9 @@ def moment(shard: str, objects: ObjectStore, machine: str) -> Moment:
     path = f"shards/{shard}/clock"
     objects.put(path, b"")
     info = objects.head(path)
-    return Moment(machine, time.monotonic(), info.modified_s if info is not None else 0.0)
+    if info is None:
+        raise StorageError(f"{path} is not there after it was written: check the store, then collect again.")
+    return Moment(machine, time.monotonic(), info.modified_s)
 
 
 def left_behind(shard: str, key_value: KeyValueStore, now: Callable[[], Moment]) -> set[str]:
@@ -84,7 +88,9 @@ def _is_left_behind(entry: Entry, sighting: Sighting | None, now: Moment) -> boo
 
 
 def _sightings(shard: str, key_value: KeyValueStore) -> dict[str, Sighting]:
-    return {
-        entry.key: from_bytes(Sighting, entry.value, f"sighting {entry.key}")
-        for entry in entries(PARTITION, shard, key_value)
-    }
+    """Return what was seen; a record that is damaged tells nothing, and is written anew."""
+    found = {}
+    for entry in entries(PARTITION, shard, key_value):
+        with suppress(DamageError):
+            found[entry.key] = from_bytes(Sighting, entry.value, f"sighting {entry.key}")
+    return found
