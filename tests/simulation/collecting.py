@@ -103,6 +103,8 @@ class CollectScenario(Scenario):
                 told = repository.commit_staged()
             except NothingToCommitError as nothing:
                 told = nothing.head
+            except ExpiredError:  # refused, and slept until nobody remembered
+                continue
             expect_staged(f"the commit of {process.name}", before, repository.entries(told))
 
     def _commit(self, process: Process) -> None:
@@ -135,7 +137,7 @@ class CollectScenario(Scenario):
                     lambda: repository.create_branch(f"b{number}", commit),  # noqa: B023
                     lambda: repository.delete_tag(f"t{number}"),  # noqa: B023
                 ):
-                    with contextlib.suppress(*TOLD, DamageError):  # of a commit that is gone
+                    with contextlib.suppress(*TOLD, DamageError, ExpiredError):  # of a commit that is gone
                         act()
 
     def _collect(self, process: Process) -> None:

@@ -7,7 +7,7 @@ import time
 
 from msgspec.structs import replace
 
-from tracelake._errors import DamageError
+from tracelake._errors import DamageError, ExpiredError
 from tracelake.limits import (
     BRANCH_ANSWERS_KEPT,
     BRANCH_SEALED_MAX_BYTES,
@@ -257,8 +257,8 @@ class Committer:
         return self._contents.read(Commit, commit_id)
 
 
-def _lost(branch: str, request: Request) -> DamageError:
-    return DamageError(
+def _lost(branch: str, request: Request) -> ExpiredError:
+    return ExpiredError(
         f"branch {branch}: request {request.id} was sealed, and there is neither a commit nor an answer. Where this "
         "process stood still for two garbage collections, it was refused: ask again. Else restore the metadata from a "
         "backup."
