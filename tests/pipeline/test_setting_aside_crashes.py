@@ -42,7 +42,7 @@ def run(lake: Lake, objects: ObjectStore, records: KeyValueStore) -> None:
 
 
 def test_killed_while_it_sets_aside() -> None:
-    """Whichever of these writes is the last, the next run ends alike: the good one is in, the poison kept and named once."""
+    """Whichever write is the last, the next run ends alike: the good one is in, the poison kept and named."""
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
         lake.objects.put("inbox/0.segment", good(0))
         lake.objects.put("inbox/1.segment", poisoned(1))
