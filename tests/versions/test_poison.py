@@ -323,11 +323,11 @@ def test_a_damaged_announcement_or_answer_keeps_nobody_waiting() -> None:
             repository.commit_staged(request_id=name)
     store, here = repository._key_value, scope(MAIN, repository.branch())
     store.note(f"requests/{here}", "torn", b"{")
-    assert store.get(f"answers/{here}", "answered") is not None
-    store.set(f"answers/{here}", "answered", b"{")
+    (recorded,) = [entry.key for entry in store.scan("answers") if b'"answered"' in entry.value]
+    store.set("answers", recorded, b"{")
     repository._records.announce(here, Announcement(asked("answered", Change(staged=True)), base))
     for number in range(2):
         assert f"n/{number}" in repository.entries(repository.commit_entries({f"n/{number}": a_file(1)}))
     assert [entry.key for entry in store.notes(f"requests/{here}")] == ["answered"]
-    with pytest.raises(DamageError, match="the answer to request answered"):
+    with pytest.raises(DamageError, match="the answer .* cannot be read"):
         repository.commit_staged(request_id="answered")
