@@ -329,5 +329,5 @@ def test_a_damaged_announcement_or_answer_keeps_nobody_waiting() -> None:
     for number in range(2):
         assert f"n/{number}" in repository.entries(repository.commit_entries({f"n/{number}": a_file(1)}))
     assert [entry.key for entry in store.notes(f"requests/{here}")] == ["answered"]
-    with pytest.raises(DamageError, match="the answer .* cannot be read"):
+    with pytest.raises(DamageError, match=r"the answer .* cannot be read"):
         repository.commit_staged(request_id="answered")
