@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake, QueryError
 from tracelake.conditions import condition, order, parsed, words
 from tracelake.pipeline.executors import InProcess
+from tracelake.scan import connection
 from tracelake.table import Table
 
 CONDITIONS = [
@@ -98,7 +100,7 @@ def test_an_order_may_end_in_a_comment(lake: Lake) -> None:
         "select * from glob('{folder}/*')",
         "select count(*) from spans where name in (select a from read_csv('{file}'))",
         "with spans as (select * from read_csv('{file}')) select * from spans",
-        "select * from query('from read_csv(''{file}'')')",
+        "from (select * from read_csv('{file}'))",
         "select * from read_text('{lake}/lake.json')",
         "select * from lake",
         "select * from query",
@@ -133,6 +135,52 @@ def test_a_query_changes_nothing(lake: Lake, query: str) -> None:
             lake.sql(query, allow_files=allow_files)
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "with w as ({copy}) from w, spans",
+        "with recursive w as ({copy}) from w, spans",
+        "with a as (select 1), w as materialized ({copy}) select * from spans, w where exists (from a)",
+        "select * from spans where 1 = (with w as ({copy}) from w)",
+        "with w as (insert into spans default values returning *) from w",
+        "with w as (update spans set name = 'x' returning *) from w",
+        "with w as (delete from spans returning *) from w",
+        "from spans, json_execute_serialized_sql(json_serialize_sql($$with w as ({copy}) from w$$))",
+        "from spans, JSON_Execute_Serialized_SQL(json_serialize_sql($$with w as ({copy}) from w$$))",
+        "from spans, query('from json_execute_serialized_sql(json_serialize_sql($$with w as ({copy}) from w$$))')",
+        "from spans, system.main.query('select 1')",
+    ],
+)
+def test_a_query_writes_no_file(lake: Lake, tmp_path: Path, query: str) -> None:
+    """A `with` may write, and parts of the lake are files that a query may use: nothing is written there."""
+    part = Path(lake.table("spans").files()[0])
+    for file in (part, tmp_path / "new"):
+        copy = (
+            f"copy (select 1 as a) to '{file}' (format parquet, use_tmp_file false, overwrite_or_ignore true)"
+        )
+        before = part.read_bytes()
+        for allow_files in (False, True):
+            with pytest.raises(QueryError, match="refuses the query"):
+                lake.sql(query.format(copy=copy), allow_files=allow_files)
+        assert part.read_bytes() == before
+        assert not (tmp_path / "new").exists()
+
+
+def test_a_query_that_reads_may_be_of_any_kind(lake: Lake) -> None:
+    """Whatever only reads goes through: what DuckDB calls a SELECT, and words that merely look like others."""
+    for query in (
+        "with recursive n(a) as (select 1 union all select a + 1 from n where a < 3) select a from n",
+        "select 'COPY_QUERY_NODE', '\"type\":\"COPY_QUERY_NODE\"' as query from spans",
+        "from spans union select * from spans",
+        "describe spans",
+        "summarize select name from spans",
+        "values (1)",
+        "select " + "1 + " * 400 + "1 as a",
+        "with n as materialized (select 1 as query) select query from n",
+    ):
+        assert len(lake.sql(query)) >= 1, query
+
+
 def test_a_query_opens_the_tables_that_it_reads(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A text that holds the name of a table opens none: only what the query reads from is checked and opened."""
     opened: list[str] = []
@@ -152,3 +200,26 @@ def test_a_query_opens_the_tables_that_it_reads(lake: Lake, monkeypatch: pytest.
     assert lake.sql("select 'spans' as text")["text"].to_pylist() == ["spans"]
     assert words('from spans, b."C" -- traces') >= {"spans", "c"}
     assert "traces" not in words("from spans, 'traces', $$traces$$ /* traces */")
+
+
+def test_a_condition_loads_no_extension(lake: Lake) -> None:
+    """A function that DuckDB knows of an extension is unknown here: nothing is fetched, installed or loaded for it."""
+    for text in ("stem(name, 'porter') = 'x'", "name = '1.2.3.4'::inet"):
+        for read in (lake.table("spans").to_arrow, partial(lake.search, "apple")):
+            with pytest.raises(QueryError, match="exists in the"):
+                read(where=text)
+    with pytest.raises(QueryError, match="exists in the"):
+        lake.table("spans").to_arrow(order_by="stem(name, 'porter')")
+    with connection() as db:
+        on = "select count(*) from duckdb_settings() where name like 'auto%_known_extensions' and value = 'true'"
+        assert db.sql(on).fetchall() == [(0,)]
+
+
+def test_a_query_with_files_leaves_nothing_behind(lake: Lake) -> None:
+    """It has a database of its own: what it turns on there is not on for others."""
+    assert lake.sql("from enable_logging()", allow_files=True).num_rows >= 0
+    with connection() as db:
+        assert db.sql("select value from duckdb_settings() where name = 'enable_logging'").fetchall() in (
+            [("0",)],
+            [("false",)],
+        )

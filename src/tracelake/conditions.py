@@ -8,6 +8,7 @@ other tables, or files.
 from __future__ import annotations
 
 import json
+import re
 from functools import cache, lru_cache
 from typing import Any, Final
 
@@ -17,6 +18,11 @@ from tracelake._errors import QueryError
 
 _TEXTS_REMEMBERED: Final = 16
 _SUBQUERY: Final = '"class":"SUBQUERY"'
+_NODE_KIND: Final = re.compile(r'"type":"([A-Z_]+_NODE)"')
+_READING: Final = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+"""Kinds of queries that change nothing. A `with` may have others: COPY, INSERT, UPDATE, DELETE, MERGE."""
+_RUNS_A_TEXT: Final = re.compile(r'"function_name":"(query|json_execute_serialized_sql)"', re.IGNORECASE)
+"""Functions that run a query which is a text, where nobody sees what it does."""
 
 
 def condition(text: str) -> str:
@@ -48,6 +54,22 @@ def parsed(text: str) -> Any:
     return found
 
 
+def reading(query: str) -> str:
+    """Return a SELECT that only reads. Raises QueryError for one that writes, be it in a `with` or in a text.
+
+    The files that a query may read, it could write, too: they are the parts of the lake.
+    """
+    serialized = _serialized(query, "query", query)
+    if not serialized.startswith('{"error":false,'):
+        raise _refused("query", query, json.loads(serialized)["error_message"])
+    if others := set(_NODE_KIND.findall(serialized)) - _READING:
+        written = ", ".join(sorted(kind.split("_")[0] for kind in others))
+        raise _refused("query", query, f"it may only read, and has {written} in it")
+    if (found := _RUNS_A_TEXT.search(serialized)) is not None:
+        raise _refused("query", query, f"it runs a text with {found[1].lower()}(); write its query itself")
+    return query
+
+
 def words(query: str) -> set[str]:
     """Return the words of a query, in lower case: the names of all tables that it reads are among them.
 
@@ -65,14 +87,11 @@ def words(query: str) -> set[str]:
 
 def _node(query: str, what: str, text: str) -> dict[str, Any]:
     """Return the one SELECT of a query."""
-    db = _parser().cursor()
+    serialized = _serialized(query, what, text)
     try:
-        ((serialized,),) = db.execute("select json_serialize_sql(?)", [query]).fetchall()
         said = json.loads(serialized)
-    except (duckdb.Error, UnicodeError, RecursionError) as error:
+    except RecursionError as error:
         raise _refused(what, text, str(error)) from error
-    finally:
-        db.close()
     if said["error"]:
         raise _refused(what, text, said["error_message"])
     if _SUBQUERY in serialized:
@@ -82,6 +101,18 @@ def _node(query: str, what: str, text: str) -> dict[str, Any]:
         raise _refused(what, text, f"it is more than one {what}")
     found: dict[str, Any] = nodes[0]
     return found
+
+
+def _serialized(query: str, what: str, text: str) -> str:
+    """Return the syntax tree of a query, or DuckDB's error, as JSON."""
+    db = _parser().cursor()
+    try:
+        ((serialized,),) = db.execute("select json_serialize_sql(?)", [query]).fetchall()
+        return str(serialized)
+    except (duckdb.Error, UnicodeError) as error:
+        raise _refused(what, text, str(error)) from error
+    finally:
+        db.close()
 
 
 def _refused(what: str, text: str, why: str) -> QueryError:

@@ -35,6 +35,7 @@ from tracelake.shards.store import EMPTY, Snapshot
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 
 _LOCKED_KEPT: Final = 4
+_NO_OTHER_CODE: Final = ("autoinstall_known_extensions", "autoload_known_extensions")
 CHANGE: Final = pa.field("_change", pa.int8(), nullable=False)
 """+1 for a row that came, -1 for a row that went."""
 CHANGED_AT: Final = pa.field("_transaction", pa.int64(), nullable=False)
@@ -229,14 +230,17 @@ def _objects(url: str) -> ObjectStore:
 
 
 @contextmanager
-def connection(only: Iterable[str] | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+def connection(
+    only: Iterable[str] | None = None, allow_files: bool = False
+) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a DuckDB connection, and turn its errors into ours.
 
     Connections share one in-memory database, which is quicker than one each; make temporary tables and
     views only, which nobody else sees. A query that a user wrote gets a database that reads no files but `only`, loads
-    no extensions, and takes no settings.
+    no extensions, and takes no settings. One that is allowed files gets its own, so that nothing of it stays.
     """
-    db = (_database() if only is None else _locked(tuple(only))).cursor()
+    shared = None if allow_files else _database() if only is None else _locked(tuple(only))
+    db = duckdb.connect() if shared is None else shared.cursor()
     try:
         yield db
     except duckdb.PermissionException as error:
@@ -280,7 +284,10 @@ def checked(db: duckdb.DuckDBPyConnection, query: str) -> str:
 
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect()
+    db = duckdb.connect()
+    for setting in _NO_OTHER_CODE:  # a condition of a user may name a function of an extension
+        db.execute(f"set {setting} = false")
+    return db
 
 
 @lru_cache(_LOCKED_KEPT)
@@ -288,12 +295,7 @@ def _locked(files: tuple[str, ...]) -> duckdb.DuckDBPyConnection:
     """Return a database for queries of users. Once locked it takes no other files: they need another one."""
     db = duckdb.connect()
     db.execute(f"set allowed_paths = [{', '.join(map(literal, files))}]")
-    for setting in (
-        "autoinstall_known_extensions",
-        "autoload_known_extensions",
-        "python_enable_replacements",
-        "enable_external_access",
-    ):
+    for setting in (*_NO_OTHER_CODE, "python_enable_replacements", "enable_external_access"):
         db.execute(f"set {setting} = false")
     db.execute("set lock_configuration = true")
     return db

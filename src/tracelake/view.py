@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
-from tracelake.conditions import condition, words
+from tracelake.conditions import condition, reading, words
 from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.indexes import INDEX_ENTRY
@@ -115,11 +115,11 @@ class View:
         """
         with self._tables["spans"].scan.open_files().in_use():
             with connection() as db:
-                named = words(checked(db, query))
+                named = words(reading(checked(db, query)))
             # One that is not named need not be there: its parts may be far away.
             tables = [self.table(name) for name in self._names if name in named]
             files = [file for table in tables for file in table.read_files()]
-            with connection(None if allow_files else files) as db:
+            with connection(files, allow_files) as db:
                 for table in tables:
                     db.execute(f'create temp view "{table.name}" as {table.sql()}')
                 try:
