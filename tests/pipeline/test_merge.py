@@ -154,7 +154,9 @@ def test_aggregates_stop_at_the_bounds_of_int64(spans: list[tuple[int | None, in
         for number, (count, start, end) in enumerate(spans):  # each time the stored spans are summed up, too
             bucket.apply(a_span(0, number, start=start, end=end, attributes=tokens(count)))
         (trace,) = bucket.rows("traces")
-    given_counts = [count for count, _, _ in spans if count is not None and count >= 0]  # else the column is null
+    given_counts = [
+        count for count, _, _ in spans if count is not None and count >= 0
+    ]  # else the column is null
     total = min(sum(given_counts), 2**63 - 1) if given_counts else None
     start = min(start for _, start, _ in spans)
     end = max(max(start, end) for _, start, end in spans)

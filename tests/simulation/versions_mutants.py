@@ -350,7 +350,7 @@ VERSIONS_MUTANTS = [
         _STAGING + "scan",
         read_once,
         NONE,
-        300,
+        1_000,
         rounds=2,
         stagers=1,
         sweepers=1,
