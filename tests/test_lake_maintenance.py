@@ -295,3 +295,26 @@ def test_counts_of_a_transaction_that_a_peer_commits_and_compacts_meanwhile(
 
     monkeypatch.setattr(outputs.repository, "head", peer_was_faster)
     assert outputs._counts(step) == expected
+
+
+def test_what_is_damaged_keeps_no_other_kind_from_being_collected(lake: Lake, tmp_path: Path) -> None:
+    """A head that cannot be read hides commits, files and index parts: it is named, and tables are collected."""
+    lake.compact(executor=InProcess())
+    head = lake.log()[0].id
+    (damaged,) = (tmp_path / "lake").rglob(f"{head}.json")
+    damaged.write_bytes(b"torn")
+    with tracelake.open(tmp_path / "lake") as other:
+        spans, traces, versions, parts = other.gc(epoch_min_s=0)
+    assert (spans.replaced > 0, traces.replaced > 0) == (True, True)
+    assert (spans.damage, traces.damage, parts.damage) == ((), (), ())
+    assert [head in what for what in versions.damage] == [True]
+    assert (versions.orphans, parts.orphans) == (0, 0)
+
+
+def test_a_table_that_is_damaged_keeps_no_other_from_being_collected(lake: Lake) -> None:
+    """What cannot be read of the one is named in its report; the other's parts go."""
+    lake.compact(executor=InProcess())
+    lake._key_value.set("shards", "spans", b"torn")
+    spans, traces, *_ = lake.gc(epoch_min_s=0)
+    assert (spans.replaced, traces.replaced > 0) == (0, True)
+    assert "spans" in spans.damage[0]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from tracelake._errors import RefNotFoundError
+from tracelake._errors import DamageError, RefNotFoundError
 from tracelake.limits import EPOCH_MIN_S
 from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.indexes import INDEX
@@ -16,13 +17,14 @@ from tracelake.pipeline.progress import OnProgress, silent
 from tracelake.pipeline.reindex import rebuild
 from tracelake.place import LakeConfig
 from tracelake.records import CompactReport, GcReport, IndexReport
+from tracelake.search.collect import Collected as IndexCollected
 from tracelake.search.collect import collect as collect_index
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.files import FileObjectStore
 from tracelake.user_tables.spec import read_spec
 from tracelake.user_tables.write import Stores, finish_writes
-from tracelake.versions.collect import RepositoryCollector
+from tracelake.versions.collect import Collected, RepositoryCollector
 from tracelake.versions.model import Reference, TableAt
 from tracelake.versions.protocol import is_collectable
 
@@ -108,27 +110,49 @@ class LakeUpkeep(ABC):
         commits that no branch or tag leads to, and files that only they name, and what was written for an index
         and is in none: the last two reports are of these.
 
+        What is damaged keeps what may lie behind it, and nothing else: the `damage` of a report says so.
+
         Args:
             dry_run: delete nothing, and report what would be deleted now.
             epoch_min_s: an hour by default; with 0, every call counts.
         """
+        damage: list[str] = []
         if not dry_run:
-            finish_writes(self.stores)
+            with _noted(damage):  # a table that is damaged does not keep the others from being collected
+                finish_writes(self.stores)
             if isinstance(self.objects, FileObjectStore):
                 self.objects.sweep_temporaries()
-        reports = [
-            collect(shard, self._key_value, self.objects, epoch_min_s, dry_run=dry_run)
-            for shard, _ in self._maintained()
-        ]
-        versions = RepositoryCollector(self._key_value, self.objects)
-        collected = versions.collect(epoch_min_s=epoch_min_s, dry_run=dry_run)
-        is_over = partial(is_collectable, newest=collected.epoch)
-        parts = collect_index(self.objects, INDEX, collected.indexes, is_over, dry_run=dry_run)
+        reports = [self._collected(table, epoch_min_s, dry_run=dry_run) for table in self._tables(damage)]
+        collected = Collected(indexes=None)
+        with _noted(damage):
+            versions = RepositoryCollector(self._key_value, self.objects)
+            collected = versions.collect(epoch_min_s=epoch_min_s, dry_run=dry_run)
+            damage += collected.damage
+        parts = IndexCollected()
+        if collected.indexes is not None:  # else nobody knows which of them somebody names
+            is_over = partial(is_collectable, newest=collected.epoch)
+            parts = collect_index(self.objects, INDEX, collected.indexes, is_over, dry_run=dry_run)
+        noted = tuple(dict.fromkeys(damage))
         return [
             *reports,
-            GcReport(VERSIONS_LINE, 0, collected.objects, collected.size_bytes, 0),
+            GcReport(VERSIONS_LINE, 0, collected.objects, collected.size_bytes, 0, noted),
             GcReport(INDEX_LINE, 0, parts.objects, parts.size_bytes, 0),
         ]
+
+    def _collected(self, table: str, epoch_min_s: float, *, dry_run: bool) -> GcReport:
+        shard = Shard(table, self._key_value, self.objects)
+        try:
+            return collect(shard, self._key_value, self.objects, epoch_min_s, dry_run=dry_run)
+        except DamageError as error:
+            return GcReport(table, 0, 0, 0, 0, (str(error),))
+
+    def _tables(self, damage: list[str]) -> list[str]:
+        """Return the shards of all tables; where `main` cannot be read, of those that every lake has."""
+        shards = dict.fromkeys(ORDERS)
+        with _noted(damage):
+            named = self._entries_at("main").values()
+            shards |= dict.fromkeys(each.shard for each in named if isinstance(each, TableAt))
+        return list(shards)
 
     def _maintained(self) -> list[tuple[Shard, tuple[str, ...]]]:
         """Return the shard of each table, and the columns that sort its rows."""
@@ -154,6 +178,15 @@ class LakeUpkeep(ABC):
     @abstractmethod
     def _forget_view(self) -> None:
         """Open the newest commit anew when it is asked for next."""
+
+
+@contextmanager
+def _noted(damage: list[str]) -> Iterator[None]:
+    """Note damage, and go on behind it."""
+    try:
+        yield
+    except DamageError as error:
+        damage.append(str(error))
 
 
 def _since(kept: Mapping[str, Reference], table: str) -> int | None:

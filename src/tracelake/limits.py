@@ -272,6 +272,8 @@ OBJECT_REQUEST_TIMEOUT_S: Final = 120.0
 """One request to an object store, with its body."""
 OBJECTS_AT_ONCE: Final = 16
 """Small objects that one call writes, reads or deletes at the same time."""
+OBJECTS_READ_AHEAD: Final = 256
+"""Small objects that garbage collection has in memory before it has looked at them."""
 RECORD_VERSIONS_KEPT: Final = 16
 """Versions of a record that a store of create-only files keeps behind the newest."""
 RECORD_NAME_KEY_BYTES: Final = 80

@@ -118,6 +118,8 @@ class GcReport:
     bytes: int
     held: int
     """Compactions whose replaced parts stay, because a reader holds a lease on them."""
+    damage: tuple[str, ...] = ()
+    """What could not be read: of what may lie behind it nothing was deleted. `tracelake verify` names all of it."""
 
 
 @dataclass(frozen=True, slots=True)

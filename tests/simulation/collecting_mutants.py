@@ -36,13 +36,13 @@ def not_on_branches(self: RepositoryCollector, epoch_min_s: float, *, dry_run: b
 
 
 _begin = RepositoryCollector._begin_epoch
-_reached = RepositoryCollector._reached
+_reached = RepositoryCollector._reached_at_once
 
 
 def look_first(self: RepositoryCollector, epoch_min_s: float, *, dry_run: bool) -> int:
     """A collection looks what leads where, and begins its epoch then."""
-    reached = _reached(self)
-    vars(self)["_reached"] = lambda: reached
+    reached = _reached(self, [])
+    vars(self)["_reached_at_once"] = lambda _: reached
     return _begin(self, epoch_min_s, dry_run=dry_run)
 
 
@@ -93,7 +93,7 @@ COLLECT_MUTANTS = [
     ),
     _mutant("the last epoch goes", _COLLECT + "is_collectable", collect_the_last_epoch, 5, **_STAGED),
     _mutant(
-        "branches are not told", _COLLECTOR + "_begin_epoch", not_on_branches, 5, committers=1, collectors=2
+        "branches are not told", _COLLECTOR + "_begin_epoch", not_on_branches, 50, committers=1, collectors=2
     ),
     _mutant("looks first", _COLLECTOR + "_begin_epoch", look_first, 100, **_STAGED),
     _mutant(

@@ -30,7 +30,9 @@ from tracelake.versions.model import (
     ChangeSet,
     Commit,
     FileAt,
+    Metarange,
     Operation,
+    Range,
     Recorded,
     Request,
     TableAt,
@@ -500,16 +502,94 @@ def test_main_is_fenced_before_it_has_a_record() -> None:
     world.check()
 
 
-def test_damage_stops_the_collection() -> None:
-    """Where a commit cannot be read, what it leads to is not known: nothing is deleted."""
+@pytest.mark.parametrize(
+    ("kind", "stays"),
+    [
+        (Commit, {"commits", "metaranges", "ranges", "files"}),
+        (Metarange, {"ranges", "files"}),
+        (Range, {"files"}),
+    ],
+)
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_damage_keeps_what_may_lie_behind_it(kind: type[Content], stays: set[str], is_gone: bool) -> None:
+    """Where an object cannot be read, nothing of the kinds that it leads to is deleted; all others are."""
     world = World()
-    head = world.commit("a", 1)
-    lost = world.file("lost")
+    first = world.commit("a", 1)
+    world.repository.create_branch("side", first)
+    world.repository.commit_entries({"f": world.file("lost")}, "side")
+    world.repository.commit_entries({f"many/{n}": TableAt("s", n) for n in range(100)}, "side")
+    garbage = world.paths()
+    world.repository.delete_branch("side")
+    commit = world.repository.commit(first)
+    metarange = world.repository._contents.read(Metarange, commit.metarange)
+    damaged = path_of(kind, {Commit: first, Metarange: commit.metarange, Range: metarange.ranges[0].id}[kind])
+    reached = {
+        path_of(Commit, first),
+        path_of(Metarange, commit.metarange),
+        path_of(Range, metarange.ranges[0].id),
+    }
     world.collect()
-    world.objects.delete(path_of(Commit, head))
-    with pytest.raises(DamageError, match="is gone"):
-        world.collect()
-    assert file_path(lost) in world.paths()
+    world.objects.delete(damaged) if is_gone else world.objects.put(damaged, b"altered")
+    collected = world.collect()
+    assert collected.indexes is None
+    assert [damaged in what for what in collected.damage] == [True]
+    kinds = {path.removeprefix("versions/").partition("/")[0] for path in world.paths() & garbage - reached}
+    assert kinds == stays
+    assert world.collect().objects == 0
+
+
+def test_a_staged_entry_that_is_damaged_keeps_files_alone() -> None:
+    """What it names is not known, and it may be a file: commits that nothing leads to go, and files stay."""
+    world = World()
+    world.repository.create_branch("side", world.commit("a", 1))
+    world.repository.commit_entries({"f": world.file("lost")}, "side")
+    world.repository.delete_branch("side")
+    world.repository.stage({"damaged": world.file("staged"), "whole": world.file("whole")})
+    world.key_value.set(f"staged/{world.repository.branch().staging}", "damaged", b"torn")
+    world.collect()
+    collected = world.collect()
+    assert (collected.commits, len(world.files())) == (1, 3)
+    assert "staged entry damaged" in collected.damage[0]
+
+
+def test_a_recorded_answer_that_is_damaged_stays_and_the_others_are_forgotten() -> None:
+    """It stops no collection; `verify` names it."""
+    world = World()
+    world.commit("a", 1)
+    for _ in range(40):
+        world.repository.commit_entries({"a": TableAt("s", 1)})
+    first, *others = world.key_value.scan("answers")
+    assert others
+    world.key_value.set("answers", first.key, b"torn")
+    for _ in range(3):
+        assert world.collect().damage == ()
+    assert [entry.key for entry in world.key_value.scan("answers")] == [first.key]
+
+
+def test_each_object_is_read_once_and_commits_all_at_once() -> None:
+    """Ranges that commits share are read once, and no commit after another has been looked at."""
+
+    class Counting(MemoryObjectStore):
+        def get(self, path: str) -> bytes:
+            reads.append(path)
+            return super().get(path)
+
+    reads: list[str] = []
+    world = World()
+    world.repository.commit_entries({f"t/{number}": TableAt("s", 0) for number in range(1_000)})
+    world.repository.create_branch("side", world.commit("t/1", 1))
+    for number in range(20):
+        world.commit(f"t/{number}", 2, "side" if number % 2 else "main")
+    world.repository.delete_branch("side")
+    world.collect()
+    world.objects.__class__ = Counting
+    assert world.collect().commits == 10
+    assert len(reads) == len(set(reads))
+    kinds = [path.split("/")[1] for path in reads]
+    assert kinds[:22] == ["commits"] * 22, "as they are listed, and not one parent after the other"
+    counted = {kind: kinds.count(kind) for kind in set(kinds)}
+    assert counted["metaranges"] == 22
+    assert counted["ranges"] < 22 + 10
 
 
 def test_collections_beside_committers_leave_every_commit_whole() -> None:

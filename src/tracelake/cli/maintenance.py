@@ -85,12 +85,16 @@ def gc(
     """Delete what nobody can name any more.
 
     Parts that compaction replaced and no reader holds, and what killed writers left behind. Safe beside readers
-    and writers."""
+    and writers. What may lie behind something damaged stays; it is named, and gc exits with 1."""
     with opened(lake) as open_lake:
         reports = open_lake.gc(dry_run=dry_run, epoch_min_s=epoch_minutes * 60)
     if as_json:
         print_json([asdict(report) for report in reports])
-        return
-    console().print(render.gc_reports(reports))
-    if dry_run:
-        console().print("Nothing was deleted.")
+    else:
+        console().print(render.gc_reports(reports))
+        for line in render.gc_damage(reports):
+            console().print(line, soft_wrap=True)
+        if dry_run:
+            console().print("Nothing was deleted.")
+    if any(report.damage for report in reports):
+        raise typer.Exit(1)

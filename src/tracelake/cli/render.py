@@ -346,6 +346,15 @@ def gc_reports(reports: Sequence[GcReport]) -> Table:
     return grid(headers, [(r.table, r.replaced, r.orphans, size(r.bytes), r.held) for r in reports])
 
 
+def gc_damage(reports: Sequence[GcReport]) -> list[str]:
+    """Return, a line each, what garbage collection could not read."""
+    return [
+        f"{plain(report.table)}: {plain(what)} What may lie behind it was not collected."
+        for report in reports
+        for what in report.damage
+    ]
+
+
 _STATUS_STYLES: Final = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 
 

@@ -4,7 +4,7 @@ from tracelake.storage.bucket_records import BucketKeyValueStore
 from tracelake.storage.buckets import BucketObjectStore
 from tracelake.storage.files import FileObjectStore
 from tracelake.storage.local_copies import LocalFiles
-from tracelake.storage.many import copy_all, create_all
+from tracelake.storage.many import copy_all, create_all, delete_all, for_each
 from tracelake.storage.memory import MemoryKeyValueStore, MemoryObjectStore
 from tracelake.storage.opening import open_key_value, open_objects
 from tracelake.storage.outcomes import settle
@@ -48,6 +48,8 @@ __all__ = [
     "VersionedKeyValueStore",
     "copy_all",
     "create_all",
+    "delete_all",
+    "for_each",
     "open_key_value",
     "open_objects",
     "settle",

@@ -215,10 +215,12 @@ class BranchRecords:
         return None if entry is None else _recorded(entry).answer
 
     def forget_answers(self, is_over: Callable[[Recorded], bool]) -> None:
-        """Delete recorded answers that nobody will ask for any more."""
-        for entry in self._key_value.scan(_ANSWERS):
-            if is_over(_recorded(entry)):
-                self._key_value.delete_if(_ANSWERS, entry.key, entry.version)
+        """Delete recorded answers that nobody will ask for any more. Those that are damaged stay, for `verify`."""
+        with suppress(DamageError):
+            for entry in self._key_value.scan(_ANSWERS):
+                with suppress(DamageError):
+                    if is_over(_recorded(entry)):
+                        self._key_value.delete_if(_ANSWERS, entry.key, entry.version)
 
     # Staged entries
 

@@ -11,32 +11,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from msgspec.structs import replace
 
 from tracelake._errors import DamageError, LimitError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.storage import ABSENT, KeyValueStore, ObjectInfo, ObjectStore
+from tracelake.storage import ABSENT, KeyValueStore, ObjectInfo, ObjectStore, delete_all
 from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, scope
-from tracelake.versions.model import (
-    EPOCH_UNSET,
-    Branch,
-    Change,
-    ChangeSet,
-    Commit,
-    FileAt,
-    IndexAt,
-    Metarange,
-    Range,
-    Reference,
-    Request,
-)
+from tracelake.versions.model import EPOCH_UNSET, Branch, Change, ChangeSet, Commit, FileAt, Request
 from tracelake.versions.naming import Names
-from tracelake.versions.objects import FILES, Contents, file_epoch, file_path, folder_of, path_of
+from tracelake.versions.objects import FILES, Content, Contents, file_epoch, folder_of, path_of
 from tracelake.versions.protocol import is_collectable, is_forgotten, known_tokens, next_epoch, pending_tokens
+from tracelake.versions.reach import BEHIND, Kind, Reached, ids_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +35,12 @@ class Collected:
     objects: int = 0
     """Of every kind, commits too."""
     size_bytes: int = 0
-    indexes: frozenset[str] = frozenset()
-    """The manifests of indexes that something names."""
+    indexes: frozenset[str] | None = frozenset()
+    """The manifests of indexes that something names; None where that is not known."""
     epoch: int = 0
     """The least that a branch is at."""
-
-
-@dataclass(slots=True)
-class _Reached:
-    """Paths of objects that something leads to."""
-
-    paths: set[str] = field(default_factory=set)
-    indexes: set[str] = field(default_factory=set)
-
-    def file(self, reference: Reference | None) -> None:
-        if isinstance(reference, FileAt):
-            self.paths.add(file_path(reference))
-        elif isinstance(reference, IndexAt):
-            self.indexes.add(reference.manifest)
+    damage: tuple[str, ...] = ()
+    """What cannot be read: of what may lie behind it nothing was deleted."""
 
 
 class RepositoryCollector:
@@ -80,25 +56,34 @@ class RepositoryCollector:
         """Delete what nothing leads to, where it was written two epochs ago or earlier.
 
         An epoch lasts for `epoch_min_s` seconds at least, so that who writes has that long to be done; with 0 he may
-        have to write again. Garbage goes with the second or third collection after it came to be. Raises DamageError,
-        and deletes nothing, where a commit that is reached cannot be read.
+        have to write again. Garbage goes with the second or third collection after it came to be. Where something that
+        is reached cannot be read, nothing of the kinds that lie behind it goes (`reach`). Raises DamageError where a
+        branch, a tag or the epoch cannot: then nothing is known.
         """
         newest = self._begin_epoch(epoch_min_s, dry_run=dry_run)
         if not dry_run:
             self._names_given.end_claims(newest)
             self._forget_answers(newest)
-        reached = self._reached_at_once()
-        doomed = [
+        listed = {kind: list(self._objects.list(folder_of(kind))) for kind in BEHIND}
+        reached = self._reached_at_once(listed[Commit])
+        doomed: list[tuple[Kind, ObjectInfo]] = [
             (kind, info)
-            for kind, info in self._listed()
-            if info.path not in reached.paths and self._is_garbage(kind, info, newest)
+            for kind, infos in listed.items()
+            if kind not in reached.unknown
+            for info in self._garbage(kind, infos, reached, newest)
         ]
+        if FileAt not in reached.unknown:
+            doomed += [(FileAt, info) for info in self._files_over(reached, newest)]
         if not dry_run:
-            for _, info in doomed:
-                self._objects.delete(info.path)
-        commits = sum(kind is Commit for kind, _ in doomed)
-        size_bytes = sum(info.size_bytes for _, info in doomed)
-        return Collected(commits, len(doomed), size_bytes, frozenset(reached.indexes), newest)
+            delete_all(self._objects, [info.path for _, info in doomed])
+        return Collected(
+            commits=sum(kind is Commit for kind, _ in doomed),
+            objects=len(doomed),
+            size_bytes=sum(info.size_bytes for _, info in doomed),
+            indexes=None if FileAt in reached.unknown else frozenset(reached.indexes),
+            epoch=newest,
+            damage=tuple(dict.fromkeys(reached.damage)),
+        )
 
     def _forget_answers(self, newest: int) -> None:
         scopes = {scope(name, at.record) for name, at in self._records.all().items()}
@@ -125,43 +110,34 @@ class RepositoryCollector:
                 return
         raise LimitError(f"branch {branch}: others were faster, again and again; collect garbage later.")
 
-    def _listed(self) -> Iterator[tuple[type, ObjectInfo]]:
-        for kind in (Commit, Metarange, Range, ChangeSet):
-            for info in self._objects.list(folder_of(kind)):
-                yield kind, info
+    def _garbage(
+        self, kind: type[Content], listed: list[ObjectInfo], reached: Reached, newest: int
+    ) -> Iterator[ObjectInfo]:
+        """Yield what nothing leads to and can go. What is gone went with another collector; what is damaged stays."""
+        left = [info for info in listed if info.path not in reached.paths]
+        ids = ids_in(kind, (info.path for info in left))
+        epochs = reached.epochs(kind, ids)
+        for record_id, info in zip(ids, left, strict=True):
+            if record_id in epochs and is_collectable(epochs[record_id], newest):
+                yield info
+
+    def _files_over(self, reached: Reached, newest: int) -> Iterator[ObjectInfo]:
         for info in self._objects.list(FILES):
-            yield FileAt, info
+            written = file_epoch(info.path)
+            if info.path not in reached.paths and written is not None and is_collectable(written, newest):
+                yield info
 
-    def _is_garbage(self, kind: type, info: ObjectInfo, newest: int) -> bool:
-        """Tell whether an object that nothing leads to can go."""
-        try:
-            written = self._written(kind, info.path)
-        except DamageError:  # another collector was faster, or nobody knows when it was written
-            return False
-        return written is not None and is_collectable(written, newest)
-
-    def _written(self, kind: type, path: str) -> int | None:
-        """Return the epoch in which an object was written; None for what is none of ours."""
-        record_id = path.rpartition("/")[2].removesuffix(".json")
-        if kind is FileAt:
-            return file_epoch(path)
-        if kind is ChangeSet:
-            return self._contents.read(ChangeSet, record_id).epoch
-        if kind is Commit:
-            return self._contents.read(Commit, record_id).epoch
-        if kind is Metarange:
-            return self._contents.read(Metarange, record_id).epoch
-        return self._contents.read(Range, record_id).epoch
-
-    def _reached_at_once(self) -> _Reached:
-        """Return what was reached at one moment.
+    def _reached_at_once(self, commits: list[ObjectInfo]) -> Reached:
+        """Return what was reached at one moment; `commits` are read ahead.
 
         A name may be given to what another name leads to, and that one be deleted, while we look at the one and
         then at the other. So where a name went meanwhile, we look again.
         """
+        reached = Reached(self._contents)
+        reached.read_commits(ids_in(Commit, (info.path for info in commits)))
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             names = self._names()
-            reached = self._reached()
+            self._reach(reached)
             if names <= self._names():
                 return reached
         raise LimitError("branches and tags were deleted all the time; collect garbage later.")
@@ -170,53 +146,19 @@ class RepositoryCollector:
         branches = {(f"branch {name}", at.record.id) for name, at in self._records.all().items()}
         return branches | {(f"tag {name}", commit) for name, commit in self._records.tags().items()}
 
-    def _reached(self) -> _Reached:
+    def _reach(self, reached: Reached) -> None:
         """Follow everything that leads somewhere: what is staged and sealed, heads and tags, claims."""
-        reached = _Reached()
         pending = [
             request
             for name, at in self._records.all().items()
             for request in self._reach_pending(name, at, reached)
         ]
         heads = {at.record.head for at in self._records.all().values()} | set(self._records.tags().values())
-        for head in heads:
-            self._follow(head, reached)
+        reached.follow(heads - {""})
         sources = {each.operation.commit for each in pending if not isinstance(each.operation, Change)}
-        for source in sources | self._records.named():
-            with suppress(DamageError):  # then no head leads to it, and it is refused
-                self._follow(source, reached)
-        return reached
+        reached.follow(sources | self._records.named(), may_be_gone=True)
 
-    def _follow(self, head: str, reached: _Reached) -> None:
-        """Reach a commit, all that lie before it, and what they name."""
-        todo = [head] if head else []
-        while todo:
-            commit_id = todo.pop()
-            path = path_of(Commit, commit_id)
-            if path in reached.paths:
-                continue
-            reached.paths.add(path)
-            commit = self._contents.read(Commit, commit_id)
-            todo.extend(commit.parents)
-            self._reach_entries(commit, reached)
-
-    def _reach_entries(self, commit: Commit, reached: _Reached) -> None:
-        if commit.changes is not None:  # what else it names, its parent does
-            for _, named in commit.changes:
-                reached.file(named)
-            return
-        metarange = path_of(Metarange, commit.metarange)
-        if metarange in reached.paths:
-            return
-        reached.paths.add(metarange)
-        for ref in self._contents.read(Metarange, commit.metarange).ranges:
-            path = path_of(Range, ref.id)
-            if path not in reached.paths:
-                reached.paths.add(path)
-                for _, named in self._contents.read(Range, ref.id).entries:
-                    reached.file(named)
-
-    def _reach_pending(self, name: str, at: BranchAt, reached: _Reached) -> list[Request]:
+    def _reach_pending(self, name: str, at: BranchAt, reached: Reached) -> list[Request]:
         """Reach what is staged on a branch, and what requests name; return the requests.
 
         Looks at the record again afterwards: while it names a token, what is staged under it is there. Else it may have
@@ -225,9 +167,11 @@ class RepositoryCollector:
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             tokens = pending_tokens(at.record)
             for token in sorted(tokens):
-                for _, layers in self._records.layers(token):
-                    for named in layers:
-                        reached.file(named)
+                try:
+                    for _, layers in self._records.layers(token):
+                        reached.name(layers)
+                except DamageError as error:
+                    reached.hide(ChangeSet, error)
             requests = [sealed.request for sealed in at.record.sealed]
             requests += [waiting.request for waiting in self._records.announced(scope(name, at.record))]
             at = self._records.read(name)
@@ -241,13 +185,12 @@ class RepositoryCollector:
             self._reach_request(request, reached)
         return requests
 
-    def _reach_request(self, request: Request, reached: _Reached) -> None:
+    def _reach_request(self, request: Request, reached: Reached) -> None:
         if not isinstance(request.operation, Change):
             return
-        for _, named in request.operation.entries:
-            reached.file(named)
-        for changes_id in request.operation.objects:
+        reached.name(named for _, named in request.operation.entries)
+        for changes_id, made in self._contents.read_each(ChangeSet, request.operation.objects):
             reached.paths.add(path_of(ChangeSet, changes_id))
-            with suppress(DamageError):  # then the request is refused
-                for _, named in self._contents.read(ChangeSet, changes_id).entries:
-                    reached.file(named)
+            if isinstance(made, DamageError):  # then the request is refused
+                continue
+            reached.name(named for _, named in made.entries)

@@ -268,7 +268,7 @@ class Epoch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Record = Range | Metarange | Commit | ChangeSet | Branch | Tag | Epoch | Announcement | Answer | Recorded
-RecordT = TypeVar("RecordT", Range, Metarange, Commit, ChangeSet, Branch, Tag, Epoch, Announcement, Recorded)
+RecordT = TypeVar("RecordT", bound=Record)
 
 
 def to_bytes(record: Record) -> bytes:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.limits import COMMIT_RECORDS_CACHED
-from tracelake.storage import ObjectStore, copy_all, create_all
+from tracelake.limits import COMMIT_RECORDS_CACHED, OBJECTS_READ_AHEAD
+from tracelake.storage import ObjectStore, copy_all, create_all, for_each
 from tracelake.versions.model import (
     ChangeSet,
     Commit,
@@ -30,16 +31,16 @@ _KINDS: Final[Mapping[type, str]] = {
     Range: "ranges",
     ChangeSet: "changes",
 }
-ContentT = TypeVar("ContentT", Commit, Metarange, Range, ChangeSet)
 Content = Commit | Metarange | Range | ChangeSet
+ContentT = TypeVar("ContentT", bound=Content)
 
 
-def folder_of(kind: type[Content]) -> str:
+def folder_of(kind: type[ContentT]) -> str:
     """Return where records of a kind are, each as `<id>.json`."""
     return f"{VERSIONS}{_KINDS[kind]}/"
 
 
-def path_of(kind: type[Content], record_id: str) -> str:
+def path_of(kind: type[ContentT], record_id: str) -> str:
     """Return the path of the object that holds a record."""
     return f"{folder_of(kind)}{record_id}.json"
 
@@ -85,6 +86,21 @@ class Contents:
         record = from_bytes(kind, data, path)
         self._remember(record_id, record)
         return record
+
+    def read_each(
+        self, kind: type[ContentT], ids: Collection[str]
+    ) -> Iterator[tuple[str, ContentT | DamageError]]:
+        """Yield records with their ids, or what is wrong with them; many are read at once, and few are held."""
+        todo = list(ids)
+        for start in range(0, len(todo), OBJECTS_READ_AHEAD):
+            some = todo[start : start + OBJECTS_READ_AHEAD]
+            yield from zip(some, for_each(self._objects, partial(self._try, kind), some), strict=True)
+
+    def _try(self, kind: type[ContentT], record_id: str) -> ContentT | DamageError:
+        try:
+            return self.read(kind, record_id)
+        except DamageError as error:
+            return error
 
     def write(self, records: Mapping[str, Content]) -> None:
         """Write records under their ids; they are durable on return. What is there already stays."""

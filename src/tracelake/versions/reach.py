@@ -1,0 +1,131 @@
+"""What names lead to, found with many reads at once, each object read once (see `collect`).
+
+Where an object cannot be read, nobody knows what lies behind it: nothing of these kinds is garbage then. The
+collection of the others goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from tracelake._errors import DamageError, NotFoundError
+from tracelake.versions.model import (
+    ChangeSet,
+    Commit,
+    FileAt,
+    IndexAt,
+    Metarange,
+    Range,
+    Reference,
+)
+from tracelake.versions.objects import Content, Contents, file_path, folder_of, path_of
+
+Kind: TypeAlias = type[Content | FileAt]
+BEHIND: Final[dict[type[Content], tuple[Kind, ...]]] = {
+    Commit: (Commit, Metarange, Range, FileAt),
+    Metarange: (Range, FileAt),
+    Range: (FileAt,),
+    ChangeSet: (FileAt,),
+}
+"""What lies behind an object of a kind. Where files are unknown, so are indexes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What is remembered of a commit."""
+
+    parents: tuple[str, ...]
+    metarange: str
+    named: tuple[Reference, ...]
+    epoch: int
+
+
+@dataclass(slots=True)
+class Reached:
+    """Objects that something leads to."""
+
+    contents: Contents
+    paths: set[str] = field(default_factory=set)
+    indexes: set[str] = field(default_factory=set)
+    unknown: set[Kind] = field(default_factory=set)
+    """Kinds of which more may be reached than was found."""
+    damage: list[str] = field(default_factory=list)
+    """Why."""
+    _steps: dict[str, _Step | DamageError] = field(default_factory=dict)
+
+    def read_commits(self, commits: Iterable[str]) -> None:
+        """Read commits ahead. A history is a line: who follows it would read one after the other."""
+        missing = [commit_id for commit_id in commits if commit_id not in self._steps]
+        for commit_id, commit in self.contents.read_each(Commit, missing):
+            self._steps[commit_id] = commit if isinstance(commit, DamageError) else _step(commit)
+
+    def epochs(self, kind: type[Content], ids: Collection[str]) -> dict[str, int]:
+        """Return the epochs in which objects were written, without those that are gone or damaged."""
+        if kind is Commit:
+            self.read_commits(ids)
+            steps = ((commit_id, self._steps[commit_id]) for commit_id in ids)
+            return {commit_id: step.epoch for commit_id, step in steps if isinstance(step, _Step)}
+        read = self.contents.read_each(kind, ids)
+        return {record_id: made.epoch for record_id, made in read if not isinstance(made, DamageError)}
+
+    def follow(self, heads: Collection[str], *, may_be_gone: bool = False) -> None:
+        """Reach commits, all that lie before them, and what these name.
+
+        With `may_be_gone`, what is gone is no damage: no head leads to it, and whoever asked for it is refused.
+        """
+        metaranges: dict[str, None] = {}
+        todo = {head for head in heads if path_of(Commit, head) not in self.paths}
+        while todo:
+            self.read_commits(todo)
+            behind: set[str] = set()
+            for commit_id in todo:
+                self.paths.add(path_of(Commit, commit_id))
+                step = self._steps[commit_id]
+                if isinstance(step, DamageError):
+                    self.hide(Commit, step, may_be_gone=may_be_gone)
+                    continue
+                behind.update(step.parents)
+                self.name(step.named)
+                if step.metarange and path_of(Metarange, step.metarange) not in self.paths:
+                    metaranges[step.metarange] = None
+            todo = {commit_id for commit_id in behind if path_of(Commit, commit_id) not in self.paths}
+        ranges: dict[str, None] = {}
+        for metarange_id, metarange in self.contents.read_each(Metarange, metaranges):
+            self.paths.add(path_of(Metarange, metarange_id))
+            if isinstance(metarange, DamageError):
+                self.hide(Metarange, metarange, may_be_gone=may_be_gone)
+            else:
+                ids = (ref.id for ref in metarange.ranges)
+                ranges |= dict.fromkeys(each for each in ids if path_of(Range, each) not in self.paths)
+        for range_id, made in self.contents.read_each(Range, ranges):
+            self.paths.add(path_of(Range, range_id))
+            if isinstance(made, DamageError):
+                self.hide(Range, made, may_be_gone=may_be_gone)
+            else:
+                self.name(named for _, named in made.entries)
+
+    def name(self, entries: Iterable[Reference | None]) -> None:
+        """Reach what entries name."""
+        for named in entries:
+            if isinstance(named, FileAt):
+                self.paths.add(file_path(named))
+            elif isinstance(named, IndexAt):
+                self.indexes.add(named.manifest)
+
+    def hide(self, kind: type[Content], error: DamageError, *, may_be_gone: bool = False) -> None:
+        """Remember that something of a kind cannot be read: what lies behind it is not known."""
+        if not (may_be_gone and isinstance(error.__cause__, NotFoundError)):
+            self.unknown.update(BEHIND[kind])
+            self.damage.append(str(error))
+
+
+def _step(commit: Commit) -> _Step:
+    named = (named for _, named in commit.changes or () if named is not None)
+    return _Step(commit.parents, commit.metarange, tuple(named), commit.epoch)
+
+
+def ids_in(kind: type[Content], paths: Iterable[str]) -> list[str]:
+    """Return the ids of the objects of a kind at these paths."""
+    return [path.removeprefix(folder_of(kind)).removesuffix(".json") for path in paths]
