@@ -113,13 +113,11 @@ class GcReport:
     table: str
     replaced: int
     """Objects that compaction replaced."""
-    orphans: int
-    """Objects of writers that died before they published them."""
+    orphans: int  # objects of writers that died before they published them
     bytes: int
     held: int
     """Compactions whose replaced parts stay, because a reader holds a lease on them."""
-    damage: tuple[str, ...] = ()
-    """What could not be read: of what may lie behind it nothing was deleted. `tracelake verify` names all of it."""
+    damage: tuple[str, ...] = ()  # what could not be read: of what may lie behind it nothing was deleted
 
 
 @dataclass(frozen=True, slots=True)
