@@ -111,11 +111,11 @@ class LakeTables(ABC):
     ) -> str:
         """Add rows to a table of the user, or replace them by key, with one append and one commit.
 
-        Of several rows with one key the one that compares greatest stands. Other writers may write at once.
+        Of several rows with one key the last stands, be it a row or a deletion. Other writers may write at once.
 
         Args:
             name: the table.
-            rows: what to write; columns that lack become null.
+            rows: what to write, in an order; columns that lack become null.
             tombstone: a column of booleans in `rows`, not of the table: where true, the row of the key is deleted.
             write_id: a write with this id happens once, however often and however much later it is called.
 

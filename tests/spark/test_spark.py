@@ -191,7 +191,12 @@ def test_frames_are_written_by_key(spark: SparkSession, lake: Lake) -> None:
         write(numbers.selectExpr("id", "if(id = 99, raise_error('boom'), 'third') as text"))
     with pytest.raises(PySparkException, match="'id' is part of its key, and must not be null"):
         write(numbers.selectExpr("if(id = 99, null, id) as id", "'third' as text"))
+    twice = spark.range(10, numPartitions=2).selectExpr("id % 5 + 1000 as id", "'at ' || id as text")
+    with pytest.raises(PySparkException, match=r"table mine: rows of one key .* option orderBy"):
+        write(twice)
     assert lake.log()[0].id == head
+    write(twice, orderBy="text")
+    assert mine() == dict.fromkeys(range(5), "first") | {1000 + n: f"at {n + 5}" for n in range(5)}
     assert lake.verify().ok
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BooleanType, LongType, StringType, StructType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, StringType, StructType
 
 import tracelake
-from tracelake import Lake, StorageError
+from tracelake import InputError, Lake, StorageError, UsageError
 from tracelake.pipeline.executors import InProcess
 from tracelake.spark.options import Options
 from tracelake.spark.writing import StreamWriter, Writer, make_stream_writer, make_writer
+from tracelake.user_tables.spec import table_names
 from tracelake.versions.store import Repository
 
 COLUMNS = StructType().add("id", LongType()).add("who", StringType())
@@ -23,17 +25,19 @@ def options_of(folder: Path, **more: str) -> dict[str, str]:
     return {"lake": str(folder / "lake"), "table": "people", "key": "id", "buckets": "8", **more}
 
 
-def a_writer(folder: Path, **more: str) -> Writer:
+def a_writer(folder: Path, further: Mapping[str, DataType] | None = None, **more: str) -> Writer:
     """Return what Spark asks the format for."""
     options = options_of(folder, **more)
     columns = StructType().add("id", LongType()).add("who", StringType())
     if "tombstone" in more:
         columns.add(more["tombstone"], BooleanType())
+    for name, kind in (further or {}).items():
+        columns.add(name, kind)
     return make_writer(Options.of(options), options, columns, overwrite=False)
 
 
-def a_stream_writer(folder: Path) -> StreamWriter:
-    options = options_of(folder, writeId="query")
+def a_stream_writer(folder: Path, **more: str) -> StreamWriter:
+    options = options_of(folder, writeId="query", **more)
     return make_stream_writer(Options.of(options), options, COLUMNS, overwrite=False)
 
 
@@ -104,3 +108,48 @@ def test_first_writes_at_once_with_other_buckets(lake: Lake, tmp_path: Path) -> 
     for number in range(5, 40, 7):
         assert len(lake.table("people").to_arrow(where=f"id = {number}")) == 1, "its bucket tells where it is"
     assert lake.verify().findings == ()
+
+
+def test_rows_of_a_key_that_differ_are_refused(lake: Lake, tmp_path: Path) -> None:
+    """Partitions have no order, so neither stands; the micro-batch stays to be written once one of them is gone."""
+    stream = a_stream_writer(tmp_path)
+    other = pa.table({"id": [7], "who": ["another"]})
+    with pytest.raises(
+        InputError, match=r"table people: .* \(id = 7\). Nothing was written. .* option orderBy"
+    ):
+        stream.commit([stream.write(iter(rows.to_batches())) for rows in (PEOPLE, other)], 0)
+    assert "people" not in table_names(lake.objects), "another first write may have other columns"
+    assert not list(lake.objects.list("shards/people/staged/"))
+    stream.commit([stream.write(iter(PEOPLE.to_batches())) for _ in range(2)], 0)
+    stream.commit([stream.write(iter(other.to_batches()))], 0)
+    assert lake.table("people").to_arrow(order_by="id").equals(PEOPLE), "batch 0 has happened"
+
+
+def test_a_column_orders_what_partitions_bring(lake: Lake, tmp_path: Path) -> None:
+    """Its greatest value stands in whichever partition, of rows and deletions; a batch that comes again is one."""
+    stream = a_stream_writer(tmp_path, orderBy="who")
+    late = pa.table({"id": [7, 7], "who": ["x", "y"]})
+    tasks = [late, PEOPLE, late.slice(0, 1)]
+    for number, tables in ((0, tasks), (0, tasks), (1, tasks[::-1])):
+        stream.commit([stream.write(iter(rows.to_batches())) for rows in tables], number)
+        assert lake.table("people").to_arrow(["who"], where="id = 7").to_pylist() == [{"who": "y"}]
+    writer = a_writer(tmp_path, orderBy="who", tombstone="gone")
+    given = pa.table({"id": [7, 7, 8, 8], "who": ["b", "a", "b", "a"], "gone": [True, False, False, True]})
+    writer.commit([writer.write(iter(given.slice(at, 1).to_batches())) for at in range(4)])
+    assert lake.table("people").to_arrow(order_by="id", where="id in (7, 8)").to_pylist() == [
+        {"id": 8, "who": "b"}
+    ]
+    assert lake.verify().findings == ()
+
+
+def test_a_column_that_cannot_order_rows_is_refused(lake: Lake, tmp_path: Path) -> None:
+    """One that the frame lacks, that the table does not keep, that has no order, or of a table without a key."""
+    for further, options, match in (
+        ({}, {"orderBy": "at"}, "no column 'at' to order rows by"),
+        ({}, {"orderBy": "gone", "tombstone": "gone"}, "people has no column 'gone' to order rows by"),
+        ({"at": ArrayType(LongType())}, {"orderBy": "at"}, "'at' is list<.*, which has no order"),
+        ({}, {"orderBy": "who", "key": ""}, "people has no key"),
+    ):
+        with pytest.raises(UsageError, match=match):
+            a_writer(tmp_path, further, **options)
+    assert "people" not in [info.name for info in lake.tables()]

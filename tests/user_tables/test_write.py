@@ -15,7 +15,7 @@ import pytest
 import tracelake
 from tests.altered import altered
 from tests.pipeline.spans import a_line, a_span
-from tracelake import InputError, Lake, TableNotFoundError, UsageError, limits
+from tracelake import InputError, Lake, TableNotFoundError, UsageError
 from tracelake.pipeline.executors import InProcess
 from tracelake.predicates import Layout
 from tracelake.scan import Scan
@@ -89,21 +89,6 @@ def test_rows_replace_rows_of_their_key(lake: Lake) -> None:
     assert len(stored) == len(named) + len(lake.table("people").scan.snapshot.retractions), (
         "nothing is left over"
     )
-
-
-def test_of_rows_with_one_key_the_greatest_stands(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one block, in several, in any order; and a row stands against a deletion."""
-    given = pa.concat_tables([rows([1, 2], "ann"), rows([2, 1], "eve"), rows([1, 3], "bob"), rows([1], None)])
-    for block_bytes in (limits.STAGED_ROWS_MAX_BYTES, 1):
-        monkeypatch.setattr("tracelake.user_tables.staging.STAGED_ROWS_MAX_BYTES", block_bytes)
-        for part_bytes in (limits.SMALL_PARTS_MAX_BYTES, 0):
-            monkeypatch.setattr("tracelake.user_tables.merge.SMALL_PARTS_MAX_BYTES", part_bytes)
-            name = f"t{block_bytes}_{part_bytes}"
-            lake.create_table(name, SCHEMA, key=["id"])
-            gone = pa.array([False] * 5 + [True] * 2)
-            lake.write(name, given.append_column("gone", gone).slice(0), tombstone="gone")
-            found = {row["id"]: row["who"] for row in lake.table(name).to_arrow().to_pylist()}
-            assert found == {1: "eve", 2: "eve"}, name
 
 
 def test_many_random_writes_equal_a_dictionary(lake: Lake) -> None:

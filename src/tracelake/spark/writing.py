@@ -17,9 +17,10 @@ from tracelake.lake import Lake
 from tracelake.spark.options import Options, number
 from tracelake.spark.types import to_arrow
 from tracelake.storage import open_objects
-from tracelake.user_tables.spec import TableSpec, check_name, create_spec, make_spec, read_spec
+from tracelake.user_tables.spec import TableSpec, check_name, create_spec, make_spec, read_spec, table_names
 from tracelake.user_tables.staging import Staged, stage
-from tracelake.user_tables.write import WriteId, publish
+from tracelake.user_tables.ties import Order
+from tracelake.user_tables.write import WriteId, check_first, publish
 
 
 @dataclass
@@ -39,6 +40,7 @@ class Writer(DataSourceArrowWriter):
         spec: TableSpec,
         epoch: int,
         tombstone: str | None,
+        order: Order,
         write_id: WriteId | None,
     ) -> None:
         self._told = told
@@ -46,12 +48,13 @@ class Writer(DataSourceArrowWriter):
         self._spec = spec
         self._epoch = epoch
         self._tombstone = tombstone
+        self._order = order
         self._write_id = write_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         """Write the rows of one task as parts."""
         objects = open_objects(self._objects_url)
-        return StagedMessage(stage(objects, self._spec, self._epoch, iterator, self._tombstone))
+        return StagedMessage(stage(objects, self._spec, self._epoch, iterator, self._tombstone, self._order))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append and commit what all tasks wrote, on the driver."""
@@ -61,6 +64,8 @@ class Writer(DataSourceArrowWriter):
         """Append and commit what tasks wrote, once for each `write_id`."""
         staged = [message.staged for message in messages if isinstance(message, StagedMessage)]
         with self._told.opened() as lake:
+            if self._spec.name not in table_names(lake.objects):
+                check_first(lake.stores, self._spec, staged)
             spec = create_spec(lake.objects, self._spec)
             publish(lake.stores, spec, staged, write_id)
 
@@ -117,13 +122,17 @@ def make_writer(told: Options, options: Mapping[str, str], schema: StructType, *
     columns = to_arrow(schema)
     if tombstone is not None and tombstone not in columns.names:
         raise UsageError(f"there is no column {tombstone!r} to tell which keys to delete.")
+    order = Order(column=options.get("orderBy"))
+    if order.column is not None and order.column not in columns.names:
+        raise UsageError(f"there is no column {order.column!r} to order rows by.")
     key = tuple(name.strip() for name in options.get("key", "").split(",") if name.strip())
     with told.opened() as lake:
         spec = _spec(lake, table, columns, key, tombstone, number(options, "buckets", lake.config.buckets))
         if tombstone is not None and not spec.key:
             raise UsageError(f"table {table} has no key, so no row of it can be deleted by one.")
+        order.check(spec)
         epoch = lake.epoch(table)
-        return Writer(told, lake.objects.url, spec, epoch, tombstone, write_id)
+        return Writer(told, lake.objects.url, spec, epoch, tombstone, order, write_id)
 
 
 def _spec(

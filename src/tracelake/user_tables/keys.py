@@ -8,12 +8,14 @@ others only for rows that are still equal then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracelake.limits import COMPARED_KEYS_MAX
 from tracelake.predicates import overlap
@@ -23,6 +25,8 @@ from tracelake.shards.model import Part
 from tracelake.shards.rows import ROW_ID, literal, lost_rows, quoted
 from tracelake.storage import LocalFiles
 from tracelake.user_tables.spec import TableSpec
+from tracelake.user_tables.staging import Block
+from tracelake.user_tables.ties import Order, untold, untold_sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +39,17 @@ class Outcome:
 
 
 def compare(
-    files: LocalFiles, spec: TableSpec, rows: Sequence[Part], deleted: Sequence[Part], stored: Scan
+    files: LocalFiles, spec: TableSpec, order: Order, blocks: Sequence[Block], stored: Scan
 ) -> Outcome:
-    """Compare staged pieces with one another and with what is stored, by key. Raises DamageError."""
+    """Compare staged pieces with one another and with what is stored, by key.
+
+    Raises InputError where nothing tells which of several rows of a key stands, DamageError.
+    """
+    rows = [part for block in blocks for part in block.rows]
+    deleted = [part for block in blocks for part in block.deleted]
+    number_of = {
+        part.path: number for number, block in enumerate(blocks) for part in (*block.rows, *block.deleted)
+    }
     check_parts(files, (*rows, *deleted))
     outcome = Outcome()
     for buckets in _at_once((*rows, *deleted)):
@@ -50,7 +62,7 @@ def compare(
         )
         here.check(files)
         with connection() as db:
-            _Comparison(db, files, spec, pieces, tombs, here).into(outcome)
+            _Comparison(db, files, spec, order, number_of, pieces, tombs, here).into(outcome)
     return outcome
 
 
@@ -80,13 +92,18 @@ def _may_meet(part: Part, pieces: Sequence[Part], key: Sequence[str]) -> bool:
 
 
 class _Comparison:
-    """The comparison of some buckets. A staged row is told by its piece, as a number, and its place there."""
+    """The comparison of some buckets. A staged row is told by its piece, as a number, and its place there.
+
+    Names of columns that begin with _ are ours: no table of a user has one.
+    """
 
     def __init__(
         self,
         db: duckdb.DuckDBPyConnection,
         files: LocalFiles,
         spec: TableSpec,
+        order: Order,
+        number_of: Mapping[str, int],
         pieces: Sequence[Part],
         tombs: Sequence[Part],
         stored: Scan,
@@ -94,6 +111,8 @@ class _Comparison:
         self._db = db
         self._files = files
         self._spec = spec
+        self._order = order
+        self._number_of = number_of
         self._pieces = pieces
         self._tombs = tombs
         self._stored = stored
@@ -101,59 +120,74 @@ class _Comparison:
 
     def into(self, outcome: Outcome) -> None:
         """Add to the outcome."""
-        self._load_keys()
+        self._db.execute(f"create temp table incoming as {self._claims(_BY_BLOCK, _BY_BLOCK)}")
         lost = [self._beaten()]
         found = self._db.sql(f"""
-            select piece, place, bucket, {ROW_ID.name} from ({self._held(self._stored, self._spec.key)})
+            select _piece, _place, _bucket, {ROW_ID.name} from ({self._held(self._stored, self._spec.key)})
             join incoming using ({self._key})
         """).to_arrow_table()
         same = self._same(found)
         lost.append(same)
         gone = found.filter(pa.array(~np.isin(found[ROW_ID.name].to_numpy(), same[ROW_ID.name].to_numpy())))
-        for bucket, ids in _grouped(gone["bucket"].to_numpy(), gone[ROW_ID.name].to_numpy()):
+        for bucket, ids in _grouped(gone["_bucket"].to_numpy(), gone[ROW_ID.name].to_numpy()):
             outcome.gone[bucket] = ids
         pieces, places = (
-            np.concatenate([rows[name].to_numpy() for rows in lost]) for name in ("piece", "place")
+            np.concatenate([rows[name].to_numpy() for rows in lost]) for name in ("_piece", "_place")
         )
         for piece, where in _grouped(pieces, places):
             outcome.lost[self._pieces[piece].path] = where
 
-    def _load_keys(self) -> None:
-        """Make table `incoming`: keys of rows with their places, and of deletions without."""
+    def _claims(self, of_row: str, of_deletion: str) -> str:
+        """Return a query for the keys of rows and of deletions, told by SQL that each of them is given with."""
         branches = []
         if self._pieces:
-            branches.append(self._staged(self._pieces, self._spec.key))
+            rows = self._staged(self._pieces, self._spec.schema.names)
+            branches.append(f"select {self._key}, _piece, _place, _bucket, {of_row} from ({rows})")
         if self._tombs:
-            keys = f"select distinct on ({self._key}) * from ({self._staged(self._tombs, self._spec.key)})"
-            unless = f"anti join ({branches[0]}) using ({self._key})" if branches else ""
-            branches.append(f"select * replace (null::bigint as piece) from ({keys}) {unless}")
-        self._db.execute(f"create temp table incoming as {' union all by name '.join(branches)}")
+            tombs = self._staged(self._tombs, self._order.columns_of_deletions(self._spec))
+            # Their numbers are below 0, and no row is lost with one.
+            named = f"{self._key}, -1 - _piece as _piece, _place, _bucket"
+            branches.append(f"select {named}, {of_deletion} from ({tombs})")
+        return " union all by name ".join(branches)
 
     def _beaten(self) -> pa.Table:
-        """Return the places of rows whose key has a greater row in the write, and take them out of `incoming`."""
+        """Return the places of rows of whose key another stands, and take these and such deletions out of `incoming`.
+
+        Raises InputError where nothing tells which stands.
+        """
         self._db.execute(f"""
             create temp table repeated as
             select {self._key} from incoming group by {self._key} having count(*) > 1
         """)
         if not self._count("repeated"):
             return _NO_PLACES
-        names = self._spec.schema.names
+        claims = "select * from incoming"
+        if not self._order.of_caller:
+            rank = f"{self._order.rank} as _rank"
+            claims = self._claims(
+                f"{rank}, row({_names(self._spec.schema.names)}) as _row", f"{rank}, null as _row"
+            )
+        self._db.execute(
+            f"create temp table claims as select * from ({claims}) semi join repeated using ({self._key})"
+        )
+        if not self._order.of_caller:
+            keys = self._db.sql(untold_sql("claims", self._key)).to_arrow_table().to_pylist()
+            if keys:
+                raise untold(self._spec, self._order, keys)
         beaten: pa.Table = self._db.sql(f"""
-            select piece, place from (
-                select piece, place,
-                    row_number() over (partition by {self._key} order by row({_names(names)}) desc, piece) as rank
-                from ({self._staged(self._pieces, names)}) semi join repeated using ({self._key})
-            ) where rank > 1
+            select _piece, _place from claims qualify row_number() over (
+                partition by {self._key} order by _rank desc nulls last, _piece, _place
+            ) > 1
         """).to_arrow_table()
         self._db.register("beaten", beaten)
         self._db.execute(
-            "delete from incoming i using beaten b where i.piece = b.piece and i.place = b.place"
+            "delete from incoming i using beaten b where i._piece = b._piece and i._place = b._place"
         )
-        return beaten
+        return beaten.filter(_IS_ROW)
 
     def _same(self, found: pa.Table) -> pa.Table:
         """Return those of the found rows that are stored just so."""
-        same = found.filter(found["piece"].is_valid())
+        same = found.filter(_IS_ROW)
         kinds = self._spec.schema
         others = [name for name in kinds.names if name not in self._spec.key]
         quick = [name for name in others if pa.types.is_primitive(kinds.field(name).type)]
@@ -167,7 +201,7 @@ class _Comparison:
             self._db.register("same", same)
             same = self._db.sql(f"""
                 select same.* from same join ({self._held(stored, columns)}) s using ({ROW_ID.name})
-                join ({self._staged(self._pieces, columns)}) i using (piece, place) where {equal}
+                join ({self._staged(self._pieces, columns)}) i using (_piece, _place) where {equal}
             """).to_arrow_table()
             self._db.unregister("same")
         return same
@@ -182,14 +216,17 @@ class _Comparison:
     def _staged(self, pieces: Sequence[Part], columns: Sequence[str]) -> str:
         paths = ", ".join(literal(self._files.file(piece.path)) for piece in pieces)
         buckets = ", ".join(str(piece.bucket) for piece in pieces)
+        blocks = ", ".join(str(self._number_of[piece.path]) for piece in pieces)
         return f"""
-            select {_names(columns)}, file_index::bigint as piece, file_row_number::bigint as place,
-                ([{buckets}]::bigint[])[piece + 1] as bucket
+            select {_names(columns)}, file_index::bigint as _piece, file_row_number::bigint as _place,
+                ([{buckets}]::bigint[])[_piece + 1] as _bucket, ([{blocks}]::bigint[])[_piece + 1] as _block
             from read_parquet([{paths}], hive_partitioning = false)
         """
 
 
-_NO_PLACES = pa.table({"piece": pa.array([], pa.int64()), "place": pa.array([], pa.int64())})
+_NO_PLACES = pa.table({"_piece": pa.array([], pa.int64()), "_place": pa.array([], pa.int64())})
+_IS_ROW: Final = pc.field("_piece") >= pc.scalar(0)
+_BY_BLOCK: Final = "_block as _rank"
 
 
 def _names(columns: Sequence[str]) -> str:

@@ -1,9 +1,8 @@
 """Upsert into a table of the user: which staged rows are taken, which stored rows they retract.
 
 A key has one row. A new row retracts the stored one, and a deleted key too; what is stored the same already
-gives no output. Of several rows with one key in one write the one that compares greatest stands, column by
-column in the table's order, and any row stands against a deletion: so neither the order of rows nor the number
-of tasks matters. Without a key every row is new.
+gives no output. Of several rows with one key in one write `ties.py` says which one stands, deletions included.
+Without a key every row is new.
 
 Pieces of tasks are parts already. Those that lose rows here, and those that are small, are written again.
 """
@@ -37,6 +36,7 @@ from tracelake.storage import LocalFiles, ObjectStore
 from tracelake.user_tables.keys import Outcome, compare
 from tracelake.user_tables.spec import TableSpec
 from tracelake.user_tables.staging import Staged
+from tracelake.user_tables.ties import LAST_STANDS
 
 Together: TypeAlias = list[Part]
 """Pieces of one bucket that become one part."""
@@ -67,13 +67,17 @@ class Merge:
         self._files = LocalFiles(objects, Path(copies), PART_COPIES_MAX_BYTES)
         self._spec = spec
         self._rows = [part for task in staged for part in task.rows]
-        self._deleted = [part for task in staged for part in task.deleted]
+        self._blocks = [block for task in staged for block in task.blocks]
+        orders = {task.order for task in staged}
+        assert len(orders) <= 1, "one write has one order"
+        self._order = orders.pop() if orders else LAST_STANDS
 
     def against(self, stored: Scan, epoch: int) -> Merged:
-        """Write the changes that lead from what is stored to what is wanted; called again for a newer state."""
-        outcome = Outcome()
-        if self._spec.key:
-            outcome = compare(self._files, self._spec, self._rows, self._deleted, stored)
+        """Write the changes that lead from what is stored to what is wanted; called again for a newer state.
+
+        Raises InputError where nothing tells which of several rows of a key stands.
+        """
+        outcome = self.compared(stored)
         time = stored.snapshot.as_of + 1
         # DuckDB and Parquet leave other threads to run while they work.
         with ThreadPoolExecutor(min(MERGE_THREADS_MAX, os.cpu_count() or 1)) as threads:
@@ -83,6 +87,12 @@ class Merge:
                 lambda found: self._retraction(found[0], found[1], time, epoch), outcome.gone.items()
             )
             return Merged(parts, list(went))
+
+    def compared(self, stored: Scan) -> Outcome:
+        """Compare by key. Raises InputError as `against`."""
+        if not self._spec.key:
+            return Outcome()
+        return compare(self._files, self._spec, self._order, self._blocks, stored)
 
     def _groups(self) -> Iterator[Together]:
         """Yield pieces alone, and small ones of one bucket together."""

@@ -23,20 +23,29 @@ from msgspec.structs import replace as changed
 from tracelake._errors import ExpiredError, InputError, NotFoundError
 from tracelake.limits import MERGE_THREADS_MAX, PART_COPIES_MAX_BYTES, STAGED_ROWS_MAX_BYTES
 from tracelake.predicates import key_text
-from tracelake.scan import check_parts, connection
+from tracelake.scan import check_parts
 from tracelake.shards.buckets import Numbers, buckets_of
 from tracelake.shards.model import Part
 from tracelake.shards.parts import STAGED, part_path, write_part
-from tracelake.shards.rows import quoted, with_relative_row_ids
+from tracelake.shards.rows import with_relative_row_ids
 from tracelake.storage import LocalFiles, ObjectStore
 from tracelake.user_tables.spec import TableSpec, check_columns
+from tracelake.user_tables.ties import LAST_STANDS, Order, may_stand
 
 _ESCAPED_IN_JSON: Final = r'["\\\x00-\x1f]'
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """Pieces of rows that were held together: new rows, and keys of rows to delete; each piece is sorted by key."""
+
+    rows: list[Part] = field(default_factory=list)
+    deleted: list[Part] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
-    """Pieces with new rows, and pieces with the keys of rows to delete; sorted by key, each key once in a piece.
+    """What one task staged, in blocks, as the rows came. In the caller's order a block has each key once.
 
     `epoch` is that of the table's shard, read before the first of them was written.
     """
@@ -44,8 +53,18 @@ class Staged:
     epoch: int
     buckets: int
     """Of how many the pieces tell theirs: where several first writes make one table, it may have another number."""
-    rows: list[Part] = field(default_factory=list)
-    deleted: list[Part] = field(default_factory=list)
+    order: Order
+    blocks: list[Block] = field(default_factory=list)
+
+    @property
+    def rows(self) -> list[Part]:
+        """The pieces with new rows."""
+        return [part for block in self.blocks for part in block.rows]
+
+    @property
+    def deleted(self) -> list[Part]:
+        """The pieces with the keys of rows to delete."""
+        return [part for block in self.blocks for part in block.deleted]
 
     def paths(self) -> list[str]:
         """Return the paths of all pieces."""
@@ -58,25 +77,28 @@ def stage(
     epoch: int,
     batches: Iterable[pa.RecordBatch],
     tombstone: str | None = None,
+    order: Order = LAST_STANDS,
 ) -> Staged:
     """Write rows as pieces, in memory of a bounded size.
 
     Where `tombstone` names a column of booleans, which is not of the table, rows in which it is true delete
-    the row of their key. `epoch` is that of the table's shard. Raises InputError where a row cannot be taken,
-    UsageError where the table can be read only.
+    the row of their key. `epoch` is that of the table's shard. `order` says which of several rows of a key stands.
+    Raises InputError where a row cannot be taken, UsageError where the table can be read only.
     """
     check_columns(spec.name, spec.schema)
-    staged = Staged(epoch, spec.buckets)
-    for rows in _blocks(batches):
+    staged = Staged(epoch, spec.buckets, order)
+    for came in _blocks(batches):
+        block = Block()
+        staged.blocks.append(block)
         if tombstone is None:
-            _write(objects, spec, epoch, _fitting(rows, spec.schema, spec.name), staged.rows)
+            _write(objects, spec, staged, _fitting(came, spec.schema, spec.name), block.rows)
             continue
+        rows = _last_of_each_key(came, spec) if order.of_caller else came
         is_deletion: pc.Expression = pc.field(tombstone) == pc.scalar(True)
         kept = rows.filter(is_deletion.is_null() | ~is_deletion).drop_columns([tombstone])
-        _write(objects, spec, epoch, _fitting(kept, spec.schema, spec.name), staged.rows)
-        key_schema = pa.schema([spec.schema.field(column) for column in spec.key])
-        keys = _fitting(rows.filter(is_deletion).select(list(spec.key)), key_schema, spec.name)
-        _write(objects, spec, epoch, keys, staged.deleted)
+        _write(objects, spec, staged, _fitting(kept, spec.schema, spec.name), block.rows)
+        deleted = _only(rows.filter(is_deletion), spec, order.columns_of_deletions(spec))
+        _write(objects, spec, staged, deleted, block.deleted)
     return staged
 
 
@@ -97,8 +119,10 @@ def staged_anew(objects: ObjectStore, spec: TableSpec, staged: Staged, epoch: in
             ) from error
         return changed(piece, path=path)
 
-    rows, deleted = ([copied(piece) for piece in pieces] for pieces in (staged.rows, staged.deleted))
-    return Staged(epoch, staged.buckets, rows, deleted)
+    blocks = [
+        Block(list(map(copied, block.rows)), list(map(copied, block.deleted))) for block in staged.blocks
+    ]
+    return Staged(epoch, staged.buckets, staged.order, blocks)
 
 
 def staged_for(objects: ObjectStore, copies: str, spec: TableSpec, staged: Staged) -> Staged:
@@ -107,14 +131,16 @@ def staged_for(objects: ObjectStore, copies: str, spec: TableSpec, staged: Stage
         return staged
     files = LocalFiles(objects, Path(copies), PART_COPIES_MAX_BYTES)
     check_parts(files, (*staged.rows, *staged.deleted))
-    anew = Staged(staged.epoch, spec.buckets)
-    for pieces, columns, into in (
-        (staged.rows, spec.schema.names, anew.rows),
-        (staged.deleted, list(spec.key), anew.deleted),
-    ):
-        for piece in pieces:
-            rows = pq.read_table(files.file(piece.path), columns=columns)
-            _write(objects, spec, staged.epoch, rows, into)
+    anew = Staged(staged.epoch, spec.buckets, staged.order)
+    for block in staged.blocks:
+        anew.blocks.append(Block())
+        for pieces, columns, into in (
+            (block.rows, spec.schema.names, anew.blocks[-1].rows),
+            (block.deleted, staged.order.columns_of_deletions(spec), anew.blocks[-1].deleted),
+        ):
+            for piece in pieces:
+                rows = pq.read_table(files.file(piece.path), columns=columns)
+                _write(objects, spec, staged, rows, into)
     return anew
 
 
@@ -154,38 +180,58 @@ def _fitting(rows: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _write(objects: ObjectStore, spec: TableSpec, epoch: int, rows: pa.Table, into: list[Part]) -> None:
-    """Write rows as pieces, one for each bucket that has any."""
+def _only(rows: pa.Table, spec: TableSpec, columns: Sequence[str]) -> pa.Table:
+    """Return some columns of a table, the key among them, fitting."""
+    given = rows.select([column for column in columns if column in rows.column_names])
+    return _fitting(given, pa.schema([spec.schema.field(column) for column in columns]), spec.name)
+
+
+def _last_of_each_key(rows: pa.Table, spec: TableSpec) -> pa.Table:
+    """Return rows without those that a later one follows, be they new ones or deletions; in their order."""
     if not len(rows):
-        return
+        return rows
+    keys = _only(rows, spec, spec.key)
+    _check_keys(keys, spec)
+    places = may_stand(keys.combine_chunks(), spec.key, LAST_STANDS)
+    return rows if len(places) == len(rows) else rows.combine_chunks().take(np.sort(places))
+
+
+def _check_keys(rows: pa.Table, spec: TableSpec) -> None:
     for column in spec.key:
         if rows[column].null_count:
             raise InputError(
                 f"table {spec.name}: column {column!r} is part of its key, and must not be null."
             )
+
+
+def _write(objects: ObjectStore, spec: TableSpec, staged: Staged, rows: pa.Table, into: list[Part]) -> None:
+    """Write rows as pieces, one for each bucket that has any."""
+    if not len(rows):
+        return
+    _check_keys(rows, spec)
     rows = rows.combine_chunks()
 
     def write(bucket: int, places: Numbers | None) -> Part:
         taken = rows if places is None else rows.take(places)
         return write_part(
-            objects, spec.name, epoch, bucket, with_relative_row_ids(taken), None, folder=STAGED
+            objects, spec.name, staged.epoch, bucket, with_relative_row_ids(taken), None, folder=STAGED
         )
 
     if not spec.key:
         into.append(write(0, None))
         return
-    rows, order = _each_key_once(rows, spec.key)
+    order = may_stand(rows, spec.key, staged.order)
     with ThreadPoolExecutor(min(MERGE_THREADS_MAX, os.cpu_count() or 1)) as threads:
         into.extend(threads.map(lambda found: write(*found), _places(rows, order, spec)))
 
 
 def _places(rows: pa.Table, order: Numbers, spec: TableSpec) -> Iterator[tuple[int, Numbers]]:
-    """Yield (bucket, the places of its rows, in order) for each bucket that has rows."""
+    """Yield (bucket, the places of its rows, in order) for each bucket that has some of the places in `order`."""
     # Sorting numbers of 16 bits that are to stay in their order is done by counting them.
     buckets = buckets_of(_key_texts(rows, spec.key), spec.buckets).astype(np.uint16)[order]
     by_bucket = np.argsort(buckets, kind="stable")
     order, buckets = order[by_bucket], buckets[by_bucket]
-    bounds = [0, *(np.flatnonzero(np.diff(buckets)) + 1), len(rows)]
+    bounds = [0, *(np.flatnonzero(np.diff(buckets)) + 1), len(order)]
     for low, high in pairwise(bounds):
         yield int(buckets[low]), order[low:high]
 
@@ -217,29 +263,3 @@ def _one_array(column: pa.ChunkedArray[Any]) -> pa.StringArray:
     whole = column.combine_chunks()
     assert isinstance(whole, pa.StringArray), "a block is smaller than what one array holds"
     return whole
-
-
-def _each_key_once(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, Numbers]:
-    """Return rows, of several with one key the one that compares greatest (see `merge`), and the order of keys."""
-    order = _order(rows, key)
-    in_order = rows.select(list(key)).take(order)
-    repeated = np.ones(len(rows) - 1, dtype=np.bool_)
-    for column in in_order.columns:
-        repeated &= pc.equal(column[1:], column[:-1]).to_numpy()
-    if not repeated.any():
-        return rows, order
-    numbered = rows.append_column("_number", pa.array(range(len(rows)), pa.int64()))
-    with connection() as db:
-        db.register("rows_to_write", numbered)
-        content, names = (", ".join(map(quoted, columns)) for columns in (rows.column_names, key))
-        kept = db.sql(f"""
-            select arg_max(_number, row({content})) as number from rows_to_write group by {names}
-        """).to_arrow_table()
-    rows = rows.take(kept["number"]).combine_chunks()
-    return rows, _order(rows, key)
-
-
-def _order(rows: pa.Table, key: Sequence[str]) -> Numbers:
-    """Return the places of rows in the order of their keys."""
-    order: Numbers = pc.sort_indices(rows, sort_keys=[(column, "ascending") for column in key]).to_numpy()
-    return order

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tracelake._errors import LimitError, UsageError
+from tracelake._errors import InputError, LimitError, UsageError
 from tracelake.limits import UPPER_MISMATCHES_MAX
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.maintenance import Maintainer
@@ -23,7 +23,7 @@ from tracelake.scan import Scan
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, ShardState, Write
 from tracelake.shards.protocol import may_append
-from tracelake.shards.store import Shard
+from tracelake.shards.store import EMPTY, Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.user_tables.merge import Merge
 from tracelake.user_tables.spec import TableSpec, create_spec, read_spec, table_names
@@ -80,6 +80,7 @@ def publish(
         write_id: a write of this id happens once: where it has, nothing is appended.
 
     Raises:
+        InputError: rows of one key differ, and their order does not say which of them stands.
         LimitError: other writers were faster again and again.
         ExpiredError: the rows were staged more than a day ago, and have been collected.
     """
@@ -89,6 +90,16 @@ def publish(
     shard = Shard(spec.name, stores.key_value, stores.objects)
     Maintainer(stores.key_value, stores.objects, InProcess()).maintain(shard, spec.key)
     return commit
+
+
+def check_first(stores: Stores, spec: TableSpec, staged: Sequence[Staged]) -> None:
+    """Raise InputError where a first write cannot be for the order of its rows: then it makes no table either."""
+    nothing = Scan(stores.objects.url, stores.copies, spec.layout(), EMPTY)
+    try:
+        Merge(stores.objects, stores.copies, spec, staged).compared(nothing)
+    except InputError:
+        _delete(stores, staged, kept=())
+        raise
 
 
 def finish_writes(stores: Stores) -> list[str]:
@@ -146,7 +157,11 @@ def _append(
             staged = [_timely(stores, spec, task, state) for task in staged]
             snapshot = shard.snapshot(time - 1, state)
             stored = Scan(stores.objects.url, stores.copies, spec.layout(), snapshot)
-            merged = Merge(stores.objects, stores.copies, spec, staged).against(stored, state.epoch)
+            try:
+                merged = Merge(stores.objects, stores.copies, spec, staged).against(stored, state.epoch)
+            except InputError:
+                _delete(stores, staged, kept=())  # no append was tried with these rows that did not say no
+                raise
         came = sum(part.rows for part in merged.parts)
         went = sum(part.rows for part in merged.retractions)
         counts = {"came": came, "went": went}
