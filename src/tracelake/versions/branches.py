@@ -49,10 +49,10 @@ Layers: TypeAlias = tuple[Reference | None, ...]
 Staged: TypeAlias = tuple[tuple[str, Layers], ...]
 
 
-def stacked(named: Reference | None, earlier: Layers) -> Layers:
-    """Return an entry on top of what was staged at its path before: as much of that as may be needed."""
+def stacked(found: Layers) -> Layers:
+    """Return an entry, and below it what was staged at its path before: as much of that as may be needed."""
     layers: list[Reference | None] = []
-    for layer in (named, *earlier):
+    for layer in found:
         if not any(layer == other and _epoch(layer) == _epoch(other) for other in layers):
             layers.append(layer)
         if not isinstance(layer, FileAt) or len(layers) == STAGED_LAYERS_MAX:
@@ -233,7 +233,7 @@ class BranchRecords:
         expected: Expected = ABSENT
         earlier: Layers = ()
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            value = encode(_Staged(stacked(named, earlier)))
+            value = encode(_Staged(stacked((named, *earlier))))
             outcome = self._key_value.set_if(_staged(token), path, value, expected)
             settled = settle(self._key_value, _staged(token), path, outcome, is_mine=lambda _: False)
             if isinstance(settled, Done):
@@ -255,14 +255,33 @@ class BranchRecords:
         found = self._key_value.scan(_staged(token), start, stop)
         return tuple((entry.key, staged_layers(entry)) for entry in found)
 
-    def restage(self, token: str, to: str) -> None:
-        """Stage what is staged under one token under another, except for paths that it has already."""
-        for entry in self._key_value.scan(_staged(token)):  # as it is, even where it cannot be read
-            self._create(_staged(to), entry.key, entry.value)
+    def restage(self, token: str, to: str) -> list[Entry]:
+        """Stage what is staged under one token under another, below what that has; return the entries that are new."""
+        laid = [self._lay_below(_staged(to), entry) for entry in self._key_value.scan(_staged(token))]
+        return [entry for entry in laid if entry is not None]
 
-    def unstage(self, token: str) -> None:
-        """Delete what is staged under a token that no branch names any more."""
-        for entry in self._key_value.scan(_staged(token)) if token else ():
+    def _lay_below(self, partition: str, carried: Entry) -> Entry | None:
+        expected: Expected = ABSENT
+        value = carried.value  # as it is, even where it cannot be read
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            outcome = self._key_value.set_if(partition, carried.key, value, expected)
+            settled = settle(self._key_value, partition, carried.key, outcome, is_mine=lambda _: False)
+            if isinstance(settled, Done):
+                return Entry(carried.key, value, settled.version) if expected is ABSENT else None
+            expected, value = ABSENT, carried.value
+            if settled.current is not None:
+                expected, value = settled.current.version, _above(settled.current, carried)
+                if value == settled.current.value:
+                    return None
+        raise LimitError(
+            f"{carried.key}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row staged it, too; try again later."
+        )
+
+    def unstage(self, token: str, entries: Collection[Entry] | None = None) -> None:
+        """Delete what is staged under a token that no branch names any more; or some entries, as they were seen."""
+        if entries is None:
+            entries = self._key_value.scan(_staged(token)) if token else ()
+        for entry in entries:
             self._key_value.delete_if(_staged(token), entry.key, entry.version)
 
 
@@ -274,6 +293,15 @@ class _Staged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def staged_layers(entry: Entry) -> Layers:
     """Return what the record of a staged entry names, the newest first. Raises DamageError."""
     return decode(_Staged, entry.value, f"the staged entry {entry.key}", FORMAT_VERSION).named
+
+
+def _above(entry: Entry, carried: Entry) -> bytes:
+    """Return a staged entry with another one laid below; as it is where it needs none, or one cannot be read."""
+    with suppress(DamageError):
+        layers = staged_layers(entry)
+        wanted = stacked((*layers, *staged_layers(carried)))
+        return entry.value if len(wanted) == len(layers) else encode(_Staged(wanted))
+    return entry.value
 
 
 def _branch_at(branch: str, entry: Entry | None) -> BranchAt:

@@ -16,6 +16,7 @@ from tracelake.limits import (
     COMMIT_POLL_FIRST_S,
     COMMIT_POLL_MAX_S,
 )
+from tracelake.storage import Entry
 from tracelake.versions import history
 from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token, scope
 from tracelake.versions.build import Reaches, build
@@ -34,6 +35,7 @@ from tracelake.versions.protocol import (
     seal,
     sweep,
     token_after,
+    took,
 )
 
 
@@ -122,9 +124,11 @@ class Committer:
         began = replace(at.record, sealed=at.record.sealed[:count])
         stay, leave = kept(began.done, built.answers, self._answers_kept)
         self._let_go(scope(branch, began), leave)
+        carried: list[tuple[str, list[Entry]]] = []
         while (record := cut(at.record, replace(began, epoch=built.epoch), built.head, stay)) is not None:
             if built.carried:
-                self._records.restage(built.carried, token_after(at.record, count))
+                to = token_after(at.record, count)
+                carried.append((to, self._records.restage(built.carried, to)))
             announced, stale = self._announced(branch, at)
             record = self._with(record, announced, at_least=0)
             published, at = self._records.swap(
@@ -138,6 +142,9 @@ class Committer:
                 ) in leave:  # not before: who reads what is staged trusts that a token in the record is whole
                     self._records.unstage(answer.token)
                 break  # where it was not, more was sealed: what is built stays right
+        if took(at.record, built.answers[-1].request):  # in another helper, who saw more of it
+            for to, entries in carried:
+                self._records.unstage(to, entries)
         return at
 
     def _seal(

@@ -173,6 +173,11 @@ def token_after(branch: Branch, count: int) -> str:
     return next((item.token for item in branch.sealed[count:] if item.token), branch.staging)
 
 
+def took(branch: Branch, request: str) -> bool:
+    """Tell whether a request was answered, and has taken what was staged for it: that must not be staged anew."""
+    return any(answer.request == request and answer.refusal not in NOT_FOR_EVER for answer in branch.done)
+
+
 def dropped(branch: Branch, request: str, why: str) -> Branch:
     """Return the record with one request off the list, and answered so. What is being built is built again."""
     index = [item.request.id for item in branch.sealed].index(request)

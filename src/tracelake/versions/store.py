@@ -19,7 +19,7 @@ from tracelake.limits import (
     COMMIT_PATIENCE_POLLS,
     CONDITIONAL_WRITE_TRIES_MAX,
 )
-from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage import Entry, KeyValueStore, ObjectStore
 from tracelake.storage.names import check_path
 from tracelake.versions import ranges
 from tracelake.versions.branches import MAIN, BranchAt, new_token
@@ -47,6 +47,7 @@ from tracelake.versions.protocol import (
     known_tokens,
     place,
     token_after,
+    took,
 )
 from tracelake.versions.refs import check_name, shown
 from tracelake.versions.requests import About, commit_of, make_request, transaction_request
@@ -257,10 +258,13 @@ class Repository(Commits):
 
         What is staged for it stays staged. Raises UsageError where it is not on the list, or no more.
         """
+        carried: list[tuple[str, list[Entry]]] = []
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             at = read_branch(self._records, branch)
             ids = [item.request.id for item in at.record.sealed]
             if request_id not in ids:
+                for to, entries in carried if took(at.record, request_id) else ():
+                    self._records.unstage(to, entries)
                 waiting = f"these wait: {', '.join(ids[:10])}" if ids else "none waits there"
                 raise UsageError(
                     f"branch {branch} has no request {shown(request_id)} on its list; {waiting}."
@@ -268,7 +272,8 @@ class Repository(Commits):
             record = dropped(at.record, request_id, excerpt(str(why)))
             index = ids.index(request_id)
             if token := at.record.sealed[index].token:
-                self._records.restage(token, token_after(at.record, index + 1))
+                to = token_after(at.record, index + 1)
+                carried.append((to, self._records.restage(token, to)))
             if self._records.swap(branch, at, record, lambda found: place(found, request_id) is Place.DONE)[
                 0
             ]:
