@@ -14,7 +14,7 @@ from tracelake.versions.model import Change, Sealed
 
 
 def test_what_was_acknowledged_stays_below_what_was_not() -> None:
-    """A writer that is late leaves an entry whose file is gone above one that is carried along: that one is committed."""
+    """A late writer leaves an entry whose file is gone above one that is carried along: that one is committed."""
     world = World()
     late = world.file("late")
     world.collect()
@@ -63,9 +63,10 @@ def test_what_another_helper_committed_is_not_staged_again(monkeypatch: pytest.M
     committed_meanwhile(world)
     make = _Building._make
 
-    def fails_once(self: _Building, sealed: Sealed) -> object:
+    def fails_once(_: _Building, sealed: Sealed) -> object:
         monkeypatch.setattr(_Building, "_make", make)
-        raise DamageError(f"for {sealed.request.id} only")
+        why = f"for {sealed.request.id} only"
+        raise DamageError(why)
 
     monkeypatch.setattr(_Building, "_make", fails_once)
     head = world.repository.commit_entries({"b": world.file("b")})

@@ -102,6 +102,7 @@ class Dataset:
         keys = selection.keys(view)
         paths = [example_path(self.name, model.example_id(*key)) for key in keys]
         known = set(self._find(paths))
+        self._repository.keep_staged(self.at, known)
         wanted = [key for key, path in zip(keys, paths, strict=True) if replace or path not in known]
         entries: dict[str, FileAt] = {}
         epoch = self._repository.epoch()
@@ -240,12 +241,10 @@ class Dataset:
 
     def _find(self, paths: Sequence[str]) -> dict[str, Reference]:
         """Return what paths name, on a branch with what is staged."""
-        head = self._commit()
-        found: dict[str, Reference | None] = dict(self._repository.find(head, paths)) if head else {}
         if self.on_branch:
-            wanted = set(paths)
-            found |= {path: named for path, named in self._repository.staged(self.at) if path in wanted}
-        return {path: named for path, named in found.items() if named is not None}
+            return self._repository.find_uncommitted(self.at, paths)
+        head = self._commit()
+        return self._repository.find(head, paths) if head else {}
 
     def _change(
         self, entries: Mapping[str, Reference | None], message: str | None, committer: str | None

@@ -116,6 +116,10 @@ class Contents:
         there = copy_all(self._objects, {path: file_path(file) for path, file in newer.items()})
         return {path: newer[path] for path in there}
 
+    def has(self, file: FileAt) -> bool:
+        """Tell whether a file is there."""
+        return self._objects.head(file_path(file)) is not None
+
     def find(self, beginning: str, at_most: int) -> list[str]:
         """Return the ids of commits that begin so, `at_most` of them."""
         found = []

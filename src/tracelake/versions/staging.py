@@ -7,19 +7,22 @@ epoch is one in which the entry's file may be published, garbage collection has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from tracelake._errors import ExpiredError, LimitError, RefNotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, STAGING_READ_TRIES_MAX
 from tracelake.storage.names import check_path
-from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
+from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, Layers, new_token, stacked
 from tracelake.versions.commits import Commits
-from tracelake.versions.model import EPOCH_UNSET, Branch, Change, FileAt, Reference
+from tracelake.versions.model import EPOCH_UNSET, Branch, Change, Changes, FileAt, Reference
 from tracelake.versions.objects import Contents, file_path
 from tracelake.versions.protocol import is_fresh, known_tokens, pending_tokens
 from tracelake.versions.refs import is_name, shown
+
+FoundT = TypeVar("FoundT")
 
 
 class Staging:
@@ -74,6 +77,41 @@ class Staging:
         self._records.unstage(token)
         return forgotten
 
+    def staged(self, branch: str) -> Changes:
+        """Return what is staged and in no commit yet, that too which waits to be built, in order of path."""
+        found = self._looked(branch, lambda record: _merged(self._waiting(record)))
+        return tuple((path, found[path][0]) for path in sorted(found))
+
+    def find(self, branch: str, paths: Sequence[str]) -> dict[str, Reference]:
+        """Return what some paths name, with what is staged; of staged files that may be gone, those that are there."""
+
+        def look(record: Branch) -> dict[str, Reference | None]:
+            committed = self._commits.find(record.head, paths) if record.head else {}
+            return {**committed, **self._standing(record, _merged(self._waiting(record)), set(paths))}
+
+        found = self._looked(branch, look)
+        return {path: named for path, named in found.items() if named is not None}
+
+    def keep(self, branch: str, paths: Collection[str]) -> None:
+        """Stage anew what nobody may have been told of: staged files that may be gone, what a commit may have missed.
+
+        Whoever found it there may rest on it then. Raises ExpiredError where a file has just gone.
+        """
+
+        def look(record: Branch) -> dict[str, Reference | None]:
+            waiting = self._waiting(record)
+            late = set().union(*waiting[:-1])
+            found = {path: layers for path, layers in _merged(waiting).items() if path in paths}
+            return {
+                path: named
+                for path, named in self._standing(record, found, set(paths)).items()
+                if path in late or not is_fresh(found[path][0], record.epoch)
+            }
+
+        doubtful = self._looked(branch, look)
+        if doubtful:
+            self.stage(branch, doubtful)
+
     def scan(self, branch: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:
         """Return what the branch names, with what is staged, by path, in order; start <= path < stop.
 
@@ -81,9 +119,13 @@ class Staging:
         coming between, it returns what it read last: a little old, and whole, for staged entries stay for some
         commits after their own. Raises LimitError where they have gone even so.
         """
+        return self._looked(branch, lambda record: self._through(record, start, stop))
+
+    def _looked(self, branch: str, look: Callable[[Branch], FoundT]) -> FoundT:
+        """Look through a branch until its record is the same afterwards, or at least knows what was looked at."""
         for _ in range(STAGING_READ_TRIES_MAX):
             at = read_branch(self._records, branch)
-            found = self._through(at.record, start, stop)
+            found = look(at.record)
             now = self._records.read(branch)
             if now.version == at.version:
                 return found
@@ -108,6 +150,24 @@ class Staging:
                 )
         entries.update(self._records.staged(record.staging, start, stop))
         return {path: named for path in sorted(entries) if (named := entries[path]) is not None}
+
+    def _waiting(self, record: Branch) -> list[dict[str, Layers]]:
+        """Return what is staged under each token, the oldest first; the last one is where entries are staged now."""
+        tokens = [sealed.token for sealed in record.sealed if sealed.token]
+        return [dict(self._records.layers(token)) for token in (*tokens, record.staging)]
+
+    def _standing(
+        self, record: Branch, found: Mapping[str, Layers], paths: Collection[str]
+    ) -> dict[str, Reference | None]:
+        """Return of each path the first layer that is there: one below it may have been acknowledged."""
+        return {
+            path: layer for path in paths for layer in [*self._there(found.get(path, ()), record.epoch)][:1]
+        }
+
+    def _there(self, layers: Layers, epoch: int) -> Iterator[Reference | None]:
+        for layer in layers:
+            if not isinstance(layer, FileAt) or is_fresh(layer, epoch) or self._contents.has(layer):
+                yield layer
 
     def _fresh(self, entries: Mapping[str, Reference | None], epoch: int) -> dict[str, Reference | None]:
         """Return entries with files that may be published at an epoch: older ones are written again."""
@@ -136,6 +196,14 @@ class Staging:
             record = replace(at.record, staging=at.record.staging or new_token(), epoch=epoch)
             self._records.swap(branch, at, record, is_mine=lambda found: bool(found.staging))
         raise busy(branch)
+
+
+def _merged(waiting: Iterable[Mapping[str, Layers]]) -> dict[str, Layers]:
+    """Return what is staged under several tokens, the oldest first, as if it were under one."""
+    found: dict[str, Layers] = {}
+    for each in waiting:
+        found |= {path: stacked((*layers, *found.get(path, ()))) for path, layers in each.items()}
+    return found
 
 
 def read_branch(records: BranchRecords, branch: str) -> BranchAt:

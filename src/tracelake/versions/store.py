@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Unpack
 
 from msgspec.structs import replace
@@ -158,8 +158,8 @@ class Repository(Commits):
         self._staging.stage(branch, entries)
 
     def staged(self, branch: str = MAIN) -> Changes:
-        """Return what is staged on a branch and not sealed, in order of path."""
-        return self._records.staged(read_branch(self._records, branch).record.staging)
+        """Return what is staged on a branch and in no commit yet, in order of path."""
+        return self._staging.staged(branch)
 
     def discard(self, branch: str = MAIN) -> int:
         """Forget what is staged on a branch; return how many entries."""
@@ -170,6 +170,17 @@ class Repository(Commits):
     ) -> dict[str, Reference]:
         """Return what a branch names with its staged entries, by path, in order; start <= path < stop."""
         return self._staging.scan(branch, start, stop)
+
+    def find_uncommitted(self, branch: str, paths: Sequence[str]) -> dict[str, Reference]:
+        """Return what these paths name on a branch with its staged entries, those that name something."""
+        return self._staging.find(branch, paths)
+
+    def keep_staged(self, branch: str, paths: Collection[str]) -> None:
+        """Have what is staged under these paths in the next commit, even where nobody was told that it is staged.
+
+        Raises ExpiredError where the file of one has just gone.
+        """
+        self._staging.keep(branch, paths)
 
     # Commits
 
