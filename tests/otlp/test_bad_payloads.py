@@ -321,7 +321,10 @@ def test_protobuf_cut_anywhere() -> None:
     ("payload", "reason"),
     [
         (b"\x0a\xff\x01abc", "truncated: the field at byte 0 ends at byte 258, but only 6 bytes are there"),
-        (b"\x0b", "byte 0: wire type 3 is not protobuf of OTLP"),
+        (b"\x0b", "truncated: the group at byte 0 does not end"),
+        (b"\x0b\x0b\x0c", "truncated: the group at byte 0 does not end"),
+        (b"\x0c", "byte 0: wire type 4 is not protobuf of OTLP"),
+        (b"\x0f", "byte 0: wire type 7 is not protobuf of OTLP"),
         (b"\x0a" + b"\xff" * 11, "byte 1: a number of more than 10 bytes is not protobuf"),
         (b"hello, world", "byte 2: wire type 4 is not protobuf of OTLP"),
         (b"\x0a\x80", "truncated in the number at byte 1"),

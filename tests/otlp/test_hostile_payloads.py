@@ -22,6 +22,7 @@ from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import Decoded, decode_json
 from tracelake.otlp.depth import pruned
 from tracelake.otlp.framing import Format, write_segment
+from tracelake.otlp.size import has_spans_beyond
 from tracelake.pipeline.inputs import INBOX, Gathered, Input, gather, read_tasks
 from tracelake.pipeline.reading import run_read_task
 from tracelake.server.body import Budget, Share
@@ -258,6 +259,26 @@ def test_groups_in_a_span() -> None:
         accepted, rejected = check("protobuf", b"\x0a" + varint(len(resource)) + resource)
         assert accepted + rejected == 3
         assert accepted >= 2
+
+
+@pytest.mark.parametrize(
+    "group", [b"\xfb\x07\xfc\x07", b"\x0b\x0b\x08\x01\x0c\x12\x01a\x0c"], ids=["empty", "nested"]
+)
+def test_groups_around_what_is_counted(group: bytes) -> None:
+    """Whoever counts spans before they are parsed sees those behind a group, wherever one stands; so does a refusal."""
+
+    def field(data: bytes, number: bytes) -> bytes:
+        return group + number + varint(len(data)) + data + group
+
+    of_resource = protobuf_payload().resource_spans[0]
+    spans = [span.SerializeToString() for span in of_resource.scope_spans[0].spans]
+    payload = field(field(b"".join(field(span, b"\x12") for span in spans), b"\x12"), b"\x0a")
+    assert has_spans_beyond(payload, 4)
+    assert not has_spans_beyond(payload, 5)
+    assert check("protobuf", payload) == (3, 0)
+    wrong = spans[0] + b"\x2a\x01\xff"  # a name that is not UTF-8
+    payload = field(field(b"".join(field(span, b"\x12") for span in (wrong, *spans)), b"\x12"), b"\x0a")
+    assert check("protobuf", payload) == (3, 1)
 
 
 @given(

@@ -49,6 +49,10 @@ def json_spans(inner: bytes) -> bytes:
 
 CRAFTED: Final = {
     "empty spans": (PROTOBUF, field(1, field(2, b"\x12\x00" * (SIZE // 2)))),
+    "empty spans behind a group": (
+        PROTOBUF,
+        b"\xa3\x06\xa4\x06" + field(1, field(2, b"\x12\x00" * (SIZE // 2))),
+    ),
     "empty scopes": (PROTOBUF, field(1, b"\x12\x00" * (SIZE // 2))),
     "empty resources": (PROTOBUF, b"\x0a\x00" * (SIZE // 2)),
     "empty attributes": (PROTOBUF, spans(IDS + b"\x4a\x00" * (SIZE // 2))),

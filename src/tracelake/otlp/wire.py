@@ -1,6 +1,7 @@
 """Walks the wire format of a protobuf payload, so that a span that does not parse is refused alone.
 
-Source: Protocol Buffers, Encoding. Groups (wire types 3 and 4) are not in OTLP and count as damage.
+Source: Protocol Buffers, Encoding. Groups (wire types 3 and 4) are not in OTLP: one is passed over with all that it
+holds, as protobuf's own parser does. What that takes, this must walk: else a group hides what comes behind it.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ def sub_messages(data: memoryview, path: Sequence[int]) -> Iterator[memoryview]:
 
 def _fields(data: memoryview, base: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield (field number or 0 where it is no sub-message, start, start of the value, end)."""
-    position = 0
+    position = start = groups = 0
     while position < len(data):
-        start = position
+        start = start if groups else position
+        field = position
         tag, position = _varint(data, position, base)
         value, number = position, 0
         match tag & 7:
@@ -51,16 +53,23 @@ def _fields(data: memoryview, base: int) -> Iterator[tuple[int, int, int, int]]:
             case 2:
                 length, value = _varint(data, position, base)
                 position, number = value + length, tag >> 3
+            case 3:
+                groups += 1
+            case 4 if groups:
+                groups -= 1
             case 5:
                 position += 4
             case other:
-                raise WireError(f"byte {base + start}: wire type {other} is not protobuf of OTLP")
+                raise WireError(f"byte {base + field}: wire type {other} is not protobuf of OTLP")
         if position > len(data):
             raise WireError(
-                f"truncated: the field at byte {base + start} ends at byte {base + position}, "
+                f"truncated: the field at byte {base + field} ends at byte {base + position}, "
                 f"but only {base + len(data)} bytes are there"
             )
-        yield number, start, value, position
+        if not groups:
+            yield number, start, value, position
+    if groups:
+        raise WireError(f"truncated: the group at byte {base + start} does not end")
 
 
 def _varint(data: memoryview, position: int, base: int) -> tuple[int, int]:
