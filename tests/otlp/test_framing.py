@@ -6,6 +6,7 @@ import errno
 import gzip
 import hashlib
 import os
+import random
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -283,8 +284,22 @@ def test_damaged_frame_is_a_problem_in_its_place(file: Path) -> None:
     file.write_bytes(framed(message, zstandard.compress(message)[:4] + b"rubbish", message))
     found = items(file)
     assert [type(item) for item in found] == [Payload, Problem, Payload]
-    assert str(found[1]).startswith("byte 6: corrupt zstd frame: ")
+    assert str(found[1]).startswith("byte 6: corrupt zstd stream: ")
     assert [items(file, stripe, 3) for stripe in range(3)] == [[item] for item in found]
+
+
+def test_compressed_message_is_read_to_its_end(file: Path) -> None:
+    """A message of several zstd frames is all of them; one that is cut, or has rubbish at its end, is a problem."""
+    message = b"\x0a\x00" * 300_000
+    whole = zstandard.compress(random.Random(5).randbytes(300_000))  # in blocks of 128 KiB
+    file.write_bytes(framed(zstandard.compress(message[:7]) + zstandard.compress(message[7:])))
+    assert [item.data for item in items(file) if isinstance(item, Payload)] == [message]
+    for bad, reason in ((whole[:-9], "truncated zstd stream"), (whole + b"rubbish", "corrupt zstd stream")):
+        file.write_bytes(framed(bad, message))
+        problem, after = items(file)
+        assert isinstance(problem, Problem)
+        assert str(problem).startswith(f"byte 0: {reason}")
+        assert isinstance(after, Payload)
 
 
 def test_paths_that_cannot_be_read(tmp_path: Path) -> None:

@@ -195,12 +195,13 @@ def _collector_message(payload: Payload) -> Payload | Problem:
     """Return the message that the frame holds: the Collector may compress each, and may write JSON."""
     data = payload.data
     if data.startswith(ZSTD_MAGIC):
-        try:
-            data = zstandard.ZstdDecompressor().stream_reader(data).read(OTLP_LINE_MAX_BYTES + 1)
-        except zstandard.ZstdError as error:
-            return Problem(f"corrupt zstd frame: {error}", offset=payload.offset)
+        # zstd's own reader ends without an error after a first frame, or where one is cut.
+        stream = Stream(decompressed(BytesIO(data)))
+        data = stream.take(OTLP_LINE_MAX_BYTES + 1)
         if len(data) > OTLP_LINE_MAX_BYTES:
             return _too_long("decompressed message", None, payload.offset)
+        if stream.damage:
+            return Problem(f"{stream.damage} in the message", offset=payload.offset)
     return Payload("json" if data.startswith(b"{") else "protobuf", data, None, payload.offset)
 
 
