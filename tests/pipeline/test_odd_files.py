@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +114,49 @@ def test_only_files_are_watched(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "zeros.jsonl").symlink_to("/dev/zero")
     (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
     assert lake.pipeline(watch=[str(tmp_path / "*.jsonl")], executor=InProcess()).run_once() is None
+
+
+def test_a_watched_file_that_becomes_readable(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file whose permission comes after its bytes is taken then, though neither size nor time of it changes."""
+    path = tmp_path / "late.jsonl"
+    path.write_bytes(a_line(a_span(1, 0)))
+    os.utime(path, (1, 1))
+    path.chmod(0o000)
+    pipeline = lake.pipeline(watch=[str(path)], executor=InProcess())
+    real_open = os.open
+
+    def as_a_user(name: Any, *rest: Any, **more: Any) -> int:
+        if name == str(path) and not path.stat().st_mode & 0o400:  # root may read anything
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real_open(name, *rest, **more)
+
+    monkeypatch.setattr(os, "open", as_a_user)
+    report = pipeline.run_once()
+    assert report is not None
+    assert (report.files, report.spans_new) == (1, 0)
+    assert pipeline.run_once() is None
+    path.chmod(0o644)
+    report = pipeline.run_once()
+    assert report is not None
+    assert report.spans_new == 1
+
+
+def test_a_watched_file_replaced_by_one_of_equal_size_and_time(lake: Lake, tmp_path: Path) -> None:
+    """Another file under the same name is taken, as one that is put there with the time of the first."""
+    path, other = tmp_path / "same.jsonl", tmp_path / "other"
+    for number, one in enumerate((path, other)):
+        one.write_bytes(a_line(a_span(number, 0)))
+        os.utime(one, (1, 1))
+    pipeline = lake.pipeline(watch=[str(path)], executor=InProcess())
+    for _ in range(2):
+        report = pipeline.run_once()
+        assert report is not None
+        assert report.spans_new == 1
+        if other.exists():
+            other.replace(path)
+    assert pipeline.run_once() is None
 
 
 def test_a_watched_file_of_the_future(lake: Lake, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -167,6 +168,18 @@ def test_failures_of_stores_and_machines_do_not_count(lake: Lake, stage: str, er
     assert names(lake) == {0, 1}
 
 
+def fail_to_open(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
+    """Let each try to open a file fail with an error of the system."""
+    real_open = os.open
+
+    def failing(name: Any, *rest: Any, **more: Any) -> int:
+        if name == str(path):
+            raise OSError(number, os.strerror(number))
+        return real_open(name, *rest, **more)
+
+    monkeypatch.setattr(os, "open", failing)
+
+
 def stuck_on_a_changed_file(lake: Lake, folder: Path) -> tuple[Path, Path]:
     """Leave transaction 0 recorded, of two files and a segment, one of which is changed then."""
     changed, same = folder / "changed.jsonl", folder / "same.jsonl"
@@ -210,6 +223,44 @@ def test_j11_a_changed_source_can_be_given_up(lake: Lake, tmp_path: Path) -> Non
     assert [item.state for item in lake.quarantine()] == ["discarded"]
     assert "changed since the journal" in lake.quarantine()[0].reason
     assert lake.verify().ok
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_what_cannot_be_read_just_now_has_not_changed(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A failure of the machine decides nothing: no input is given up that would be read a moment later."""
+    _, same = stuck_on_a_changed_file(lake, tmp_path)
+    fail_to_open(monkeypatch, same, number)
+    for decide in (lake.discard, lake.retry):
+        with pytest.raises(StorageError, match=r"same\.jsonl cannot be read: .*Nothing was decided"):
+            decide(0)
+    assert lake.quarantine() == []
+    monkeypatch.undo()
+    states = {Path(item.path).name: item.state for item in lake.discard(0)}
+    assert states == {"changed.jsonl": "discarded", "same.jsonl": "offered", "2.segment": "offered"}
+
+
+def test_a_file_that_cannot_be_read_to_be_set_aside_waits(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poisoned file that cannot be opened at that moment is named, and the next run sets it aside."""
+    bad = tmp_path / "bad.jsonl"
+    bad.write_bytes(a_line(a_span(0, 0, note="poison")))
+    os.utime(bad, (1, 1))
+    tasks = Poisoned("read")
+    pipeline = lake.pipeline(watch=[str(bad)], executor=tasks)
+
+    def fail_once_it_was_tried(_: object) -> bool:
+        fail_to_open(monkeypatch, bad, errno.EMFILE)
+        return True
+
+    monkeypatch.setattr("tracelake.pipeline.taking.Reader.tasks_work", fail_once_it_was_tried)
+    with pytest.raises(StorageError, match=r"bad\.jsonl among them: cannot be read"):
+        pipeline.run_once()
+    monkeypatch.undo()
+    pipeline.run_once()
+    assert [item.path for item in lake.quarantine()] == [str(bad)]
 
 
 def test_only_what_is_stuck_or_set_aside_can_be_decided(lake: Lake) -> None:

@@ -108,9 +108,12 @@ def _check_kind(status: os.stat_result) -> None:
 
 
 def fingerprint(path: str, size_bytes: int) -> tuple[int, str]:
-    """Return size and SHA-256 of a file's first bytes; (0, "") where it cannot be read, as of no recorded file."""
+    """Return size and SHA-256 of a file's first bytes; (0, "") where no file is, as of no recorded one.
+
+    Raises OSError for a failure that may pass: it says nothing of what the file has.
+    """
     try:
         with open_input(path, size_bytes) as file:
             return file.finish()
-    except (NotAnInputError, OSError):
+    except NotAnInputError:
         return 0, ""

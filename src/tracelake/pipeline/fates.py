@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Literal, TypeAlias
 
-from tracelake._errors import DamageError, NotFoundError, UsageError
+from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import Aside, Step, Suspect
 from tracelake.journal.store import Journal
@@ -43,7 +43,7 @@ class Fates:
         A transaction that is stuck is set aside first. Of its inputs those at fault are the ones that changed since
         the journal recorded them, or the only one it has; all others are taken again.
 
-        Raises UsageError where there is nothing to decide.
+        Raises UsageError where there is nothing to decide, StorageError where an input cannot be read this time.
         """
         if not any(suspect.state == "set aside" for suspect in self._of(t)):
             step = self._journal.read(t).step if t == self._outputs.upper() else None
@@ -99,7 +99,12 @@ class Fates:
 
     def _content(self, source: str, path: str, size_bytes: int) -> tuple[int, str]:
         if source != INBOX:
-            return fingerprint(to_path(path), size_bytes)
+            try:
+                return fingerprint(to_path(path), size_bytes)
+            except OSError as error:  # which is not to say that it has changed
+                raise StorageError(
+                    f"{path} cannot be read: {error.strerror or error}. Nothing was decided; try again."
+                ) from error
         try:
             data = self._objects.get(path)
         except NotFoundError:

@@ -252,7 +252,11 @@ class Taking:
     def _set_aside(self, t: int, item: Input, tries: int, fault: InputFaultError) -> None:
         if not self._reader.tasks_work():
             raise fault.error from fault
-        size_bytes, sha256 = self._content(item)
+        try:
+            size_bytes, sha256 = self._content(item)
+        except OSError as error:
+            self._result.failed[item.path] = f"cannot be read: {error.strerror or error}"
+            return
         if not sha256:
             return  # gone meanwhile
         found = Suspect(
@@ -288,4 +292,8 @@ def _as_it_is_now(offer: Suspect) -> Input:
 
 
 def _sha256(item: Input) -> str:
-    return fingerprint(to_path(item.path), item.size_bytes)[1]
+    """Return the checksum of a file, that of no known one where it cannot be read: who reads all of it says why."""
+    try:
+        return fingerprint(to_path(item.path), item.size_bytes)[1]
+    except OSError:
+        return ""

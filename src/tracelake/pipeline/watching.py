@@ -13,8 +13,9 @@ from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, WATCHED_FILE_QUIET_S
 from tracelake.pipeline.names import to_name
 from tracelake.replicas.account import Waiting
 
-_Form: TypeAlias = tuple[int, int]
-"""Size and time of change: a file whose form is the same is not looked into again."""
+_Form: TypeAlias = tuple[int, int, int, int]
+"""Which file it is, its size, and when its bytes and anything of it changed, such as who may read it: a file whose form
+is the same is not looked into again."""
 
 
 class Watch:
@@ -36,7 +37,8 @@ class Watch:
                 stat = Path(path).stat()
             except OSError:
                 continue  # gone again
-            name, form = to_name(path), (stat.st_size, stat.st_mtime_ns)
+            name = to_name(path)
+            form = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
             if taken.get(name) == form:
                 self._taken[name] = form  # what is not there any more is forgotten
             # A time that no clock can have says nothing of when the file was written.
