@@ -209,7 +209,7 @@ class Lake(LakeBranches, LakeDatasets, LakeQuarantine, LakeTables, LakeUpkeep):
 
     def inbox(self) -> InboxInfo:
         """Return what waits in the inbox of servers."""
-        return inbox_info(self.objects, {item.path for item in self.quarantine() if item.state != "offered"})
+        return inbox_info(self.objects, self.set_aside_paths())
 
     def _pipeline_of(self, executor: Executor) -> Pipeline:
         return Pipeline("main", self._key_value, self.objects, self.config.buckets, executor)

@@ -22,6 +22,10 @@ class LakeQuarantine:
         suspects = Suspects(self._key_value, "main").all()
         return [shown(item) for item in sorted(suspects, key=lambda item: (item.transaction, item.path))]
 
+    def set_aside_paths(self) -> set[str]:
+        """Return the paths of inputs that no pipeline takes until the user decides, or ever."""
+        return {item.path for item in self.quarantine() if item.state != "offered"}
+
     def retry(self, transaction: int) -> list[SetAsideInput]:
         """Offer the inputs of a transaction that was set aside again, to the next run of any pipeline.
 

@@ -212,6 +212,22 @@ def test_backlog_is_bounded(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> No
     inbox.append("json", b"4")
 
 
+def test_segments_that_are_set_aside_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for the user: however many there are, requests are taken until enough others wait."""
+    monkeypatch.setattr(limits, "INBOX_SEGMENTS_MAX", 2)
+    store, set_aside = MemoryObjectStore(), {"inbox/0.segment", "inbox/1.segment", "inbox/2.segment"}
+    for path in set_aside:
+        store.put(path, b"poison")
+    with closing(Inbox(store, set_aside=lambda: set_aside)) as inbox:
+        for data in (b"1", b"2"):
+            inbox.check()
+            inbox.append("json", data)
+        with pytest.raises(BackPressureError, match="2 segments wait for the pipeline"):
+            inbox.append("json", b"3")
+        with pytest.raises(BackPressureError, match="2 segments wait for the pipeline"):
+            inbox.check()
+
+
 def test_close_drains(store: FaultyStore, threads: ThreadPoolExecutor, tmp_path: Path) -> None:
     """Close writes what waits, refuses what comes later, and may be called twice."""
     inbox = Inbox(store)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
@@ -53,8 +53,17 @@ class _Group:
 class Inbox:
     """A queue of OTLP requests in an object store; threads append, the pipeline takes whole segments."""
 
-    def __init__(self, objects: ObjectStore, ack_timeout_s: float = limits.INBOX_ACK_TIMEOUT_S) -> None:
-        """Open the inbox of a store. Segments that are there from before stay, and count."""
+    def __init__(
+        self,
+        objects: ObjectStore,
+        ack_timeout_s: float = limits.INBOX_ACK_TIMEOUT_S,
+        set_aside: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        """Open the inbox of a store. Segments that are there from before stay, and count.
+
+        Those do not of which `set_aside` tells the paths: they wait for the user, and not for the pipeline.
+        """
+        self._set_aside = set_aside
         self._objects = objects
         self._ack_timeout_s = ack_timeout_s
         self._lock = Lock()
@@ -100,7 +109,7 @@ class Inbox:
         """Raise StorageError or OSError where a request would be refused now: queue, backlog, store."""
         with self._lock:
             self._check_queue(0)
-        self._check_backlog(len(self.segments()))
+        self._check_backlog(self._backlog())
         self._objects.put(PROBE, b"")
 
     def close(self) -> None:
@@ -134,6 +143,14 @@ class Inbox:
                 f"{self._waiting_bytes} bytes wait for the store; send the request again later"
             )
 
+    def _backlog(self) -> int:
+        """Count the segments that wait for the pipeline."""
+        segments = self.segments()
+        if len(segments) < limits.INBOX_SEGMENTS_MAX:
+            return len(segments)  # few enough, whatever is set aside
+        set_aside = set(self._set_aside())
+        return sum(segment.path not in set_aside for segment in segments)
+
     def _check_backlog(self, segments: int) -> None:
         if segments >= limits.INBOX_SEGMENTS_MAX:
             raise BackPressureError(
@@ -157,7 +174,7 @@ class Inbox:
         # The count climbs with each segment and is taken anew only when it reaches the limit: between two
         # listings it is never too low, except for segments that another server writes meanwhile.
         if self._segments_seen is None or self._segments_seen >= limits.INBOX_SEGMENTS_MAX:
-            self._segments_seen = len(self.segments())
+            self._segments_seen = self._backlog()
         self._check_backlog(self._segments_seen)
         path = self._next_name()
         if not self._objects.create(path, data) and self._objects.get(path) != data:
