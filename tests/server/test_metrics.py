@@ -8,6 +8,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 import tracelake
+from tests.pipeline.poison import Poisoned, good, poisoned
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tests.server.faults import FaultyStore
@@ -67,6 +68,33 @@ def test_a_lake_with_a_replica(tmp_path: Path) -> None:
         "tracelake_replica_last_progress_timestamp_seconds",
         "tracelake_replica_oldest_waiting_seconds",
     } <= {name for name, _ in samples}
+
+
+def test_inputs_that_are_set_aside_are_counted_by_state(tmp_path: Path) -> None:
+    """And their segments are not among those that wait."""
+    with tracelake.init(tmp_path / "lake", buckets=2) as lake, closing(Inbox(lake.objects)) as inbox:
+        client = Client(create_app(lake, inbox))
+        states = ("set aside", "offered", "discarded")
+
+        def counts() -> list[float]:
+            samples = scrape(client)
+            return [
+                *(samples["tracelake_quarantine_inputs", state] for state in states),
+                samples["tracelake_inbox_segments", ""],
+            ]
+
+        assert counts() == [0, 0, 0, 0]
+        for number in range(2):
+            lake.objects.put(f"inbox/{number}.segment", poisoned(number))
+            lake.pipeline(executor=Poisoned("read")).run_once()
+            lake.objects.put(f"inbox/{number + 5}.segment", good(number + 5))
+            lake.pipeline(executor=InProcess()).run_once()
+        first, second = lake.quarantine()
+        assert counts() == [2, 0, 0, 0]
+        lake.retry(first.transaction)
+        assert counts() == [1, 1, 0, 1]
+        lake.discard(second.transaction)
+        assert counts() == [0, 1, 1, 1]
 
 
 def test_requests_are_counted_by_endpoint_and_status(client: Client) -> None:
