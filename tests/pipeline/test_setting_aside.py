@@ -18,6 +18,8 @@ from tracelake import Lake
 from tracelake._errors import DamageError, StorageError
 from tracelake.limits import TRANSACTION_TRIES_MAX
 from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.inputs import Input
+from tracelake.pipeline.taking import Taking
 
 
 class Broken(InProcess):
@@ -295,3 +297,30 @@ def test_inputs_of_a_transaction_are_bounded(lake: Lake, monkeypatch: pytest.Mon
     assert report.transactions == (0, 1, 2, 3, 4)
     assert names(lake) == set(range(9))
     assert (left(lake, "inbox/"), left(lake, "staging/")) == ([], [])
+
+
+@pytest.mark.parametrize("source", ["inbox", "files"])
+def test_what_a_peer_takes_meanwhile_is_not_set_aside(lake: Lake, tmp_path: Path, source: str) -> None:
+    """Who cannot read an input looks, once its record is written, whether a peer could."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(a_line(a_span(0, 0, note="poison")))
+    if source == "inbox":
+        lake.objects.put("inbox/0.segment", poisoned(0))
+
+    class Overtaken(Taking):
+        def _content(self, item: Input) -> tuple[int, str]:
+            content = super()._content(item)
+            if source == "inbox":
+                lake.pipeline(executor=InProcess()).run_once()
+            else:
+                lake.ingest(path, executor=InProcess())
+            return content
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tracelake.pipeline.loop.Taking", Overtaken)
+        if source == "inbox":
+            lake.pipeline(executor=Poisoned("read")).run_once()
+        else:
+            lake.ingest(path, executor=Poisoned("read"))
+    assert (names(lake), lake.quarantine()) == ({0}, [])
+    assert lake.verify().ok

@@ -22,6 +22,7 @@ from tests.simulation.scenarios import (
     ShardScenario,
     StoreScenario,
 )
+from tests.simulation.setting_aside import SettingAsideScenario
 from tests.simulation.upkeep import UpkeepScenario
 from tests.simulation.versions import RepositoryScenario, VersionsScenario
 from tracelake.testing import Faults, Report, Scenario, search
@@ -37,6 +38,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     PipelineScenario(2, 2),
     UpkeepScenario(),
     CollectScenario(1),
+    SettingAsideScenario(),
 )
 FAULTS = Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1)
 """What one run may meet of each kind; each draws fewer."""

@@ -12,6 +12,8 @@ from tests.simulation.scenarios import (
     JournalScenario,
     ShardScenario,
 )
+from tests.simulation.setting_aside import SettingAsideScenario
+from tests.simulation.setting_aside_mutants import SETTING_ASIDE_MUTANTS
 from tests.simulation.simulate import FAULTS, SCENARIOS, main
 from tests.simulation.upkeep import UpkeepScenario
 from tests.simulation.upkeep_mutants import UPKEEP_MUTANTS
@@ -56,6 +58,19 @@ def test_rows_that_a_replica_read_for_one_transaction_are_not_taken_for_the_next
 
 
 @pytest.mark.parametrize(
+    "stages",
+    [("merge", None), ("read", None), ("merge", "merge"), ("read", "merge")],
+    ids=lambda stages: "-".join(map(str, stages)),
+)
+@pytest.mark.parametrize("waits", [False, True])
+def test_one_sets_aside_what_a_peer_may_publish(stages: tuple[str | None, ...], *, waits: bool) -> None:
+    """No good span is lost or doubled, all agree on each transaction, and one record names what is in no table."""
+    report = search(SettingAsideScenario(stages, waits=waits), FAULTS, seed=1, schedules_max=25)
+    assert report.failures == []
+    assert report.completed == report.schedules == 25
+
+
+@pytest.mark.parametrize(
     ("seed", "what"),
     [
         (909, "a batch that was compacted before its lost reply was read back is still known for ours"),
@@ -68,7 +83,9 @@ def test_upkeep_seeds_that_failed_once(seed: int, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "mutant", [*MUTANTS, *UPKEEP_MUTANTS, *VERSIONS_MUTANTS, *COLLECT_MUTANTS], ids=lambda mutant: mutant.name
+    "mutant",
+    [*MUTANTS, *UPKEEP_MUTANTS, *VERSIONS_MUTANTS, *COLLECT_MUTANTS, *SETTING_ASIDE_MUTANTS],
+    ids=lambda mutant: mutant.name,
 )
 def test_a_mutant_is_found_by_random_search(mutant: Mutant) -> None:
     """A protocol with one rule broken fails within the stated number of random schedules."""

@@ -4,6 +4,7 @@
 |---------------|--------------------------------|-----------------|---------------------|
 | any but Failed| Started, T recorded, output of T in part or not at all | Replaying(T) | Feed(T) |
 | any but Failed| Started, T recorded, only its commit missing, sealed   | Finalizing(T)| Publish(T) |
+| any but Failed| Started, T sealed, table spans has its rows, more is missing | Replaying(T) | Restage(T) |
 | any but Failed| Started, nothing recorded at T | Live(T)         | OpenInputs(T)       |
 | Replaying(T)  | Fed, equal to the record       | AtBoundary(T)   | SealIt(T), or        |
 |               |                                | Finalizing(T)   | Publish(T) if sealed |
@@ -11,6 +12,7 @@
 | Replaying(T)  | Published, by a peer           | Live(T+1)       | Look(T+1)           |
 | Replaying(T), Finalizing(T) | Undone, may be tried again | Live(T) | Look(T)          |
 | Replaying(T), Finalizing(T) | Undone too often | Live(T)           | SetAside(T)         |
+| Replaying(T), Finalizing(T) | Undone too often, table spans has its rows | Live(T) | GiveUp(T) |
 | Live(T)       | Read                           | Live(T)         | Append(T)           |
 | Live(T)       | Appended, ours                 | AtBoundary(T)   | SealIt(T)           |
 | Live(T)       | Appended, a peer's             | Replaying(T)    | Feed(T)             |
@@ -89,7 +91,7 @@ State: TypeAlias = Live | Replaying | AtBoundary | Finalizing | Skipping | Faile
 class Started:
     """What stands at T, the least upper of all outputs: its records, and whether only the commit is missing.
 
-    `aside` says that T is set aside, and that no table has rows of it.
+    `aside` says that T is set aside, and that no table has rows of it; `held` that table `spans` has them.
     """
 
     transaction: int
@@ -98,6 +100,7 @@ class Started:
     only_commit_missing: bool
     transform: str
     aside: bool = False
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +143,14 @@ class Published:
 class Undone:
     """A task failed on the input of T, which has so many inputs, for the so manieth time in this run.
 
-    `suspected` says that the inputs come from a transaction that was set aside.
+    `suspected` says that the inputs come from a transaction that was set aside, `held` that table `spans` has rows
+    of T: then it can only be finished.
     """
 
     tries: int
     inputs: int
     suspected: bool
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,13 @@ Event: TypeAlias = Started | Fed | Read | NoInput | Appended | Sealed | Publishe
 @dataclass(frozen=True, slots=True)
 class Feed:
     """Read the ranges that the step names, and answer Fed."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Restage:
+    """Read the rows of T from table `spans`, in the place of the ranges that the step names, and answer Fed."""
 
     step: Step
 
@@ -200,6 +212,13 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Raise what the tasks failed with: T can only be finished, and not here."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
 class PublishNothing:
     """Let tables and index advance by nothing, commit; answer Published."""
 
@@ -220,7 +239,9 @@ class Stop:
     reason: str | None = None
 
 
-Action: TypeAlias = Feed | OpenInputs | Append | SealIt | Publish | SetAside | PublishNothing | Look | Stop
+Action: TypeAlias = (
+    Feed | Restage | OpenInputs | Append | SealIt | Publish | SetAside | GiveUp | PublishNothing | Look | Stop
+)
 
 
 def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa: PLR0911  one line for each row
@@ -249,7 +270,9 @@ def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa:
         case ((Replaying(t) | Finalizing(t) | Skipping(t)), Published()):
             return Live(t + 1), Look(t + 1)
         case ((Replaying(t) | Finalizing(t)), Undone(tries)):
-            return Live(t), Look(t) if tries < tries_max(event) else SetAside(t)
+            if tries < tries_max(event):
+                return Live(t), Look(t)
+            return Live(t), GiveUp(t) if event.held else SetAside(t)
         case ((Finalizing(t) | Skipping(t)), Overtaken()):
             return Live(t), Look(t)
     raise AssertionError(f"the pipeline answered {event!r} in state {state!r}; this is a bug in Tracelake")
@@ -268,6 +291,8 @@ def _start(event: Started) -> tuple[State, Action]:
         return Live(t), OpenInputs(t)
     if event.sealed and event.only_commit_missing:
         return Finalizing(t), Publish(t)
+    if event.sealed and event.held:
+        return Replaying(t, step, sealed=True), Restage(step)
     if step.transform != event.transform:
         return _fail(
             f"transaction {t} was begun by another release (transform {step.transform}, now {event.transform}). "

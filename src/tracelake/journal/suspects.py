@@ -4,7 +4,7 @@
 |--------------------|---------------------------------------------|--------------------|
 | nowhere, or offered| its transaction, of several, is set aside   | offered, in halves |
 | nowhere, or offered| it failed alone                             | set aside          |
-| offered            | a transaction with it is committed          | nowhere            |
+| offered, set aside | a transaction with it is committed          | nowhere            |
 | set aside          | retried by the user                         | offered, alone     |
 | set aside          | given up by the user                        | discarded, for ever|
 
@@ -14,7 +14,8 @@ An offered input is taken again by any pipeline. One that is set aside or discar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import takewhile
 from typing import Final
 
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 
 from tracelake._errors import LimitError
 from tracelake.formats import decode, encode
-from tracelake.journal.model import FORMAT_VERSION, Aside, Step, Suspect
+from tracelake.journal.model import FORMAT_VERSION, Aside, ReadRange, Step, Suspect
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, KeyValueStore
 
@@ -71,9 +72,15 @@ def on_failure_alone(standing: Suspect | None, found: Suspect) -> Suspect:
     return found if standing is None or standing.state == "offered" else standing
 
 
-def on_commit(standing: Suspect | None) -> Suspect | None:
-    """Decide on an input that was taken, or of which nothing is left to take."""
-    return None if standing is None or standing.state == "offered" else standing
+def on_commit(standing: Suspect | None, taken: ReadRange | None) -> Suspect | None:
+    """Decide on an input of which this was taken; None where what it was is not there any more.
+
+    What is set aside is forgotten where it is this content: a peer could do it. A file that changed since is another.
+    """
+    if standing is None or standing.state == "discarded":
+        return standing
+    is_it = taken is not None and (standing.size_bytes, standing.sha256) == (taken.size_bytes, taken.sha256)
+    return None if is_it or standing.state == "offered" else standing
 
 
 def on_retry(standing: Suspect | None) -> Suspect | None:
@@ -145,11 +152,11 @@ class Suspects:
             f"{self._partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
         )
 
-    def forget(self, paths: Collection[str]) -> None:
-        """Forget offers of inputs that a commit holds, or of which there is nothing to take."""
+    def forget(self, taken: Mapping[str, ReadRange | None]) -> None:
+        """Forget inputs, by path, that a commit holds, or of which there is nothing to take."""
         for suspect in self.all():
-            if suspect.path in paths and suspect.state == "offered":
-                self.change(suspect, on_commit)
+            if suspect.path in taken:
+                self.change(suspect, partial(on_commit, taken=taken[suspect.path]))
 
     def _decode(self, key: str, value: bytes) -> Suspect:
         return decode(Suspect, value, f"record {self._partition}/{key}", FORMAT_VERSION)

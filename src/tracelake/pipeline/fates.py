@@ -65,8 +65,8 @@ class Fates:
         t = step.transaction
         if self._outputs.has_rows(t):
             raise UsageError(
-                f"table spans has the rows of transaction {t} already: it can only be finished. Put its inputs back "
-                "as they were, and run `tracelake pipeline run --once`."
+                f"table spans has the rows of transaction {t} already: it can only be finished, and its inputs are "
+                "not needed for it. Run `tracelake pipeline run --once`."
             )
         changed = self._changed(step)
         inputs = sum(map(len, step.sources.values()))

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 from tracelake._errors import DamageError, SourceChangedError, StorageError, TracelakeError
 from tracelake.journal.known import KnownInputs
@@ -17,6 +17,7 @@ from tracelake.journal.protocol import (
     Event,
     Fed,
     Feed,
+    GiveUp,
     Look,
     NoInput,
     OpenInputs,
@@ -25,6 +26,7 @@ from tracelake.journal.protocol import (
     Published,
     PublishNothing,
     Read,
+    Restage,
     Sealed,
     SealIt,
     SetAside,
@@ -40,7 +42,7 @@ from tracelake.journal.protocol import (
 from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects, halves
 from tracelake.limits import ASIDE_REASON_MAX_CHARS
-from tracelake.pipeline.executors import Executor
+from tracelake.pipeline.executors import Executor, TaskError
 from tracelake.pipeline.faults import Guarded, InputFaultError
 from tracelake.pipeline.inputs import Input
 from tracelake.pipeline.maintenance import ORDERS, Maintainer
@@ -174,17 +176,17 @@ class _Run:
                     event = self._look(t)
                 case OpenInputs(t):
                     event = self._open_inputs(t)
-                case Feed(step):
-                    event = self._feed(step)
+                case Feed(step) | Restage(step):
+                    event = self._restage(step) if isinstance(action, Restage) else self._feed(step)
                 case Append(t):
                     event = self._append(t)
                 case SealIt(t):
                     self._seal(t)
                     event = Sealed()
                 case Publish(t):
-                    if isinstance(event, Started):  # only the commit was missing
-                        self._result.recovered.append(t)
-                    event = self._publish(t)
+                    event = self._publish(t, only_commit_missing=isinstance(event, Started))
+                case GiveUp(t):
+                    self._give_up(t)
                 case SetAside(t):
                     self._set_aside(t)
                     event = self._look(t)
@@ -205,13 +207,15 @@ class _Run:
                 f"tables or index hold transaction {t}, and the journal has no seal of it. "
                 "Restore the metadata from a backup."
             )
+        held = recorded.step is not None and self._rooms.outputs.has_rows(t)
         return Started(
             transaction=t,
             step=recorded.step,
             sealed=recorded.seal is not None,
             only_commit_missing=recorded.seal is not None and self._rooms.outputs.only_commit_missing(t),
             transform=TRANSFORM,
-            aside=aside and not self._rooms.outputs.has_rows(t),
+            aside=aside and not held,
+            held=held,
         )
 
     def _open_inputs(self, t: int) -> Read | NoInput:
@@ -244,6 +248,21 @@ class _Run:
         self._fed = fed  # and not before: these rows must not be taken for those of the next transaction
         return Fed(fed.sources)
 
+    def _restage(self, step: Step) -> Fed | Published | Undone:
+        t = step.transaction
+        if t not in self._result.recovered:
+            self._result.recovered.append(t)
+        try:
+            pieces = self._reader.restage(self._rooms.outputs.rows_of(t), t)
+        except InputFaultError as fault:
+            return self._undone(step, fault)
+        except TracelakeError:
+            if self._rooms.outputs.upper() > t:
+                return Published()  # and what a peer has published may be compacted by now
+            raise
+        self._fed = Staged(step.sources, pieces, ())
+        return Fed(step.sources)
+
     def _append(self, t: int) -> Appended:
         assert self._read is not None
         step, ours = self._rooms.journal.append_step(Step(t, self._read.sources, TRANSFORM))
@@ -261,7 +280,9 @@ class _Run:
         records, checksum = totals(step.sources)
         self._rooms.journal.append_seal(Seal(t, records, checksum, now().isoformat(timespec="microseconds")))
 
-    def _publish(self, t: int) -> Published | Undone | Overtaken:
+    def _publish(self, t: int, *, only_commit_missing: bool) -> Published | Undone | Overtaken:
+        if only_commit_missing:
+            self._result.recovered.append(t)
         recorded = self._rooms.journal.read(t)
         assert recorded.step is not None
         assert recorded.seal is not None
@@ -294,10 +315,22 @@ class _Run:
         self._tries[t] += 1
         suspects = {suspect.path for suspect in self._rooms.suspects.all()}
         paths = [taken.path for ranges in step.sources.values() for taken in ranges]
-        undone = Undone(self._tries[t], len(paths), suspected=not suspects.isdisjoint(paths))
-        if undone.tries >= tries_max(undone) and not self._reader.tasks_work():
+        undone = Undone(
+            self._tries[t],
+            len(paths),
+            suspected=not suspects.isdisjoint(paths),
+            held=self._rooms.outputs.has_rows(t),
+        )
+        if undone.tries >= tries_max(undone) and not undone.held and not self._reader.tasks_work():
             raise fault.error from fault  # no input is at fault
         return undone
+
+    def _give_up(self, t: int) -> NoReturn:
+        assert self._fault is not None
+        raise TaskError(
+            f"transaction {t} has its spans in table spans and can only be finished, and a task fails on it here: "
+            f"{self._fault}. Run again where there is more memory, or with the release that began it."
+        ) from self._fault
 
     def _overtaken(self, t: int) -> Overtaken:
         """Say that a peer appended first."""

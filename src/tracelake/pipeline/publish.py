@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from tracelake import limits
-from tracelake._errors import DamageError
+from tracelake._errors import DamageError, NotFoundError
 from tracelake.journal.model import Aside, Seal, Step
 from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.indexes import INDEX, INDEX_ENTRY, base_of, build_name
@@ -164,6 +164,13 @@ class Outputs:
         it was.
         """
         return self.spans.batch_at(transaction) is not None
+
+    def rows_of(self, transaction: int) -> tuple[Part, ...]:
+        """Return the parts of table `spans` with the rows of a transaction that is not committed yet."""
+        batch = self.spans.batch_at(transaction)
+        if batch is None or (batch.lower, batch.upper) != (transaction, transaction + 1):
+            raise NotFoundError(f"table spans has no batch of transaction {transaction} alone.")
+        return batch.parts
 
     def was_set_aside(self, transaction: int) -> bool:
         """Whether a committed transaction was set aside."""

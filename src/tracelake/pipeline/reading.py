@@ -28,7 +28,9 @@ from tracelake.shards.buckets import by_bucket
 from tracelake.shards.cutting import cut
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 
-_STAGED = pa.ipc.IpcWriteOptions(compression="lz4")  # an eighth of the bytes to sync, in a tenth of a second
+STAGED: Final = pa.ipc.IpcWriteOptions(
+    compression="lz4"
+)  # an eighth of the bytes to sync, in a tenth of a second
 
 
 _NOTHING: Final = Whole(0, "")
@@ -159,7 +161,7 @@ def _stage(columns: SpanColumns, task: ReadTask, objects: ObjectStore, receipt: 
     for bucket, of_bucket in by_bucket(rows, "trace_id", task.buckets):
         for few in cut(of_bucket, STAGED_PIECE_MAX_BYTES):
             start = sink.tell()
-            with pa.ipc.new_stream(sink, rows.schema, options=_STAGED) as writer:
+            with pa.ipc.new_stream(sink, rows.schema, options=STAGED) as writer:
                 writer.write_table(few)
             pieces.append(Piece(path, start, sink.tell() - start, bucket, len(few), few.nbytes))
     objects.put(path, sink.getvalue().to_pybytes())

@@ -50,9 +50,16 @@ class Settling:
             for taken in ranges:
                 if source != INBOX:
                     self._known.remember(taken)
-        self._suspects.forget({taken.path for ranges in step.sources.values() for taken in ranges})
         self.delete_segments(step.sources.get(INBOX, ()))
+        # And then the records: who sets one of them aside meanwhile looks afterwards whether it was taken.
+        self._suspects.forget({taken.path: taken for ranges in step.sources.values() for taken in ranges})
         return []
+
+    def is_taken(self, suspect: Suspect) -> bool:
+        """Whether a commit holds an input by now, as of a peer that could do what we could not."""
+        if suspect.source == INBOX:
+            return self._objects.head(suspect.path) is None
+        return self._known.find(suspect.size_bytes, lambda: suspect.sha256) is not None
 
     def delete_segments(self, segments: Sequence[ReadRange]) -> None:
         """Delete segments that were taken; one that could not be read whole is kept in quarantine."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tracelake._errors import NotFoundError, TracelakeError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import ReadRange, Sources, Step, Suspect, to_bytes
-from tracelake.journal.suspects import Suspects, next_offer, on_failure_alone
+from tracelake.journal.suspects import Suspects, next_offer, on_commit, on_failure_alone
 from tracelake.limits import ASIDE_REASON_MAX_CHARS, STEP_RECORD_MAX_BYTES, TRANSACTION_TRIES_MAX
 from tracelake.otlp.whole import fingerprint
 from tracelake.pipeline.executors import Executor
@@ -25,7 +25,9 @@ from tracelake.pipeline.names import to_path
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.progress import OnProgress, Progress, Stage
 from tracelake.pipeline.reading import Piece, run_read_task
+from tracelake.pipeline.restaging import RestageTask, run_restage_task
 from tracelake.pipeline.settling import Settling
+from tracelake.shards.model import Part
 from tracelake.storage import ObjectStore
 
 STAGING: Final = "staging/pipeline/"
@@ -72,6 +74,21 @@ class Reader:
         gathered = gather(inputs, receipts)
         self._delete(gathered.dropped)
         return Staged(gathered.sources, gathered.pieces, tuple(inputs), gathered.failed)
+
+    def restage(self, parts: Sequence[Part], transaction: int) -> list[Piece]:
+        """Stage the rows of parts of table `spans`. Raises InputFaultError."""
+        staging = f"{STAGING}{uuid.uuid4().hex}/"
+        tasks = [RestageTask(self._objects.url, part, staging) for part in parts]
+        try:
+            pieces = Guarded(self._executor).run(
+                run_restage_task,
+                tasks,
+                lambda done: self._progress(Progress("recovering", done, len(tasks), "tasks", transaction)),
+            )
+        except Exception:
+            self._delete_below(staging)
+            raise
+        return [piece for of_part in pieces for piece in of_part]
 
     def discard(self, staged: Staged) -> None:
         """Delete what was staged."""
@@ -163,8 +180,12 @@ class Taking:
                 if not taken.spans:
                     self._leave(source, taken)
         if offers:
-            empty = {taken.path for taken in staged.ranges() if not taken.spans}
-            self._suspects.forget(empty - self._result.failed.keys())
+            empty = {
+                taken.path: taken
+                for taken in staged.ranges()
+                if not taken.spans and taken.path not in self._result.failed
+            }
+            self._suspects.forget(empty)
         kept = {
             source: some
             for source, ranges in staged.sources.items()
@@ -270,9 +291,15 @@ class Taking:
             at=now().isoformat(timespec="microseconds"),
             state="set aside",
         )
-        self._suspects.forget({item.path})  # a file that has changed since it was offered has another record
-        stands = self._suspects.change(found, partial(on_failure_alone, found=found))
-        self._result.note_aside(stands or found)
+        self._suspects.forget(
+            {item.path: None}
+        )  # a file that has changed since it was offered has another record
+        stands = self._suspects.change(found, partial(on_failure_alone, found=found)) or found
+        if self._settling.is_taken(found):  # a peer could do it, and may not have seen our record
+            taken = ReadRange(item.path, size_bytes, sha256, 0, "", 0)
+            self._suspects.change(found, partial(on_commit, taken=taken))
+            return
+        self._result.note_aside(stands)
 
     def _content(self, item: Input) -> tuple[int, str]:
         """Return size and SHA-256 of an input; (0, "") where it is gone."""

@@ -1,0 +1,53 @@
+"""The rows of a transaction out of table `spans`, staged as if its input had been read again.
+
+Once `spans` has the rows of T, T can be finished without its input, which may have changed or gone: what was taken of
+it is these rows. Merged with the tables as of T-1 they give the trace rows, and the index part, that were missing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracelake.limits import STAGED_PIECE_MAX_BYTES
+from tracelake.otlp.schema import SPANS
+from tracelake.pipeline.reading import STAGED, Piece
+from tracelake.shards.cutting import cut
+from tracelake.shards.model import Part
+from tracelake.shards.parts import check_part
+from tracelake.storage import LocalFiles, open_objects
+
+
+@dataclass(frozen=True, slots=True)
+class RestageTask:
+    """Stage the rows of one part of table `spans`."""
+
+    objects_url: str
+    part: Part
+    staging: str
+    """Prefix of the objects that the task writes."""
+
+
+def run_restage_task(task: RestageTask) -> list[Piece]:
+    """Carry out one task, a row group at a time. Raises DamageError for a part that is not what was written."""
+    objects = open_objects(task.objects_url)
+    pieces = []
+    with tempfile.TemporaryDirectory(prefix="tracelake-restage-") as folder:
+        file = LocalFiles(objects, Path(folder)).file(task.part.path)
+        check_part(file, task.part)
+        with pq.ParquetFile(file) as part:
+            for group in range(part.num_row_groups):
+                rows = part.read_row_group(group, columns=SPANS.names).select(SPANS.names).cast(SPANS)
+                for few in cut(rows, STAGED_PIECE_MAX_BYTES):
+                    sink = pa.BufferOutputStream()
+                    with pa.ipc.new_stream(sink, few.schema, options=STAGED) as writer:
+                        writer.write_table(few)
+                    path, data = f"{task.staging}{uuid.uuid4().hex}.arrow", sink.getvalue().to_pybytes()
+                    objects.put(path, data)
+                    pieces.append(Piece(path, 0, len(data), task.part.bucket, len(few), few.nbytes))
+    return pieces

@@ -1,0 +1,99 @@
+"""A transaction whose spans are in table `spans` is finished from them: its input may have changed or gone."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracelake
+from tests.pipeline.poison import Poisoned, good, names, poisoned
+from tests.pipeline.spans import a_line, a_span
+from tracelake import Lake
+from tracelake._errors import StorageError
+from tracelake.pipeline.executors import InProcess, TaskError
+from tracelake.pipeline.publish import Outputs
+
+BEFORE = a_line(a_span(0, 0, end=5), a_span(2, 1))
+FILE = a_line(a_span(0, 0, end=9), a_span(1, 3), a_span(2, 1))
+
+
+@pytest.fixture
+def lake() -> Iterator[Lake]:
+    """Return a new lake."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as opened:
+        yield opened
+
+
+def stop_before_traces(lake: Lake, *paths: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run take inputs, and end once table `spans` has its rows."""
+    append = Outputs._append
+
+    def fail(self: Outputs, shard: Any, *rest: Any) -> None:
+        if shard is self.traces:
+            raise StorageError("no store")
+        append(self, shard, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Outputs, "_append", fail)
+        with pytest.raises(StorageError):
+            lake.pipeline(watch=list(map(str, paths)), executor=InProcess()).run_once()
+
+
+def tables(lake: Lake) -> list[Any]:
+    """Return all rows of both tables, and what a search finds."""
+    rows = [lake.sql(f"select * from {table} order by all").to_pylist() for table in ("spans", "traces")]
+    return [*rows, sorted(str(hit) for hit in lake.search("work"))]
+
+
+@pytest.mark.parametrize("fate", ["changed", "gone"])
+def test_its_file_is_not_needed(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fate: str
+) -> None:
+    """Tables and index are those of a run that was never stopped, replaced and repeated spans among them."""
+    before, path = tmp_path / "before.jsonl", tmp_path / "a.jsonl"
+    before.write_bytes(BEFORE)
+    path.write_bytes(FILE)
+    os.utime(path, (1, 1))
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as other:
+        for one in (before, path):
+            other.ingest(one, executor=InProcess())
+        expected, counts = tables(other), other.log()[0].metadata
+    lake.ingest(before, executor=InProcess())
+    stop_before_traces(lake, path, monkeypatch=monkeypatch)
+    if fate == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(a_line(a_span(7, 7)))
+    for decide in (lake.retry, lake.discard):
+        with pytest.raises(tracelake.UsageError, match="its inputs are not needed"):
+            decide(1)
+    report = lake.pipeline(executor=InProcess()).run_once()
+    assert report is not None
+    assert report.recovered == (1,)
+    assert tables(lake) == expected
+    assert lake.log()[0].metadata == counts
+    assert [info.path for info in lake.objects.list("staging/pipeline/")] == []
+    assert lake.verify().ok
+
+
+def test_who_cannot_finish_it_says_so_and_sets_nothing_aside(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are published: whoever can do the tasks finishes it."""
+    lake.objects.put("inbox/0.segment", good(0))
+    lake.objects.put("inbox/1.segment", poisoned(1))
+    stop_before_traces(lake, monkeypatch=monkeypatch)
+    tasks = Poisoned("merge")
+    with pytest.raises(TaskError, match=r"can only be finished.*the sum does not fit"):
+        lake.pipeline(executor=tasks).run_once()
+    assert lake.quarantine() == []
+    assert [info.path for info in lake.objects.list("staging/pipeline/")] == []
+    lake.pipeline(executor=InProcess()).run_once()
+    assert names(lake) == {0, 1}
+    assert [info.path for info in lake.objects.list("inbox/")] == []
+    assert lake.verify().ok

@@ -1,0 +1,68 @@
+"""Setting aside with one rule broken each: what the simulator must find."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tests.simulation.mutants import Mutant
+from tests.simulation.setting_aside import SettingAsideScenario
+from tracelake.journal.model import Aside, ReadRange, Step, Suspect
+from tracelake.pipeline.inputs import INBOX
+from tracelake.pipeline.publish import Outputs, OvertakenError
+from tracelake.pipeline.settling import Settling
+from tracelake.testing import Faults
+
+_keep, _append = Settling._keep, Outputs._append
+
+
+def no_rows(self: Outputs, transaction: int) -> bool:
+    """The record alone decides: nobody looks whether a peer has appended rows."""
+    del self, transaction
+    return False
+
+
+def goes_on(self: Outputs, shard: Any, t: int, *rest: Any) -> None:
+    """Who holds rows publishes them, whatever was appended first."""
+    with contextlib.suppress(OvertakenError):
+        _append(self, shard, t, *rest)
+
+
+def keep_nothing(self: Settling, aside: Aside, step: Step) -> list[Suspect]:
+    """Segments of a transaction that is set aside are deleted, as of any other."""
+    kept = _keep(self, aside, step)
+    self.delete_segments(step.sources.get(INBOX, ()))
+    return kept
+
+
+def forget_offers(standing: Suspect | None, taken: ReadRange | None) -> Suspect | None:
+    """A commit forgets offers only."""
+    del taken
+    return None if standing is None or standing.state == "offered" else standing
+
+
+DELAYS: Final = Faults(delays=8)
+
+
+def _mutant(
+    what: str, where: str, wrong: Any, random_max: int, stages: Sequence[str | None], *, waits: bool = False
+) -> Mutant:
+    return Mutant(
+        f"setting aside: {what}",
+        lambda: SettingAsideScenario(stages, waits=waits),
+        DELAYS,
+        None,
+        random_max,
+        {f"tracelake.{where}": wrong},
+    )
+
+
+_ONE: Final = ("merge", None)
+
+SETTING_ASIDE_MUTANTS = [
+    _mutant("the record decides", "pipeline.publish.Outputs.has_rows", no_rows, 50, _ONE),
+    _mutant("overtaken, ignored", "pipeline.publish.Outputs._append", goes_on, 50, _ONE, waits=True),
+    _mutant("segments go", "pipeline.settling.Settling._keep", keep_nothing, 5, ("merge", "merge")),
+    _mutant("a commit forgets offers only", "journal.suspects.on_commit", forget_offers, 20, ("read", None)),
+]
