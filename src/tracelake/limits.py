@@ -185,7 +185,7 @@ DECODE_THREADS_MAX: Final = 4
 INBOX_SEGMENT_MAX_BYTES: Final = 32 * MIB
 """Payload bytes after which a segment takes no further request."""
 INBOX_SEGMENTS_MAX: Final = 10_000
-"""Segments that the pipeline has not taken; beyond that the answer is 503."""
+"""Segments that the pipeline has not taken, without those that are set aside; beyond that the answer is 503."""
 INBOX_ACK_TIMEOUT_S: Final = 20.0
 """How long a request waits to be durable; then the answer is 503."""
 INGEST_THREADS_MAX: Final = 64
