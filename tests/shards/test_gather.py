@@ -90,6 +90,23 @@ def test_rows_come_in_the_order_asked_for(tmp_path: Path) -> None:
     assert not sources.looked_up
 
 
+def test_large_rows_among_small_ones_come_together(tmp_path: Path) -> None:
+    """The large rows of many parts, each alone among small ones, are neighbours in the order: they are no table."""
+    objects = open_objects(tmp_path.as_uri())
+    parts = []
+    for time in range(40):
+        texts = [str(time) + "x" * (100 * KIB if number == 70 else 1) for number in range(100)]
+        parts.append(write(objects, time, pa.table({"key": ["k"] * 100, "text": texts}), looked_up=False))
+    sources = Sources(parts, lambda path: str(objects.local_path(path)))
+    ids = np.array([(time << 32) + number for number in range(100) for time in range(40)], np.int64)
+    tables = list(sources.gather(ids, None, 500 * KIB))
+    assert all(table.nbytes <= 1_000 * KIB for table in tables)
+    assert len(tables) < 30
+    rows = pa.concat_tables(tables)
+    assert rows["_row_id"].to_pylist() == ids.tolist()
+    assert [str(text).rstrip("x") for text in rows["text"].to_pylist()] == [str(row >> 32) for row in ids]
+
+
 def test_a_part_of_somebody_else_is_named(tmp_path: Path) -> None:
     """A file without the sizes of its row groups is refused, not guessed at."""
     objects = open_objects(tmp_path.as_uri())

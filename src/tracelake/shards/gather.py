@@ -63,6 +63,9 @@ class Sources:
     def gather(self, ids: Numbers, gone: Numbers | None, max_bytes: int) -> Iterator[pa.Table]:
         """Yield the rows with these ids, in this order, in tables of about so many Arrow bytes, or of one row.
 
+        None has more than twice as many. How large a row is, only the mean of its group tells; the large rows of many
+        groups may be neighbours here, so what turns out larger than that is read again, in fewer rows.
+
         `gone` tells when each of them went, where they are history.
         """
         rows: Numbers = self._by_id[np.searchsorted(self._ids, ids, sorter=self._by_id)]
@@ -74,21 +77,24 @@ class Sources:
         while start < len(rows):
             before = end_bytes[start - 1] if start else 0.0
             end = max(start + 1, int(np.searchsorted(end_bytes, before + max_bytes, "right")))
+            while not (found := self._read(rows[start:end], groups[start:end], 2 * max_bytes)):
+                end = start + (end - start) // 2
             went = None if gone is None else gone[start:end]
-            yield self._table(
-                rows[start:end], groups[start:end], went
-            )  # bound to no name, which would keep it
+            yield _in_order(found, groups[start:end], went)  # bound to no name, which would keep it
             start = end
 
-    def _table(self, rows: Numbers, groups: Numbers, gone: Numbers | None) -> pa.Table:
-        """Return rows, out of row groups that are read one after the other, each once."""
+    def _read(self, rows: Numbers, groups: Numbers, max_bytes: int) -> list[pa.Table]:
+        """Read rows, out of row groups one after the other, each once; return none where several have more bytes."""
         by_group: Numbers = np.argsort(groups, kind="stable")
         cuts = np.flatnonzero(np.diff(groups[by_group])) + 1
-        found = pa.concat_tables(
-            [self._of_group(self._groups[groups[few[0]]], rows[few]) for few in np.split(by_group, cuts)]
-        )
-        table = found.take(np.argsort(by_group)).combine_chunks()
-        return table if gone is None else table.append_column(GONE, pa.array(gone))
+        found: list[pa.Table] = []
+        size = 0
+        for few in np.split(by_group, cuts):
+            found.append(self._of_group(self._groups[groups[few[0]]], rows[few]))
+            size += found[-1].nbytes
+            if size > max_bytes and len(rows) > 1:
+                return []
+        return found
 
     def _of_group(self, group: _Group, rows: Numbers) -> pa.Table:
         with pq.ParquetFile(self._file(group.part.path)) as file:
@@ -96,6 +102,14 @@ class Sources:
         found = table.take(rows - group.first)
         place = found.schema.get_field_index(ROW_ID.name)
         return found.set_column(place, ROW_ID, pa.array(self._ids[rows])).cast(self.schema)
+
+
+def _in_order(found: list[pa.Table], groups: Numbers, gone: Numbers | None) -> pa.Table:
+    """Return as one table, in order, what was read by groups, of which nothing is kept."""
+    rows = pa.concat_tables(found)
+    found.clear()
+    table = rows.take(np.argsort(np.argsort(groups, kind="stable"))).combine_chunks()
+    return table if gone is None else table.append_column(GONE, pa.array(gone))
 
 
 def _group_bytes(part: Part, footer: pq.FileMetaData) -> list[int]:
