@@ -15,10 +15,11 @@ def main(lake: str, checkpoint: str) -> None:
     spark = SparkSession.builder.getOrCreate()
     options = {"lake": lake, "changes": "all", "transactionsPerBatch": "1"}
     changes = spark.readStream.format("tracelake").options(**options).load("people")
-    rows = changes.selectExpr("id", "who", "_change < 0 as gone")
-    # A replaced row goes and comes in one transaction: the row stands against the deletion.
+    # A replaced row goes and comes in one transaction: the row that came is the later of the two.
+    version = "2 * _transaction + if(_change > 0, 1, 0) as version"
+    rows = changes.selectExpr("id", "who", "_change < 0 as gone", version)
     writer = rows.writeStream.format("tracelake").options(
-        lake=lake, key="id", tombstone="gone", writeId="copy"
+        lake=lake, key="id", tombstone="gone", orderBy="version", writeId="copy"
     )
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start("copied")
     query.awaitTermination()
