@@ -18,7 +18,7 @@ from tracelake.storage import Entry, KeyValueStore, ObjectStore
 from tracelake.tracking.inbox import PREFIX
 from tracelake.versions.branches import BRANCHES, TAGS, staged_layers
 from tracelake.versions.model import Branch, FileAt, Tag, from_bytes
-from tracelake.versions.protocol import known_tokens
+from tracelake.versions.protocol import known_tokens, pending_tokens
 
 _PARTITIONS: Final = (
     *("journal/main", "inputs/main", "asides/main", "suspects/main", "shards", "writes", "leases"),
@@ -51,8 +51,11 @@ def read_records(key_value: KeyValueStore) -> Records:
         _scan(found, f"requests/{entry.key}", key_value.notes)
         if (branch := _decoded(entry, Branch)) is not None:
             found.heads.append(branch.head)
-            for token in sorted(known_tokens(branch) - {""}):
-                _add_staged(found, entry.key, _scan(found, f"staged/{token}", key_value.scan))
+            waiting = pending_tokens(branch)
+            for token in sorted(known_tokens(branch)):
+                staged = _scan(found, f"staged/{token}", key_value.scan)
+                # What was committed already names files that may have been written again since, and collected.
+                _add_staged(found, entry.key, staged, with_files=token in waiting)
     return found
 
 
@@ -80,14 +83,14 @@ def _decoded(entry: Entry, kind: type[NamesT]) -> NamesT | None:
         return None
 
 
-def _add_staged(found: Records, branch: str, entries: Iterable[Entry]) -> None:
+def _add_staged(found: Records, branch: str, entries: Iterable[Entry], *, with_files: bool) -> None:
     for entry in entries:
         try:
             layers = staged_layers(entry)
         except DamageError as error:
             found.findings.append(Finding("damaged", "record", f"staged/{branch}/{entry.key}", str(error)))
             continue
-        if layers and all(isinstance(layer, FileAt) for layer in layers):
+        if with_files and layers and all(isinstance(layer, FileAt) for layer in layers):
             files = tuple(layer for layer in layers if isinstance(layer, FileAt))
             found.staged.append((f"{entry.key}, staged on branch {branch},", files))
 

@@ -71,3 +71,16 @@ def test_an_example_is_known_where_the_next_commit_has_it(lake: Lake) -> None:
     assert len(list(refunds.examples(staged=True))) == 1
     lake.branch("main").commit("all")
     assert [example.id for example in refunds.examples()] == [COAT]
+
+
+def test_an_example_that_was_staged_long_ago_is_whole_when_it_is_committed(lake: Lake) -> None:
+    """Its file was written again for the commit, and the old one collected: `verify` misses nothing."""
+    refunds = lake.create_dataset("refunds", message="made")
+    refunds.add(spans=[COAT[-16:]])
+    for _ in range(3):
+        lake.gc(epoch_min_s=0)
+    lake.branch("main").commit("after a while")
+    for _ in range(3):
+        lake.gc(epoch_min_s=0)
+    assert lake.verify().findings == ()
+    assert [example.id for example in refunds.examples()] == [COAT]
