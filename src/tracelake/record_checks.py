@@ -15,6 +15,7 @@ from tracelake.formats import is_whole
 from tracelake.otlp.framing import segment_problem
 from tracelake.records import Finding
 from tracelake.storage import Entry, KeyValueStore, ObjectStore
+from tracelake.storage.record_objects import whole_of
 from tracelake.tracking.inbox import PREFIX
 from tracelake.versions.branches import BRANCHES, TAGS, staged_layers
 from tracelake.versions.model import Branch, FileAt, Tag, from_bytes
@@ -61,18 +62,19 @@ def read_records(key_value: KeyValueStore) -> Records:
 
 def _scan(found: Records, partition: str, scan: Callable[[str], Iterable[Entry]]) -> list[Entry]:
     """Return the whole records of a partition; the others are findings."""
+
+    def damaged(key: str, problem: object) -> None:
+        found.findings.append(Finding("damaged", "record", f"{partition}/{key}", str(problem)))
+
     whole = []
-    try:
-        for entry in scan(partition):
-            if is_whole(entry.value):
-                whole.append(entry)
-            else:
-                detail = f"its checksum does not fit its {len(entry.value)} bytes; restore it from a backup"
-                found.findings.append(Finding("damaged", "record", f"{partition}/{entry.key}", detail))
-    except (
-        DamageError
-    ) as error:  # of a store that keeps records as objects; nobody can say what else is there
-        found.findings.append(Finding("damaged", "record", partition, str(error)))
+    for entry in whole_of(scan, partition, damaged):
+        if is_whole(entry.value):
+            whole.append(entry)
+        else:
+            damaged(
+                entry.key,
+                f"its checksum does not fit its {len(entry.value)} bytes; restore it from a backup",
+            )
     return whole
 
 

@@ -252,10 +252,13 @@ class Verifier:
         for t in range(transactions):
             try:
                 recorded = self._journal.read(t)
+                if t in aside and recorded.step is not None:
+                    if self._journal.aside(t) is None:
+                        detail = "its commit says that it was set aside, and the record of that is gone"
+                        self._find("missing", "journal", f"transaction {t}", detail)
+                    continue
             except DamageError as error:
                 self._find("damaged", "journal", f"transaction {t}", str(error))
-                continue
-            if t in aside and recorded.step is not None and self._journal.aside(t) is not None:
                 continue
             if recorded.step is None or recorded.seal is None:
                 detail = "it is committed, and not recorded and sealed"
@@ -314,8 +317,9 @@ class Verifier:
     def _has_told(self, finding: Finding, tables: Iterable[str]) -> bool:
         """Whether a damaged record was named already, for what it is."""
         partition, _, key = finding.path.rpartition("/")
-        if partition == "journal/main" and key.isdecimal():
-            return ("journal", f"transaction {int(key) // 2}") in {(f.what, f.path) for f in self._findings}
+        if partition in ("journal/main", "asides/main") and key.isdecimal():
+            t = int(key) // 2 if partition == "journal/main" else int(key)
+            return ("journal", f"transaction {t}") in {(f.what, f.path) for f in self._findings}
         return finding.path == "branches/main" or (partition == "shards" and key in tables)
 
     def _check_files(self, records: Records, progress: OnProgress) -> int:

@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from typing import Final
 
 from msgspec.structs import replace
 
-from tracelake._errors import LimitError
+from tracelake._errors import DamageError, LimitError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import FORMAT_VERSION, Aside, ReadRange, Step, Suspect
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, KeyValueStore
+from tracelake.storage.record_objects import whole_of
 
 _PATH_HASH_CHARS: Final = 16
 
@@ -127,6 +129,14 @@ class Suspects:
     def all(self) -> list[Suspect]:
         """Return all of them."""
         return [self._decode(entry.key, entry.value) for entry in self._store.scan(self._partition)]
+
+    def whole(self) -> list[Suspect]:
+        """Return those that can be read; `verify` names the others with all damaged records."""
+        found = []
+        for entry in whole_of(self._store.scan, self._partition):
+            with suppress(DamageError):
+                found.append(self._decode(entry.key, entry.value))
+        return found
 
     def change(self, of: Suspect, decide: Callable[[Suspect | None], Suspect | None]) -> Suspect | None:
         """Carry out a decision on the record of an input until it is done; return what stands then.

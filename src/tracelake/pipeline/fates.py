@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Literal, TypeAlias
 
-from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
+from tracelake._errors import NotFoundError, StorageError, UsageError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import Aside, Step, Suspect
 from tracelake.journal.store import Journal
@@ -125,10 +125,7 @@ def check_quarantine(
     key_value: KeyValueStore, objects: ObjectStore
 ) -> tuple[tuple[SetAsideInput, ...], list[Finding]]:
     """Return the inputs that no task could do, and what is wrong: their segments must be there."""
-    try:
-        suspects = Suspects(key_value, "main").all()
-    except DamageError as error:
-        return (), [Finding("damaged", "journal", "suspects/main", str(error))]
+    suspects = Suspects(key_value, "main").whole()
     gone = [
         Finding("missing", "file", suspect.path, "a segment of the inbox that is set aside is gone")
         for suspect in suspects

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import obstore
 
 from tracelake import limits
-from tracelake._errors import IndeterminateError, StorageError
+from tracelake._errors import DamageError, IndeterminateError, StorageError
 from tracelake.storage.buckets import Bucket, BucketObjectStore, failed
 from tracelake.storage.failures import OBSTORE_ERRORS, Failure, obstore_text, of_obstore
 from tracelake.storage.names import check_value
@@ -143,11 +143,17 @@ class BucketKeyValueStore(NoteObjects):
             condition["version"] = found.meta["version"]
         return record, condition
 
-    def _records(self, partition: str, start: bytes, stop: bytes | None) -> Iterator[tuple[str, Entry]]:
-        """Yield paths and records that may be in the range, in order of the paths."""
+    def _records(
+        self, partition: str, start: bytes, stop: bytes | None
+    ) -> Iterator[tuple[str, Entry | DamageError]]:
+        """Yield paths and records that may be in the range, or what is wrong with one, in order of the paths."""
         for path in self._paths(partition):
             if may_hold(path, start, stop):
-                found = self._read(path)[0]
+                try:
+                    found = self._read(path)[0]
+                except DamageError as error:
+                    yield path, error
+                    continue
                 if found is not None and found.present is not None:
                     yield path, found.present
 

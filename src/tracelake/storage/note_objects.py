@@ -7,11 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tracelake._errors import DamageError
 from tracelake.storage.many import delete_all, read_all
 from tracelake.storage.names import check_value
 from tracelake.storage.outcomes import new_version
 from tracelake.storage.ports import Entry, ObjectStore
-from tracelake.storage.record_objects import decode, encode, note_path, notes_path
+from tracelake.storage.record_objects import (
+    DamagedRecordsError,
+    decode,
+    encode,
+    key_in,
+    note_path,
+    notes_path,
+)
 
 
 class NoteObjects:
@@ -27,13 +35,24 @@ class NoteObjects:
         self._objects.put(note_path(partition, key), encode(partition, key, value, new_version()))
 
     def notes(self, partition: str) -> list[Entry]:
-        """Return the notes of a partition in key order; those that go meanwhile may be among them or not."""
+        """Return the notes of a partition in key order; those that go meanwhile may be among them or not.
+
+        Raises DamagedRecordsError where some cannot be read.
+        """
         paths = [info.path for info in self._objects.list(notes_path(partition))]
         # See `may_hold`: what is no note may be listed.
         found = read_all(self._objects, [path for path in paths if path.rpartition("/")[2].startswith("k")])
-        return sorted(
-            (decode(path, body).entry for path, body in found.items()), key=lambda entry: entry.key.encode()
-        )
+        whole: list[Entry] = []
+        problems: list[tuple[str, DamageError]] = []
+        for path, body in found.items():
+            try:
+                whole.append(decode(path, body).entry)
+            except DamageError as error:
+                problems.append((key_in(path), error))
+        whole.sort(key=lambda entry: entry.key.encode())
+        if problems:
+            raise DamagedRecordsError(whole, problems)
+        return whole
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """Delete notes; fine where they are absent."""

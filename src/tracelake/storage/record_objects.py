@@ -49,6 +49,30 @@ class Record(msgspec.Struct, frozen=True):
         return None if self.deleted else self.entry
 
 
+class DamagedRecordsError(DamageError):
+    """Some records of a partition cannot be read. `whole` are the others, `problems` say which and why, by key."""
+
+    def __init__(self, whole: list[Entry], problems: list[tuple[str, DamageError]]) -> None:
+        more = f" {len(problems) - 1} more are damaged beside it." if len(problems) > 1 else ""
+        super().__init__(f"{problems[0][1]}{more}")
+        self.whole = whole
+        self.problems = problems
+
+
+def whole_of(
+    scan: Callable[[str], Iterable[Entry]],
+    partition: str,
+    damaged: Callable[[str, DamageError], None] = lambda _key, _error: None,
+) -> list[Entry]:
+    """Return the records of a partition that can be read, and tell of the others."""
+    try:
+        return list(scan(partition))
+    except DamagedRecordsError as error:
+        for key, problem in error.problems:
+            damaged(key, problem)
+        return error.whole
+
+
 def encode(partition: str, key: str, value: bytes | None, version: Version) -> bytes:
     """Return the body for one write; a value of None is a deletion."""
     header = _Header(partition, key, version, value is None, xxhash.xxh3_128_hexdigest(value or b""))
@@ -95,7 +119,7 @@ def may_hold(path: str, start: bytes, stop: bytes | None) -> bool:
 
 
 def scan_records(
-    read: Callable[[str, bytes, bytes | None], Iterable[tuple[str, Entry]]],
+    read: Callable[[str, bytes, bytes | None], Iterable[tuple[str, Entry | DamageError]]],
     partition: str,
     start: str,
     stop: str | None,
@@ -103,17 +127,39 @@ def scan_records(
 ) -> list[Entry]:
     """Return the records with start <= key < stop in key order, at most `limit` of them.
 
-    `read` gives, for the directory of a partition and the bounds, paths and records in order of their paths; it
-    may give more than the bounds allow, and is not asked for more than `limit` takes.
+    `read` gives, for the directory of a partition and the bounds, paths and records in order of their paths, or why
+    one cannot be read; it may give more than the bounds allow, and is not asked for more than `limit` takes.
+
+    Raises:
+        DamagedRecordsError: some cannot be read; it has the others.
     """
+    problems: list[tuple[str, DamageError]] = []
     check_scan_limit(limit)
     first, end = encode_text("start", start), None if stop is None else encode_text("stop", stop)
     found = (
         entry
-        for entry in _in_key_order(read(partition_path(partition), first, end))
+        for entry in _in_key_order(_whole(read(partition_path(partition), first, end), problems))
         if first <= entry.key.encode() and (end is None or entry.key.encode() < end)
     )
-    return list(islice(found, limit))
+    whole = list(islice(found, limit))
+    if problems:
+        raise DamagedRecordsError(whole, problems)
+    return whole
+
+
+def key_in(path: str) -> str:
+    """Return the key, or the beginning of a long one, that the path of an object spells out."""
+    return bytes.fromhex(_stem(path)).decode(errors="replace")
+
+
+def _whole(
+    read: Iterable[tuple[str, Entry | DamageError]], problems: list[tuple[str, DamageError]]
+) -> Iterator[tuple[str, Entry]]:
+    for path, found in read:
+        if isinstance(found, DamageError):
+            problems.append((key_in(path), found))
+        else:
+            yield path, found
 
 
 def _in_key_order(records: Iterable[tuple[str, Entry]]) -> Iterator[Entry]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from tracelake import limits
-from tracelake._errors import IndeterminateError, NotFoundError, StorageError
+from tracelake._errors import DamageError, IndeterminateError, NotFoundError, StorageError
 from tracelake.storage.names import check_value
 from tracelake.storage.note_objects import NoteObjects
 from tracelake.storage.outcomes import is_at, new_version, settle
@@ -148,12 +148,18 @@ class VersionedKeyValueStore(NoteObjects):
     def _numbers(self, directory: str) -> list[int]:
         return [_number(info.path) for info in self._objects.list(f"{directory}/")]
 
-    def _records(self, partition: str, start: bytes, stop: bytes | None) -> Iterator[tuple[str, Entry]]:
-        """Yield directories and records that may be in the range, in order of the directories."""
+    def _records(
+        self, partition: str, start: bytes, stop: bytes | None
+    ) -> Iterator[tuple[str, Entry | DamageError]]:
+        """Yield directories and records that may be in the range, or what is wrong with one, in order."""
         paths = (info.path.rpartition("/")[0] for info in self._objects.list(f"{partition}/"))
         for directory, _ in groupby(paths):
             if may_hold(directory, start, stop):
-                found = self._newest(directory)[1]
+                try:
+                    found = self._newest(directory)[1]
+                except DamageError as error:
+                    yield directory, error
+                    continue
                 if found is not None and found.present is not None:
                     yield directory, found.present
 
