@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tracelake import limits
 from tracelake._errors import QueryError
 from tracelake.search.highlight import highlight
 from tracelake.search.query import Searcher
-from tracelake.search.syntax import EXAMPLE, terms
+from tracelake.search.syntax import _PREFIX, EXAMPLE, terms
 
 ROWS = (
     span(0, name="refund order", service="Shop", status="ERROR", kind="SERVER", output="it's done"),
@@ -205,6 +206,14 @@ def test_terms_are_what_hits_may_show(query: str, expected: set[str]) -> None:
 def test_highlights_mark_the_matches(texts: list[str], query: str, expected: str) -> None:
     """Matches are whole words of the text that shows most of the query, in its own spelling."""
     assert highlight(texts, query) == expected
+
+
+@pytest.mark.parametrize("word", ["-", "+-", "x:", "(", "NOT ", "\\", '"', "[a TO ", "IN [", "a OR ", "'"])
+def test_the_longest_queries_are_answered_or_refused_at_once(searcher: Searcher, word: str) -> None:
+    """No text of the greatest length, of one thing again and again, is looked through from each of its characters."""
+    with contextlib.suppress(QueryError):
+        searcher.search((word * limits.QUERY_MAX_CHARS)[: limits.QUERY_MAX_CHARS], 1)
+    assert _PREFIX.findall("a name:b -c:d (e:f) ::g:") == ["name", "-c", "e", "g"]
 
 
 def test_a_highlight_of_a_long_text_is_short_and_has_the_best_place() -> None:
