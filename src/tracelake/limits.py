@@ -166,6 +166,8 @@ DATASET_LOOKUP_SPANS: Final = 500
 """Spans whose texts are in memory together while they become examples."""
 FILES_AT_ONCE: Final = 16
 """Files of entries, such as examples, that one call reads or writes at the same time."""
+FILES_EXPIRED_TRIES_MAX: Final = 30
+"""How often in a row files that expired before they were staged are written again, half as many at once each time."""
 FILES_READ_AHEAD: Final = 64
 """Files that are in memory before they are asked for."""
 EXPORT_BATCH_EXAMPLES: Final = 1_000

@@ -12,9 +12,10 @@ import pyarrow as pa
 from tracelake._errors import DatasetNotFoundError, NotFoundError, NothingToCommitError, UsageError
 from tracelake.branch import Branch
 from tracelake.datasets import export, model
-from tracelake.datasets.files import read_files, write_files
+from tracelake.datasets.files import read_files
 from tracelake.datasets.model import DatasetSpec, Example, example_path, examples_of, spec_path
-from tracelake.datasets.selection import Selection, examples
+from tracelake.datasets.selection import Key, Selection, examples
+from tracelake.datasets.uploads import Made, stage_files
 from tracelake.records import AddReport, EntryChange, ExportReport
 from tracelake.storage import ObjectStore
 from tracelake.versions.model import FileAt, Reference
@@ -90,7 +91,7 @@ class Dataset:
             LimitError: the metadata is too long.
             NotFoundError: there is no such trace or span.
             QueryError: a condition or query that does not parse.
-            ExpiredError: it took so long that garbage collection has been through twice; add them again.
+            ExpiredError: garbage collection was faster than the upload of one example, again and again.
         """
         selection = Selection(traces, spans, where, search, limit)
         selection.check()
@@ -104,11 +105,12 @@ class Dataset:
         known = set(self._find(paths))
         self._repository.keep_staged(self.at, known)
         wanted = [key for key, path in zip(keys, paths, strict=True) if replace or path not in known]
-        entries: dict[str, FileAt] = {}
-        epoch = self._repository.epoch()
-        for some in examples(view, commit, wanted, noted):
-            files = write_files(self._objects, map(model.to_bytes, some), epoch)
-            entries |= {example_path(self.name, e.id): file for e, file in zip(some, files, strict=True)}
+
+        def make(some: Sequence[Key]) -> Iterator[Made]:
+            for made in examples(view, commit, some, noted):
+                yield [(example_path(self.name, each.id), model.to_bytes(each)) for each in made]
+
+        entries = stage_files(self._repository, self._objects, self.at, wanted, make)
         replaced = len(known & set(entries))
         return AddReport(
             dataset=self.name,
@@ -117,7 +119,7 @@ class Dataset:
             replaced=replaced,
             known=len(keys) - len(wanted),
             empty=len(wanted) - len(entries),
-            commit=self._change(entries, message, committer),
+            commit=self._commit_staged(message, committer) if entries else None,
         )
 
     def remove(
@@ -219,8 +221,9 @@ class Dataset:
         model.check_notes("description", [spec.description])
         if self._find([spec_path(self.name)]):
             raise UsageError(f"there is a dataset {self.name} on branch {self.at} already; add to it.")
-        (file,) = write_files(self._objects, [model.to_bytes(spec)], self._repository.epoch())
-        return self._change({spec_path(self.name): file}, message, committer)
+        made = [(spec_path(self.name), model.to_bytes(spec))]
+        stage_files(self._repository, self._objects, self.at, made, lambda some: [some])
+        return self._commit_staged(message, committer)
 
     def _check_branch(self) -> None:
         if not self.on_branch:
@@ -250,7 +253,10 @@ class Dataset:
         self, entries: Mapping[str, Reference | None], message: str | None, committer: str | None
     ) -> str | None:
         self._repository.stage(entries, self.at)
-        if message is None or not entries:
+        return self._commit_staged(message, committer) if entries else None
+
+    def _commit_staged(self, message: str | None, committer: str | None) -> str | None:
+        if message is None:
             return None
         try:
             return Branch(self.at, self._repository).commit(message, committer=committer)

@@ -40,20 +40,32 @@ class Staging:
         """
         for path in entries:
             check_path(path)
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            at = self._with_token(branch).record
-            token, fresh = at.staging, self._fresh(entries, at.epoch)
-            for path, named in fresh.items():
-                self._records.stage(token, path, named)
-            now = self._records.read(branch).record
-            if now.staging == token and all(is_fresh(named, now.epoch) for named in fresh.values()):
-                return
-            if token not in known_tokens(now):  # what we wrote was late, and nobody will look for it
-                self._records.unstage(token)
-        raise LimitError(
-            f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} commits in a row came between. Stage again; what "
-            "was staged may be in one of them."
-        )
+        todo = list(entries.items())
+        at_once, in_vain = max(1, len(todo)), 0
+        while todo:
+            if self._stage(branch, dict(todo[:at_once])):
+                todo, in_vain = todo[at_once:], 0
+                continue
+            in_vain += 1
+            if in_vain == CONDITIONAL_WRITE_TRIES_MAX:
+                raise LimitError(
+                    f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} commits or garbage collections in a row came "
+                    "between. Stage again; what was staged may be in one of the commits."
+                )
+            at_once = max(1, at_once // 2)  # who stages less at once is done before the next one comes
+
+    def _stage(self, branch: str, entries: Mapping[str, Reference | None]) -> bool:
+        """Stage entries; tell whether they are acknowledged."""
+        at = self._with_token(branch).record
+        token, fresh = at.staging, self._fresh(entries, at.epoch)
+        for path, named in fresh.items():
+            self._records.stage(token, path, named)
+        now = self._records.read(branch).record
+        if now.staging == token and all(is_fresh(named, now.epoch) for named in fresh.values()):
+            return True
+        if token not in known_tokens(now):  # what we wrote was late, and nobody will look for it
+            self._records.unstage(token)
+        return False
 
     def discard(self, branch: str) -> int:
         """Forget what is staged under the token that is there now; return how many entries.

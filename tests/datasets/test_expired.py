@@ -1,0 +1,109 @@
+"""Examples are added beside garbage collection: what it takes before it is staged is written again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.datasets.lab import a_lake, ingest, talk
+from tracelake import Dataset, ExpiredError, Lake
+from tracelake.datasets.model import DatasetSpec
+from tracelake.limits import FILES_EXPIRED_TRIES_MAX
+from tracelake.versions.collect import RepositoryCollector
+from tracelake.versions.store import Repository
+
+_EFFECTS = ("put", "create", "copy", "delete", "set", "set_if", "delete_if")
+
+
+class Collecting:
+    """Stores of a lake in which garbage is collected, so many times, before some of the effects of others."""
+
+    def __init__(self, lake: Lake, *at: int, every: int = 0, times: int = 1) -> None:
+        self.lake, self.at, self.every, self.times = lake, at, every, times
+        self.effects = 0
+        self.lock = threading.Lock()
+
+    def dataset(self, name: str) -> Dataset:
+        """Return a dataset whose effects these are."""
+        dataset, objects = self.lake._dataset(name, "main"), self._watched(self.lake.objects)
+        dataset._objects = objects
+        dataset._repository = Repository(self._watched(self.lake._key_value), objects)
+        return dataset
+
+    def _watched(self, store: Any) -> Any:
+        return _Watched(store, self._act)
+
+    def _act(self, call: Any, *args: Any, **named: Any) -> Any:
+        with self.lock:
+            self.effects += 1
+            if self.effects in self.at or (self.every and self.effects % self.every == 0):
+                for _ in range(self.times):
+                    RepositoryCollector(self.lake._key_value, self.lake.objects).collect(epoch_min_s=0)
+        return call(*args, **named)
+
+
+class _Watched:
+    def __init__(self, store: Any, act: Any) -> None:
+        self._store, self._act = store, act
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._store, name)
+        return partial(self._act, call) if name in _EFFECTS else call
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """Return a lake with fifty questions more."""
+    with a_lake(tmp_path) as lake:
+        ingest(
+            lake, tmp_path, *(talk(100 + n, 0, f"question {n:02}", "yes", start=n + 10) for n in range(50))
+        )
+        yield lake
+
+
+@pytest.mark.parametrize("every", [40, 90])
+def test_fifty_examples_are_added_beside_collections_again_and_again(lake: Lake, every: int) -> None:
+    """However often one comes between two effects: all are there in the end, and committed."""
+    lake.create_dataset("many", message="a dataset")
+    world = Collecting(lake, every=every)
+    report = world.dataset("many").add(where="starts_with(input, 'question')", message="added")
+    assert report.added == 50
+    assert world.effects > 100
+    for _ in range(3):
+        lake.gc(epoch_min_s=0)
+    found = [example.input for example in lake.dataset("many", report.commit or "").examples()]
+    assert found == [f"question {n:02}" for n in range(50)]
+    assert lake.branch("main").staged() == []
+    assert lake.verify().findings == ()
+
+
+def test_collections_between_any_two_effects_of_adding_and_creating(lake: Lake) -> None:
+    """Three at once take whatever nothing leads to: it is made, written and staged again."""
+    position = 0
+    while True:
+        position += 1
+        name = f"d{position}"
+        world = Collecting(lake, position, times=3)
+        world.dataset(name).create(DatasetSpec(name, "made"), "made")
+        report = world.dataset(name).add(search="refund", message="added")
+        assert report.added == 3
+        assert len(list(lake.dataset(name, report.commit or "").examples())) == 3
+        assert lake.branch("main").staged() == []
+        if world.effects < position:
+            break
+    assert position > 8
+    assert lake.verify().findings == ()
+
+
+def test_one_upload_that_is_always_too_slow_is_given_up(lake: Lake) -> None:
+    """Collections before each effect are faster than anybody: he is told so, a bounded number of times later."""
+    lake.create_dataset("one", message="a dataset")
+    world = Collecting(lake, every=1, times=3)
+    with pytest.raises(ExpiredError, match="garbage collection has been through twice"):
+        world.dataset("one").add(search="weather", message="added")
+    assert FILES_EXPIRED_TRIES_MAX <= world.effects < 5 * FILES_EXPIRED_TRIES_MAX
