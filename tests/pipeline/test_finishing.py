@@ -81,6 +81,21 @@ def test_its_file_is_not_needed(
     assert lake.verify().ok
 
 
+def test_maintenance_leaves_what_no_commit_names(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of a transaction that is not committed stays alone, however many wait with it to be compacted."""
+    for number in range(8):
+        lake.objects.put(f"inbox/{number}.segment", good(number))
+        if number < 7:
+            lake.pipeline(executor=InProcess()).run_once()
+    stop_before_traces(lake, monkeypatch=monkeypatch)
+    lake.compact(executor=InProcess())
+    refs = Outputs(lake._key_value, lake.objects, 2).spans.state().batches
+    assert [(ref.lower, ref.upper) for ref in refs] == [(0, 7), (7, 8)]
+    lake.pipeline(executor=InProcess()).run_once()
+    assert names(lake) == set(range(8))
+    assert lake.log()[0].metadata["spans_new"] == "1"
+
+
 def test_who_cannot_finish_it_says_so_and_sets_nothing_aside(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

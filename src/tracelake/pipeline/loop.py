@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from tracelake._errors import DamageError, SourceChangedError, StorageError, TracelakeError
-from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import Aside, Seal, Step, Suspect
 from tracelake.journal.protocol import (
     Append,
@@ -39,17 +37,16 @@ from tracelake.journal.protocol import (
     totals,
     tries_max,
 )
-from tracelake.journal.store import Journal
-from tracelake.journal.suspects import Suspects, halves
+from tracelake.journal.suspects import halves
 from tracelake.limits import ASIDE_REASON_MAX_CHARS
 from tracelake.pipeline.executors import Executor, TaskError
 from tracelake.pipeline.faults import Guarded, InputFaultError
 from tracelake.pipeline.inputs import Input
-from tracelake.pipeline.maintenance import ORDERS, Maintainer
+from tracelake.pipeline.maintenance import ORDERS
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.progress import OnProgress, silent
-from tracelake.pipeline.publish import TRANSFORM, Outputs, OvertakenError
-from tracelake.pipeline.settling import Settling
+from tracelake.pipeline.publish import TRANSFORM, OvertakenError
+from tracelake.pipeline.rooms import Rooms
 from tracelake.pipeline.taking import Reader, Staged, Taking
 from tracelake.replicas.account import Tally
 from tracelake.storage import KeyValueStore, ObjectStore
@@ -70,23 +67,7 @@ class Pipeline:
         executor: Executor,
         tally: Tally | None = None,
     ) -> None:
-        journal, known, suspects = (
-            Journal(key_value, name),
-            KnownInputs(key_value, name),
-            Suspects(key_value, name),
-        )
-        outputs = Outputs(key_value, objects, buckets, tally)
-        self._rooms = _Rooms(
-            journal,
-            known,
-            suspects,
-            outputs,
-            Settling(journal, known, suspects, outputs, objects),
-            objects,
-            buckets,
-            executor,
-            Maintainer(key_value, objects, executor),
-        )
+        self._rooms = Rooms.of(name, key_value, objects, buckets, executor, tally)
 
     def run(
         self,
@@ -120,25 +101,10 @@ class Pipeline:
         return self._rooms.suspects.all()
 
 
-@dataclass(frozen=True, slots=True)
-class _Rooms:
-    """What a pipeline works with."""
-
-    journal: Journal
-    known: KnownInputs
-    suspects: Suspects
-    outputs: Outputs
-    settling: Settling
-    objects: ObjectStore
-    buckets: int
-    executor: Executor
-    maintainer: Maintainer
-
-
 class _Run:
     """One run of the loop, with its state."""
 
-    def __init__(self, rooms: _Rooms, progress: OnProgress, stopping: Callable[[], bool]) -> None:
+    def __init__(self, rooms: Rooms, progress: OnProgress, stopping: Callable[[], bool]) -> None:
         self._rooms = rooms
         self._progress = progress
         self._stopping = stopping
@@ -150,6 +116,7 @@ class _Run:
         self._read: Staged | None = None  # new input that is not recorded yet
         self._fed: Staged | None = None  # the staged rows of the transaction under way
         self._tries: Counter[int] = Counter()
+        self._deaths: dict[int, int] = {}  # of earlier runs, at transactions that this one has begun
         self._fault: InputFaultError | None = None  # of the last try that failed
 
     def go(self, runs: Sequence[Sequence[Input]]) -> RunResult:
@@ -157,7 +124,7 @@ class _Run:
         self._reader.clean(now().timestamp() - STAGING_MAX_AGE_S)
         try:
             self._go()
-        except Exception:
+        except (Exception, KeyboardInterrupt, SystemExit):
             self._clean_up()
             raise
         return self._result
@@ -224,8 +191,10 @@ class _Run:
         return NoInput() if self._read is None else Read()
 
     def _feed(self, step: Step) -> Fed | Published | Undone:
-        if step.transaction not in self._tries:
+        if step.transaction not in self._result.recovered and not self._tries[step.transaction]:
             self._result.recovered.append(step.transaction)
+        if (died := self._died(step)) is not None:
+            return died
         inputs = [
             Input(source, taken.path, taken.size_bytes)
             for source, ranges in step.sources.items()
@@ -248,8 +217,38 @@ class _Run:
         self._fed = fed  # and not before: these rows must not be taken for those of the next transaction
         return Fed(fed.sources)
 
+    def _begin(self, t: int) -> int:
+        """Note that a transaction is under way; return how often an earlier run died while it did it."""
+        if t not in self._deaths:
+            self._deaths[t] = self._rooms.tries.begin(t)
+            self._tries[t] += self._deaths[t]
+        return self._deaths[t]
+
+    def _ended(self, t: int) -> None:
+        """Forget the tries at a transaction that is over."""
+        if self._deaths.pop(t, None) is not None:
+            self._rooms.tries.done(t)
+
+    def _died(self, step: Step) -> Undone | None:
+        """Say that runs died at a transaction again and again, so that it is not begun once more."""
+        t = step.transaction
+        is_new = t not in self._deaths
+        deaths = self._begin(t)
+        if not is_new or not deaths or self._undone_of(step).tries < tries_max(self._undone_of(step)):
+            return None
+        self._tries[t] -= 1  # it is counted below
+        return self._undone(
+            step,
+            InputFaultError(
+                TaskError(
+                    f"{deaths} runs ended without a word while they did transaction {t}, perhaps for want of memory."
+                )
+            ),
+        )
+
     def _restage(self, step: Step) -> Fed | Published | Undone:
         t = step.transaction
+        self._begin(t)  # and done it must be, however often a run died of it
         if t not in self._result.recovered:
             self._result.recovered.append(t)
         try:
@@ -287,6 +286,7 @@ class _Run:
         assert recorded.step is not None
         assert recorded.seal is not None
         pieces = self._fed.pieces if self._fed is not None else None
+        self._begin(t)
         try:
             commit, counts = self._rooms.outputs.publish(
                 recorded.step, recorded.seal, pieces, Guarded(self._rooms.executor), self._progress
@@ -296,6 +296,7 @@ class _Run:
         except OvertakenError:
             return self._overtaken(t)
         self._rooms.settling.settle(t)
+        self._ended(t)
         self._discard_fed()
         result = self._result
         result.transactions.append(t)
@@ -313,17 +314,21 @@ class _Run:
             raise fault.error from fault
         t, self._fault = step.transaction, fault
         self._tries[t] += 1
-        suspects = {suspect.path for suspect in self._rooms.suspects.all()}
-        paths = [taken.path for ranges in step.sources.values() for taken in ranges]
-        undone = Undone(
-            self._tries[t],
-            len(paths),
-            suspected=not suspects.isdisjoint(paths),
-            held=self._rooms.outputs.has_rows(t),
-        )
+        undone = self._undone_of(step)
         if undone.tries >= tries_max(undone) and not undone.held and not self._reader.tasks_work():
+            self._ended(t)
             raise fault.error from fault  # no input is at fault
         return undone
+
+    def _undone_of(self, step: Step) -> Undone:
+        suspects = {suspect.path for suspect in self._rooms.suspects.all()}
+        paths = [taken.path for ranges in step.sources.values() for taken in ranges]
+        return Undone(
+            self._tries[step.transaction],
+            len(paths),
+            suspected=not suspects.isdisjoint(paths),
+            held=self._rooms.outputs.has_rows(step.transaction),
+        )
 
     def _give_up(self, t: int) -> NoReturn:
         assert self._fault is not None
@@ -356,6 +361,7 @@ class _Run:
                 together=halves(sum(map(len, step.sources.values()))),
             )
         )
+        self._ended(t)
 
     def _publish_nothing(self, t: int) -> Published | Overtaken:
         aside = self._rooms.journal.aside(t)
@@ -379,3 +385,6 @@ class _Run:
             if staged is not None:
                 with contextlib.suppress(TracelakeError, OSError):
                     self._reader.discard(staged)
+        for t, deaths in self._deaths.items():
+            with contextlib.suppress(TracelakeError, OSError):
+                self._rooms.tries.failed(t, deaths)

@@ -1,0 +1,52 @@
+"""What a pipeline works with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracelake.journal.known import KnownInputs
+from tracelake.journal.store import Journal
+from tracelake.journal.suspects import Suspects
+from tracelake.pipeline.executors import Executor
+from tracelake.pipeline.maintenance import Maintainer
+from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.settling import Settling
+from tracelake.pipeline.tries import Tries
+from tracelake.replicas.account import Tally
+from tracelake.storage import KeyValueStore, ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """What a pipeline works with."""
+
+    journal: Journal
+    known: KnownInputs
+    suspects: Suspects
+    outputs: Outputs
+    settling: Settling
+    objects: ObjectStore
+    buckets: int
+    executor: Executor
+    maintainer: Maintainer
+    tries: Tries
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        key_value: KeyValueStore,
+        objects: ObjectStore,
+        buckets: int,
+        executor: Executor,
+        tally: Tally | None,
+    ) -> Rooms:
+        """Open those of a pipeline."""
+        journal = Journal(key_value, name)
+        known = KnownInputs(key_value, name)
+        suspects = Suspects(key_value, name)
+        outputs = Outputs(key_value, objects, buckets, tally)
+        settling = Settling(journal, known, suspects, outputs, objects)
+        maintainer = Maintainer(key_value, objects, executor)
+        tries = Tries(key_value, name)
+        return cls(journal, known, suspects, outputs, settling, objects, buckets, executor, maintainer, tries)
