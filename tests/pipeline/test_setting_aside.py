@@ -139,6 +139,25 @@ def test_a_poisoned_file_is_set_aside_by_its_content(lake: Lake, tmp_path: Path,
     assert (names(lake), lake.quarantine()) == ({0, 1}, [])
 
 
+def test_an_offered_file_that_changes_while_it_is_read_stays_offered(lake: Lake, tmp_path: Path) -> None:
+    """What was to be taken again is not forgotten because somebody wrote to it just then; the next run takes it."""
+    bad = tmp_path / "bad.jsonl"
+    bad.write_bytes(a_line(a_span(0, 0, note="poison")))
+    tasks = Poisoned("read")
+    report = lake.ingest(bad, executor=tasks)
+    lake.retry(report.set_aside[0].transaction)
+
+    class Writer(InProcess):
+        def run(self, *task: Any) -> list[Any]:
+            bad.write_bytes(a_line(a_span(0, 0, note="new")))
+            return super().run(*task)
+
+    lake.pipeline(executor=Writer()).run_once()
+    assert (names(lake), [item.state for item in lake.quarantine()]) == (set(), ["offered"])
+    lake.pipeline(executor=InProcess()).run_once()
+    assert (names(lake), lake.quarantine()) == ({0}, [])
+
+
 def test_nothing_is_set_aside_when_no_task_works(lake: Lake) -> None:
     """A machine on which even a good input fails is no reason to set inputs aside: the error is raised."""
 

@@ -183,7 +183,7 @@ class Taking:
             empty = {
                 taken.path: taken
                 for taken in staged.ranges()
-                if not taken.spans and taken.path not in self._result.failed
+                if not taken.spans and taken.path not in self._result.failed and not self._changed(taken)
             }
             self._suspects.forget(empty)
         kept = {
@@ -194,6 +194,14 @@ class Taking:
         paths = {(source, taken.path) for source, ranges in kept.items() for taken in ranges}
         left = tuple(item for item in staged.inputs if (item.source, item.path) in paths)
         return Staged(kept, staged.pieces, left)
+
+    @staticmethod
+    def _changed(taken: ReadRange) -> bool:
+        """Whether an offered file was not read whole, and still is there to be read."""
+        try:
+            return not taken.sha256 and fingerprint(to_path(taken.path), 1)[1] != ""
+        except OSError:
+            return True
 
     def _leave(self, source: str, taken: ReadRange) -> None:
         """Report an input that gave no span. A segment goes, unless it could not be read whole: it was acknowledged."""
