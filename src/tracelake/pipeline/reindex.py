@@ -19,7 +19,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from tracelake._errors import LimitError, UsageError
+from tracelake._errors import DamageError, ExpiredError, LimitError, UsageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_REBUILT_PART_ROWS
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.executors import Executor
@@ -44,6 +44,7 @@ from tracelake.shards.rows import ROW_ID, rows_sql
 from tracelake.shards.store import Shard, Snapshot
 from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore, open_objects
 from tracelake.versions.model import IndexAt, TableAt
+from tracelake.versions.protocol import may_publish
 from tracelake.versions.store import Repository
 
 _ROWS: Final = 2_048
@@ -121,7 +122,15 @@ def rebuild(
         executor.run(
             run_rebuild_task, tasks, lambda done: progress(Progress("indexing", done, len(tasks), "tasks"))
         )
-    chosen = write_parts(objects, INDEX, build, buckets)
+    try:
+        chosen = write_parts(objects, INDEX, build, buckets)
+    except DamageError as error:
+        if may_publish(epoch, repository.epoch()):
+            raise
+        raise ExpiredError(
+            "garbage was collected twice while the index was built anew, and what was built with it. Nothing was "
+            "changed; run it again."
+        ) from error
     parts = parts_of_build(INDEX, chosen, 0, named.as_of + 1)
     report = _publish(repository, objects, (build, epoch), parts, named.as_of + 1)
     clean_staging(objects, INDEX, build)
