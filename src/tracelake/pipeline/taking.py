@@ -103,7 +103,7 @@ class Reader:
         return tasks_work(self._executor, self._objects, self._buckets)
 
     def _delete(self, pieces: Sequence[Piece]) -> None:
-        for path in {piece.path for piece in pieces}:
+        for path in sorted({piece.path for piece in pieces}):
             self._objects.delete(path)
 
     def _delete_below(self, prefix: str, oldest_s: float | None = None) -> None:

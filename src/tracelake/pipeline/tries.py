@@ -20,6 +20,8 @@ from tracelake.storage import KeyValueStore
 
 PROCESS = uuid.uuid4().hex
 """This process, whatever its number: in a container each has the same."""
+PID = os.getpid()
+"""Its number."""
 
 
 class _Try(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +59,7 @@ class Tries:
                     return found.deaths
                 deaths = found.deaths + bool(found.process)
         self._store.forget(self._partition, done)
-        self._store.note(self._partition, key, encode(_Try(t, deaths, PROCESS, os.getpid())))
+        self._store.note(self._partition, key, encode(_Try(t, deaths, PROCESS, PID)))
         return deaths
 
     def failed(self, t: int, deaths: int) -> None:
@@ -85,7 +87,7 @@ def _lives(found: _Try) -> bool:
     """Whether the process of a note may live: this one does, and whatever has the number of another may be it."""
     if found.process == PROCESS:
         return True
-    if not found.process or found.pid == os.getpid():
+    if not found.process or found.pid == PID:
         return False
     try:
         os.kill(found.pid, 0)

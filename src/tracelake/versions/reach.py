@@ -78,9 +78,9 @@ class Reached:
         metaranges: dict[str, None] = {}
         todo = {head for head in heads if path_of(Commit, head) not in self.paths}
         while todo:
-            self.read_commits(todo)
+            self.read_commits(sorted(todo))
             behind: set[str] = set()
-            for commit_id in todo:
+            for commit_id in sorted(todo):  # the same in each process, for who repeats a run
                 self.paths.add(path_of(Commit, commit_id))
                 step = self._steps[commit_id]
                 if isinstance(step, DamageError):
