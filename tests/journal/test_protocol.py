@@ -81,7 +81,7 @@ ROWS: list[tuple[State | None, Event, State, object]] = [
     (Finalizing(3), Undone(3, 2, suspected=False, held=True), Live(3), GiveUp(3)),
     (Replaying(3, STEP, True), Undone(1, 2, suspected=True, held=True), Live(3), GiveUp(3)),
     (None, replace(started(sealed=True), held=True), Replaying(3, STEP, True), Restage(STEP)),
-    (None, replace(started(sealed=True, transform="0"), held=True), Replaying(3, STEP, True), Restage(STEP)),
+    (None, replace(started(sealed=True), held=True), Replaying(3, STEP, True), Restage(STEP)),
     (None, replace(started(), held=True), Replaying(3, STEP, False), Feed(STEP)),
     (None, replace(started(sealed=True, only_commit=True), held=True), Finalizing(3), Publish(3)),
     (Replaying(3, STEP, True), Undone(2, 1, suspected=True), Live(3), Look(3)),
@@ -145,6 +145,10 @@ def test_j15_a_changed_transform_is_refused() -> None:
     state, _ = advance(None, started(transform="2"))
     assert isinstance(state, Failed)
     assert "Finish it with that release" in state.reason
+    assert "pipeline retry 3" in state.reason
+    held, _ = advance(None, replace(started(sealed=True, transform="2"), held=True))
+    assert isinstance(held, Failed)
+    assert "retry" not in held.reason  # table spans has rows of that release already
 
 
 def test_sources_are_compared_before_values() -> None:

@@ -291,14 +291,16 @@ def _start(event: Started) -> tuple[State, Action]:
         return Live(t), OpenInputs(t)
     if event.sealed and event.only_commit_missing:
         return Finalizing(t), Publish(t)
-    if event.sealed and event.held:
-        return Replaying(t, step, sealed=True), Restage(step)
     if step.transform != event.transform:
+        # Once a table has its rows they are of that release, and so has to be what is made of them.
+        anew = f"; or let this one take its inputs anew: `tracelake pipeline retry {t}`"
         return _fail(
             f"transaction {t} was begun by another release (transform {step.transform}, now {event.transform}). "
-            f"Finish it with that release by `tracelake pipeline run --once`, then upgrade; or let this one take its "
-            f"inputs anew: `tracelake pipeline retry {t}`."
+            f"Finish it with that release by `tracelake pipeline run --once`, then upgrade"
+            f"{'' if event.held else anew}"
         )
+    if event.sealed and event.held:
+        return Replaying(t, step, sealed=True), Restage(step)
     return Replaying(t, step, event.sealed), Feed(step)
 
 
