@@ -137,9 +137,8 @@ class Committer:
             if published:
                 self._lookout.wake(branch)
                 self._forget(branch, stale, announced, at.record)
-                for (
-                    answer
-                ) in leave:  # not before: who reads what is staged trusts that a token in the record is whole
+                # Not before: who reads what is staged trusts that a token in the record is whole.
+                for answer in leave:
                     self._records.unstage(answer.token)
                 break  # where it was not, more was sealed: what is built stays right
         if took(at.record, built.answers[-1].request):  # in another helper, who saw more of it
