@@ -18,7 +18,7 @@ from tracelake.journal.model import ReadRange, Sources, Step, Suspect, to_bytes
 from tracelake.journal.suspects import Suspects, next_offer, on_commit, on_failure_alone
 from tracelake.limits import ASIDE_REASON_MAX_CHARS, STEP_RECORD_MAX_BYTES, TRANSACTION_TRIES_MAX
 from tracelake.otlp.whole import fingerprint
-from tracelake.pipeline.executors import Executor
+from tracelake.pipeline.executors import Executor, ReceiptT, TaskT
 from tracelake.pipeline.faults import Guarded, InputFaultError, tasks_work
 from tracelake.pipeline.inputs import FILES, INBOX, Input, gather, read_tasks, size_of
 from tracelake.pipeline.names import to_path
@@ -62,15 +62,7 @@ class Reader:
         staging = f"{STAGING}{uuid.uuid4().hex}/"
         tasks = read_tasks(inputs, self._objects.url, self._buckets, staging)
         stage: Stage = "reading" if transaction is None else "recovering"
-        try:
-            receipts = Guarded(self._executor).run(
-                run_read_task,
-                tasks,
-                lambda done: self._progress(Progress(stage, done, len(tasks), "tasks", transaction)),
-            )
-        except Exception:
-            self._delete_below(staging)
-            raise
+        receipts = self._run(run_read_task, tasks, staging, stage, transaction)
         gathered = gather(inputs, receipts)
         self._delete(gathered.dropped)
         return Staged(gathered.sources, gathered.pieces, tuple(inputs), gathered.failed)
@@ -79,16 +71,26 @@ class Reader:
         """Stage the rows of parts of table `spans`. Raises InputFaultError."""
         staging = f"{STAGING}{uuid.uuid4().hex}/"
         tasks = [RestageTask(self._objects.url, part, staging) for part in parts]
+        pieces = self._run(run_restage_task, tasks, staging, "recovering", transaction)
+        return [piece for of_part in pieces for piece in of_part]
+
+    def _run(
+        self,
+        function: Callable[[TaskT], ReceiptT],
+        tasks: Sequence[TaskT],
+        staging: str,
+        stage: Stage,
+        transaction: int | None,
+    ) -> list[ReceiptT]:
         try:
-            pieces = Guarded(self._executor).run(
-                run_restage_task,
+            return Guarded(self._executor).run(
+                function,
                 tasks,
-                lambda done: self._progress(Progress("recovering", done, len(tasks), "tasks", transaction)),
+                lambda done: self._progress(Progress(stage, done, len(tasks), "tasks", transaction)),
             )
         except Exception:
             self._delete_below(staging)
             raise
-        return [piece for of_part in pieces for piece in of_part]
 
     def discard(self, staged: Staged) -> None:
         """Delete what was staged."""
