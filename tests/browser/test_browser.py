@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.lake_to_look_at import BAD, HOSTILE, HUGE, HUGE_TEXT, LONG, ORDINARY
 
@@ -16,9 +16,9 @@ def selected(page: Page) -> str:
 
 
 def open_trace(page: Page, site: str, trace_id: str, rest: str = "") -> None:
-    """Open the page of a trace."""
+    """Open the page of a trace, and wait until its script runs."""
     page.goto(f"{site}/traces/{trace_id}{rest}")
-    expect(page.locator(".row").first).to_be_visible()
+    expect(page.locator(".waterfall[data-ready] .row").first).to_be_visible()
 
 
 def test_from_the_list_to_a_span(page: Page, site: str) -> None:
@@ -43,6 +43,17 @@ def test_a_shared_address_selects_its_span(page: Page, site: str) -> None:
     expect(page.locator(".details h2")).to_contain_text("answer")
     assert selected(page) == "answer"
     expect(page.locator(".details pre").first).to_have_text('{\n  "question": [\n    1,\n    2\n  ]\n}')
+
+
+def test_a_click_before_the_script_is_there(page: Page, site: str) -> None:
+    """Who clicks a row while the script is still on its way gets its details once it has come."""
+    held: list[Route] = []
+    page.route("**/waterfall.js", lambda route: held.insert(0, route))
+    page.goto(f"{site}/traces/{ORDINARY}", wait_until="commit")
+    page.click('.row:has-text("look")')
+    page.wait_for_url(f"**#span={3:016x}", wait_until="commit")
+    held.pop().continue_()
+    expect(page.locator(".details h2")).to_contain_text("look")
 
 
 def test_keyboard(page: Page, site: str) -> None:

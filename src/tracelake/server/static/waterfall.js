@@ -191,3 +191,4 @@ tree.addEventListener("keydown", (event) => {
 
 addEventListener("hashchange", selectFromAddress);
 selectFromAddress();
+tree.dataset.ready = "";
