@@ -191,9 +191,10 @@ def _matching(
     groups = [
         number
         for number in range(footer.num_row_groups)
-        if wanted is None or _group_may_hold(footer.row_group(number).column(place).statistics, wanted)
+        if wanted is None
+        or (wanted and _group_may_hold(footer.row_group(number).column(place).statistics, wanted))
     ]
-    if not groups:  # nor where nothing is wanted
+    if not groups:
         return
     others = [name for name in columns if name != key]
     reader = _PartReader(objects, part, footer)

@@ -1,0 +1,218 @@
+"""Who looks for keys finds their rows, whatever footers, summaries and retractions let it pass over.
+
+A row that is not found is taken for new, and would be in the table twice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tracelake import limits
+from tracelake._errors import DamageError
+from tracelake.shards import lookup
+from tracelake.shards.buckets import bucket_of, hashes_of
+from tracelake.shards.key_filter import key_filter, may_hold
+from tracelake.shards.lookup import Lookup
+from tracelake.shards.model import Part
+from tracelake.shards.parts import write_part
+from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id
+from tracelake.shards.store import Snapshot
+from tracelake.storage import MemoryObjectStore
+
+TIMES = 4
+KEYS = ["k" * 5_000, *(f"{number:02d}" for number in range(12))]
+"""The first is so long that Parquet keeps no least and greatest value of a row group that has it."""
+Row = tuple[str, int, int, int | None]
+"""A key, a row id, when it came, and when it went."""
+
+
+class World:
+    """Random rows in two buckets: in parts, some of them without a summary, in history, and retracted."""
+
+    def __init__(self, seed: int) -> None:
+        self.objects = MemoryObjectStore()
+        self.chance = random.Random(seed)
+        self.rows: list[Row] = []
+        self.parts: list[Part] = []
+        self.history: list[Part] = []
+        self.retractions: list[Part] = []
+        for bucket in range(2):
+            self._fill(bucket)
+
+    def _fill(self, bucket: int) -> None:
+        keys = [key for key in KEYS if bucket_of(key, 2) == bucket]
+        went: list[tuple[int, int]] = []
+        held: list[Row] = []
+        for time in range(TIMES):
+            rows: list[Row] = [
+                (key, first_row_id(time) + 2 * number + bucket, time, self.chance.choice([None, time + 1, 9]))
+                for number, key in enumerate(sorted(self.chance.sample(keys, len(keys) // 2)))
+            ]
+            self.rows += rows
+            if time == 0:
+                past = [row for row in rows if row[3] is not None]
+                self.history += self._write(bucket, past, looked_up=True)
+                rows = [row for row in rows if row[3] is None]
+            else:
+                went += [(row_id, gone) for _, row_id, _, gone in rows if gone is not None]
+            if time == 2:  # these are compacted with the next ones
+                held = rows
+                continue
+            if time == 3:
+                rows = sorted((*held, *rows))
+            self.parts += self._write(bucket, rows, looked_up=time != 1)
+        self.chance.shuffle(went)
+        for few in (sorted(went[:2]), sorted(went[2:])):  # of one row group, and of several
+            if few:
+                columns = dict(zip(("row_id", "time"), map(list, zip(*few, strict=True)), strict=True))
+                table = pa.table(columns, schema=RETRACTIONS)
+                self.retractions.append(write_part(self.objects, "s", 0, bucket, table, None))
+
+    def _write(self, bucket: int, rows: list[Row], *, looked_up: bool) -> Iterable[Part]:
+        if rows:
+            columns = {"key": [row[0] for row in rows], ROW_ID.name: [row[1] for row in rows]}
+            if rows[0][2] == 0 and rows[0][3] is not None:
+                columns[GONE.name] = [row[3] for row in rows]
+            yield write_part(self.objects, "s", 0, bucket, pa.table(columns), "key", looked_up=looked_up)
+
+    def snapshot(self, as_of: int) -> Snapshot:
+        return Snapshot(as_of, tuple(self.parts), tuple(self.retractions), tuple(self.history))
+
+    def wanted(self, as_of: int, keys: list[str]) -> list[tuple[str, int]]:
+        """Return what is to be found, by the model."""
+        return sorted(
+            (key, row_id)
+            for key, row_id, came, gone in self.rows
+            if key in keys and came <= as_of and (gone is None or gone > as_of)
+        )
+
+    def found(self, as_of: int, keys: list[str]) -> list[tuple[str, int]]:
+        """Return what is found."""
+        tables = Lookup(self.objects, self.snapshot(as_of), "key").rows(keys, ["key"])
+        return sorted((row["key"], row[ROW_ID.name]) for table in tables for row in table.to_pylist())
+
+
+def check_lookup() -> None:
+    """Compare what is found of each key, of several and of all, as of every time."""
+    for seed in range(2):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(limits, "ROW_GROUP_ROWS", 2)
+            world = World(seed)
+            absent = ["", "055", "z"]
+            several = [sorted(world.chance.sample([*KEYS, *absent], 6)) for _ in range(3)]
+            for as_of in range(TIMES):
+                for keys in (*([key] for key in KEYS), *several, sorted(KEYS)):
+                    assert world.found(as_of, keys) == world.wanted(as_of, keys)
+
+
+def check_summary() -> None:
+    """Compare summaries of many sizes with the keys that were put in."""
+    for size in (1, 2, 3, 7, 8, 64, 1_000):
+        hashes = hashes_of(pa.array([f"{size}-{number}" for number in range(size)]))
+        assert may_hold(key_filter(hashes), hashes).all()
+
+
+def check_damage() -> None:
+    """Flip bits of parts: the same rows are found, or an error."""
+    world = World(3)
+    whole = {info.path: world.objects.get(info.path) for info in list(world.objects.list(""))}
+    wanted = world.wanted(2, sorted(KEYS))
+    for number in range(150):
+        path = world.chance.choice(sorted(whole))
+        data = bytearray(whole[path])
+        pages = 150  # in a small part they come first, and the footer is most of it
+        data[world.chance.randrange(pages if number % 2 else len(data))] ^= 1 << world.chance.randrange(8)
+        world.objects.put(path, bytes(data))
+        lookup.forget()
+        try:
+            assert world.found(2, sorted(KEYS)) == wanted
+        except DamageError:
+            pass
+        finally:
+            world.objects.put(path, whole[path])
+
+
+def test_every_key_is_found() -> None:
+    """In parts of several row groups, with and without a summary, in history, before and after it was retracted."""
+    check_lookup()
+    check_summary()
+
+
+def test_a_flipped_bit_is_an_error_or_no_matter() -> None:
+    """Of a footer, and of a page: never other rows, and never none."""
+    check_damage()
+
+
+def test_the_format_of_summaries_and_buckets() -> None:
+    """What was written years ago has these bits: another place for a key would let rows be taken for new."""
+    hashes = hashes_of(pa.array(["a", "b", "0123456789abcdef0123456789abcdef", "ü"]))
+    assert key_filter(hashes).hex() == "42bab500a15d"
+    assert [int(number) for number in hashes % np.uint64(1_000)] == [719, 615, 109, 302]
+
+
+LOOKUP_BROKEN = [
+    Broken("rows of the time itself are there", Lookup.rows, "snapshot.as_of + 1", "snapshot.as_of"),
+    Broken("history is looked up", Lookup.rows, "(*snapshot.parts, *snapshot.history)", "snapshot.parts"),
+    Broken("rows that went are not there", Lookup._is_live, "live &= rows", "live |= rows"),
+    Broken("what went at a time is not there as of it", Lookup._is_live, "> as_of", ">= as_of"),
+    Broken(
+        "rows that came later are not there", Lookup._is_live, "ids < first_row_id", "ids <= first_row_id"
+    ),
+    Broken("a retracted row is not there", Lookup._is_live, "live & ~", "live | ~"),
+    Broken(
+        "retractions are those of the bucket", Lookup._retracted, "part.bucket == bucket", "part.bucket == 0"
+    ),
+    Broken("retractions that are kept are whole", Lookup._retracted, "None if few else wanted", "wanted"),
+    Broken("retractions by a time count as of it", Lookup._went, "times <= ", "times < "),
+    Broken("later retractions do not count", Lookup._went, "[times <= self._snapshot.as_of]", "[:]"),
+    Broken(
+        "the least key is between",
+        lookup._has_between,
+        "bisect_left(wanted, low)",
+        "bisect_left(wanted, low) + 1",
+    ),
+    Broken("the greatest key is between", lookup._has_between, "<= high", "< high"),
+    Broken("a part without summary may have any key", lookup._of_filter, "return keys\n", "return []\n"),
+    Broken(
+        "a group that tells no bounds may have any key", lookup._group_may_hold, "return True", "return False"
+    ),
+    Broken("each row group is looked at", lookup._matching, "range(footer.num_row_groups)", "range(1)"),
+]
+SUMMARY_BROKEN = [
+    Broken("each key is in its summary", key_filter, "_places(hashes, size)", "_places(hashes[1:], size)"),
+    Broken("a summary is read as it was written", may_hold, "len(bits))", "len(bits) - 1)"),
+    Broken("bits are read in their order", may_hold, "summary, np.uint8)", "summary[::-1], np.uint8)"),
+]
+DAMAGE_BROKEN = [
+    Broken("a footer is what was written", lookup._read_footer, "not part.footer_bytes or", "False and"),
+    Broken(
+        "a page is what was written",
+        lookup._PartReader.read,
+        "page_checksum_verification=True",
+        "page_checksum_verification=False",
+    ),
+]
+
+
+@pytest.mark.parametrize("broken", LOOKUP_BROKEN, ids=lambda broken: broken.rule)
+def test_a_broken_lookup_is_noticed(broken: Broken) -> None:
+    """Each of these would let a row be passed over, or one be found that is not there."""
+    assert_caught(broken, check_lookup)
+
+
+@pytest.mark.parametrize("broken", SUMMARY_BROKEN, ids=lambda broken: broken.rule)
+def test_a_broken_summary_is_noticed(broken: Broken) -> None:
+    """Each of these says of a key that it is not there, which is."""
+    assert_caught(broken, check_summary)
+
+
+@pytest.mark.parametrize("broken", DAMAGE_BROKEN, ids=lambda broken: broken.rule)
+def test_an_unchecked_read_is_noticed(broken: Broken) -> None:
+    """Each of these believes what was not written."""
+    assert_caught(broken, check_damage)
