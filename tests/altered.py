@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import xxhash
 
+from tracelake.formats import turned
+
 TAIL_BYTES = len(b',"xxh3":""}') + 32
 
 
-def sealed(plain: bytes) -> bytes:
-    """Return JSON as a record, with its checksum."""
-    return plain[:-1] + b',"xxh3":"' + xxhash.xxh3_128_hexdigest(plain[:-1]).encode() + b'"}'
+def sealed(plain: bytes, place: str = "") -> bytes:
+    """Return JSON as a record, with its checksum, as it is kept at a place."""
+    record = plain[:-1] + b',"xxh3":"' + xxhash.xxh3_128_hexdigest(plain[:-1]).encode() + b'"}'
+    return turned(record, place)
 
 
-def altered(record: bytes, old: bytes, new: bytes) -> bytes:
+def altered(record: bytes, old: bytes, new: bytes, place: str = "") -> bytes:
     """Return the record with the first of these bytes replaced, and the checksum of what it then is."""
     plain = record[:-TAIL_BYTES] + b"}"
     assert old in plain, plain
-    return sealed(plain.replace(old, new, 1))
+    return sealed(plain.replace(old, new, 1), place)

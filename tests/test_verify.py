@@ -76,6 +76,11 @@ def forget(root: Path, partition: str, key: str) -> None:
     records(root, change, scoped(root, partition), key.encode())
 
 
+def place(root: Path, partition: str, key: str) -> str:
+    """Return what the checksum of a record is turned by."""
+    return f"{scoped(root, partition).decode()}\0{key}"
+
+
 def read_record(root: Path, partition: str, key: str) -> bytes:
     """Return one record."""
     query = "select value from records where partition = ? and key = ?"
@@ -86,7 +91,7 @@ def read_record(root: Path, partition: str, key: str) -> bytes:
 
 def overwrite(root: Path, partition: str, key: str, old: bytes, new: bytes) -> None:
     """Replace bytes in one record, and its checksum."""
-    value = altered(read_record(root, partition, key), old, new)
+    value = altered(read_record(root, partition, key), old, new, place(root, partition, key))
     change = "update records set value = ? where partition = ? and key = ?"
     records(root, change, value, scoped(root, partition), key.encode())
 
@@ -186,7 +191,7 @@ def test_a_batch_that_the_state_forgot_is_named(root: Path) -> None:
     del state["batches"][1]
     del state["xxh3"]
     change = "update records set value = ? where partition = ? and key = ?"
-    value = sealed(json.dumps(state).encode())
+    value = sealed(json.dumps(state).encode(), place(root, *SPANS_STATE))
     records(root, change, value, scoped(root, SPANS_STATE[0]), SPANS_STATE[1].encode())
     assert ("missing", "batch", "transaction 1") in findings(root)
 

@@ -148,7 +148,7 @@ def rewrite_manifest(lake: Lake, change: Callable[[list[Json]], None]) -> tuple[
     del manifest["xxh3"]
     last = manifest["newest"][-1]["path"]
     change(manifest["newest"])
-    lake.objects.put(path, sealed(json.dumps(manifest).encode()))
+    lake.objects.put(path, sealed(json.dumps(manifest).encode(), path))
     return path, last
 
 

@@ -2,10 +2,15 @@
 
 All that a lake keeps as JSON, in either store, is written by `encode` and read by `decode`. The last field of a
 record, `xxh3`, is the 128-bit XXH3 of all bytes before it: a record is read as it was written, or it is damaged.
+
+A record that is found by its place, a path or a key, and by nothing that knows its content, is kept with its checksum
+*turned*: XORed with the hash of the place. Anywhere else it does not fit, so a record that came to the place of another
+is damaged, too.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any, Final, Protocol, TypeVar
 
@@ -18,6 +23,7 @@ MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What reading JSON as a type may raise: a text that is no UTF-8 is no error of msgspec's own."""
 _FIELD: Final = b',"xxh3":"%s"}'
 _FIELD_BYTES: Final = len(_FIELD) - len(b"%s") + 32
+_WRITTEN: Final = re.compile(rb',"xxh3":"([0-9a-f]{32})"\}')
 _building: Final = threading.Lock()
 _decoders: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
@@ -52,8 +58,10 @@ def decoder(kind: type[KindT]) -> msgspec.json.Decoder[KindT]:
     return _decoders[kind]
 
 
-def encode(record: Versioned) -> bytes:
+def encode(record: Versioned, place: str = "") -> bytes:
     """Return a record as JSON with its checksum: the same record always gives the same bytes.
+
+    `place` is the path where it is kept, for one that nothing else tells from others.
 
     Raises UsageError for a record that nobody could read again, as where a text is a number: it passes its own decoder
     before anything of it is written.
@@ -65,22 +73,38 @@ def encode(record: Versioned) -> bytes:
     except (*MALFORMED, TypeError, ValueError, OverflowError) as error:
         what = type(record).__name__.lower()
         raise UsageError(f"this {what} could not be read again, and is not written: {error}") from error
-    return data[:-1] + _checksum(data[:-1])
+    return turned(data[:-1] + _checksum(data[:-1]), place)
 
 
-def is_whole(data: bytes) -> bool:
-    """Tell whether these are the bytes of a record of any kind, all of them, as they were written."""
+def turned(data: bytes, place: str) -> bytes:
+    """Return a record with its checksum turned by its place, or turned back; what is no record stays as it is.
+
+    Digits count in lower case only, as they are written: another spelling of the same number is a flipped bit.
+    """
+    found = _WRITTEN.fullmatch(data[-_FIELD_BYTES:]) if place else None
+    if found is None:
+        return data
+    # A key that is no text is refused by the store, which says so.
+    number = int(found[1], 16) ^ xxhash.xxh3_128_intdigest(place.encode(errors="surrogatepass"))
+    return data[:-_FIELD_BYTES] + _FIELD % f"{number:032x}".encode()
+
+
+def is_whole(data: bytes, place: str = "") -> bool:
+    """Tell whether these are the bytes of a record of any kind, all of them, as they were written for this place."""
+    data = turned(data, place)
     return len(data) > _FIELD_BYTES and data[-_FIELD_BYTES:] == _checksum(data[:-_FIELD_BYTES])
 
 
-def decode(kind: type[VersionedT], data: bytes, what: str, version: int) -> VersionedT:
+def decode(kind: type[VersionedT], data: bytes, what: str, version: int, place: str = "") -> VersionedT:
     """Read a record of this format.
 
-    Raises DamageError, naming the record as `what`, for one that is torn, altered or of another format.
+    Raises DamageError, naming the record as `what`, for one that is torn, altered, of another format or of another
+    place.
     """
-    if not is_whole(data):
+    if not is_whole(data, place):
         raise DamageError(
-            f"{what} cannot be read: its checksum does not fit its {len(data)} bytes. Restore it from a backup."
+            f"{what} cannot be read: its checksum does not fit its {len(data)} bytes and its place. "
+            "Restore it from a backup."
         )
     plain = data[:-_FIELD_BYTES] + b"}"
     try:

@@ -105,9 +105,9 @@ def make_lake(place: str, metadata: str | None, buckets: int) -> None:
     objects = open_objects(url)
     key_value = _open_records(metadata, url)
     try:
-        entry = encode(_Known(url, config.created_at))
+        entry = encode(_Known(url, config.created_at), f"{LAKES}/{config.id}")
         version = key_value.set(LAKES, config.id, entry)  # nobody else has this id
-        if not objects.create(CONFIG, encode(config)):
+        if not objects.create(CONFIG, encode(config, CONFIG)):
             with suppress(StorageError):  # it leads nowhere, and harms nobody
                 key_value.delete_if(LAKES, config.id, version)
             raise _exists(url)
@@ -271,14 +271,14 @@ def _read_config(objects: ObjectStore) -> LakeConfig:
         data = objects.get(CONFIG)
     except NotFoundError:
         raise _absent(objects.url) from None
-    return decode(LakeConfig, data, f"{shown(objects.url)}/{CONFIG}", FORMAT_VERSION)
+    return decode(LakeConfig, data, f"{shown(objects.url)}/{CONFIG}", FORMAT_VERSION, CONFIG)
 
 
 def _is_known(key_value: KeyValueStore, lake_id: str) -> bool:
     """Tell whether a metadata store has the records of a lake. Raises DamageError where it cannot say."""
     entry = key_value.get(LAKES, lake_id)
     if entry is not None:
-        decode(_Known, entry.value, f"the record of lake {lake_id}", FORMAT_VERSION)
+        decode(_Known, entry.value, f"the record of lake {lake_id}", FORMAT_VERSION, f"{LAKES}/{lake_id}")
     return entry is not None
 
 

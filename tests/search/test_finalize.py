@@ -333,7 +333,7 @@ def test_a_marker_of_a_later_format_is_never_replaced() -> None:
     """JSON that is no manifest of ours is an error, for another version may read it."""
     objects = MemoryObjectStore()
     stage(objects, RANGES)
-    later = sealed(b'{"version":2}')
+    later = sealed(b'{"version":2}', MARKER)
     objects.put(MARKER, later)
     with pytest.raises(DamageError, match=MARKER):
         finalize_build(objects, SIZE)

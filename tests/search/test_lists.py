@@ -40,7 +40,7 @@ def stage_bytes(
         path=path,
     )
     objects.put(path, data)
-    objects.put(receipt_path, receipt.to_json())
+    objects.put(receipt_path, receipt.to_json(receipt_path))
 
 
 def chain(objects: ObjectStore, builds: int) -> Iterator[Manifest]:
@@ -102,6 +102,6 @@ def test_a_list_of_other_parts_is_refused() -> None:
     *_, manifest = chain(objects, 5)
     [ref] = manifest.lists
     found = PartList.from_json(objects.get(ref.path), ref.path)
-    objects.put(ref.path, PartList(parts=found.parts[1:]).to_json())
+    objects.put(ref.path, PartList(parts=found.parts[1:]).to_json(ref.path))
     with pytest.raises(DamageError, match="not the one that its manifest names"):
         read_parts(objects, manifest)

@@ -127,9 +127,10 @@ def test_verify_tells_missing_from_damaged_and_counts_documents() -> None:
     objects.put(second.path, objects.get(second.path) + b"x")
     miscounted = Manifest.from_json(
         altered(
-            manifest.to_json(),
+            manifest.to_json("m"),
             f'"{third.path}","documents":2'.encode(),
             f'"{third.path}","documents":3'.encode(),
+            "m",
         ),
         "m",
     )

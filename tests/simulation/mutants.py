@@ -213,7 +213,7 @@ class BlindMarker(IndexScenario):
             return there
         chosen = write_parts(objects, INDEX, BUILD, BUCKETS)
         manifest = assemble(INDEX, BUILD, 1, chosen, None)
-        objects.put(path, manifest.to_json())
+        objects.put(path, manifest.to_json(path))
         return manifest
 
 

@@ -115,7 +115,7 @@ class SimulatedTasks(InProcess):
             sha256=hashlib.sha256(data).hexdigest(),
             path=pack,
         )
-        self._process.objects.put(receipt, told.to_json())
+        self._process.objects.put(receipt, told.to_json(receipt))
 
 
 class PipelineScenario(Scenario):

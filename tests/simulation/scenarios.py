@@ -236,7 +236,7 @@ def _stage(objects: ObjectStore, bucket: int, attempt: str) -> None:
     receipt, path = receipt_of(bucket, attempt)
     assert receipt.path is not None
     objects.put(receipt.path, b"altered" if attempt == DAMAGED else _content(bucket, attempt))
-    objects.put(path, receipt.to_json())
+    objects.put(path, receipt.to_json(path))
 
 
 def receipt_of(bucket: int, attempt: str) -> tuple[Receipt, str]:

@@ -242,7 +242,8 @@ def test_verify_names_what_is_wrong_with_a_table(lake: Lake) -> None:
     with tracelake.open(lake.url) as again:
         (finding,) = again.verify().findings
         assert (finding.kind, finding.path) == ("damaged", "people")
-    lake.objects.put("tables/people.json", altered(description, b'"key":["id"]', b'"key":[]'))
+    path = "tables/people.json"
+    lake.objects.put(path, altered(description, b'"key":["id"]', b'"key":[]', path))
     with tracelake.open(lake.url) as again:
         again.write("people", rows([1], "bob"))
     lake.objects.put("tables/people.json", description)

@@ -59,7 +59,8 @@ def build_part(
     if data:
         objects.put(path, data)
     # The receipt comes last: where there is one, its part is durable (F7, F8).
-    objects.put(staged_path(index, build, lo=lo, hi=hi, attempt=attempt, suffix="receipt"), receipt.to_json())
+    told = staged_path(index, build, lo=lo, hi=hi, attempt=attempt, suffix="receipt")
+    objects.put(told, receipt.to_json(told))
     return receipt
 
 

@@ -122,9 +122,8 @@ def with_lists(objects: ObjectStore, draft: Manifest) -> Manifest:
     kept = len(draft.lists) - joined
     parts = [part for ref in draft.lists[kept:] for part in read_list(objects, ref)]
     together = PartList(parts=(*parts, *draft.newest))
-    data = together.to_json()
-    path = list_path(draft.index, draft.build, data)
-    objects.put(path, data)
+    path = list_path(draft.index, draft.build, together)
+    objects.put(path, together.to_json(path))
     documents = sum(part.documents for part in together.parts)
     ref = ListRef(path=path, parts=len(together.parts), documents=documents)
     return replace(draft, lists=(*draft.lists[:kept], ref), newest=())
@@ -146,7 +145,7 @@ def published(objects: ObjectStore, path: str) -> Manifest | None:
         data = objects.get(path)
     except NotFoundError:
         return None
-    return Manifest.from_json(data, path) if is_whole(data) else None
+    return Manifest.from_json(data, path) if is_whole(data, path) else None
 
 
 def _check_settings(index: str, parent: Manifest | None) -> None:
@@ -231,12 +230,12 @@ def _write_part(objects: ObjectStore, index: str, receipt: Receipt) -> None:
 
 def write_marker(objects: ObjectStore, path: str, draft: Manifest) -> Manifest:
     """Create the marker, and return what stands there then, ours or that of who was first."""
-    if objects.create(path, draft.to_json()):
+    if objects.create(path, draft.to_json(path)):
         return draft
     first = published(objects, path)
     if first is not None:
         return first
     # What stands there is torn, so no reader has opened it. Two who repair it at once may both write: each
     # writes a complete index whose parts are all in place, so either may stand.
-    objects.put(path, draft.to_json())
+    objects.put(path, draft.to_json(path))
     return read_manifest(objects, path)

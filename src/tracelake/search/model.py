@@ -48,9 +48,9 @@ def part_path(index: str, build: str, sha256: str) -> str:
     return f"search/{index}/parts/{build}/{sha256}.pack"
 
 
-def list_path(index: str, build: str, data: bytes) -> str:
-    """Return the path of a list of parts that a build made, given its bytes."""
-    return f"search/{index}/lists/{build}/{hashlib.sha256(data).hexdigest()}.json"
+def list_path(index: str, build: str, parts: PartList) -> str:
+    """Return the path of a list of parts that a build made: that of its content."""
+    return f"search/{index}/lists/{build}/{hashlib.sha256(parts.to_json('')).hexdigest()}.json"
 
 
 def manifest_path(index: str, build: str) -> str:
@@ -61,16 +61,16 @@ def manifest_path(index: str, build: str) -> str:
 class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: int = FORMAT_VERSION
 
-    def to_json(self) -> bytes:
-        """Return the record as JSON; equal records give equal bytes."""
-        return encode(self)
+    def to_json(self, path: str) -> bytes:
+        """Return the record as JSON for its path; equal records give equal bytes."""
+        return encode(self, path)
 
 
 _AnyRecord = TypeVar("_AnyRecord", bound=_Record)
 
 
 def _decode(kind: type[_AnyRecord], data: bytes, path: str) -> _AnyRecord:
-    return decode(kind, data, f"{kind.__name__.lower()} {path}", FORMAT_VERSION)
+    return decode(kind, data, f"{kind.__name__.lower()} {path}", FORMAT_VERSION, path)
 
 
 class Receipt(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -101,7 +101,7 @@ class BucketKeyValueStore(NoteObjects):
     ) -> Outcome:
         """Replace what was read; Conflict where another write came first and ours certainly did not."""
         path, version = record_path(partition, key), new_version()
-        body = encode(partition, key, value, version)
+        body = encode(path, partition, key, value, version)
         reason, error = "", None
         for _ in tries():
             error = self._bucket.put_once(path, body, mode, {})

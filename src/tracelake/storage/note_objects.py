@@ -32,7 +32,8 @@ class NoteObjects:
     def note(self, partition: str, key: str, value: bytes) -> None:
         """Leave a note, replacing the one that was there."""
         check_value(key, value)
-        self._objects.put(note_path(partition, key), encode(partition, key, value, new_version()))
+        path = note_path(partition, key)
+        self._objects.put(path, encode(path, partition, key, value, new_version()))
 
     def notes(self, partition: str) -> list[Entry]:
         """Return the notes of a partition in key order; those that go meanwhile may be among them or not.

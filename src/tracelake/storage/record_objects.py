@@ -5,7 +5,7 @@ names of 1,024 bytes and file systems of 255, so of a long key only the beginnin
 hash stands for the rest. Keys with the same long beginning are put in order by their bodies.
 
 **Bodies** begin with one record that says whose they are and carries the write id and the checksum of the value,
-then a newline and the value.
+then a newline and the value. Its own checksum is turned by the path: a body that was copied to another one is damaged.
 The write id also makes each body different, for some servers' e-tags are hashes of the content.
 A deleted record is a body that says so: no object store can delete on a condition.
 """
@@ -73,16 +73,16 @@ def whole_of(
         return error.whole
 
 
-def encode(partition: str, key: str, value: bytes | None, version: Version) -> bytes:
-    """Return the body for one write; a value of None is a deletion."""
+def encode(path: str, partition: str, key: str, value: bytes | None, version: Version) -> bytes:
+    """Return the body for one write to a path; a value of None is a deletion."""
     header = _Header(partition, key, version, value is None, xxhash.xxh3_128_hexdigest(value or b""))
-    return formats.encode(header) + b"\n" + (value or b"")
+    return formats.encode(header, path) + b"\n" + (value or b"")
 
 
 def decode(path: str, body: bytes) -> Record:
-    """Return what a body says. Raises DamageError where it is no whole record."""
+    """Return what a body says. Raises DamageError where it is no whole record, or one of another path."""
     line, _, value = body.partition(b"\n")
-    header = formats.decode(_Header, line, f"record {path}", _FORMAT)
+    header = formats.decode(_Header, line, f"record {path}", _FORMAT, path)
     if header.value_xxh3 != xxhash.xxh3_128_hexdigest(value):
         raise DamageError(f"{path} is not what was written: its value is another. Restore it from a backup.")
     return Record(Entry(header.key, value, header.write), header.deleted)

@@ -105,9 +105,8 @@ class VersionedKeyValueStore(NoteObjects):
         directory = record_path(partition, key)
         own = number + 1
         try:
-            if not self._objects.create(
-                _version_path(directory, own), encode(partition, key, value, version)
-            ):
+            path = _version_path(directory, own)
+            if not self._objects.create(path, encode(path, partition, key, value, version)):
                 return Conflict(None)
         except IndeterminateError as error:
             return Indeterminate(version, str(error))

@@ -117,7 +117,7 @@ def create_spec(objects: ObjectStore, spec: TableSpec) -> TableSpec:
 
     Raises UsageError where there is another of the same name.
     """
-    if objects.create(_path(spec.name), encode(spec)):
+    if objects.create(_path(spec.name), encode(spec, _path(spec.name))):
         return spec
     there = read_spec(objects, spec.name)
     if not there.schema.equals(spec.schema) or there.key != spec.key:
@@ -136,7 +136,7 @@ def read_spec(objects: ObjectStore, name: str) -> TableSpec:
         raise TableNotFoundError(
             f"no table {name!r}; make it by a first write or by create_table."
         ) from error
-    return decode(TableSpec, data, _path(name), FORMAT_VERSION)
+    return decode(TableSpec, data, _path(name), FORMAT_VERSION, _path(name))
 
 
 def table_names(objects: ObjectStore) -> list[str]:
