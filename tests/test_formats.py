@@ -13,7 +13,7 @@ import pytest
 from tests.altered import sealed
 from tests.test_tidy import NAMES, SOURCE, tree
 from tracelake._errors import DamageError
-from tracelake.formats import decode, decoder, encode
+from tracelake.formats import decode, decoder, encode, is_whole, turned
 
 MEET = """
 import sys, threading
@@ -108,6 +108,20 @@ def test_every_flip_of_every_byte_is_damage() -> None:
     ):
         with pytest.raises(DamageError, match="thing a cannot be read"):
             decode(Thing, other, "thing a", 3)
+
+
+def test_a_record_of_another_place_is_damage() -> None:
+    """Kept under the path of another it does not fit, and none of its flips fits; turned twice it is as before."""
+    data = encode(Thing("a"), "things/a")
+    assert decode(Thing, data, "thing a", 3, "things/a") == Thing("a")
+    assert turned(turned(data, "things/b"), "things/b") == data
+    for place in ("", "things/b", "things/a2"):
+        with pytest.raises(DamageError, match="thing a cannot be read: its checksum does not fit"):
+            decode(Thing, data, "thing a", 3, place)
+    for at, bit in itertools.product(range(len(data)), range(8)):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << bit
+        assert not is_whole(bytes(flipped), "things/a")
 
 
 def test_all_records_are_written_and_read_in_one_way() -> None:

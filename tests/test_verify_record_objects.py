@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,16 @@ def test_each_damaged_record_is_named_and_others_are_read(lake: Lake, tmp_path: 
     assert [entry.key for entry in raised.value.whole] == ["v2"]
     with pytest.raises(DamageError):
         lake.tags()
+
+
+def test_a_record_that_was_copied_over_another_is_named(lake: Lake, tmp_path: Path) -> None:
+    """The file of a record is whole under its own name only, and the version of a record under its own number."""
+    tags = tmp_path / "metadata"
+    first, second = (tags / record_path(f"{lake.config.id}/tags", name) for name in ("v1", "v2"))
+    newest = max(first.iterdir())
+    shutil.copy(max(second.iterdir()), newest)
+    shutil.copy(max(second.iterdir()), second / f"{int(max(second.iterdir()).name) + 1:012}")
+    assert [finding.path for finding in lake.verify().findings] == ["tags/v1", "tags/v2"]
 
 
 def test_each_damaged_note_is_named(lake: Lake, tmp_path: Path) -> None:
