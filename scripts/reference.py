@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference/ that come from code: `cli.md` from --help, `limits.md` from limits.py."""
+"""Writes the pages of docs/ that come from code: `cli.md` from --help, `limits.md` from limits.py, the floors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from typer import Typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from scripts.floors import FLOORS
 from tracelake import limits
 from tracelake.cli import app
 
-REFERENCE: Final = Path(__file__).parent.parent / "docs" / "reference"
+DOCS: Final = Path(__file__).parent.parent / "docs"
+REFERENCE: Final = DOCS / "reference"
+INTERNALS: Final = DOCS / "internals" / "README.md"
 HELP_WIDTH: Final = 100
 Page: TypeAlias = Callable[[], str]
 _MADE_BY: Final = "<!-- Made by scripts/reference.py; do not edit. -->"
+_FLOORS_BEGIN: Final = "<!-- Made by scripts/reference.py from scripts/floors.py; do not edit. -->"
+_FLOORS_END: Final = "<!-- End of the floors. -->"
 _UNITS: Final = {
     "BYTES": "bytes",
     "S": "s",
@@ -118,12 +123,33 @@ def _value(name: str) -> str:
     return f"{value:,g} {unit}".strip() if isinstance(value, float) else f"{value:,} {unit}".strip()
 
 
+def internals_page() -> str:
+    """Return the text of the internals' first page, with the floors of the house as they are now."""
+    head, _, rest = INTERNALS.read_text(encoding="utf-8").partition(_FLOORS_BEGIN)
+    rows = [
+        f"| {number} | `{room}` | {what} |"
+        for number, rooms in reversed(list(enumerate(FLOORS, 1)))
+        for room, what in rooms.items()
+    ]
+    table = "\n".join(["| floor | room | what it holds |", "|---|---|---|", *rows])
+    return f"{head}{_FLOORS_BEGIN}\n\n{table}\n\n{_FLOORS_END}{rest.partition(_FLOORS_END)[2]}"
+
+
 def main() -> None:
     """Write the pages."""
     REFERENCE.mkdir(parents=True, exist_ok=True)
-    for name, text in (("cli.md", cli_page()), ("limits.md", limits_page())):
-        (REFERENCE / name).write_text(text, encoding="utf-8")
+    for name, make in PAGES.items():
+        text = make()
+        (DOCS / name).write_text(text, encoding="utf-8")
         print(f"{name}: {len(text.splitlines())} lines")
+
+
+PAGES: Final[dict[str, Page]] = {
+    "reference/cli.md": cli_page,
+    "reference/limits.md": limits_page,
+    "internals/README.md": internals_page,
+}
+"""What writes each page, by its path below `docs`."""
 
 
 if __name__ == "__main__":

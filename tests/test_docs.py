@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from scripts import reference
+from scripts.floors import FLOORS
 from tracelake import limits
 from tracelake.otlp import conventions
 from tracelake.otlp.schema import EVENT, LINK, OTLP_REST, SCOPE, SPANS_TABLE
@@ -46,12 +47,17 @@ def test_relative_links_resolve(page: Path) -> None:
     assert broken == []
 
 
-@pytest.mark.parametrize(
-    ("name", "make"), [("cli.md", reference.cli_page), ("limits.md", reference.limits_page)]
-)
+@pytest.mark.parametrize(("name", "make"), reference.PAGES.items())
 def test_generated_pages_are_in_step(name: str, make: reference.Page) -> None:
-    """`scripts/reference.py` would write what stands there; run it after a change of options or limits."""
-    assert (REFERENCE / name).read_text(encoding="utf-8") == make()
+    """`scripts/reference.py` would write what stands there; run it after a change of what pages are made from."""
+    assert (reference.DOCS / name).read_text(encoding="utf-8") == make()
+
+
+def test_internals_name_every_room() -> None:
+    """The first page of the internals lists each room that the tidy test knows, once."""
+    text = reference.INTERNALS.read_text(encoding="utf-8")
+    rooms = re.findall(r"^\| \d+ \| `(\w+)` \|", text, flags=re.MULTILINE)
+    assert sorted(rooms) == sorted(room for floor in FLOORS for room in floor)
 
 
 @pytest.mark.parametrize(("heading", "schema"), [("spans", SPANS_TABLE), ("traces", TRACES)])

@@ -10,8 +10,9 @@ import sys
 import msgspec
 import pytest
 
+from scripts.imports import tree
 from tests.altered import sealed
-from tests.test_tidy import NAMES, SOURCE, tree
+from tests.test_tidy import NAMES, SOURCE
 from tracelake._errors import DamageError
 from tracelake.formats import decode, decoder, encode, is_whole, turned
 
@@ -64,7 +65,7 @@ def test_no_record_is_read_in_another_way() -> None:
     The lenient reader of OTLP converts to messages that its strict one has met when it was imported.
     """
     for name in NAMES:
-        calls = [node for node in ast.walk(tree(name)) if isinstance(node, ast.Call)]
+        calls = [node for node in ast.walk(tree(f"tracelake/{name}")) if isinstance(node, ast.Call)]
         typed = [call for call in calls if ast.unparse(call.func) == "msgspec.json.decode" and call.keywords]
         converting = [call for call in calls if ast.unparse(call.func) == "msgspec.convert"]
         assert not typed, name

@@ -5,44 +5,18 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
+from scripts import imports
+from scripts.floors import FLOORS, floor_of
+
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "tracelake"
 FILES = sorted(SOURCE.rglob("*.py"))
 NAMES = [file.relative_to(SOURCE).as_posix() for file in FILES]
+PACKAGES = {"tracelake", "pyspark_tracelake"}
 PROTOCOLS = [name for name in NAMES if name.endswith("protocol.py")]
-
-LAYERS: list[set[str]] = [
-    {"_errors"},
-    {"limits", "records", "formats"},
-    {"storage", "otlp", "_settings"},
-    {"tracking", "shards", "journal", "versions", "search", "testing", "place"},
-    {"replicas", "conditions"},
-    {"pipeline"},
-    {"predicates"},
-    {"scan"},
-    {"user_tables"},
-    {"table"},
-    {"view"},
-    {"changes"},
-    {"branch"},
-    {"datasets"},
-    {"lake_branches", "lake_datasets", "lake_quarantine", "lake_tables", "lake_upkeep"},
-    {"record_checks", "content_checks"},
-    {"verify"},
-    {"lake"},
-    {"doctor"},
-    {"__init__"},
-    {"spark"},
-    {"server"},
-    {"cli"},
-]
-"""Rooms and modules, the lowest first: each imports from layers below it and from itself, never from beside it."""
-PART_OF = {"demo": "cli"}
-"""A command runs the demo, and the demo runs commands."""
 
 IMPURE = {
     *("os", "io", "sys", "time", "datetime", "random", "secrets", "uuid", "socket", "threading", "asyncio"),
@@ -53,60 +27,85 @@ FILE_MAX_LINES = 400
 FUNCTION_MAX_LINES = 70
 
 
-@cache
-def tree(name: str) -> ast.Module:
-    """Parse one file of the package."""
-    return ast.parse((SOURCE / name).read_text("utf-8"))
+@pytest.mark.parametrize("file", imports.files())
+def test_imports_go_one_way(file: str) -> None:
+    """A room imports only from floors below its own: also in functions, for types alone, and by names in strings."""
+    own = imports.room_of(imports.module_of(file))
+    for each in imports.imports(file):
+        if each.module.partition(".")[0] in PACKAGES:
+            other = imports.room_of(each.module)
+            assert other == own or floor_of(other) < floor_of(own), f"{file} of {own} imports {each.module}"
 
 
-def imports(name: str) -> Iterator[str]:
-    """Yield the modules that a file imports, anywhere in it; `from a import b` gives `a.b`."""
-    for node in ast.walk(tree(name)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{name}: imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+def test_nothing_is_imported_behind_the_back() -> None:
+    """A module that is imported by a name that only running code knows is not of ours, or named in the same file."""
+    callers = [
+        file
+        for file in imports.files()
+        if re.search(r"import_module|__import__|\bexec\(|\beval\(", imports.text(file))
+    ]
+    assert callers == [
+        "tracelake/__init__.py",
+        "tracelake/demo/corpus.py",
+    ]  # the second: of the standard library
 
 
-def room(module: str) -> str:
-    """Return the room of a module such as `tracelake.shards.store`; names of the public API are `__init__`."""
-    inner = module.split(".")[1:]
-    first = PART_OF.get(inner[0], inner[0]) if inner else ""
-    return first if first in set.union(*LAYERS) else "__init__"
+def test_every_room_has_one_floor() -> None:
+    """Each room stands in the table, and each that stands there is built."""
+    rooms = {imports.room_of(module) for module in imports.modules()}
+    assert sorted(room for floor in FLOORS for room in floor) == sorted(rooms)
 
 
-def level(of: str) -> int:
-    """Return the number of a room's layer."""
-    return next(number for number, layer in enumerate(LAYERS) if of in layer)
+def test_no_cycle_but_of_types() -> None:
+    """Files import one another in no circle, except for types alone."""
+    assert imports.cycle(imports.graph()) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_imports_go_one_way(name: str) -> None:
-    """A room imports only from layers below its own, and rooms of one layer not one another."""
-    own = room("tracelake." + name.removesuffix(".py").replace("/", "."))
-    for module in imports(name):
-        if module.partition(".")[0] != "tracelake":
-            continue
-        other = room(module)
-        allowed = other == own or level(other) < level(own)
-        assert allowed, f"{name} of {own} imports {module} of {other}"
+@pytest.mark.parametrize(
+    ("code", "modules"),
+    [
+        ("import tracelake.lake", {"tracelake.lake": False}),
+        ("from tracelake import limits, Lake", {"tracelake.limits": False, "tracelake": False}),
+        ("from tracelake.lake import Lake", {"tracelake.lake": False}),
+        ("def run():\n    from pyspark_tracelake import DefaultSource", {"pyspark_tracelake": False}),
+        ("if TYPE_CHECKING:\n    from tracelake.lake import Lake", {"tracelake.lake": True}),
+        (
+            "if typing.TYPE_CHECKING:\n    import os\nelse:\n    import tracelake.lake",
+            {"tracelake.lake": False},
+        ),
+        ("importlib.import_module('tracelake.lake')", {"tracelake.lake": False}),
+        ("LAZY = {'Lake': 'tracelake.lake'}", {"tracelake.lake": False}),
+        ("command = ['-m', 'tracelake.cli']", {"tracelake.cli": False}),
+    ],
+)
+def test_every_kind_of_import_is_seen(code: str, modules: dict[str, bool]) -> None:
+    """What the tests above rest on: each module that code names, and whether it is for types alone."""
+    found = dict(imports.named_in(ast.parse(code)))
+    assert {module: found[module] for module in found if module in imports.modules()} == modules
 
 
-def test_every_room_has_a_layer() -> None:
-    """A new room or module is given its place here."""
-    rooms = {name.partition("/")[0].removesuffix(".py") for name in NAMES}
-    assert rooms == set.union(*LAYERS) | set(PART_OF)
+@pytest.mark.parametrize(
+    ("edges", "found"),
+    [
+        ({"a": {"b"}, "b": set()}, []),
+        ({"a": {"b"}, "b": {"a"}}, ["a", "b", "a"]),
+        ({"a": {"b"}, "b": {"c"}, "c": {"b"}}, ["b", "c", "b"]),
+    ],
+)
+def test_a_cycle_is_found(edges: dict[str, set[str]], found: list[str]) -> None:
+    """A circle is named with all that is on it; the same one may begin anywhere."""
+    cycle = imports.cycle(edges)
+    assert (cycle[:1] == cycle[-1:], sorted(set(cycle))) == (True, sorted(set(found)))
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_protocols_are_pure(name: str) -> None:
     """Decisions do no I/O and know neither clock nor chance."""
-    for module in imports(name):
-        parts = module.split(".")
+    for each in imports.imports(f"tracelake/{name}"):
+        module, parts = each.module, each.module.split(".")
         prefixes = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
         assert not prefixes & IMPURE, f"{name} imports {module}"
-    for node in ast.walk(tree(name)):
+    for node in ast.walk(imports.tree(f"tracelake/{name}")):
         called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
         assert called not in {"open", "print", "input"}, f"{name} calls {called}"
 
@@ -122,7 +121,7 @@ def test_every_protocol_room_has_its_protocol() -> None:
 def test_sizes(name: str) -> None:
     """Files have at most 400 lines, and functions at most 70, without the functions inside them."""
     assert len((SOURCE / name).read_text("utf-8").splitlines()) <= FILE_MAX_LINES
-    for node in ast.walk(tree(name)):
+    for node in ast.walk(imports.tree(f"tracelake/{name}")):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = lines_of(node) - sum(map(lines_of, functions_in(node)))
             assert lines <= FUNCTION_MAX_LINES, f"{name}: {node.name} has {lines} lines"
@@ -141,7 +140,7 @@ def lines_of(node: ast.stmt) -> int:
 @pytest.mark.parametrize("name", NAMES)
 def test_docstrings(name: str) -> None:
     """Every module that holds something, and every public class, function and method, says what it is for."""
-    module = tree(name)
+    module = imports.tree(f"tracelake/{name}")
     missing = [] if not module.body or ast.get_docstring(module) else ["the module"]
     missing += [node.name for node in public(module.body) if not ast.get_docstring(node)]
     assert missing == []

@@ -122,15 +122,15 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Branch": "branch",
-    "Changes": "changes",
-    "Dataset": "datasets.dataset",
-    "Example": "datasets.model",
-    "InboxPipeline": "pipeline.continuous",
-    "Lake": "lake",
-    "Table": "table",
-    "init": "lake",
-    "open": "lake",
+    "Branch": "tracelake.branch",
+    "Changes": "tracelake.changes",
+    "Dataset": "tracelake.datasets.dataset",
+    "Example": "tracelake.datasets.model",
+    "InboxPipeline": "tracelake.pipeline.continuous",
+    "Lake": "tracelake.lake",
+    "Table": "tracelake.table",
+    "init": "tracelake.lake",
+    "open": "tracelake.lake",
 }
 
 
@@ -139,5 +139,5 @@ def __getattr__(name: str) -> object:
     if name == "spark":
         return _import_module("tracelake.spark")
     if name in _LAZY:
-        return getattr(_import_module(f"tracelake.{_LAZY[name]}"), name)
+        return getattr(_import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'tracelake' has no attribute {name!r}")

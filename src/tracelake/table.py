@@ -108,21 +108,21 @@ class Table:
         """Return a Spark frame, read by tasks of its own, a part each; small parts together.
 
         Args:
-            spark: a session; format `tracelake` is registered with it, if it is not.
+            spark: a session that finds format `tracelake`: by itself, or since `tracelake.spark.register(spark)`.
             columns: names of columns; all by default. Spark does not tell sources which ones a query needs, so
                 name them here where rows are wide.
             where: a DuckDB condition. Spark's own filters are handed down too.
 
         Raises:
-            UsageError: the lake is still empty, or not reachable from other processes.
+            UsageError: the lake is still empty, or not reachable from other processes, or Spark does not find the
+                format.
         """
-        from pyspark_tracelake import DefaultSource  # noqa: PLC0415  slow to import
+        from pyspark.errors import AnalysisException  # noqa: PLC0415  slow to import
 
         if self._origin is None:
             raise UsageError(
                 f"table {self.name} cannot be read by other processes: the lake is still empty, or in memory."
             )
-        spark.dataSource.register(DefaultSource)
         reader = (
             spark.read.format("tracelake").option("lake", self._origin.lake).option("at", self._origin.at)
         )
@@ -130,7 +130,15 @@ class Table:
             reader = reader.option("columns", json.dumps(list(columns)))
         if where is not None:
             reader = reader.option("where", where)
-        return reader.load(self.name)
+        try:
+            return reader.load(self.name)
+        except AnalysisException as error:
+            if error.getCondition() != "DATA_SOURCE_NOT_FOUND":
+                raise
+            raise UsageError(
+                "Spark does not find format tracelake by itself, as the Python that it starts has no module "
+                "pyspark_tracelake; call tracelake.spark.register(spark) first, or set PYSPARK_PYTHON."
+            ) from error
 
     def files(self) -> list[str]:
         """Return the Parquet files of the table. With retractions, they hold more rows than the table: see `sql`."""

@@ -8,6 +8,7 @@ import pytest
 
 import tracelake
 from tracelake._errors import TracelakeError
+from tracelake.cli.servers import PROGRAM
 from tracelake.demo.server import serving
 
 
@@ -15,7 +16,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     """The error repeats what the server said."""
     with (
         pytest.raises(TracelakeError, match=r"did not start.*no lake in"),
-        serving(str(tmp_path / "none"), tmp_path / "log"),
+        serving(PROGRAM, str(tmp_path / "none"), tmp_path / "log"),
     ):
         pass
 
@@ -23,7 +24,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
 def test_a_server_that_ended_is_noticed(tmp_path: Path) -> None:
     """`check` tells a server that died from one that is slow; leaving the context is fine all the same."""
     tracelake.init(tmp_path / "lake").close()
-    with serving(str(tmp_path / "lake"), tmp_path / "log") as server:
+    with serving(PROGRAM, str(tmp_path / "lake"), tmp_path / "log") as server:
         server.check()
         server.process.kill()
         server.process.wait(10)

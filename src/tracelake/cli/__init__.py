@@ -53,13 +53,16 @@ def main() -> None:
 
 
 def run(args: list[str]) -> int:
-    """Run one command and return its exit code; errors made on purpose are shown without a traceback."""
+    """Run one command and return its exit code; errors made on purpose are shown without a traceback.
+
+    A command that runs others, as the demo does, finds this function in its context.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character must not end us
     as_json = "--json" in args
     try:
-        code = app(args or ["--help"], prog_name="tracelake", standalone_mode=False)
+        code = app(args or ["--help"], prog_name="tracelake", standalone_mode=False, obj=run)
         sys.stdout.flush()
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -14,6 +14,9 @@ from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import print_json
 
 app = typer.Typer()
+
+PROGRAM: Final = (sys.executable, "-m", str(__package__))
+"""What starts the command line in a process of its own, where the script is not on the path either."""
 
 
 @app.command(epilog=examples("tracelake serve", "tracelake serve --lake ./lake --port 8080 --no-pipeline"))
@@ -47,6 +50,7 @@ def serve(
 
 @app.command(epilog=examples("tracelake demo", "tracelake demo --no-stay", "tracelake demo --lake /tmp/lake"))
 def demo(
+    context: typer.Context,
     lake: Annotated[
         str, typer.Option("--lake", metavar="DIR", help="The demo's lake; made if it is not there.")
     ] = "./demo-lake",
@@ -71,11 +75,12 @@ def demo(
 
     An agent answers questions from Python's own documentation by retrieval, traced with OpenTelemetry;
     its traces go to a server, and a generated batch is ingested beside them."""
-    from tracelake.demo.run import run_demo
+    from tracelake.demo.run import CommandLine, run_demo
 
+    commands = CommandLine(context.obj, PROGRAM)
     stay = sys.stdout.isatty() and not as_json if stay is None else stay
     # Under --json the story goes to standard error and the facts to standard output.
     with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-        facts = run_demo(lake, fresh=fresh, stay=stay, spans=spans)
+        facts = run_demo(commands, lake, fresh=fresh, stay=stay, spans=spans)
     if as_json:
         print_json(facts)

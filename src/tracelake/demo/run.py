@@ -7,13 +7,13 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import tracelake
-from tracelake import cli
 from tracelake._errors import TracelakeError
 from tracelake.demo.agent import AGENT_NAME, QUESTIONS, Agent, Answer
 from tracelake.demo.corpus import passages
@@ -33,19 +33,31 @@ select service, count(*) as spans,
 from spans group by service order by spans desc"""
 
 
-def run_demo(lake: str, *, fresh: bool | None, stay: bool, spans: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """The command line that the demo shows, and from which it was started."""
+
+    run: Callable[[list[str]], int]
+    """Runs one command in this process and returns its exit code."""
+    program: tuple[str, ...]
+    """What starts it in a process of its own."""
+
+
+def run_demo(
+    commands: CommandLine, lake: str, *, fresh: bool | None, stay: bool, spans: int
+) -> dict[str, Any]:
     """Run the demo on directory `lake`, telling about it on standard output; return the facts.
 
     Raises TracelakeError where a step fails or takes too long.
     """
     started = time.monotonic()
     with _ended_in_order(), demo_lake(lake, fresh=fresh), tempfile.TemporaryDirectory() as folder:
-        generated = _ingest_batch(lake, Path(folder) / "shop.otlp.jsonl.gz", spans)
-        with serving(lake, Path(folder) / "server.log") as server:
+        generated = _ingest_batch(commands, lake, Path(folder) / "shop.otlp.jsonl.gz", spans)
+        with serving(commands.program, lake, Path(folder) / "server.log") as server:
             answers = _ask_all(server)
             agent_spans = _wait_for(lake, answers, server)
             shown = next((answer for answer in answers if answer.missing), answers[-1])
-            _look(lake, shown)
+            _look(commands, lake, shown)
             seconds = time.monotonic() - started
             trace_url = f"{server.url}/traces/{shown.trace_id}"
             _tell(f"Done in {seconds:.0f} s. The server answers at {server.url}; the trace above is at")
@@ -66,11 +78,11 @@ def run_demo(lake: str, *, fresh: bool | None, stay: bool, spans: int) -> dict[s
     }
 
 
-def _ingest_batch(lake: str, path: Path, spans: int) -> int:
+def _ingest_batch(commands: CommandLine, lake: str, path: Path, spans: int) -> int:
     """Generate the large batch and ingest it; return its spans."""
     generated = write_batch(path, spans, end_ns=time.time_ns())
     _tell(f"Generated {generated:,} spans of a web shop, for volume (made up, from a fixed seed).")
-    _command("ingest", str(path), "--lake", lake)
+    _show(commands, "ingest", str(path), "--lake", lake)
     return generated
 
 
@@ -110,21 +122,31 @@ def _wait_for(lake: str, answers: list[Answer], server: Server) -> int:
     return committed
 
 
-def _look(lake: str, shown: Answer) -> None:
+def _look(commands: CommandLine, lake: str, shown: Answer) -> None:
     """Show what the lake holds, each time by a command."""
-    _command("tables", "--lake", lake)
-    _command("sql", LATENCIES, "--lake", lake)
-    _command("search", "sorted list", "--where", f"service = '{AGENT_NAME}'", "--limit", "3", "--lake", lake)
+    _show(commands, "tables", "--lake", lake)
+    _show(commands, "sql", LATENCIES, "--lake", lake)
+    _show(
+        commands,
+        "search",
+        "sorted list",
+        "--where",
+        f"service = '{AGENT_NAME}'",
+        "--limit",
+        "3",
+        "--lake",
+        lake,
+    )
     _tell("The trace of a question whose first tool call failed:")
-    _command("trace", "show", shown.trace_id, "--lake", lake)
-    _command("verify", "--lake", lake)
-    _command("log", "--lake", lake)
+    _show(commands, "trace", "show", shown.trace_id, "--lake", lake)
+    _show(commands, "verify", "--lake", lake)
+    _show(commands, "log", "--lake", lake)
 
 
-def _command(*args: str) -> None:
+def _show(commands: CommandLine, *args: str) -> None:
     """Show and run one command. Raises TracelakeError where it fails; it has then said why."""
     print(f"\n$ tracelake {' '.join(map(_quoted, args))}", flush=True)
-    code = cli.run(list(args))
+    code = commands.run(list(args))
     if code == 130:
         raise KeyboardInterrupt
     if code:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import select
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +34,12 @@ class Server:
 
 
 @contextmanager
-def serving(lake: str, log: Path) -> Iterator[Server]:
-    """Run a server with its pipeline on a free port; its messages go to `log`. Raises TracelakeError."""
-    command = [sys.executable, "-m", "tracelake.cli", "serve", "--lake", lake, "--port", "0", "--json"]
+def serving(program: Sequence[str], lake: str, log: Path) -> Iterator[Server]:
+    """Run a server with its pipeline on a free port; its messages go to `log`. Raises TracelakeError.
+
+    `program` are the words that start the command line.
+    """
+    command = [*program, "serve", "--lake", lake, "--port", "0", "--json"]
     with log.open("w", encoding="utf-8") as messages:
         process = subprocess.Popen(
             [*command, "--interval", "0.5"],
