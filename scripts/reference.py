@@ -31,6 +31,11 @@ _UNITS: Final = {
     "ROWS": "rows",
     "SPANS": "spans",
     "REQUESTS": "requests",
+    "MIB": "MiB",
+    "MS": "ms",
+    "HITS": "hits",
+    "BATCHES": "batches",
+    "EXAMPLES": "examples",
 }
 
 _CLI_HEAD: Final = f"""# Command line
@@ -53,7 +58,7 @@ _LIMITS_HEAD: Final = f"""# Limits
 {_MADE_BY}
 
 All limits on inputs, queues, retries and waits stand in one file, `src/tracelake/limits.py`. They are constants
-of a release and not settings. Where one is reached, the error names it.
+of a release and not settings. The last column says what becomes of what is more, or comes later.
 """
 
 
@@ -85,7 +90,13 @@ def limits_page() -> str:
     """Return the text of limits.md."""
     lines = [_LIMITS_HEAD]
     for section, entries in _sections(inspect.getsource(limits)):
-        lines += [f"## {section}\n", "| limit | value | meaning |", "|---|---|---|", *entries, ""]
+        lines += [
+            f"## {section}\n",
+            "| limit | value | bounds | beyond it |",
+            "|---|---|---|---|",
+            *entries,
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -105,19 +116,24 @@ def _sections(source: str) -> Iterator[tuple[str, list[str]]]:
                 yield section, rows
             section, rows = heading, []
         if section:
-            rows.append(f"| `{node.target.id}` | {_value(node.target.id)} | {_meaning(following)} |")
+            rows.append(
+                f"| `{node.target.id}` | {_value(node.target.id)} | {' | '.join(meaning(following))} |"
+            )
     yield section, rows
 
 
-def _meaning(node: ast.stmt | None) -> str:
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return " ".join(str(node.value.value).split())
-    return ""
+def meaning(node: ast.stmt | None) -> tuple[str, str]:
+    """Return what a limit bounds, and what happens beyond it, from the text below the constant."""
+    text = (
+        str(node.value.value) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else ""
+    )
+    bounds, _, beyond = " ".join(text.split()).partition(" Beyond: ")
+    return bounds, beyond
 
 
 def _value(name: str) -> str:
     value = getattr(limits, name)
-    unit = _UNITS.get(name.rsplit("_", 1)[-1], "")
+    unit = "bytes/s" if name.endswith("_BYTES_PER_S") else _UNITS.get(name.rsplit("_", 1)[-1], "")
     if unit == "bytes" and value % limits.MIB == 0:
         return f"{value // limits.MIB:,} MiB"
     return f"{value:,g} {unit}".strip() if isinstance(value, float) else f"{value:,} {unit}".strip()

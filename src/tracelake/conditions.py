@@ -15,8 +15,8 @@ from typing import Any, Final
 import duckdb
 
 from tracelake._errors import QueryError
+from tracelake.limits import CONDITIONS_REMEMBERED_MAX, QUOTED_MAX_CHARS
 
-_TEXTS_REMEMBERED: Final = 16
 _SUBQUERY: Final = '"class":"SUBQUERY"'
 _NODE_KIND: Final = re.compile(r'"type":"([A-Z_]+_NODE)"')
 _READING: Final = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
@@ -42,7 +42,7 @@ def order(text: str) -> str:
     return f"\n{text}\n"
 
 
-@lru_cache(_TEXTS_REMEMBERED)
+@lru_cache(CONDITIONS_REMEMBERED_MAX)
 def parsed(text: str) -> Any:
     """Return the expression of a condition as DuckDB parses it, not to be changed. Raises QueryError."""
     node = _node(f"select * from rows where (\n{text}\n)", "condition", text)
@@ -116,7 +116,7 @@ def _serialized(query: str, what: str, text: str) -> str:
 
 
 def _refused(what: str, text: str, why: str) -> QueryError:
-    shown = text if len(text) <= 200 else text[:200] + "…"
+    shown = text if len(text) <= QUOTED_MAX_CHARS else text[:QUOTED_MAX_CHARS] + "…"
     return QueryError(f"DuckDB refuses the query: {shown!r} is no {what}: {why}.")
 
 

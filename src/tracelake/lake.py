@@ -21,7 +21,7 @@ from tracelake.lake_datasets import LakeDatasets
 from tracelake.lake_quarantine import LakeQuarantine
 from tracelake.lake_tables import LakeTables
 from tracelake.lake_upkeep import LakeUpkeep
-from tracelake.limits import BUCKETS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
+from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX, SEARCH_HITS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.executors import Executor, InProcess, Spark
 from tracelake.pipeline.indexes import INDEX_ENTRY
@@ -73,8 +73,8 @@ def init(
         UsageError: the place is not empty, a URL is none that can be used, or `buckets` is out of range.
         StorageError: a store cannot be reached, or refuses.
     """
-    if not 1 <= buckets <= 4096:
-        raise UsageError(f"buckets must be from 1 to 4096, not {buckets}.")
+    if not 1 <= buckets <= BUCKETS_MAX:
+        raise UsageError(f"buckets must be from 1 to {BUCKETS_MAX}, not {buckets}.")
     metadata = find_metadata(metadata)
     make_lake(os.fspath(place), metadata, buckets)
     return Lake(open_lake(os.fspath(place), metadata))
@@ -288,7 +288,7 @@ class Lake(LakeBranches, LakeDatasets, LakeQuarantine, LakeTables, LakeUpkeep):
         query: str,
         where: str | None = None,
         at: str = "main",
-        limit: int = 20,
+        limit: int = SEARCH_HITS_DEFAULT,
         service: str | None = None,
     ) -> list[Hit]:
         """Return the spans that match best, best first.

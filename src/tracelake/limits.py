@@ -1,4 +1,7 @@
-"""Every limit in one file: on inputs, queues, retries and waits. Units are the last word of a name."""
+"""Every limit in one file: on inputs, queues, retries and waits, by section. Units are the last word of a name.
+
+Each docstring says what is bounded, and behind "Beyond:" what becomes of what is more, or later.
+"""
 
 from typing import Final
 
@@ -6,299 +9,467 @@ MIB: Final = 1024 * 1024
 
 # OTLP input
 OTLP_LINE_MAX_BYTES: Final = 64 * MIB
-"""One line of a JSON-lines file, or one framed protobuf message, decompressed."""
+"""One line of a JSON-lines file, or one framed protobuf message, decompressed. Beyond: the file is refused from
+there on."""
 OTLP_PAYLOAD_MESSAGES_MAX: Final = 8_000_000
-"""Spans, events, links, attributes, resources and scopes of such a line or message, together."""
+"""Spans, events, links, attributes, resources and scopes of such a line or message, together. Beyond: it is refused."""
 OTLP_REQUEST_MAX_BYTES: Final = 32 * MIB
-"""One HTTP request body, decompressed."""
+"""One HTTP request body, decompressed. Beyond: the answer is 413."""
 OTLP_REQUEST_SPANS_MAX: Final = 100_000
-"""Spans of one request, and of protobuf its resources and scopes with them."""
+"""Spans of one request, and of protobuf its resources and scopes with them. Beyond: the answer is 413."""
 OTLP_REQUEST_MESSAGES_MAX: Final = 1_000_000
-"""Spans, events, links, attributes, resources and scopes of one request, together."""
+"""Spans, events, links, attributes, resources and scopes of one request, together. Beyond: the answer is 413."""
 OTLP_TEXT_MAX_BYTES: Final = 16 * MIB
-"""One string, bytes or nested value of an attribute; a span with a longer one is refused by name."""
+"""One string, bytes or nested value of an attribute. Beyond: its span is refused, by name."""
 OTLP_NESTING_MAX: Final = 32
-"""Levels of arrays and maps inside one attribute value."""
+"""Levels of arrays and maps inside one attribute value. Beyond: its span is refused, by name."""
 OTLP_JSON_DEPTH_MAX: Final = 200
-"""Brackets around anything in OTLP/JSON; what lies deeper is not looked at: no value that is taken is so deep."""
+"""Brackets around anything in OTLP/JSON. Beyond: it is not looked at; no value that is taken is so deep."""
+OTLP_JSON_NUMBER_MAX_CHARS: Final = 100
+"""Digits of an integer in JSON that is taken as one. Beyond: it is taken as a float, and no field of OTLP holds it."""
+OTLP_BLOCK_BYTES: Final = MIB
+"""What is read, decompressed or looked at in one piece. Beyond: the next piece."""
+GZIP_READ_BYTES: Final = 16 * 1024
+"""What is given to gzip at a time: what lies behind the end of a member is copied, and a file may have a member for
+every 20 bytes. Beyond: the next piece."""
+ZSTD_READ_BYTES: Final = 1024
+"""What is given to zstd at a time: it gives out all that it holds, up to 32 MiB for 1 KiB. Beyond: the next piece."""
 SPANS_EXPANDED_MAX_BYTES: Final = 1024 * MIB
-"""Arrow bytes of one payload, with its resources repeated for every span; the spans beyond are refused."""
+"""Arrow bytes of one payload, with its resources repeated for every span. Beyond: the further spans are refused."""
 PROBLEMS_MAX: Final = 20
-"""Problems described for one input; the rest are counted only."""
+"""Problems described for one input. Beyond: they are counted only."""
 PROBLEM_MAX_CHARS: Final = 500
-"""One such description."""
+"""One such description, or what went wrong in a task or a check. Beyond: it is cut."""
+ERROR_MAX_CHARS: Final = 1_000
+"""What a store or a replica says of a failure. Beyond: it is cut."""
+LOG_TAIL_MAX_CHARS: Final = 2_000
+"""The end of the log of a process that failed to start, which the error repeats. Beyond: its beginning is left out."""
+QUOTED_MAX_CHARS: Final = 100
+"""What an error repeats of a query or condition. Beyond: it is cut."""
 
 # Pipeline
+PIPELINE_POLL_S: Final = 1.0
+"""How often a pipeline looks for new input, by default. Beyond: it looks again."""
 TRANSACTION_INPUT_MAX_BYTES: Final = 64 * MIB
-"""Input bytes, as stored (compressed), that one transaction takes by default."""
+"""Input, as stored (compressed), that one transaction takes by default; one input alone is always taken.
+Beyond: the next transaction takes it."""
 TRANSACTION_INPUTS_MAX: Final = 1_000
-"""Inputs that one transaction takes."""
+"""Inputs that one transaction takes. Beyond: the next transaction takes them."""
 STEP_RECORD_MAX_BYTES: Final = 4 * MIB
-"""The journal's record of what a transaction takes; of inputs that need more, it takes the first half."""
+"""The journal's record of what a transaction takes; one input alone is always taken. Beyond: it takes half of them."""
 TRANSACTION_TRIES_MAX: Final = 3
-"""Times that a task may fail on the same input before that is set aside: a transaction of several inputs is then
-taken in halves, down to the one that fails alone."""
+"""Times that a task may fail on the same inputs. Beyond: the transaction is taken in halves, and an input that fails
+alone is set aside."""
 ASIDE_REASON_MAX_CHARS: Final = 1_000
-"""What is kept of the error for which an input was set aside."""
+"""What is kept of the error for which an input was set aside. Beyond: it is cut."""
 STRIPE_INPUT_BYTES: Final = 8 * MIB
-"""A file is decoded by one task for each so many stored bytes; each of them decompresses the whole file."""
+"""Stored bytes of a file for each task that decodes it; each decompresses the whole file. Beyond: one more task."""
 STRIPES_MAX: Final = 16
-"""Tasks that may share one file."""
+"""Tasks that may share one file. Beyond: each of them decodes more of it."""
 STAGED_PIECE_MAX_BYTES: Final = 64 * MIB
-"""Arrow bytes that a decode task holds before it writes a staged piece."""
-SMALL_TRANSACTION_SPANS: Final = 20_000
-"""Up to so many spans, one task shapes all buckets, so that there is one index part."""
-SHAPED_AT_ONCE_MAX_BYTES: Final = 256 * MIB
-"""Arrow bytes of new spans that a task holds while it merges them, and of one part that it writes; of a bucket with
-more it holds the keys and what the row of the trace is made of, and reads the rest again. Also, up to so many bytes
-one task shapes all buckets."""
-BUCKETS_DEFAULT: Final = 8
-"""Hash buckets of a new lake."""
-ROW_GROUP_ROWS: Final = 16_384
-"""Rows of one Parquet row group: small enough for point reads, large enough to compress."""
-ROW_GROUP_MAX_BYTES: Final = 32 * MIB
-"""Arrow bytes of one row group, unless it is a single row: who reads a group holds so much, and no more."""
-FOOTERS_REMEMBERED_MAX_BYTES: Final = 64 * MIB
-"""Footers of parts that a process keeps, so that who looks for keys reads each of them once."""
-READ_THROUGH_MAX_BYTES: Final = 64 * 1024
-"""What lies between two columns of a part, and is read with them rather than to ask twice."""
-STATISTICS_TEXT_MAX_CHARS: Final = 40
-"""A part keeps the least and greatest text of a column only where neither is longer."""
-SPLIT_MIN_BYTES: Final = 32 * MIB
-"""Parts are read by one task together until they have so many bytes, as stored."""
-SPLIT_BATCH_ROWS: Final = 8_192
-"""Rows of one Arrow batch that a task yields."""
-STAGED_ROWS_MAX_BYTES: Final = 64 * MIB
-"""Arrow bytes that a task that writes to a table of the user holds before it writes pieces."""
+"""Arrow bytes that a decode task holds. Beyond: it writes them as a staged piece."""
 STAGED_ROWS_AGE_MAX_S: Final = 24 * 3600.0
-"""Pieces that are older were left behind by a killed writer: no write takes so long."""
-MERGE_THREADS_MAX: Final = 4
-"""Parts of a table of the user that one writer writes at once, and no more than there are processors."""
-COMPARED_KEYS_MAX: Final = 2_000_000
-"""Keys of such a write that are compared at once with those that are stored; of one bucket, all."""
-SMALL_PART_MAX_BYTES: Final = MIB // 4
-"""A piece of a write that is not larger goes into one part with others of its bucket; a larger one is a part."""
-SMALL_PARTS_MAX_BYTES: Final = 8 * MIB
-"""What such pieces may have together, as stored."""
-UPPER_MISMATCHES_MAX: Final = 100
-"""Other writers that may be faster, one after the other, before such a write is given up."""
-LISTEN_POLL_S: Final = 0.5
-"""How often a listener looks for new commits."""
-CHECK_THREADS_MAX: Final = 4
-"""Parts that a reader compares with their checksums at once, and no more than there are processors."""
-CHECKED_PARTS_MAX: Final = 100_000
-"""Parts that a process remembers to have compared with their checksums; beyond that it compares them again."""
+"""Age of staged rows, of a transaction or of a write: none takes so long. Beyond: garbage collection deletes them."""
+SMALL_TRANSACTION_SPANS: Final = 20_000
+"""Spans of a transaction that one task shapes, so that there is one index part. Beyond: several do."""
+SHAPED_AT_ONCE_MAX_BYTES: Final = 256 * MIB
+"""Arrow bytes of new spans that a task holds while it merges them, and of one part that it writes. Beyond: of such a
+bucket it holds the keys and what the row of the trace is made of, and reads the rest again; and a transaction of more
+is shaped by several tasks."""
+SHAPE_TASKS_MIN: Final = 4
+"""Tasks that shape a transaction that is not small: not the number of cores, for a replay must cut the index in the
+same ranges. Beyond: as many as its spans need, one a bucket at most."""
+SHAPE_TASK_SPANS: Final = 500_000
+"""Spans of a large transaction for each such task. Beyond: one more task."""
 PIPELINE_PAUSE_MAX_S: Final = 15.0
-"""The longest pause of a pipeline between two tries, after runs that failed."""
+"""The longest pause of a pipeline between two tries, after runs that failed; it doubles up to there. Beyond: it tries
+again."""
 CLOCK_DIFFERENCE_MAX_S: Final = 60.0
-"""How far the clocks of two machines may be apart: a watched file that is dated later than that is taken at once."""
+"""How far the clocks of two machines may be apart. Beyond: a watched file that is dated later is taken at once."""
 WATCHED_FILE_QUIET_S: Final = 2.0
-"""A watched file is taken when nobody has changed it for so long."""
-REPLICA_HEARTBEAT_S: Final = 3.0
-"""How often a replica writes what it does, beside once after each transaction."""
-REPLICA_GONE_S: Final = 12.0
-"""A replica that has written nothing for longer shows as gone."""
-REPLICA_STUCK_S: Final = 120.0
-"""A replica whose work has not moved for longer shows as stuck; one that fails, at once."""
-REPLICA_FORGOTTEN_S: Final = 24 * 3600.0
-"""The record of a replica that is gone is deleted after so long."""
+"""How long nobody has changed a watched file. Beyond: it is taken."""
+JAVA_START_TIMEOUT_S: Final = 120.0
+"""How long Spark's JVM may take to start. Beyond: it is killed, and the command fails with what it said."""
+JAVA_STOP_TIMEOUT_S: Final = 10.0
+"""How long it may take to end. Beyond: it is killed."""
+JAVA_VERSION_TIMEOUT_S: Final = 30.0
+"""How long a `java -version` may take. Beyond: that Java is not used."""
+JAVA_ENDED_WITHIN_S: Final = 5.0
+"""How long after its sockets a JVM that is ending has ended. Beyond: the error is taken for another one."""
+JAVA_POLL_S: Final = 0.02
+"""How often a start looks whether the JVM is up. Beyond: it looks again."""
+JAVA_HEAP_MIB: Final = 512
+"""Heap of the driver's JVM: rows never pass it. Beyond: Java ends with its own error, and the run fails."""
+SPARK_POLL_S: Final = 0.2
+"""How often progress is asked of Spark. Beyond: it is asked again."""
 
+# Replicas
+REPLICA_HEARTBEAT_S: Final = 3.0
+"""How often a replica writes what it does, beside once after each transaction. Beyond: it writes again."""
+REPLICA_GONE_S: Final = 12.0
+"""How long a replica may write nothing. Beyond: it shows as gone."""
+REPLICA_STUCK_S: Final = 120.0
+"""How long the work of a replica may not move. Beyond: it shows as stuck; one that fails, at once."""
+REPLICA_FORGOTTEN_S: Final = 24 * 3600.0
+"""How long the record of a replica that is gone is kept. Beyond: it is deleted."""
+
+# Reading
+ROW_GROUP_ROWS: Final = 16_384
+"""Rows of one Parquet row group: small enough for point reads, large enough to compress. Beyond: the next group."""
+ROW_GROUP_MAX_BYTES: Final = 32 * MIB
+"""Arrow bytes of one row group, which who reads it holds. Beyond: the next group, unless it is a single row."""
+FOOTERS_REMEMBERED_MAX_BYTES: Final = 64 * MIB
+"""Footers of parts that a process keeps, so that who looks for keys reads each once. Beyond: they are read again."""
+READ_THROUGH_MAX_BYTES: Final = 64 * 1024
+"""What lies between two columns of a part, and is read with them. Beyond: the store is asked twice."""
+STATISTICS_TEXT_MAX_CHARS: Final = 40
+"""The least and greatest text of a column. Beyond: a part keeps neither, and is pruned by other columns."""
+DICTIONARY_SAMPLE_ROWS: Final = 1_024
+"""Rows of a row group that are looked at to choose an encoding. Beyond: rows are taken to be alike."""
+DICTIONARY_DISTINCT_MAX: Final = 0.98
+"""Share of distinct values among them. Beyond: a dictionary would be as long as the rows, and the column has none."""
+SPLIT_MIN_BYTES: Final = 32 * MIB
+"""Parts, as stored, that one task reads together. Beyond: the next task."""
+SPLIT_BATCH_ROWS: Final = 8_192
+"""Rows of one Arrow batch that a task yields. Beyond: the next batch."""
+LISTEN_POLL_S: Final = 0.5
+"""How often a listener looks for new commits. Beyond: it looks again."""
+CHECK_THREADS_MAX: Final = 4
+"""Parts that a reader compares with their checksums at once, and no more than there are processors. Beyond: they
+wait."""
+CHECKED_PARTS_MAX: Final = 100_000
+"""Parts that a process remembers to have compared with their checksums. Beyond: it compares them again."""
+CONDITIONS_REMEMBERED_MAX: Final = 16
+"""Parsed conditions that a process remembers. Beyond: the one used longest ago is parsed again."""
+CONDITION_KEYS_MAX: Final = 10_000
+"""Keys of one condition whose buckets are computed. Beyond: all buckets are read, which they would be in anyway."""
+QUERY_DATABASES_MAX: Final = 4
+"""Databases, each locked to its files, that a process keeps for queries of users. Beyond: one is opened anew."""
+
+# Tables of the user
+BUCKETS_DEFAULT: Final = 8
+"""Hash buckets of a new lake or table. Beyond: name more when it is made; they are fixed for its life."""
+BUCKETS_MAX: Final = 4_096
+"""Hash buckets of a lake or table. Beyond: it is not made, and the error says so."""
+STAGED_ROWS_MAX_BYTES: Final = 64 * MIB
+"""Arrow bytes that a task that writes to a table of the user holds. Beyond: it writes pieces."""
+MERGE_THREADS_MAX: Final = 4
+"""Parts that one writer writes at once, and no more than there are processors. Beyond: they wait."""
+COMPARED_KEYS_MAX: Final = 2_000_000
+"""Keys of a write that are compared at once with those that are stored; of one bucket, all. Beyond: the next
+buckets."""
+SMALL_PART_MAX_BYTES: Final = MIB // 4
+"""A piece of a write that goes into one part with others of its bucket. Beyond: it is a part."""
+SMALL_PARTS_MAX_BYTES: Final = 8 * MIB
+"""What such pieces may have together, as stored. Beyond: the next part."""
+UPPER_MISMATCHES_MAX: Final = 100
+"""Other writers that may be faster, one after the other. Beyond: the write is given up, and nothing was written."""
+KEYS_TOLD_MAX: Final = 3
+"""Keys that an error names. Beyond: it says how many more there are."""
+KEY_TOLD_MAX_CHARS: Final = 80
+"""One of these keys. Beyond: it is cut."""
 
 # Shards
 SHARD_STATE_INLINE_MAX_BYTES: Final = 64 * 1024
-"""A longer state of a shard puts its beginning into an object."""
+"""The state of a shard in one record. Beyond: its beginning goes into an object."""
+SHARD_STATE_INLINE_BATCHES: Final = 8
+"""Batches that stay in the record then. Beyond: they are in the object."""
+SHARD_READ_TRIES_MAX: Final = 5
+"""Reads of a state whose object went between two looks, as newer states came. Beyond: it is damaged, says the error."""
+COMPACTION_FAN_OUT: Final = 8
+"""Batches of one level of a shard. Beyond: compaction makes them one of the next level, so levels grow with the
+logarithm of the batches."""
+APPENDS_REMEMBERED: Final = 64
+"""Appends that a state remembers by their ids. Beyond: whether an older one is in stays unknown, and is said so."""
+WRITES_REMEMBERED: Final = 64
+"""Writes that a state remembers by the ids that callers gave. Beyond: older ones have records of their own."""
 LEASE_S: Final = 3600.0
-"""How long collectors look on while nobody renews a lease, before they take its reader for dead."""
+"""How long collectors look on while nobody renews a lease. Beyond: they take its reader for dead."""
 LEASE_MARGIN_S: Final = 60.0
-"""And so much longer: a reader renews in time, and its store may be slow."""
+"""And so much longer: a reader renews in time, and its store may be slow. Beyond: the same."""
 EPOCH_MIN_S: Final = 3600.0
-"""The least time between two epochs of a shard: a writer has so long from its first upload to its append."""
+"""The least time between two epochs of a shard. Beyond: the next collection begins one, and a writer that uploaded
+before the last one may not append."""
+COMPACTION_TRIES_MAX: Final = 10
+"""Other compactions that may be faster in a row. Beyond: this one is given up, and the error says to try again."""
 COMPACTION_MEMORY_BYTES: Final = 512 * MIB
-"""What one compaction task may hold before it uses the disk."""
+"""What one compaction task may hold. Beyond: it uses the disk."""
 COMPACTED_PART_MAX_BYTES: Final = 256 * MIB
-"""Arrow bytes of one part that compaction writes; a part of half of it is left as it is, if no row of it went."""
+"""Arrow bytes of one part that compaction writes. Beyond: the next part; a part of half of it is left as it is, if no
+row of it went."""
 
 # Versions
+REF_NAME_MAX_CHARS: Final = 100
+"""The name of a branch or tag. Beyond: it is refused."""
 COMMIT_POLL_FIRST_S: Final = 0.0005
-"""The first pause of a committer whose request another builds; it doubles."""
+"""The first pause of a committer whose request another builds. Beyond: it looks, and the pause doubles."""
 COMMIT_POLL_MAX_S: Final = 0.05
-"""The longest of these pauses, where looking takes no time."""
+"""The longest of these pauses, where looking takes no time. Beyond: it looks."""
 COMMIT_POLL_CROWDED_MAX_S: Final = 0.25
-"""The longest of all: where a look takes long, so many times longer are pauses as commits are being built."""
+"""The longest of all: where a look takes long, so many times longer are pauses as commits are being built. Beyond: it
+looks."""
 COMMIT_PATIENCE_POLLS: Final = 24
-"""How often it looks without seeing progress, about a second in all, some seconds on a crowded store; then it builds
-what is sealed itself."""
+"""How often it looks without seeing progress, about a second in all, some seconds on a crowded store. Beyond: it
+builds what is sealed itself."""
 COMMIT_RECORDS_CACHED: Final = 1_024
-"""Commits, metaranges and ranges that a process remembers."""
+"""Commits, metaranges and ranges that a process remembers. Beyond: it reads them again."""
 COMMITS_WITHOUT_METARANGE_MAX: Final = 15
-"""Commits in a row, built together, that say only what they change; who reads one goes back as far."""
+"""Commits in a row, built together, that say only what they change; who reads one goes back as far. Beyond: the next
+has a metarange."""
+RANGE_ENTRIES_MEAN: Final = 256
+"""Entries of a range, on average: it ends behind a path whose hash says so. Beyond: the next range."""
+RANGE_ENTRIES_MAX: Final = 8 * RANGE_ENTRIES_MEAN
+"""Entries of a range without such a path; one in three thousand is so long. Beyond: it is cut there."""
 MERGE_ANCESTORS_MAX: Final = 64
-"""How often one merge looks for the ancestors of its ancestors, where merges crossed; what lies deeper is unclear."""
+"""How often one merge looks for the ancestors of its ancestors, where merges crossed. Beyond: what lies deeper is
+unclear, and a conflict where both sides changed it."""
 BRANCH_SEALED_MAX_BYTES: Final = 2 * MIB
-"""A longer record of a branch takes no further requests until some are built."""
+"""The record of a branch. Beyond: it takes no further requests until some are built."""
 BRANCH_SWEEP_MAX_REQUESTS: Final = 128
-"""Requests that are built and answered at once: their answers share the record of the branch."""
+"""Requests that are built and answered at once: their answers share the record of the branch. Beyond: the
+next sweep."""
 ANSWER_DETAIL_MAX_BYTES: Final = 8 * 1024
-"""What one such answer says of a refusal, as JSON; of paths in conflict, the first that have room."""
+"""What one such answer says of a refusal, as JSON. Beyond: it is cut; of paths in conflict, the first have room."""
 CONFLICTS_TOLD_MAX: Final = 100
-"""Paths in conflict that an answer names."""
+"""Paths in conflict that an answer names. Beyond: they are left out."""
 COMMIT_REQUEST_MAX_BYTES: Final = 64 * 1024
-"""What one commit may put into the record of its branch: message, metadata, and changes that are few."""
+"""What one commit may put into the record of its branch: message, metadata, and changes that are few. Beyond: it is
+refused."""
 CHANGES_INLINE_MAX: Final = 32
-"""Changes that are few; more go into objects."""
+"""Changes that are few. Beyond: they go into objects."""
 CHANGE_SET_ENTRIES_MAX: Final = 10_000
-"""Changes in one such object."""
+"""Changes in one such object. Beyond: the next object."""
 ANSWERS_KEPT_EPOCHS: Final = 1_000
-"""Garbage collections for which the id of a request is good: asked again by then, it gives the same commit."""
+"""Garbage collections for which the id of a request is good: asked again by then, it gives the same commit. Beyond:
+it is a new request."""
 STAGED_LAYERS_MAX: Final = 4
-"""Files that were staged at one path and token, one after the other, and are kept for where a newer one is gone."""
+"""Files staged at one path and token, one after the other, that are kept for where a newer one is gone. Beyond: the
+oldest is dropped."""
 STAGING_READ_TRIES_MAX: Final = 10
-"""How often a read of what is staged begins again because a commit came between."""
+"""How often a read of what is staged begins again because a commit came between. Beyond: it is given up."""
 BRANCH_ANSWERS_KEPT: Final = 32
-"""Answers that stay in the record of a branch, at least."""
+"""Answers that stay in the record of a branch, at least. Beyond: older ones have records of their own."""
 
 # Datasets
+DATASET_ADD_DEFAULT: Final = 1_000
+"""Examples that one call adds to a dataset, unless it says otherwise. Beyond: they are left out."""
 DATASET_ADD_MAX: Final = 10_000
-"""Examples that one call adds to a dataset, at most."""
+"""Examples that one call adds to a dataset. Beyond: the call is refused; make several."""
 DATASET_NOTES_MAX_CHARS: Final = 10_000
-"""The description of a dataset, or the metadata that a caller notes on examples, keys and values together."""
+"""The description of a dataset, or the metadata that a caller notes on examples, keys and values together. Beyond:
+the call is refused."""
 DATASET_LOOKUP_SPANS: Final = 500
-"""Spans whose texts are in memory together while they become examples."""
+"""Spans whose texts are in memory together while they become examples. Beyond: the next so many."""
 FILES_AT_ONCE: Final = 16
-"""Files of entries, such as examples, that one call reads or writes at the same time."""
+"""Files of entries, such as examples, that one call reads or writes at the same time. Beyond: they wait."""
 FILES_EXPIRED_TRIES_MAX: Final = 30
-"""How often in a row files that expired before they were staged are written again, half as many at once each time."""
+"""How often in a row files that expired before they were staged are written again, half as many at once each time.
+Beyond: the call fails."""
 FILES_READ_AHEAD: Final = 64
-"""Files that are in memory before they are asked for."""
+"""Files that are in memory before they are asked for. Beyond: they are read when there is room."""
 EXPORT_BATCH_EXAMPLES: Final = 1_000
-"""Examples of one Arrow batch, and of one row group of an export as Parquet."""
+"""Examples of one Arrow batch, and of one row group of an export as Parquet. Beyond: the next one."""
 
 # Server
 INBOX_QUEUE_MAX_REQUESTS: Final = 1_000
-"""Requests that wait for the next inbox segment; beyond that the answer is 503."""
+"""Requests that wait for the next inbox segment. Beyond: the answer is 503."""
 INBOX_QUEUE_MAX_BYTES: Final = 256 * MIB
-"""Their bytes; one request alone is always taken."""
+"""Their bytes; one request alone is always taken. Beyond: the answer is 503."""
 REQUESTS_MEMORY_MAX_BYTES: Final = 2048 * MIB
-"""What all requests together may take as sent, decompressed and decoded; 503 beyond it, 413 where one alone does."""
+"""What all requests together may take as sent, decompressed and decoded. Beyond: the answer is 503, or 413 where one
+alone takes more."""
 COMPRESSED_MEMBERS_MAX: Final = 1_000
-"""Members of one gzip body."""
+"""Members of one gzip body. Beyond: the answer is 400."""
+DECOMPRESSED_PIECE_BYTES: Final = 256 * 1024
+"""What is decompressed before more memory is asked for. Beyond: the next piece."""
 DECODE_THREADS_MAX: Final = 4
-"""Requests that are decompressed or decoded at one time."""
+"""Requests that are decompressed or decoded at one time, in one process of Python. Beyond: they wait."""
 INBOX_SEGMENT_MAX_BYTES: Final = 32 * MIB
-"""Payload bytes after which a segment takes no further request."""
+"""Payload of a segment, of which one request alone may have more. Beyond: the next segment takes the request."""
 INBOX_SEGMENTS_MAX: Final = 10_000
-"""Segments that the pipeline has not taken, without those that are set aside; beyond that the answer is 503."""
+"""Segments that the pipeline has not taken, without those that are set aside. Beyond: the answer is 503."""
 INBOX_ACK_TIMEOUT_S: Final = 20.0
-"""How long a request waits to be durable; then the answer is 503."""
+"""How long a request waits to be durable. Beyond: the answer is 503."""
+INGEST_RETRY_AFTER_S: Final = 5
+"""What an answer of 503 asks a client to wait. Beyond: it may send again."""
 INGEST_THREADS_MAX: Final = 64
-"""Requests that wait for the inbox at one time."""
+"""Requests that wait for the inbox at one time. Beyond: they wait for a thread."""
 TRACE_PAGE_SPANS_MAX: Final = 2_000
-"""Spans on one page of a trace in the web UI."""
+"""Spans on one page of a trace in the web UI. Beyond: the next page."""
+PAGE_ROWS_DEFAULT: Final = 50
+"""Rows of one page of a listing, unless the request says otherwise. Beyond: the next page."""
 PAGE_ROWS_MAX: Final = 1_000
-"""Rows of one page of a listing."""
+"""Rows of one page of a listing. Beyond: the answer is 400; ask for several pages."""
+PAGE_OFFSET_MAX: Final = 2**62
+"""Rows before a page of a listing: as many as DuckDB can count to. Beyond: the answer is 400."""
+PARAMETER_MAX_CHARS: Final = 1_000
+"""One text in a URL, such as a service to filter by. Beyond: the answer is 400."""
+PARAMETER_MAX_MS: Final = 1e12
+"""The least duration to filter by: about thirty years. Beyond: the answer is 400."""
 SHUTDOWN_MAX_S: Final = 30
-"""What requests under way have to finish when the server stops: longer than an acknowledgement takes."""
+"""What requests under way have to finish when the server stops: longer than an acknowledgement takes. Beyond: they
+are cut off."""
 LISTEN_BACKLOG: Final = 512
-"""Connections that wait to be accepted."""
+"""Connections that wait to be accepted. Beyond: the system refuses them, or lets them wait."""
 CONNECTIONS_MAX: Final = 1_000
-"""Connections at one time, and no more than half of the files that the process may open; the slowest makes room."""
+"""Connections at one time, and no more than half of the files that the process may open. Beyond: the slowest makes
+room."""
 CONNECTION_GRACE_S: Final = 20.0
-"""How long a client may take to send a request, or to read its answer, beside what its bytes take."""
+"""How long a client may take to send a request, or to read its answer, beside what its bytes take. Beyond: it is cut
+off."""
 CONNECTION_MIN_BYTES_PER_S: Final = 16 * 1024
-"""What these may take: a second for so many."""
+"""What these may take: a second for so many. Beyond: it is cut off."""
 CONNECTION_LOOK_S: Final = 1.0
-"""How often the server looks whether a connection is too slow."""
-SEARCH_HITS_MAX: Final = 1_000
-"""Hits of one search."""
+"""How often the server looks whether a connection is too slow. Beyond: it looks again."""
+LOG_REPEAT_S: Final = 1.0
+"""How long a thing that was logged is not logged again. Beyond: it is, with how often it was left out."""
+LOG_THINGS_MAX: Final = 1_000
+"""Different things that are remembered for that. Beyond: all are forgotten."""
 
 # Search
+SEARCH_HITS_DEFAULT: Final = 20
+"""Hits of one search, unless it says otherwise. Beyond: they are left out."""
+SEARCH_HITS_MAX: Final = 1_000
+"""Hits of one search. Beyond: it is refused."""
+SEARCH_RANKED_STEP_HITS: Final = 1_000
+"""Hits by which the ranked list grows that pages are cut from. Beyond: a list of the next length."""
 INDEX_HEAP_BYTES: Final = 512 * MIB
-"""What one index part may take in memory while it is built; a larger one becomes several segments."""
+"""What one index part may take in memory while it is built. Beyond: it becomes several segments."""
+INDEX_BATCH_ROWS: Final = 8_192
+"""Spans that are made documents at a time. Beyond: the next so many."""
+INDEX_WORD_MAX_BYTES: Final = 100
+"""One word of a text: a SHA-256 in hex is one, a SHA-512 is not. Beyond: it is not indexed."""
 INDEX_NEWEST_PARTS_MAX: Final = 8
-"""Parts that a manifest of the index names itself; older ones are in lists that manifests share."""
+"""Parts that a manifest of the index names itself. Beyond: older ones are in lists that manifests share."""
 INDEX_REBUILT_PART_ROWS: Final = 200_000
-"""Rows of one part when the index is built anew; with more, there are more parts, at most one a bucket."""
+"""Rows of one part when the index is built anew. Beyond: there are more parts, at most one a bucket."""
+INDEX_REBUILT_BATCH_ROWS: Final = 2_048
+"""Rows that are read at a time for it: with prompts of a MiB in each, more would not fit into one column of Arrow.
+Beyond: the next so many."""
 INDEX_REPLACED_SHARE_MAX: Final = 0.3
-"""The share of documents whose rows were replaced, from which on `doctor` says that scores suffer."""
+"""The share of documents whose rows were replaced. Beyond: `doctor` says that scores suffer."""
 INDEX_MAPS_KEPT_FREE: Final = 2_000
-"""Memory maps that a process needs for other things than parts of an index: libraries, threads, files of tables."""
+"""Memory maps that a process needs for other things than parts of an index: libraries, threads, files of tables.
+Beyond: the search fails, and says how to allow more."""
+INDEX_SCRATCH_AGE_MAX_S: Final = 3600.0
+"""Age of an index that was put together for a search: no search takes so long. Beyond: the next process deletes it."""
+SCRATCH_DELETE_TRIES_MAX: Final = 3
+"""Times that the deletion of a scratch directory is tried. Beyond: it is left to the system's own cleaning."""
 QUERY_MAX_CHARS: Final = 4_096
-"""Characters of one search query."""
+"""One search query. Beyond: it is refused."""
 QUERY_NESTING_MAX: Final = 100
-"""Parentheses and NOTs around one word of a query."""
+"""Parentheses and NOTs around one word of a query. Beyond: it is refused."""
 HIGHLIGHT_MAX_CHARS: Final = 200
-"""One excerpt of a hit, with its marks."""
+"""One excerpt of a hit, with its marks. Beyond: it is cut."""
+HIGHLIGHT_CONTEXT_CHARS: Final = 40
+"""What an excerpt shows before its first match. Beyond: it is left out."""
+HIGHLIGHT_MATCHES_MAX: Final = 200
+"""Places of one text that are looked at. Beyond: they are not; the best excerpt is nearly always among the first."""
 
 # Storage
 KEY_MAX_BYTES: Final = 1_024
-"""UTF-8 bytes of a partition or key of the key-value store."""
+"""UTF-8 bytes of a partition or key of the key-value store. Beyond: it is refused."""
 VALUE_MAX_BYTES: Final = 8 * MIB
-"""One record of the key-value store."""
+"""One record of the key-value store. Beyond: it is refused; rooms put what may grow into objects."""
 SQLITE_BUSY_TIMEOUT_S: Final = 30.0
-"""How long a writer waits for the write lock of SQLite."""
+"""How long a writer waits for the write lock of SQLite. Beyond: the write fails, and nothing was written."""
+SQLITE_POLL_S: Final = 0.01
+"""How often who sets up the same database at the same time tries again. Beyond: it tries again."""
 CONDITIONAL_WRITE_TRIES_MAX: Final = 100
-"""Conditional writes in a row that one append or commit may lose."""
+"""Conditional writes in a row that one append or commit may lose. Beyond: it is given up."""
 SETTLE_READ_TRIES_MAX: Final = 6
-"""Reads that may fail before the outcome of a conditional write is given up as unknown."""
+"""Reads that may fail while the outcome of a conditional write is sought. Beyond: it is given up as unknown."""
 OBJECT_PATH_MAX_BYTES: Final = 1_024
-"""UTF-8 bytes of an object's path."""
+"""UTF-8 bytes of an object's path. Beyond: it is refused."""
 OBJECT_PATH_SEGMENT_MAX_BYTES: Final = 255
-"""What file systems take as one name."""
+"""What file systems take as one name. Beyond: the path is refused."""
 SYNCED_DIRECTORIES_MAX: Final = 10_000
-"""Directories that a file store remembers as durable; beyond that it forgets them and syncs again."""
+"""Directories that a file store remembers as durable. Beyond: it forgets them and syncs again."""
 TEMPORARY_FILE_AGE_MAX_S: Final = 24 * 3600.0
-"""A temporary file that is older was left behind by a killed writer."""
+"""Age of a temporary file: no write takes so long. Beyond: it was left behind by a killed writer, and is deleted."""
 STORE_CONNECT_TIMEOUT_S: Final = 10.0
-"""How long a connection to PostgreSQL or an object store may take to come about."""
+"""How long a connection to PostgreSQL or an object store may take to come about. Beyond: the try has failed."""
 STORE_TRIES_MAX: Final = 6
-"""Requests to a store across a network for one operation, before it is given up."""
+"""Requests to a store across a network for one operation. Beyond: it is given up."""
 STORE_TRIES_TIMEOUT_S: Final = 120.0
-"""How long after the first of them another may begin; the last has its own time-out from then."""
+"""How long after the first of them another may begin. Beyond: it is given up; the last has its own time-out."""
 STORE_PAUSE_FIRST_S: Final = 0.05
-"""The pause that doubles between them, with jitter."""
+"""The pause between them, which doubles, with jitter. Beyond: the next try."""
 STORE_PAUSE_MAX_S: Final = 2.0
-"""The longest pause between them."""
+"""The longest pause between them. Beyond: the next try."""
 POSTGRES_CONNECTIONS_MAX: Final = 8
-"""Connections of one process to PostgreSQL."""
+"""Connections of one process to PostgreSQL. Beyond: threads wait for one."""
 POSTGRES_STATEMENT_TIMEOUT_S: Final = 20.0
-"""How long PostgreSQL may work on one statement."""
+"""How long PostgreSQL may work on one statement. Beyond: PostgreSQL gives it up."""
 POSTGRES_LOCK_TIMEOUT_S: Final = 10.0
-"""How long a statement may wait for a lock."""
+"""How long a statement may wait for a lock. Beyond: PostgreSQL gives it up."""
 POSTGRES_IDLE_S: Final = 1.0
-"""A connection that has been idle for longer is asked for a sign of life before it is used."""
+"""How long a connection may be idle. Beyond: it is asked for a sign of life before it is used."""
 POSTGRES_REPLY_TIMEOUT_S: Final = 30.0
-"""How long this side waits for a reply: longer than the server may work on it."""
+"""How long this side waits for a reply: longer than the server may work on it. Beyond: the connection is closed."""
+POSTGRES_POLL_S: Final = 0.1
+"""How often the wait for a reply looks at the clock. Beyond: it looks again."""
 POSTGRES_TURN_TIMEOUT_S: Final = 35.0
-"""How long a thread waits for one of the connections to be free: longer than who has it waits for a reply."""
+"""How long a thread waits for one of the connections to be free: longer than who has it waits for a reply. Beyond: it
+fails."""
 OBJECT_REQUEST_TIMEOUT_S: Final = 120.0
-"""One request to an object store, with its body."""
+"""One request to an object store, with its body. Beyond: the try has failed."""
+OBJECTS_LISTED_AT_ONCE: Final = 1_000
+"""Names that one request for a listing brings. Beyond: the next request."""
 OBJECTS_AT_ONCE: Final = 16
-"""Small objects that one call writes, reads or deletes at the same time."""
+"""Small objects that one call writes, reads or deletes at the same time. Beyond: they wait."""
 OBJECTS_READ_AHEAD: Final = 256
-"""Small objects that garbage collection has in memory before it has looked at them."""
+"""Small objects that garbage collection has in memory before it has looked at them. Beyond: the next so many."""
 RECORD_VERSIONS_KEPT: Final = 16
-"""Versions of a record that a store of create-only files keeps behind the newest."""
+"""Versions of a record that a store of create-only files keeps behind the newest. Beyond: the oldest are deleted, and
+a writer that slept through so many cannot tell what became of its write."""
 RECORD_NAME_KEY_BYTES: Final = 80
-"""Bytes of a key that are spelled out in the name of its object; a hash stands for the rest."""
+"""Bytes of a key that are spelled out in the name of its object. Beyond: a hash stands for the rest."""
+PARTS_AT_ONCE: Final = 8
+"""Parts of a table or an index that one call copies to the local disk at the same time. Beyond: they wait."""
+PART_COPY_LOCKS: Final = 64
+"""Copies that the threads of a process make at the same time, one for each of so many locks. Beyond: they wait."""
 PART_COPIES_MAX_BYTES: Final = 16 * 1024 * MIB
-"""Copies of the parts of one lake in a bucket that stay on the local disk beyond those in use."""
+"""Copies of the parts of one lake in a bucket that stay on the local disk beside those in use. Beyond: those used
+longest ago are removed."""
 PART_COPY_IDLE_MIN_S: Final = 600.0
-"""A copy that was used more recently is not removed: another process may be about to open it."""
+"""How long a copy was not used: another process may be about to open it. Beyond: it may be removed."""
 
 # Doctor
 DOCTOR_CHECK_TIMEOUT_S: Final = 40.0
-"""How long `tracelake doctor` waits for one check: longer than SQLite waits for a lock, or PostgreSQL's reply takes."""
+"""How long `tracelake doctor` waits for one check: longer than SQLite waits for a lock, or PostgreSQL's reply takes.
+Beyond: the check has failed."""
 DOCTOR_SPARK_TIMEOUT_S: Final = 150.0
-"""The same for the check that starts Spark."""
+"""The same for the check that starts Spark. Beyond: it has failed."""
 DOCTOR_RACES: Final = 10
-"""Times that each pair of racing writes is tried."""
+"""Times that each pair of racing writes is tried. Beyond: the store is taken to be right."""
 CLOCK_SKEW_MAX_S: Final = 5.0
-"""What the clocks of this machine and of the store may be apart before `doctor` warns."""
+"""What the clocks of this machine and of the store may be apart. Beyond: `doctor` warns."""
 CLOCK_SKEW_FAILED_S: Final = 900.0
-"""Beyond this the check fails: stores refuse requests whose time is further off."""
+"""The same, where stores begin to refuse requests. Beyond: the check has failed."""
 FREE_SPACE_LOW_BYTES: Final = 2048 * MIB
-"""Free space of a file system below which `doctor` warns."""
+"""Free space of a file system. Beyond: with less, `doctor` warns."""
 FREE_SPACE_MIN_BYTES: Final = 256 * MIB
-"""Free space below which the check fails: a few transactions would fill it."""
+"""Free space that a few transactions would fill. Beyond: with less, the check has failed."""
 FREE_FILES_MIN: Final = 1_000
-"""Files that a file system can still take (its free inodes) below which the check fails."""
+"""Files that a file system can still take (its free inodes). Beyond: with less, the check has failed."""
+
+# Command line and demo
+SQL_ROWS_SHOWN: Final = 100
+"""Rows of a query that a terminal shows, by default. Beyond: they are counted; `--json` has all."""
+EXAMPLES_SHOWN: Final = 20
+"""Examples of a dataset that `dataset show` shows, by default. Beyond: they are left out, which `--limit` changes."""
+DIFF_ENTRIES_SHOWN: Final = 1_000
+"""Entries that `diff` shows, by default. Beyond: they are left out, which `--limit` changes."""
+PROGRESS_POLL_S: Final = 0.2
+"""How often a command that waits looks again. Beyond: it looks again."""
+DEMO_START_TIMEOUT_S: Final = 60.0
+"""How long the server of the demo may take to start. Beyond: the demo fails with the end of its log."""
+DEMO_STOP_TIMEOUT_S: Final = 30.0
+"""How long it may take to end. Beyond: it is killed."""
+DEMO_EXPORT_TIMEOUT_S: Final = 15
+"""How long the exporter of the demo may take to send what it has. Beyond: it gives up, and spans are missing."""
+DEMO_COMMIT_TIMEOUT_S: Final = 90.0
+"""How long the spans of the demo may take to be committed. Beyond: the demo fails, and says what to try."""
+DEMO_POLL_S: Final = 0.5
+"""How often the demo looks for them. Beyond: it looks again."""

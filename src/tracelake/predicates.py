@@ -16,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tracelake.conditions import parsed
+from tracelake.limits import CONDITION_KEYS_MAX
 from tracelake.shards.buckets import bucket_of
 from tracelake.shards.model import Part
 from tracelake.shards.statistics import Bound
@@ -35,8 +36,6 @@ _LEAST_ERROR: Final = 2.0**-140
 """The same for numbers so small that they have fewer digits."""
 _DIGITS_MAX: Final = 38
 """Digits of an integer that DuckDB compares as one; it rounds a longer one."""
-_KEYS_MAX: Final = 10_000
-"""Keys of one condition whose buckets are computed; more of them are in all buckets anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,9 @@ class Layout:
         if not self.bucketed_by or any(column not in equal for column in self.bucketed_by):
             return None
         values = [equal[column] for column in self.bucketed_by]
-        if math.prod(map(len, values)) > _KEYS_MAX or any(isinstance(v, float) for vs in values for v in vs):
+        if math.prod(map(len, values)) > CONDITION_KEYS_MAX or any(
+            isinstance(v, float) for vs in values for v in vs
+        ):
             return None
         return {bucket_of(key_text(key), self.buckets) for key in product(*values)}
 

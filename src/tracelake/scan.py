@@ -16,7 +16,13 @@ import pyarrow as pa
 
 from tracelake._errors import DamageError, NotFoundError, QueryError
 from tracelake.conditions import condition, order
-from tracelake.limits import CHECK_THREADS_MAX, PART_COPIES_MAX_BYTES, SPLIT_BATCH_ROWS, SPLIT_MIN_BYTES
+from tracelake.limits import (
+    CHECK_THREADS_MAX,
+    PART_COPIES_MAX_BYTES,
+    QUERY_DATABASES_MAX,
+    SPLIT_BATCH_ROWS,
+    SPLIT_MIN_BYTES,
+)
 from tracelake.predicates import Layout
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
@@ -34,7 +40,6 @@ from tracelake.shards.rows import (
 from tracelake.shards.store import EMPTY, Snapshot
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 
-_LOCKED_KEPT: Final = 4
 _NO_OTHER_CODE: Final = ("autoinstall_known_extensions", "autoload_known_extensions")
 CHANGE: Final = pa.field("_change", pa.int8(), nullable=False)
 """+1 for a row that came, -1 for a row that went."""
@@ -290,7 +295,7 @@ def _database() -> duckdb.DuckDBPyConnection:
     return db
 
 
-@lru_cache(_LOCKED_KEPT)
+@lru_cache(QUERY_DATABASES_MAX)
 def _locked(files: tuple[str, ...]) -> duckdb.DuckDBPyConnection:
     """Return a database for queries of users. Once locked it takes no other files: they need another one."""
     db = duckdb.connect()

@@ -293,7 +293,7 @@ def test_what_is_pruned(tokens: list[str]) -> None:
     """Nothing but what lies too deep is blanked; compared with a reader that goes byte by byte, over blocks of 64."""
     text = "".join(tokens).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracelake.otlp.depth._BLOCK_BYTES", 64)
+        patch.setattr("tracelake.otlp.depth.OTLP_BLOCK_BYTES", 64)
         assert pruned(text) == plainly_pruned(text)
     assert pruned(text) == plainly_pruned(text)
 

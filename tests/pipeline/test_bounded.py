@@ -23,6 +23,7 @@ from tracelake.pipeline.inputs import find_files
 from tracelake.pipeline.loop import Pipeline
 from tracelake.pipeline.maintenance import ORDERS, Maintainer
 from tracelake.pipeline.outcome import RunResult
+from tracelake.pipeline.publish import shape_tasks
 from tracelake.shards import lookup
 from tracelake.shards.model import Part
 from tracelake.shards.rows import rows_sql
@@ -104,6 +105,22 @@ def spans_of(first: int, count: int, *, text_bytes: int = 300) -> list[dict[str,
         key = random.Random(trace).getrandbits(120)
         spans += [a_span(key, span, note=chance.randbytes(text_bytes // 2).hex()) for span in range(5)]
     return spans
+
+
+@pytest.mark.parametrize(
+    ("spans", "arrow_bytes", "tasks"),
+    [
+        (limits.SMALL_TRANSACTION_SPANS, limits.SHAPED_AT_ONCE_MAX_BYTES, 1),
+        (limits.SMALL_TRANSACTION_SPANS + 1, 0, limits.SHAPE_TASKS_MIN),
+        (1, limits.SHAPED_AT_ONCE_MAX_BYTES + 1, limits.SHAPE_TASKS_MIN),
+        (limits.SHAPE_TASKS_MIN * limits.SHAPE_TASK_SPANS, 0, limits.SHAPE_TASKS_MIN),
+        (limits.SHAPE_TASKS_MIN * limits.SHAPE_TASK_SPANS + 1, 0, limits.SHAPE_TASKS_MIN + 1),
+        (100 * limits.SHAPE_TASK_SPANS, 0, 100),
+    ],
+)
+def test_a_transaction_has_tasks_for_what_it_holds(spans: int, arrow_bytes: int, tasks: int) -> None:
+    """A small one has one task, a large one a few, and a huge one as many more as it has spans: nothing caps them."""
+    assert shape_tasks(spans, arrow_bytes) == tasks
 
 
 def test_what_a_transaction_reads_does_not_grow_with_the_table(

@@ -11,6 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
+from tracelake import limits
 from tracelake.server.app import create_app
 from tracelake.storage.memory import MemoryObjectStore
 from tracelake.tracking.inbox import Inbox
@@ -59,6 +60,7 @@ def names(client: Client, **parameters: Any) -> list[str]:
         ({"errors": "true"}, ["pay"]),
         ({"limit": 1, "offset": 1}, ["pay"]),
         ({"offset": 99}, []),
+        ({"offset": limits.PAGE_OFFSET_MAX}, []),
     ],
 )
 def test_traces_are_filtered(client: Client, parameters: dict[str, Any], expected: list[str]) -> None:
@@ -79,6 +81,7 @@ def test_a_page_says_whether_more_follow(client: Client) -> None:
         "limit=1001",
         "limit=x",
         "offset=-1",
+        f"offset={limits.PAGE_OFFSET_MAX + 1}",
         "order=random",
         "min_duration_ms=-1",
         "min_duration_ms=nan",

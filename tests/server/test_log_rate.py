@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from tracelake.server.log_rate import THINGS_MAX, OncePerSecond
+from tracelake.limits import LOG_THINGS_MAX
+from tracelake.server.log_rate import OncePerSecond
 
 
 def a_record(text: str, *values: object) -> logging.LogRecord:
@@ -32,5 +33,5 @@ def test_what_repeats_is_said_once_a_second_with_its_number() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     """A flood of texts that all differ is forgotten now and then."""
     rate = OncePerSecond(lambda: 0.0)
-    assert all(rate.filter(a_record(f"{number} is new")) for number in range(3 * THINGS_MAX))
-    assert len(rate._said) <= THINGS_MAX
+    assert all(rate.filter(a_record(f"{number} is new")) for number in range(3 * LOG_THINGS_MAX))
+    assert len(rate._said) <= LOG_THINGS_MAX

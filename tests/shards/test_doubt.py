@@ -8,10 +8,11 @@ import pytest
 
 from tests.shards.test_append_races import LostReply
 from tracelake._errors import IndeterminateError
+from tracelake.limits import APPENDS_REMEMBERED
 from tracelake.shards.collect import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part
-from tracelake.shards.protocol import RECENT_MAX, drop_retired
+from tracelake.shards.protocol import drop_retired
 from tracelake.shards.states import States
 from tracelake.shards.store import Shard
 from tracelake.storage import MemoryObjectStore
@@ -71,12 +72,12 @@ def bench() -> Bench:
 def test_s8_more_appends_than_are_remembered(bench: Bench) -> None:
     """The reply is lost, and by the time we look nobody can tell: an error, and nothing is deleted."""
     bench.append(1)
-    bench.lose(lambda: bench.append(RECENT_MAX))
+    bench.lose(lambda: bench.append(APPENDS_REMEMBERED))
     with pytest.raises(IndeterminateError, match="nobody can tell whether the batch at 1 was appended"):
         bench.shard.compare_and_append(bench.batch(1, 2, "ours"))
     bench.check()
-    bench.append(RECENT_MAX)
-    bench.lose(lambda: bench.append(RECENT_MAX - 1))
+    bench.append(APPENDS_REMEMBERED)
+    bench.lose(lambda: bench.append(APPENDS_REMEMBERED - 1))
     upper = bench.shard.state().upper
     assert bench.shard.compare_and_append(bench.batch(upper, upper + 1, "known")) is None
 
@@ -86,7 +87,7 @@ def test_a_batch_that_comes_again_after_more_than_is_remembered(bench: Bench) ->
     bench.append(1)
     ours = bench.batch(1, 2, "ours")
     assert bench.shard.compare_and_append(ours) is None
-    bench.append(RECENT_MAX)
+    bench.append(APPENDS_REMEMBERED)
     bench.shard.compare_and_append(ours)
     bench.check()
 

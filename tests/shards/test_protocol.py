@@ -7,11 +7,9 @@ import math
 
 import pytest
 
-from tracelake.limits import LEASE_MARGIN_S
+from tracelake.limits import APPENDS_REMEMBERED, COMPACTION_FAN_OUT, LEASE_MARGIN_S
 from tracelake.shards.model import BatchRef, LeaseRecord, Moment, Retired, ShardState
 from tracelake.shards.protocol import (
-    FAN_OUT,
-    RECENT_MAX,
     AlreadyThere,
     Lost,
     Swap,
@@ -94,13 +92,13 @@ def test_s8_a_batch_that_is_there_is_not_appended_again() -> None:
 
 
 def test_s8_what_a_state_remembers_is_bounded_and_it_knows_so() -> None:
-    """S8: the ids of the last RECENT_MAX appends are kept; for an older one the state says that it cannot tell."""
+    """S8: the ids of the last APPENDS_REMEMBERED appends are kept; of an older one it says that it cannot tell."""
     state = ShardState()
-    for t in range(RECENT_MAX + 2):
+    for t in range(APPENDS_REMEMBERED + 2):
         decision = append(state, t, t + 1, a_batch(t, f"b{t}"))
         assert isinstance(decision, Swap)
         state = decision.state
-    assert len(state.recent) == RECENT_MAX
+    assert len(state.recent) == APPENDS_REMEMBERED
     assert [remembers(state, t) for t in (0, 1, 2, 3)] == [False, False, True, True]
     assert append(state, 2, 3, a_batch(2, "b2")) == AlreadyThere()
 
@@ -171,21 +169,21 @@ def test_a_replaced_batch_of_ours_that_was_replaced_again_is_there() -> None:
 
 
 def test_levels_grow_with_the_logarithm() -> None:
-    """After each of 5,000 appends, at most FAN_OUT - 1 batches on each level; each row was rewritten once a level."""
+    """After each of 5,000 appends, a level has too few batches to compact; each row was rewritten once a level."""
     state, rewritten, number = ShardState(), 0, 0
     for count in range(1, 5_001):
         decision = append(state, count - 1, count, a_batch(count - 1, f"b{count}"))
         assert isinstance(decision, Swap)
         state = decision.state
         while run := due(state.batches, count):
-            assert len(run) == FAN_OUT
+            assert len(run) == COMPACTION_FAN_OUT
             rewritten += run[-1].upper - run[0].lower
             number += 1
             merged = a_batch(run[0].lower, f"m{number}", run[-1].upper, run[0].level + 1)
             compacted = replace(state, run, merged, 0)
             assert isinstance(compacted, Swap)
             state = drop(compacted.state)
-        logarithm = math.log(count, FAN_OUT) + 1e-9
+        logarithm = math.log(count, COMPACTION_FAN_OUT) + 1e-9
         assert len(state.batches) <= 7 * logarithm + 7
         levels = [ref.level for ref in state.batches]
         assert levels == sorted(levels, reverse=True)

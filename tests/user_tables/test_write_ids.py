@@ -19,7 +19,7 @@ from tracelake.user_tables.write import WriteId, finish_writes, publish
 
 ONE = pa.table({"id": ["a"], "n": [1]})
 TWO = pa.table({"id": ["a"], "n": [2]})
-WRITTEN_MAX = 6
+WRITES_REMEMBERED = 6
 DELETE = pa.table({"id": ["a"], "gone": [True]})
 
 
@@ -67,24 +67,24 @@ def test_a_deletion_of_nothing_is_remembered(lake: Lake) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a state remember few writes."""
-    monkeypatch.setattr(Shard, "written_max", WRITTEN_MAX)
+    monkeypatch.setattr(Shard, "written_max", WRITES_REMEMBERED)
 
 
 @pytest.mark.usefixtures("few")
 def test_an_id_is_known_however_many_writes_came_after_it(lake: Lake) -> None:
     """More writes than a state remembers, with ids and without, compaction and collection: each is there once."""
-    for number in range(2 * WRITTEN_MAX + 3):
+    for number in range(2 * WRITES_REMEMBERED + 3):
         lake.write("log", ONE, write_id=f"w{number}" if number % 3 else None)
     rows = count(lake)
     lake.compact(executor=InProcess())
     for _ in range(3):
         lake.gc(epoch_min_s=0)
-    for number in range(2 * WRITTEN_MAX + 3):
+    for number in range(2 * WRITES_REMEMBERED + 3):
         if number % 3:
             lake.write("log", ONE, write_id=f"w{number}")
     assert count(lake) == rows
     state = Shard("log", lake._key_value, lake.objects).state()
-    assert len(state.written) <= WRITTEN_MAX
+    assert len(state.written) <= WRITES_REMEMBERED
     lake.write("log", ONE, write_id="another")
     assert count(lake) == rows + 1
     assert lake.verify().findings == ()
@@ -101,16 +101,16 @@ def test_batches_of_a_series_are_told_by_their_number(lake: Lake) -> None:
     for number in (0, 0, 1, 1, 2, 1, 0):
         write(WriteId("query", number))
     assert count(lake) == 3
-    for number in range(WRITTEN_MAX + 1):
+    for number in range(WRITES_REMEMBERED + 1):
         write(WriteId("query", number))
         write(WriteId(f"query-{number}"))
     write(WriteId("query"))
-    assert count(lake) == 2 * (WRITTEN_MAX + 1) + 1
-    for chosen in random.Random(7).sample(range(WRITTEN_MAX + 1), 4):
+    assert count(lake) == 2 * (WRITES_REMEMBERED + 1) + 1
+    for chosen in random.Random(7).sample(range(WRITES_REMEMBERED + 1), 4):
         write(WriteId("query", chosen))
         write(WriteId(f"query-{chosen}"))
-    assert count(lake) == 2 * (WRITTEN_MAX + 1) + 1
-    assert len(lake._key_value.scan("writes")) < WRITTEN_MAX + 1
+    assert count(lake) == 2 * (WRITES_REMEMBERED + 1) + 1
+    assert len(lake._key_value.scan("writes")) < WRITES_REMEMBERED + 1
 
 
 def test_an_id_that_says_nothing_is_refused(lake: Lake) -> None:

@@ -19,8 +19,8 @@ CHANGES = st.lists(st.dictionaries(PATHS, st.none() | NAMED, max_size=20), max_s
 @pytest.fixture(autouse=True)
 def _small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges of four entries, so that few entries have many of them."""
-    monkeypatch.setattr(ranges, "ENTRIES_MEAN", 4)
-    monkeypatch.setattr(ranges, "ENTRIES_MAX", 9)
+    monkeypatch.setattr(ranges, "RANGE_ENTRIES_MEAN", 4)
+    monkeypatch.setattr(ranges, "RANGE_ENTRIES_MAX", 9)
 
 
 class Store:
@@ -90,7 +90,7 @@ def test_scan_and_find_read_a_part(entries: dict[str, FileAt], start: str, stop:
 
 def test_a_change_of_one_entry_reads_and_writes_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of ten thousand entries, one that changes rewrites one range; a difference reads one on either side."""
-    monkeypatch.setattr(ranges, "ENTRIES_MAX", 1_000)  # none is cut for its length
+    monkeypatch.setattr(ranges, "RANGE_ENTRIES_MAX", 1_000)  # none is cut for its length
     store = Store()
     refs = store.change((), tuple((f"p/{number:05d}", FileAt("0" * 64, 1)) for number in range(10_000)))
     assert len(refs) > 1_000

@@ -25,7 +25,7 @@ from tracelake.cli.options import (
     opened,
 )
 from tracelake.cli.output import console, print_json
-from tracelake.limits import DATASET_ADD_MAX, PAGE_ROWS_MAX
+from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, EXAMPLES_SHOWN, PAGE_ROWS_MAX
 from tracelake.records import AddReport
 
 app = typer.Typer()
@@ -96,7 +96,7 @@ def show(
     name: NameArgument,
     lake: LakeOption = None,
     at: AtOption = "main",
-    limit: Annotated[int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="Examples at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="Examples at most.")] = EXAMPLES_SHOWN,
     as_json: JsonOption = False,
 ) -> None:
     """Show the examples of a dataset, and on a branch what is staged: added, changed, removed."""
@@ -149,7 +149,9 @@ def add(
         str | None,
         typer.Option(metavar="QUERY", help="A full-text query, best hits first.", show_default=False),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=DATASET_ADD_MAX, help="Spans at most.")] = 1_000,
+    limit: Annotated[
+        int, typer.Option(min=1, max=DATASET_ADD_MAX, help="Spans at most.")
+    ] = DATASET_ADD_DEFAULT,
     metadata: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="A note on each example.", show_default=False),

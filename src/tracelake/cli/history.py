@@ -19,6 +19,7 @@ from tracelake.cli.options import (
     opened,
 )
 from tracelake.cli.output import console, print_json
+from tracelake.limits import CONFLICTS_TOLD_MAX, DIFF_ENTRIES_SHOWN
 
 app = typer.Typer()
 
@@ -36,7 +37,7 @@ def diff(
     before: Annotated[str, typer.Argument(metavar="BEFORE", help="A branch, tag, commit or time.")],
     after: Annotated[str, typer.Argument(metavar="[AFTER]", help="Another one.")] = "main",
     lake: LakeOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="Entries at most.")] = 1_000,
+    limit: Annotated[int, typer.Option(min=1, help="Entries at most.")] = DIFF_ENTRIES_SHOWN,
     as_json: JsonOption = False,
 ) -> None:
     """Show which entries differ between two commits.
@@ -87,7 +88,7 @@ def merge(
             made = branch.merge(source, message, prefer=prefer, committer=committer)
         except ConflictError:
             if not as_json:
-                console(stderr=True).print(render.conflicts(branch.conflicts(source)[:100]))
+                console(stderr=True).print(render.conflicts(branch.conflicts(source)[:CONFLICTS_TOLD_MAX]))
             raise
     print_commit(into, made, as_json=as_json)
 

@@ -11,6 +11,7 @@ from tracelake.cli import render
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, print_json
 from tracelake.cli.progress import progress_bar
+from tracelake.limits import EPOCH_MIN_S
 
 app = typer.Typer()
 index_app = typer.Typer(help="Maintain the full-text index.")
@@ -79,7 +80,7 @@ def gc(
             help="What killed writers left goes at the third collection after it was written, each so long after "
             "the one before. Writers that take longer have to upload again.",
         ),
-    ] = 60.0,
+    ] = EPOCH_MIN_S / 60,
     as_json: JsonOption = False,
 ) -> None:
     """Delete what nobody can name any more.

@@ -19,6 +19,7 @@ from tracelake.cli import render
 from tracelake.cli.data import print_report
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
+from tracelake.limits import PIPELINE_POLL_S, PROGRESS_POLL_S
 
 if TYPE_CHECKING:
     from tracelake.pipeline.background import PipelineLoop
@@ -30,7 +31,6 @@ app = typer.Typer()
 pipeline_app = typer.Typer(help="Run the pipeline.")
 app.add_typer(pipeline_app, name="pipeline")
 _COUNTED: Final = ("spans_read", "spans_new", "spans_replaced", "spans_repeated", "input_bytes")
-_POLL_S: Final = 0.2
 
 
 @pipeline_app.command(
@@ -56,7 +56,9 @@ def pipeline_run(
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Take what waits, then end.")] = False,
-    interval: Annotated[float, typer.Option(min=0.01, help="Seconds between looks for input.")] = 1.0,
+    interval: Annotated[
+        float, typer.Option(min=0.01, help="Seconds between looks for input.")
+    ] = PIPELINE_POLL_S,
     master: Annotated[
         str | None, typer.Option(help="Spark master, such as local[2].", show_default=False)
     ] = None,
@@ -220,7 +222,7 @@ def _until_signal(loop: PipelineLoop) -> Iterator[None]:
     try:
         yield
         while not told:
-            time.sleep(_POLL_S)
+            time.sleep(PROGRESS_POLL_S)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -12,7 +12,7 @@ from tracelake.cli import render
 from tracelake.cli.options import AtOption, JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, print_json, rows_of
 from tracelake.cli.waterfall import waterfall
-from tracelake.limits import SEARCH_HITS_MAX
+from tracelake.limits import SEARCH_HITS_DEFAULT, SEARCH_HITS_MAX, SQL_ROWS_SHOWN
 from tracelake.records import Trace
 
 app = typer.Typer()
@@ -34,7 +34,7 @@ def sql(
     query: Annotated[str, typer.Argument(help="A SELECT over spans and traces; - reads standard input.")],
     lake: LakeOption = None,
     at: AtOption = "main",
-    rows: Annotated[int, typer.Option(min=0, help="Rows to show; --json prints all.")] = 100,
+    rows: Annotated[int, typer.Option(min=0, help="Rows to show; --json prints all.")] = SQL_ROWS_SHOWN,
     allow_files: Annotated[
         bool, typer.Option("--allow-files", help="Let the query read files of this machine, too.")
     ] = False,
@@ -67,7 +67,9 @@ def search(
     query: Annotated[str, typer.Argument(help='Words, "phrases", AND, OR, -not, service:name.')],
     *,
     lake: LakeOption = None,
-    limit: Annotated[int, typer.Option(min=1, max=SEARCH_HITS_MAX, help="At most so many hits.")] = 20,
+    limit: Annotated[
+        int, typer.Option(min=1, max=SEARCH_HITS_MAX, help="At most so many hits.")
+    ] = SEARCH_HITS_DEFAULT,
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help="A condition on columns of spans.", show_default=False)
     ] = None,

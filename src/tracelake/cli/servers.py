@@ -12,6 +12,7 @@ import typer
 
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import print_json
+from tracelake.limits import PIPELINE_POLL_S
 
 app = typer.Typer()
 
@@ -28,7 +29,9 @@ def serve(
     pipeline: Annotated[
         bool, typer.Option("--pipeline/--no-pipeline", help="Run the pipeline in this process too.")
     ] = True,
-    interval: Annotated[float, typer.Option(min=0.01, help="Seconds between looks at the inbox.")] = 1.0,
+    interval: Annotated[
+        float, typer.Option(min=0.01, help="Seconds between looks at the inbox.")
+    ] = PIPELINE_POLL_S,
     as_json: JsonOption = False,
 ) -> None:
     """Serve OTLP, API and web pages.

@@ -16,6 +16,7 @@ from tracelake.datasets.files import read_files
 from tracelake.datasets.model import DatasetSpec, Example, example_path, examples_of, spec_path
 from tracelake.datasets.selection import Key, Selection, examples
 from tracelake.datasets.uploads import Made, stage_files
+from tracelake.limits import DATASET_ADD_DEFAULT
 from tracelake.records import AddReport, EntryChange, ExportReport
 from tracelake.storage import ObjectStore
 from tracelake.versions.model import FileAt, Reference
@@ -61,7 +62,7 @@ class Dataset:
         spans: Sequence[str] = (),
         where: str | None = None,
         search: str | None = None,
-        limit: int = 1_000,
+        limit: int = DATASET_ADD_DEFAULT,
         at: str | None = None,
         metadata: Mapping[str, str] | None = None,
         replace: bool = False,

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from tracelake._errors import NotFoundError, UsageError
 from tracelake.datasets.model import Example, Provenance, example_id
-from tracelake.limits import DATASET_ADD_MAX, DATASET_LOOKUP_SPANS, SEARCH_HITS_MAX
+from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, DATASET_LOOKUP_SPANS, SEARCH_HITS_MAX
 from tracelake.records import Row
 from tracelake.shards.rows import literal
 from tracelake.view import View, to_rows
@@ -29,7 +29,7 @@ class Selection:
     spans: Sequence[str] = ()
     where: str | None = None
     search: str | None = None
-    limit: int = 1_000
+    limit: int = DATASET_ADD_DEFAULT
 
     def check(self) -> None:
         """Raise UsageError where it selects nothing, or by two ways that do not go together."""

@@ -22,9 +22,9 @@ from tracelake.demo.retrieval import Index
 from tracelake.demo.server import Server, serving
 from tracelake.demo.services import write_batch
 from tracelake.demo.tracing import tracers
+from tracelake.limits import DEMO_COMMIT_TIMEOUT_S, DEMO_POLL_S
 
 INDEX_NAME: Final = "docs-index"
-COMMIT_MAX_S: Final = 90.0
 LATENCIES: Final = """\
 select service, count(*) as spans,
     round(quantile_cont(duration_ns, 0.5) / 1e6, 2) as p50_ms,
@@ -109,16 +109,16 @@ def _wait_for(lake: str, answers: list[Answer], server: Server) -> int:
     query = f"select count(*) as spans from spans where trace_id in ({traces})"
     expected = sum(answer.spans for answer in answers)
     _tell(f"Waiting until the server's pipeline has committed these {expected} spans.")
-    deadline = time.monotonic() + COMMIT_MAX_S
+    deadline = time.monotonic() + DEMO_COMMIT_TIMEOUT_S
     with tracelake.open(lake) as open_lake:
         while (committed := int(open_lake.sql(query)["spans"][0].as_py())) < expected:
             server.check()
             if time.monotonic() > deadline:
                 raise TracelakeError(
-                    f"After {COMMIT_MAX_S:.0f} s only {committed} of {expected} spans of the agent are committed. "
-                    f"Try `tracelake pipeline run --once --lake {lake}`."
+                    f"After {DEMO_COMMIT_TIMEOUT_S:.0f} s only {committed} of {expected} spans of the agent "
+                    f"are committed. Try `tracelake pipeline run --once --lake {lake}`."
                 )
-            time.sleep(0.5)
+            time.sleep(DEMO_POLL_S)
     return committed
 
 

@@ -9,14 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from tracelake._errors import TracelakeError
-
-START_MAX_S: Final = 60.0
-STOP_MAX_S: Final = 30.0
-LOG_SHOWN: Final = 2_000
-"""Characters of the end of a failed server's log that the error repeats."""
+from tracelake.limits import DEMO_START_TIMEOUT_S, DEMO_STOP_TIMEOUT_S, LOG_TAIL_MAX_CHARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +54,7 @@ def serving(program: Sequence[str], lake: str, log: Path) -> Iterator[Server]:
 def _url(process: subprocess.Popen[str], log: Path) -> str:
     """Return the address that the server prints once it listens."""
     assert process.stdout is not None
-    readable, _, _ = select.select([process.stdout], [], [], START_MAX_S)
+    readable, _, _ = select.select([process.stdout], [], [], DEMO_START_TIMEOUT_S)
     line = process.stdout.readline() if readable else ""
     if not line:
         raise _failure("did not start", log)
@@ -67,14 +62,14 @@ def _url(process: subprocess.Popen[str], log: Path) -> str:
 
 
 def _failure(what: str, log: Path) -> TracelakeError:
-    end = log.read_text(encoding="utf-8", errors="replace")[-LOG_SHOWN:].strip()
+    end = log.read_text(encoding="utf-8", errors="replace")[-LOG_TAIL_MAX_CHARS:].strip()
     return TracelakeError(f"The demo's server {what}. Its last messages: {end or 'none'}")
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
     process.terminate()
     try:
-        process.wait(STOP_MAX_S)
+        process.wait(DEMO_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Final
 
 import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -13,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Tracer
 
-EXPORT_MAX_S: Final = 15
+from tracelake.limits import DEMO_EXPORT_TIMEOUT_S
 
 
 @contextmanager
@@ -27,11 +26,11 @@ def tracers(server_url: str, *services: str) -> Iterator[list[Tracer]]:
 def _tracer(server_url: str, service: str) -> Iterator[Tracer]:
     with requests.Session() as session:
         session.trust_env = False  # the server is on this machine: no proxy between
-        exporter = OTLPSpanExporter(f"{server_url}/v1/traces", timeout=EXPORT_MAX_S, session=session)
+        exporter = OTLPSpanExporter(f"{server_url}/v1/traces", timeout=DEMO_EXPORT_TIMEOUT_S, session=session)
         provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(exporter))
         try:
             yield provider.get_tracer("tracelake.demo")
         finally:
-            provider.force_flush(EXPORT_MAX_S * 1000)
+            provider.force_flush(DEMO_EXPORT_TIMEOUT_S * 1000)
             provider.shutdown()

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 from tracelake._errors import TracelakeError
+from tracelake.limits import PROBLEM_MAX_CHARS
 
 Status: TypeAlias = Literal["ok", "warning", "failed"]
 
@@ -74,4 +75,4 @@ def _answer(check: Callable[[], Verdict], mend: str) -> Verdict:
         return Verdict("failed", str(error), mend)
     except Exception as error:  # noqa: BLE001  whatever it is, it is a finding, and the other checks still run
         lines = str(error).strip().splitlines() or [""]
-        return Verdict("failed", f"{type(error).__name__}: {lines[0][:400]}", mend)
+        return Verdict("failed", f"{type(error).__name__}: {lines[0][:PROBLEM_MAX_CHARS]}", mend)

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from tracelake.limits import OTLP_JSON_DEPTH_MAX
+from tracelake.limits import OTLP_BLOCK_BYTES, OTLP_JSON_DEPTH_MAX
 
-_BLOCK_BYTES: Final = 1 << 20
 _QUOTE, _BACKSLASH, _SPACE = b'"\\ '
 _STEPS: Final = np.zeros(256, np.int8)
 _STEPS[list(b"[{")] = 1
@@ -29,8 +28,8 @@ def pruned(text: bytes) -> bytes:
         return text
     cut: bytearray | None = None
     state = _State()
-    for start in range(0, len(text), _BLOCK_BYTES):
-        block = np.frombuffer(text, np.uint8, min(_BLOCK_BYTES, len(text) - start), start)
+    for start in range(0, len(text), OTLP_BLOCK_BYTES):
+        block = np.frombuffer(text, np.uint8, min(OTLP_BLOCK_BYTES, len(text) - start), start)
         deep = state.too_deep(block)
         if deep.any():
             cut = bytearray(text) if cut is None else cut

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
 from tracelake._errors import DecodeError
+from tracelake.limits import OTLP_JSON_NUMBER_MAX_CHARS
 from tracelake.otlp import messages
 from tracelake.otlp.messages import Message
 from tracelake.otlp.values import RefusedError
@@ -176,7 +177,7 @@ def _parse_json(payload: bytes) -> Any:
 
 def _parse_int(digits: str) -> int | float:
     # Python refuses to convert thousands of digits; no field of OTLP holds them either.
-    return int(digits) if len(digits) < 100 else float(digits)
+    return int(digits) if len(digits) <= OTLP_JSON_NUMBER_MAX_CHARS else float(digits)
 
 
 _loads: Final[Callable[[str], Any]] = json.JSONDecoder(parse_int=_parse_int).decode

@@ -10,13 +10,10 @@ from typing import Final, NamedTuple, Protocol
 
 import zstandard
 
-BLOCK_BYTES: Final = 1024 * 1024
+from tracelake.limits import GZIP_READ_BYTES, OTLP_BLOCK_BYTES, ZSTD_READ_BYTES
+
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-_GZIP_READ_BYTES: Final = 16 * 1024
-"""What lies behind the end of a member is copied, and a file may have a member for every 20 bytes."""
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-_ZSTD_READ_BYTES: Final = 1024
-"""zstd gives out all that its input holds: 1 KiB of input is at most 32 MiB of zeros."""
 
 
 class Readable(Protocol):
@@ -40,7 +37,7 @@ def decompressed(file: Readable) -> Iterator[bytes]:
         return _gunzipped(head, file)
     if head == ZSTD_MAGIC:
         return _unzstd(head, file)
-    return chain([head] if head else [], iter(lambda: file.read(BLOCK_BYTES), b""))
+    return chain([head] if head else [], iter(lambda: file.read(OTLP_BLOCK_BYTES), b""))
 
 
 def _gunzipped(waiting: bytes, file: Readable) -> Iterator[bytes]:
@@ -48,19 +45,19 @@ def _gunzipped(waiting: bytes, file: Readable) -> Iterator[bytes]:
     while waiting:
         member = zlib.decompressobj(wbits=31)
         while not member.eof:
-            waiting = waiting or file.read(_GZIP_READ_BYTES)
+            waiting = waiting or file.read(GZIP_READ_BYTES)
             if not waiting:
                 raise DamagedError("truncated gzip stream")
             before = member.copy()
             try:
-                block = member.decompress(waiting, BLOCK_BYTES)
+                block = member.decompress(waiting, OTLP_BLOCK_BYTES)
             except zlib.error as error:
                 yield _until_damage(before, waiting)
                 raise DamagedError(f"corrupt gzip stream: {str(error).partition(': ')[2] or error}") from None
             waiting = member.unconsumed_tail
             if block:
                 yield block
-        waiting = (member.unused_data or file.read(_GZIP_READ_BYTES)).lstrip(b"\0") or _after_zeros(file)
+        waiting = (member.unused_data or file.read(GZIP_READ_BYTES)).lstrip(b"\0") or _after_zeros(file)
 
 
 def _until_damage(member: zlib._Decompress, data: bytes) -> bytes:
@@ -75,7 +72,7 @@ def _until_damage(member: zlib._Decompress, data: bytes) -> bytes:
 
 
 def _after_zeros(file: Readable) -> bytes:
-    while block := file.read(BLOCK_BYTES):
+    while block := file.read(OTLP_BLOCK_BYTES):
         if rest := block.lstrip(b"\0"):
             return rest
     return b""
@@ -86,7 +83,7 @@ def _unzstd(waiting: bytes, file: Readable) -> Iterator[bytes]:
     while waiting:
         frame = zstandard.ZstdDecompressor().decompressobj()
         while not frame.eof:
-            waiting = waiting or file.read(_ZSTD_READ_BYTES)
+            waiting = waiting or file.read(ZSTD_READ_BYTES)
             if not waiting:
                 raise DamagedError("truncated zstd stream")
             try:
@@ -96,7 +93,7 @@ def _unzstd(waiting: bytes, file: Readable) -> Iterator[bytes]:
             waiting = b""
             if block:
                 yield block
-        waiting = frame.unused_data or file.read(_ZSTD_READ_BYTES)
+        waiting = frame.unused_data or file.read(ZSTD_READ_BYTES)
 
 
 class Line(NamedTuple):

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
+from tracelake.limits import OTLP_BLOCK_BYTES
 from tracelake.records import Problem
 
-_BLOCK_BYTES: Final = 1 << 20
 _KINDS: Final = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a named pipe",
@@ -67,7 +67,7 @@ class InputFile:
 
     def finish(self) -> tuple[int, str]:
         """Read to the end; return size and SHA-256 of all bytes. Raises OSError."""
-        while self.read(_BLOCK_BYTES):
+        while self.read(OTLP_BLOCK_BYTES):
             pass
         return self._passed_bytes, self._digest.hexdigest()
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tracelake._errors import TracelakeError
+from tracelake.limits import JAVA_ENDED_WITHIN_S, JAVA_HEAP_MIB, PROBLEM_MAX_CHARS, SPARK_POLL_S
 from tracelake.pipeline.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")
-_POLL_S = 0.2
 _JVM_ENDED = (
     "Spark's JVM has ended, perhaps for want of memory. Nothing was published; the next run starts another."
 )
@@ -81,7 +81,9 @@ class Spark:
         short_lived: whether the JVM is for one command, and should rather start fast than run fast.
     """
 
-    def __init__(self, master: str = "local[*]", *, heap_mb: int = 512, short_lived: bool = True) -> None:
+    def __init__(
+        self, master: str = "local[*]", *, heap_mb: int = JAVA_HEAP_MIB, short_lived: bool = True
+    ) -> None:
         self._master = master
         self._heap_mb = heap_mb
         self._short_lived = short_lived
@@ -131,7 +133,7 @@ class Spark:
                 receipts = context.parallelize(list(tasks), len(tasks)).map(function).collect()
         except (Py4JNetworkError, ConnectionError) as error:
             # Its sockets close a moment before the process has ended.
-            text = _JVM_ENDED if gateway_ended(within_s=5.0) else _message(_cause(error)[0])
+            text = _JVM_ENDED if gateway_ended(within_s=JAVA_ENDED_WITHIN_S) else _message(_cause(error)[0])
             raise TaskError(text, ended=True) from error
         except (Py4JError, PySparkException) as error:  # the second once the process has had a session
             said, kind = _cause(error)
@@ -182,7 +184,7 @@ class _Watch:
     def _watch(self) -> None:
         from py4j.protocol import Py4JError  # noqa: PLC0415
 
-        while not self._end.wait(_POLL_S):
+        while not self._end.wait(SPARK_POLL_S):
             try:
                 stages = map(self._tracker.getStageInfo, self._tracker.getActiveStageIds())
                 done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
@@ -201,13 +203,16 @@ def _cause(error: Exception) -> tuple[str, str | None]:
     marks = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
     if marks:
         after = lines[marks[-1] + 1 :]
-        said = next((line for line in after if line and not line.startswith((" ", "\t"))), str(error)[:500])
+        said = next(
+            (line for line in after if line and not line.startswith((" ", "\t"))),
+            str(error)[:PROBLEM_MAX_CHARS],
+        )
         return said, said.split(":", 1)[0].strip()
     driver = lines.index("Driver stacktrace:") if "Driver stacktrace:" in lines else 0
     causes = [line for line in lines[driver:] if line.startswith("Caused by: ")]
     # The first line of the gateway's own error only says which method was called.
     told = [line for line in lines if line and not line.startswith("An error occurred while calling")]
-    said = (causes or told or lines or [type(error).__name__])[0][:500]
+    said = (causes or told or lines or [type(error).__name__])[0][:PROBLEM_MAX_CHARS]
     return said.removeprefix("Caused by: ").removeprefix(": "), None
 
 

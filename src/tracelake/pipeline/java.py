@@ -21,9 +21,15 @@ from pathlib import Path
 from typing import Final
 
 from tracelake._errors import TracelakeError
+from tracelake.limits import (
+    JAVA_POLL_S,
+    JAVA_START_TIMEOUT_S,
+    JAVA_STOP_TIMEOUT_S,
+    JAVA_VERSION_TIMEOUT_S,
+    LOG_TAIL_MAX_CHARS,
+)
 
 JAVA_MIN: Final = 17
-START_TIMEOUT_S: Final = 120.0
 
 # The packages that Spark opens for itself in JavaModuleOptions; all but the first name live in java.base.
 _OPENS: Final = (
@@ -57,7 +63,9 @@ class JavaError(TracelakeError):
 def java_version(java: Path) -> int | None:
     """Return the major version of a `java` executable, or None where it does not run."""
     try:
-        run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
+        run = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=JAVA_VERSION_TIMEOUT_S, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     found = re.search(r'version "(?:1\.)?(\d+)', run.stderr)
@@ -168,7 +176,7 @@ def stop_gateway() -> None:
         if process.stdin is not None:
             process.stdin.close()
         try:
-            process.wait(timeout=10)
+            process.wait(timeout=JAVA_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -199,17 +207,19 @@ def _command(java: Path, heap_mb: int, *, short_lived: bool) -> list[str]:
 
 
 def _wait_for(info: Path, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + JAVA_START_TIMEOUT_S
     while not info.exists():
         ended = process.poll() is not None
         if ended or time.monotonic() > deadline:
             process.kill()
-            said = log.read_text(errors="replace").strip()[-2000:]
+            said = log.read_text(errors="replace").strip()[-LOG_TAIL_MAX_CHARS:]
             why = (
-                f"ended with code {process.returncode}" if ended else f"said nothing in {START_TIMEOUT_S:g} s"
+                f"ended with code {process.returncode}"
+                if ended
+                else f"said nothing in {JAVA_START_TIMEOUT_S:g} s"
             )
             raise JavaError(f"Spark's JVM {why}. Its last words:\n{said}\nCheck JAVA_HOME and free memory.")
-        time.sleep(0.02)
+        time.sleep(JAVA_POLL_S)
 
 
 def _read_connection(info: Path) -> tuple[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from tracelake._errors import DamageError, SourceChangedError, StorageError, TracelakeError
 from tracelake.journal.model import Aside, Seal, Step, Suspect
@@ -38,7 +38,7 @@ from tracelake.journal.protocol import (
     tries_max,
 )
 from tracelake.journal.suspects import halves
-from tracelake.limits import ASIDE_REASON_MAX_CHARS
+from tracelake.limits import ASIDE_REASON_MAX_CHARS, STAGED_ROWS_AGE_MAX_S
 from tracelake.pipeline.executors import Executor, TaskError
 from tracelake.pipeline.faults import Guarded, InputFaultError
 from tracelake.pipeline.inputs import Input
@@ -50,9 +50,6 @@ from tracelake.pipeline.rooms import Rooms
 from tracelake.pipeline.taking import Reader, Staged, Taking
 from tracelake.replicas.account import Tally
 from tracelake.storage import KeyValueStore, ObjectStore
-
-STAGING_MAX_AGE_S: Final = 24 * 3600.0
-"""Staged rows of a run that was killed are deleted after a day: longer than any transaction takes."""
 
 
 class Pipeline:
@@ -121,7 +118,7 @@ class _Run:
 
     def go(self, runs: Sequence[Sequence[Input]]) -> RunResult:
         self._taking.add(runs)
-        self._reader.clean(now().timestamp() - STAGING_MAX_AGE_S)
+        self._reader.clean(now().timestamp() - STAGED_ROWS_AGE_MAX_S)
         try:
             self._go()
         except (Exception, KeyboardInterrupt, SystemExit):

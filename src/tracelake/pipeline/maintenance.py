@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from tracelake._errors import LimitError, TracelakeError
+from tracelake.limits import COMPACTION_TRIES_MAX
 from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.progress import OnProgress, Progress, silent
 from tracelake.records import CompactReport, GcReport
@@ -33,7 +34,6 @@ ORDERS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """By which columns the rows of a table are sorted in its parts."""
 
-_TRIES_MAX: Final = 10
 
 logger = logging.getLogger("tracelake.maintenance")
 
@@ -83,7 +83,7 @@ class Maintainer:
         """
         if since is not None:
             shard.change(partial(forget, since=since))
-        for _ in range(_TRIES_MAX):
+        for _ in range(COMPACTION_TRIES_MAX):
             report = self._compact(shard, order, partial(_all, shard, forgets=since is not None), progress)
             if report is None:
                 state = shard.state()
@@ -91,7 +91,9 @@ class Maintainer:
                 return CompactReport(shard.name, 0, parts, parts, 0, 0, state.since)
             if report.batches:
                 return report
-        raise LimitError(f"table {shard.name}: other compactions were faster {_TRIES_MAX} times; try again.")
+        raise LimitError(
+            f"table {shard.name}: other compactions were faster {COMPACTION_TRIES_MAX} times; try again."
+        )
 
     def _compact(
         self,

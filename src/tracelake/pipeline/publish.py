@@ -36,10 +36,6 @@ TRACES_ENTRY: Final = "tables/traces"
 TABLES: Final = 2
 """Tables that each transaction appends one batch to."""
 
-_GROUPS: Final = 4
-"""Tasks of a large transaction. Not the number of cores: a replay must cut the index in the same ranges."""
-
-
 SET_ASIDE: Final = "set_aside"
 """In the metadata of the commit of a transaction that was set aside: its inputs are in no table."""
 
@@ -196,11 +192,7 @@ class Outputs:
     ) -> list[ShapeTask]:
         spans = self.spans.snapshot(t - 1, spans_state)
         traces = self.traces.snapshot(t - 1, traces_state)
-        is_small = (
-            sum(piece.rows for piece in pieces) <= limits.SMALL_TRANSACTION_SPANS
-            and sum(piece.arrow_bytes for piece in pieces) <= limits.SHAPED_AT_ONCE_MAX_BYTES
-        )
-        groups = 1 if is_small else _GROUPS
+        groups = shape_tasks(sum(piece.rows for piece in pieces), sum(piece.arrow_bytes for piece in pieces))
         bounds = [self._buckets * group // groups for group in range(groups + 1)]
         return [
             ShapeTask(
@@ -310,6 +302,13 @@ class Outputs:
             TRACES_ENTRY: TableAt("traces", t),
             INDEX_ENTRY: IndexAt(manifest, t + 1),
         }
+
+
+def shape_tasks(spans: int, arrow_bytes: int) -> int:
+    """Return how many tasks shape a transaction, if there are buckets for them: a replay cuts alike."""
+    if spans <= limits.SMALL_TRANSACTION_SPANS and arrow_bytes <= limits.SHAPED_AT_ONCE_MAX_BYTES:
+        return 1
+    return max(limits.SHAPE_TASKS_MIN, -(-spans // limits.SHAPE_TASK_SPANS))
 
 
 TRANSFORM: Final = "1"

@@ -20,7 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from tracelake._errors import DamageError, ExpiredError, LimitError, UsageError
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_REBUILT_PART_ROWS
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_REBUILT_BATCH_ROWS, INDEX_REBUILT_PART_ROWS
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.indexes import INDEX, INDEX_ENTRY, index_at
@@ -47,8 +47,6 @@ from tracelake.versions.model import IndexAt, TableAt
 from tracelake.versions.protocol import may_publish
 from tracelake.versions.store import Repository
 
-_ROWS: Final = 2_048
-"""Rows at a time: with prompts of a MiB in each, more would not fit into one column of Arrow."""
 _TABLE: Final = "tables/spans"
 
 
@@ -84,7 +82,9 @@ def _live_rows(
     with tempfile.TemporaryDirectory(prefix="tracelake-index-") as folder:
         files = LocalFiles(objects, Path(folder))
         with duckdb.connect(config={"threads": 1}) as db:
-            reader = db.sql(rows_sql(snapshot, files.file, columns, SPANS_TABLE)).to_arrow_reader(_ROWS)
+            reader = db.sql(rows_sql(snapshot, files.file, columns, SPANS_TABLE)).to_arrow_reader(
+                INDEX_REBUILT_BATCH_ROWS
+            )
             # DuckDB does not have all of the finer types.
             yield (
                 narrow

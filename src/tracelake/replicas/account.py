@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
-from tracelake.limits import REPLICA_GONE_S
+from tracelake.limits import ERROR_MAX_CHARS, REPLICA_GONE_S
 from tracelake.replicas import protocol
 from tracelake.replicas.model import Replica
 from tracelake.replicas.protocol import Moves
-
-ERROR_MAX_CHARS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
 
 import pyarrow as pa
 import tantivy
@@ -17,8 +16,6 @@ from tracelake.search.model import Receipt, staged_path
 from tracelake.search.pack import pack
 from tracelake.search.scratch import scratch_directory
 from tracelake.storage.ports import ObjectStore
-
-_BATCH_ROWS: Final = 8_192
 
 
 def build_part(
@@ -84,5 +81,5 @@ def _small_batches(rows: pa.Table | Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
     for batch in batches:
         narrow = batch.select(list(COLUMNS))
-        for start in range(0, narrow.num_rows, _BATCH_ROWS):
-            yield narrow.slice(start, _BATCH_ROWS)
+        for start in range(0, narrow.num_rows, limits.INDEX_BATCH_ROWS):
+            yield narrow.slice(start, limits.INDEX_BATCH_ROWS)

@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Final
 
 from tracelake._errors import DamageError, NotFoundError
+from tracelake.limits import INDEX_SCRATCH_AGE_MAX_S, PARTS_AT_ONCE
 from tracelake.search.model import BUILD_ANEW, PartRef
 from tracelake.search.pack import Header, read_header, unpack, write_meta
 from tracelake.search.scratch import scratch_directory
 from tracelake.storage.ports import ObjectStore
 
-_FETCHES_AT_ONCE: Final = 8
-_LEFTOVER_AGE_S: Final = 3_600.0
 _TEMPORARY: Final = "open-"
 
 
@@ -45,7 +44,7 @@ class PartCache:
         Raises:
             DamageError: A part is missing or altered; names it (F14).
         """
-        with ThreadPoolExecutor(_FETCHES_AT_ONCE) as pool:
+        with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
             headers = list(pool.map(self._fetch, parts))
         with scratch_directory(_TEMPORARY, self._directory) as target:
             for part, header in zip(parts, headers, strict=True):
@@ -82,7 +81,7 @@ class PartCache:
         """Delete what killed processes left; it is links, mostly."""
         for path in self._directory.glob(_TEMPORARY + "*"):
             try:
-                old = time.time() - path.stat().st_mtime > _LEFTOVER_AGE_S
+                old = time.time() - path.stat().st_mtime > INDEX_SCRATCH_AGE_MAX_S
             except FileNotFoundError:
                 continue
             if old:

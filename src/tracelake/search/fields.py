@@ -20,10 +20,10 @@ from typing import Final
 
 import tantivy
 
+from tracelake.limits import INDEX_WORD_MAX_BYTES
+
 KEYWORD: Final = "tracelake_keyword"
 WORDS: Final = "tracelake_words"
-WORD_MAX_BYTES: Final = 100
-"""Longer words, such as base64, are not indexed; a SHA-512 in hex is not one, a SHA-256 is."""
 
 _TEXT_FIELDS: Final = (
     ("service", KEYWORD, "basic"),
@@ -42,7 +42,7 @@ _ID: Final = struct.Struct(">16s8sQ")
 
 FINGERPRINT: Final = hashlib.sha256(
     json.dumps(
-        [_FORMAT, version("tantivy"), _TEXT_FIELDS, WORD_MAX_BYTES, "simple, remove_long, lowercase"]
+        [_FORMAT, version("tantivy"), _TEXT_FIELDS, INDEX_WORD_MAX_BYTES, "simple, remove_long, lowercase"]
     ).encode()
 ).hexdigest()
 """Parts are put together in one index only if they agree on this."""
@@ -61,7 +61,9 @@ def words_analyzer() -> tantivy.TextAnalyzer:
     """Return what makes words of `name` and `text`, and of queries on them."""
     builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
     return (
-        builder.filter(tantivy.Filter.remove_long(WORD_MAX_BYTES)).filter(tantivy.Filter.lowercase()).build()
+        builder.filter(tantivy.Filter.remove_long(INDEX_WORD_MAX_BYTES))
+        .filter(tantivy.Filter.lowercase())
+        .build()
     )
 
 

@@ -12,9 +12,6 @@ from tracelake.search.syntax import terms
 OPEN: Final = "[["
 CLOSE: Final = "]]"
 _ELLIPSIS: Final = "…"
-_CONTEXT_CHARS: Final = 40
-_MATCHES_MAX: Final = 200
-"""Places of one text that are looked at; the best excerpt is nearly always among the first."""
 
 
 class _Match(NamedTuple):
@@ -60,9 +57,9 @@ def _windows(text: str, wanted: frozenset[str]) -> list[_Window]:
     matches: list[_Match] = []
     for found in pattern.finditer(text):
         matches.append(_Match(found.start(), found.end(), found.group().lower()))
-        if len(matches) == _MATCHES_MAX:
+        if len(matches) == limits.HIGHLIGHT_MATCHES_MAX:
             break
-    width = limits.HIGHLIGHT_MAX_CHARS - 2 * _CONTEXT_CHARS
+    width = limits.HIGHLIGHT_MAX_CHARS - 2 * limits.HIGHLIGHT_CONTEXT_CHARS
     windows = []
     for first, match in enumerate(matches):
         inside = [other for other in matches[first:] if other.end <= match.start + width] or [match]
@@ -72,7 +69,7 @@ def _windows(text: str, wanted: frozenset[str]) -> list[_Window]:
 
 def _render(text: str, matches: Sequence[_Match]) -> str:
     """Return the excerpt around the matches, which is within the limit whatever they are."""
-    start = _word_border(text, max(0, matches[0].start - _CONTEXT_CHARS)) if matches else 0
+    start = _word_border(text, max(0, matches[0].start - limits.HIGHLIGHT_CONTEXT_CHARS)) if matches else 0
     pieces = [_ELLIPSIS] if start else []
     room = limits.HIGHLIGHT_MAX_CHARS - 2 * len(_ELLIPSIS)
     place = start
@@ -93,7 +90,7 @@ def _render(text: str, matches: Sequence[_Match]) -> str:
 
 def _word_border(text: str, place: int) -> int:
     """Return the beginning of the next word, unless it is far."""
-    border = re.compile(r"\s\S").search(text, place, place + _CONTEXT_CHARS // 2)
+    border = re.compile(r"\s\S").search(text, place, place + limits.HIGHLIGHT_CONTEXT_CHARS // 2)
     return border.start() + 1 if border is not None and place > 0 else place
 
 

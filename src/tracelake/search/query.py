@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import tantivy
 
 from tracelake._errors import DamageError, UsageError
+from tracelake.limits import SEARCH_RANKED_STEP_HITS
 from tracelake.search import fields
 from tracelake.search.cache import PartCache
 from tracelake.search.ceiling import check_ceiling, is_exhausted, too_many
@@ -16,8 +16,6 @@ from tracelake.search.finalize import read_parts
 from tracelake.search.model import BUILD_ANEW, Manifest
 from tracelake.search.syntax import of_service, parse, refusal
 from tracelake.storage.ports import ObjectStore
-
-_RANKED_STEP: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,9 @@ class Searcher:
             parsed = of_service(self._index, parsed, service)
         # Which of equal scores tantivy keeps at the end of its list depends on how long the list is. So pages
         # are cut from lists of few lengths, or a hit could stand on two of them and another on none.
-        ranked = min(-(-(offset + limit) // _RANKED_STEP) * _RANKED_STEP, self._searcher.num_docs)
+        ranked = min(
+            -(-(offset + limit) // SEARCH_RANKED_STEP_HITS) * SEARCH_RANKED_STEP_HITS, self._searcher.num_docs
+        )
         try:
             found = self._searcher.search(parsed, ranked, count=False)
         except ValueError as error:

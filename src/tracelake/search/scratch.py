@@ -7,9 +7,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
-_DELETE_TRIES: Final = 3
+from tracelake.limits import SCRATCH_DELETE_TRIES_MAX
 
 
 @contextmanager
@@ -23,7 +22,7 @@ def scratch_directory(prefix: str, parent: Path | None = None) -> Iterator[Path]
     try:
         yield directory
     finally:
-        for _ in range(_DELETE_TRIES):
+        for _ in range(SCRATCH_DELETE_TRIES_MAX):
             shutil.rmtree(directory, ignore_errors=True)
             if not directory.exists():
                 break

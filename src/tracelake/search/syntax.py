@@ -126,7 +126,7 @@ def _wanted(node: Node) -> Iterator[str]:
 
 def refusal(query: str, error: ValueError) -> QueryError:
     """Return the error that says what is wrong with a query that tantivy refused."""
-    shown = query if len(query) <= 100 else query[:99] + "…"
+    shown = query if len(query) <= limits.QUOTED_MAX_CHARS else query[: limits.QUOTED_MAX_CHARS - 1] + "…"
     return QueryError(
         f"the search {shown!r} cannot be read: {next(_reasons(query, str(error)))}. Example: {EXAMPLE}"
     )
@@ -194,4 +194,4 @@ def _quoted(query: str, name: str) -> str:
 
 def _quoted_whole(query: str) -> str:
     words = re.sub(r'["\\]', " ", query).split()
-    return '"' + " ".join(words)[:100] + '"'
+    return '"' + " ".join(words)[: limits.QUOTED_MAX_CHARS] + '"'

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Query, Response
 
+from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.server.params import Hits, Text, Wanted
 from tracelake.server.reads import LakeReader, find_span, list_services, list_traces, search, trace_as_otlp
 
@@ -37,9 +38,9 @@ def api_routes(lake: LakeReader) -> APIRouter:
 
     @router.get("/search", summary="Full-text search over spans, best first")
     def search_spans(
-        q: Annotated[str, Query(min_length=1, max_length=10_000)],
+        q: Annotated[str, Query(min_length=1)],
         service: Text = None,
-        limit: Hits = 20,
+        limit: Hits = SEARCH_HITS_DEFAULT,
     ) -> Response:
         return json_response({"query": q, "hits": search(lake, q, service, limit)})
 

@@ -28,9 +28,10 @@ from tracelake._errors import (
     TracelakeError,
     UsageError,
 )
+from tracelake.limits import INGEST_RETRY_AFTER_S
 from tracelake.server.api import api_routes, json_response
 from tracelake.server.metrics import OwnReplica, add_metrics
-from tracelake.server.otlp import RETRY_AFTER_S, UnsupportedError, otlp_routes
+from tracelake.server.otlp import UnsupportedError, otlp_routes
 from tracelake.server.pages import STATIC, page_routes, page_templates
 from tracelake.server.reads import LakeReader
 from tracelake.server.versions import LakeVersions
@@ -131,7 +132,7 @@ def _add_errors(app: FastAPI, templates: Jinja2Templates) -> None:
             context = {"status": status, "text": text, "json_url": None, "lake_url": ""}
             response = templates.TemplateResponse(request, "error.html", context, status_code=status)
         if status == 503:
-            response.headers["Retry-After"] = str(RETRY_AFTER_S)
+            response.headers["Retry-After"] = str(INGEST_RETRY_AFTER_S)
         return response
 
     @app.exception_handler(TracelakeError)

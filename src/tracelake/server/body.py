@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import Final
 
 from starlette.requests import Request
 
@@ -16,8 +15,6 @@ from tracelake.tracking.inbox import BackPressureError
 
 WINDOW_BITS = {"gzip": 31, "deflate": 15}
 """Content-Encoding → what zlib calls its format."""
-_PIECE_BYTES: Final = 256 * 1024
-"""What is decompressed before more of the budget is asked for."""
 
 
 class Budget:
@@ -111,10 +108,12 @@ def decompress(body: bytes, encoding: str, max_bytes: int, share: Share) -> byte
         stream = zlib.decompressobj(WINDOW_BITS[encoding])
         while not stream.eof:
             # Small pieces of either side: what is left of one is copied each time.
-            given = stream.unconsumed_tail or body[position : position + _PIECE_BYTES]
+            given = stream.unconsumed_tail or body[position : position + limits.DECOMPRESSED_PIECE_BYTES]
             position += 0 if stream.unconsumed_tail else len(given)
             try:
-                piece = stream.decompress(given, min(_PIECE_BYTES, max_bytes - len(out) + 1))
+                piece = stream.decompress(
+                    given, min(limits.DECOMPRESSED_PIECE_BYTES, max_bytes - len(out) + 1)
+                )
             except zlib.error as error:
                 raise DecodeError(f"the body is not {encoding}: {error}; see Content-Encoding") from None
             if not given and not piece and not stream.eof:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tracelake.limits import LOG_REPEAT_S, LOG_THINGS_MAX
+
 LOGGERS = ("asyncio", "uvicorn.error", "tracelake.server", "tracelake.pipeline")
 """Who speaks while a server runs."""
-THINGS_MAX = 1_000
-"""Different things that are remembered; beyond that all are forgotten."""
 
 
 class OncePerSecond(logging.Filter):
@@ -31,10 +31,10 @@ class OncePerSecond(logging.Filter):
         now = self._clock()
         with self._lock:
             said_s, left_out = self._said.get(thing, (float("-inf"), 0))
-            if now - said_s < 1.0:
+            if now - said_s < LOG_REPEAT_S:
                 self._said[thing] = (said_s, left_out + 1)
                 return False
-            if len(self._said) >= THINGS_MAX:
+            if len(self._said) >= LOG_THINGS_MAX:
                 self._said.clear()
             self._said[thing] = (now, 0)
         if left_out:

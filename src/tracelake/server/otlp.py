@@ -37,7 +37,6 @@ ResultT = TypeVar("ResultT")
 ArgumentsT = TypeVarTuple("ArgumentsT")
 
 FORMATS: dict[str, Format] = {"application/x-protobuf": "protobuf", "application/json": "json"}
-RETRY_AFTER_S = 5
 
 
 class UnsupportedError(InputError):
@@ -179,7 +178,7 @@ def _failure(format: Format, error: TracelakeError) -> Response:
         status.details.add().Pack(BadRequest(field_violations=[violation]))
     response = _response(format, http_status, status)
     if http_status == 503:
-        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+        response.headers["Retry-After"] = str(limits.INGEST_RETRY_AFTER_S)
     return response
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse
 from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -92,9 +92,9 @@ def page_routes(lake: LakeReader, templates: Jinja2Templates) -> APIRouter:
     @router.get("/search")
     def search_page(
         request: Request,
-        q: Annotated[str, Query(max_length=10_000)] = "",
+        q: str = "",
         service: Text = None,
-        limit: Hits = 20,
+        limit: Hits = limits.SEARCH_HITS_DEFAULT,
     ) -> Response:
         hits, problem = [], None
         try:

@@ -15,13 +15,17 @@ def _none_if_empty(value: object) -> object:
     return None if value == "" else value
 
 
-Text = Annotated[Annotated[str, Field(max_length=1_000)] | None, BeforeValidator(_none_if_empty), Query()]
-Name = Annotated[str, Query(min_length=1, max_length=1_000)]
+Text = Annotated[
+    Annotated[str, Field(max_length=limits.PARAMETER_MAX_CHARS)] | None,
+    BeforeValidator(_none_if_empty),
+    Query(),
+]
+Name = Annotated[str, Query(min_length=1, max_length=limits.PARAMETER_MAX_CHARS)]
 Milliseconds = Annotated[
-    Annotated[float, Field(ge=0, le=1e12)] | None, BeforeValidator(_none_if_empty), Query()
+    Annotated[float, Field(ge=0, le=limits.PARAMETER_MAX_MS)] | None, BeforeValidator(_none_if_empty), Query()
 ]
 Limit = Annotated[int, Query(ge=1, le=limits.PAGE_ROWS_MAX)]
-Offset = Annotated[int, Query(ge=0, le=1_000_000_000)]
+Offset = Annotated[int, Query(ge=0, le=limits.PAGE_OFFSET_MAX)]
 Hits = Annotated[int, Query(ge=1, le=limits.SEARCH_HITS_MAX)]
 
 
@@ -33,7 +37,7 @@ def _trace_filter(
     min_duration_ms: Milliseconds = None,
     errors: bool = False,
     order: Order = "newest",
-    limit: Limit = 50,
+    limit: Limit = limits.PAGE_ROWS_DEFAULT,
     offset: Offset = 0,
 ) -> TraceFilter:
     return TraceFilter(service, session, user, name, min_duration_ms, errors, order, limit, offset)

@@ -45,7 +45,9 @@ class LakeReader(Protocol):
     def sql(self, query: str) -> pa.Table:
         """Run a query over the tables of the newest commit."""
 
-    def search(self, query: str, *, limit: int = 20, service: str | None = None) -> list[Hit]:
+    def search(
+        self, query: str, *, limit: int = limits.SEARCH_HITS_DEFAULT, service: str | None = None
+    ) -> list[Hit]:
         """Return the best hits. Raises QueryError."""
 
     def trace(self, trace_id: str) -> Trace:
@@ -81,7 +83,7 @@ class TraceFilter:
     min_duration_ms: float | None = None
     errors: bool = False
     order: Order = "newest"
-    limit: int = 50
+    limit: int = limits.PAGE_ROWS_DEFAULT
     offset: int = 0
 
 

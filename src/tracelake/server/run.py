@@ -35,7 +35,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 4318,
     pipeline: bool = True,
-    interval_s: float = 2.0,
+    interval_s: float = limits.PIPELINE_POLL_S,
     on_listening: Callable[[str], None] = lambda _url: None,
 ) -> None:
     """Serve OTLP, API and pages until SIGINT or SIGTERM; requests under way are finished, the inbox drained.

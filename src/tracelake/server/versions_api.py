@@ -108,7 +108,7 @@ def _add_reads(router: APIRouter, lake: LakeVersions) -> None:
         return json_response({"branches": lake.branches(), "tags": lake.tags()})
 
     @router.get("/commits", summary="List commits, newest first")
-    def commits(ref: Name = "main", limit: Limit = 50) -> Response:
+    def commits(ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT) -> Response:
         return json_response(list_commits(lake, ref, limit))
 
     @router.get(
@@ -128,7 +128,9 @@ def _add_reads(router: APIRouter, lake: LakeVersions) -> None:
         return json_response({"datasets": lake.datasets(ref)})
 
     @router.get("/datasets/{name}", summary="Examples of a dataset")
-    def dataset(name: str, ref: Name = "main", after: Text = None, limit: Limit = 50) -> Response:
+    def dataset(
+        name: str, ref: Name = "main", after: Text = None, limit: Limit = limits.PAGE_ROWS_DEFAULT
+    ) -> Response:
         page = list_examples(lake, name, ref, after or "", limit)
         return json_response({"name": name, "ref": ref, **asdict(page)})
 

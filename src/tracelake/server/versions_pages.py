@@ -20,7 +20,7 @@ def versions_pages(lake: LakeVersions, templates: Jinja2Templates) -> APIRouter:
     page = page_maker(lake, templates)
 
     @router.get("/versions")
-    def versions(request: Request, ref: Name = "main", limit: Limit = 50) -> Response:
+    def versions(request: Request, ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT) -> Response:
         branches, tags = lake.branches(), lake.tags()
         found = list_commits(lake, ref, limit)
         return page(
@@ -58,7 +58,11 @@ def versions_pages(lake: LakeVersions, templates: Jinja2Templates) -> APIRouter:
 
     @router.get("/datasets/{name}")
     def dataset(
-        request: Request, name: str, ref: Name = "main", after: Text = None, limit: Limit = 50
+        request: Request,
+        name: str,
+        ref: Name = "main",
+        after: Text = None,
+        limit: Limit = limits.PAGE_ROWS_DEFAULT,
     ) -> Response:
         found = list_examples(lake, name, ref, after or "", limit)
         return page(

@@ -35,9 +35,6 @@ KEY_FILTER: Final = b"tracelake.key_filter"
 """In the footer, where somebody looks for keys: their summary (`key_filter`) as base64."""
 _TAIL_BYTES: Final = 8
 """At the end of a Parquet file: the length of the footer in four bytes, and four letters."""
-_SAMPLED_ROWS: Final = 1024
-_MOSTLY_DISTINCT: Final = 0.98
-"""With a higher share of distinct values a dictionary is as long as the row group, and costs time for nothing."""
 
 
 def write_part(
@@ -108,12 +105,12 @@ def part_path(shard: str, epoch: int, bucket: int, folder: str = PARTS) -> str:
 def _with_dictionary(rows: pa.Table) -> list[str]:
     """Return the paths of the columns for which a dictionary can pay: where a first few rows repeat values, or
     are not plain."""
-    first = rows.slice(0, _SAMPLED_ROWS)
+    first = rows.slice(0, limits.DICTIONARY_SAMPLE_ROWS)
     without = {
         field.name
         for field in rows.schema
         if (pa.types.is_string(field.type) or pa.types.is_primitive(field.type))
-        and pc.count_distinct(first[field.name]).as_py() > _MOSTLY_DISTINCT * len(first)
+        and pc.count_distinct(first[field.name]).as_py() > limits.DICTIONARY_DISTINCT_MAX * len(first)
     }
     return [path for path in _leaves(rows.schema) if path not in without and path not in _DELTA]
 

@@ -10,19 +10,11 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace as changed
 
-from tracelake.limits import LEASE_MARGIN_S
+from tracelake.limits import APPENDS_REMEMBERED, COMPACTION_FAN_OUT, LEASE_MARGIN_S, WRITES_REMEMBERED
 from tracelake.shards.model import BatchRef, LeaseRecord, Moment, Retired, ShardState, Write
 
-FAN_OUT: Final = 8
-"""Batches of one level that become one of the next."""
 EPOCHS_TO_APPEND: Final = 1
 """A writer may append in the epoch in which it began to upload, and in so many after it."""
-
-
-RECENT_MAX: Final = 64
-"""Appends that a state remembers by their ids."""
-WRITTEN_MAX: Final = 64
-"""Writes that a state remembers by the ids that callers gave; older ones have records of their own."""
 
 
 class Verdict(Enum):
@@ -108,7 +100,7 @@ def append(
         return next_state(state, upper=upper, written=written)
     if not may_append(state, epoch):
         return TooLate()
-    recent = (*state.recent, (lower, batch.id))[-RECENT_MAX:]
+    recent = (*state.recent, (lower, batch.id))[-APPENDS_REMEMBERED:]
     batches = (*state.batches, batch)
     return next_state(state, upper=upper, batches=batches, recent=recent, written=written)
 
@@ -118,7 +110,7 @@ def is_written(there: Write, name: str, number: int) -> bool:
     return there.name == name and there.number >= number
 
 
-def to_put_away(written: Sequence[Write], most: int = WRITTEN_MAX) -> tuple[Write, ...]:
+def to_put_away(written: Sequence[Write], most: int = WRITES_REMEMBERED) -> tuple[Write, ...]:
     """Return the writes that need records of their own before another one is remembered: the older half, if many."""
     return tuple(written[: most // 2]) if len(written) >= most else ()
 
@@ -129,7 +121,7 @@ def _with_write(written: Iterable[Write], write: Write, away: Collection[Write])
 
 def remembers(state: ShardState, lower: int) -> bool:
     """Whether the state tells of a batch at `lower` that it was, or was not, appended."""
-    return len(state.recent) < RECENT_MAX or state.recent[0][0] <= lower
+    return len(state.recent) < APPENDS_REMEMBERED or state.recent[0][0] <= lower
 
 
 def _was_there(state: ShardState, id: str) -> bool:
@@ -164,7 +156,7 @@ def settled(batches: Sequence[BatchRef], committed: int) -> tuple[BatchRef, ...]
     return tuple(batch for batch in batches if batch.upper <= committed)
 
 
-def due(batches: Sequence[BatchRef], until: int, fan_out: int = FAN_OUT) -> tuple[BatchRef, ...]:
+def due(batches: Sequence[BatchRef], until: int, fan_out: int = COMPACTION_FAN_OUT) -> tuple[BatchRef, ...]:
     """Return adjacent batches to compact now, oldest level first; none where nothing is due.
 
     `fan_out` batches of one level become one of the next, so n appends leave at most `fan_out` - 1 batches on each

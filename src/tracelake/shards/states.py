@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.limits import SHARD_STATE_INLINE_MAX_BYTES
+from tracelake.limits import SHARD_READ_TRIES_MAX, SHARD_STATE_INLINE_BATCHES, SHARD_STATE_INLINE_MAX_BYTES
 from tracelake.shards.model import (
     Beginning,
     Rolled,
@@ -20,8 +20,6 @@ from tracelake.shards.model import (
 from tracelake.storage import ABSENT, Done, Indeterminate, KeyValueStore, ObjectStore, Version, settle
 
 PARTITION: Final = "shards"
-_INLINE_BATCHES: Final = 8
-_READ_TRIES_MAX: Final = 5
 
 
 class States:
@@ -36,7 +34,7 @@ class States:
     def read(self) -> tuple[ShardState, Version | None]:
         """Return the whole state and its version; a shard that nobody has written to is empty."""
         missing = ""
-        for _ in range(_READ_TRIES_MAX):
+        for _ in range(SHARD_READ_TRIES_MAX):
             entry = self._key_value.get(PARTITION, self._shard)
             if entry is None:
                 return ShardState(), None
@@ -91,10 +89,10 @@ class States:
                     return short
         if len(to_bytes(whole := replace(state, rolled=None))) <= SHARD_STATE_INLINE_MAX_BYTES:
             return whole
-        beginning = Beginning(state.batches[:-_INLINE_BATCHES], state.retired)
+        beginning = Beginning(state.batches[:-SHARD_STATE_INLINE_BATCHES], state.retired)
         data = to_bytes(beginning)
         path = f"shards/{self._shard}/states/{state.epoch:06d}/{state.seq:010d}-{uuid.uuid4().hex}.json"
         self._objects.put(path, data)
         rolled = Rolled(path, hashlib.sha256(data).hexdigest())
         self._known = rolled, beginning
-        return replace(state, batches=state.batches[-_INLINE_BATCHES:], retired=(), rolled=rolled)
+        return replace(state, batches=state.batches[-SHARD_STATE_INLINE_BATCHES:], retired=(), rolled=rolled)

@@ -9,10 +9,9 @@ from functools import partial
 from typing import TypeVar
 
 from tracelake._errors import DamageError, ExpiredError, IndeterminateError, LimitError, NotFoundError
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, WRITES_REMEMBERED
 from tracelake.shards.model import Batch, BatchRef, Part, ShardState, Write, from_bytes, to_bytes
 from tracelake.shards.protocol import (
-    WRITTEN_MAX,
     AppendDecision,
     Lost,
     Swap,
@@ -65,7 +64,7 @@ EMPTY = Snapshot(as_of=-1, parts=(), retractions=(), rows=0)
 class Shard:
     """One durable collection. Several processes may use the same one at once."""
 
-    written_max = WRITTEN_MAX
+    written_max = WRITES_REMEMBERED
 
     def __init__(self, name: str, key_value: KeyValueStore, objects: ObjectStore) -> None:
         self.name = name

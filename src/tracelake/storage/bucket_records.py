@@ -159,7 +159,7 @@ class BucketKeyValueStore(NoteObjects):
 
     def _paths(self, partition: str) -> list[str]:
         try:
-            pages = obstore.list(self._bucket.reading, partition, chunk_size=1_000)
+            pages = obstore.list(self._bucket.reading, partition, chunk_size=limits.OBJECTS_LISTED_AT_ONCE)
             return sorted(meta["path"] for page in pages for meta in page)
         except OBSTORE_ERRORS as error:
             raise failed("list", self._bucket.url, partition, error) from error

@@ -229,7 +229,10 @@ class BucketObjectStore:
         with self._failures("list", prefix):
             # The offset is exclusive, and the path that equals the prefix belongs to it.
             for page in obstore.list(
-                self._client, directory or None, offset=prefix[:-1] or None, chunk_size=1_000
+                self._client,
+                directory or None,
+                offset=prefix[:-1] or None,
+                chunk_size=limits.OBJECTS_LISTED_AT_ONCE,
             ):
                 for meta in page:
                     info = _info(meta)

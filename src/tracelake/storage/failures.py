@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from obstore import exceptions as obstore
 
+from tracelake.limits import ERROR_MAX_CHARS
+
 if TYPE_CHECKING:
     # A tenth of a second, which only those who use PostgreSQL should pay.
     import psycopg
@@ -54,7 +56,6 @@ _NO_BUCKET: Final = (
 )
 
 # The path may be in it twice, and what the server said comes last.
-_TEXT_MAX_CHARS: Final = 1_000
 _TOO_MANY: Final = "status code: 429"
 
 
@@ -71,7 +72,7 @@ def of_obstore(error: Exception) -> Failure:
 
 def obstore_text(error: Exception) -> str:
     """Return what the client library says for people, on one line: not what it adds for debugging."""
-    return " ".join(str(error).partition("Debug source:")[0].split())[:_TEXT_MAX_CHARS]
+    return " ".join(str(error).partition("Debug source:")[0].split())[:ERROR_MAX_CHARS]
 
 
 def explain_obstore(error: Exception) -> str:

@@ -29,14 +29,13 @@ from tracelake._errors import StorageError
 from tracelake.storage.ports import ObjectStore
 
 _PARTIAL: Final = ".partial"
-_FETCHES_AT_ONCE: Final = 8
 
 _lock = threading.Lock()
 _in_use: Counter[Path] = Counter()
 """Copies that this process uses, whichever `LocalFiles` gave them out."""
 _ended: Final[deque[set[Path]]] = deque()
 """What ended `LocalFiles` held. They end at any moment, even while this thread has the lock, so it is counted later."""
-_making: Final = [threading.Lock() for _ in range(64)]
+_making: Final = [threading.Lock() for _ in range(limits.PART_COPY_LOCKS)]
 """One of them is held while a copy is made, so that threads that want the same one make it once."""
 _uses: ContextVar[set[Path] | None] = ContextVar("uses", default=None)
 
@@ -73,7 +72,7 @@ class LocalFiles:
         if not paths or self._objects.local_path(paths[0]) is not None:
             return
         copies = [self._hold(path) for path in paths]
-        with ThreadPoolExecutor(_FETCHES_AT_ONCE) as pool:
+        with ThreadPoolExecutor(limits.PARTS_AT_ONCE) as pool:
             list(pool.map(self._make, paths, copies))
 
     def file(self, path: str) -> str:

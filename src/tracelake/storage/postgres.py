@@ -82,7 +82,12 @@ class _Connection(psycopg.Connection[Row]):
         if time.monotonic() - connection.answered_s > limits.POSTGRES_IDLE_S:
             ConnectionPool.check_connection(connection)
 
-    def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:
+    def wait(
+        self,
+        gen: Generator[Any, Any, T],
+        interval: float = limits.POSTGRES_POLL_S,
+        timeout: float | None = None,
+    ) -> T:
         """Run one exchange with the server. Raises OperationalError after POSTGRES_REPLY_TIMEOUT_S."""
         reply = super().wait(self._in_time(gen), interval, timeout)
         self.answered_s = time.monotonic()

@@ -293,7 +293,7 @@ class SqliteKeyValueStore:
                 # SQLite does not wait for others who switch at the same time, so wait here.
                 if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
-                time.sleep(0.01)
+                time.sleep(limits.SQLITE_POLL_S)
         if mode != "wal":
             raise StorageError(f"{self._path} cannot have a write-ahead log; move it to a local disk")
         if self._schema_version() == 0:

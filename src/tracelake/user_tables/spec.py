@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from tracelake._errors import NotFoundError, TableNotFoundError, UsageError
 from tracelake.formats import decode, encode
+from tracelake.limits import BUCKETS_MAX
 from tracelake.predicates import Layout
 from tracelake.storage import ObjectStore
 
@@ -91,8 +92,8 @@ def _why_not_kept(field: pa.Field[Any]) -> str | None:
 def make_spec(name: str, schema: pa.Schema, key: Sequence[str], buckets: int) -> TableSpec:
     """Describe a table; it is not made by this. Raises UsageError where something of it cannot be."""
     check_name(name)
-    if not 1 <= buckets <= 4096:
-        raise UsageError(f"buckets must be from 1 to 4096, not {buckets}.")
+    if not 1 <= buckets <= BUCKETS_MAX:
+        raise UsageError(f"buckets must be from 1 to {BUCKETS_MAX}, not {buckets}.")
     lower = [column.lower() for column in schema.names]
     if not lower or len(set(lower)) < len(lower):
         raise UsageError(

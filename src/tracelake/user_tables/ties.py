@@ -16,14 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracelake._errors import InputError, UsageError
+from tracelake.limits import KEY_TOLD_MAX_CHARS, KEYS_TOLD_MAX
 from tracelake.scan import connection
 from tracelake.shards.buckets import Numbers
 from tracelake.shards.rows import quoted
 from tracelake.user_tables.spec import TableSpec
-
-KEYS_TOLD: Final = 3
-"""Keys that an error names."""
-_TOLD_MAX_CHARS: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,7 @@ def untold_sql(claims: str, key: str) -> str:
         ) group by {key}
         having count(distinct _claim) > 1
             and (bool_or(_rank is null) or count(distinct _claim) filter (_rank = _top) > 1)
-        order by {key} limit {KEYS_TOLD + 1}
+        order by {key} limit {KEYS_TOLD_MAX + 1}
     """
 
 
@@ -115,9 +112,9 @@ def untold(spec: TableSpec, order: Order, keys: Sequence[dict[str, Any]]) -> Inp
     """Return the error that names keys, of which there may be more."""
     told = "; ".join(
         ", ".join(f"{column} = {_shortened(repr(key[column]))}" for column in spec.key)
-        for key in keys[:KEYS_TOLD]
+        for key in keys[:KEYS_TOLD_MAX]
     )
-    more = "; and more" if len(keys) > KEYS_TOLD else ""
+    more = "; and more" if len(keys) > KEYS_TOLD_MAX else ""
     if order.column is None:
         why = "nothing says which of them stands"
         way_out = "Leave one for each key, or name a column by option orderBy: its greatest value stands"
@@ -131,4 +128,4 @@ def untold(spec: TableSpec, order: Order, keys: Sequence[dict[str, Any]]) -> Inp
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _TOLD_MAX_CHARS else text[: _TOLD_MAX_CHARS - 1] + "…"
+    return text if len(text) <= KEY_TOLD_MAX_CHARS else text[: KEY_TOLD_MAX_CHARS - 1] + "…"

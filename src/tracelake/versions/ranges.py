@@ -13,14 +13,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Final
 
+from tracelake.limits import RANGE_ENTRIES_MAX, RANGE_ENTRIES_MEAN
 from tracelake.versions.model import Changes, Range, RangeRef, Reference, content_id, to_bytes
-
-ENTRIES_MEAN: Final = 256
-"""Entries of a range, on average."""
-ENTRIES_MAX: Final = 8 * ENTRIES_MEAN
-"""A longer run of entries without such a path is cut here: one in three thousand is."""
 
 Entry = tuple[str, Reference]
 ReadRange = Callable[[str], Range]
@@ -38,7 +33,7 @@ class Difference:
 def is_last(path: str) -> bool:
     """Tell whether a range ends after this path."""
     digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % ENTRIES_MEAN == 0
+    return int.from_bytes(digest, "big") % RANGE_ENTRIES_MEAN == 0
 
 
 def split(entries: Iterable[Entry], inside: Container[str] = ()) -> Iterator[tuple[Entry, ...]]:
@@ -49,7 +44,7 @@ def split(entries: Iterable[Entry], inside: Container[str] = ()) -> Iterator[tup
     run: list[Entry] = []
     for entry in entries:
         run.append(entry)
-        if len(run) == ENTRIES_MAX or (entry[0] not in inside and is_last(entry[0])):
+        if len(run) == RANGE_ENTRIES_MAX or (entry[0] not in inside and is_last(entry[0])):
             yield tuple(run)
             run = []
     if run:

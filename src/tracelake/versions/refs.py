@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tracelake._errors import RefNotFoundError, UsageError
+from tracelake.limits import REF_NAME_MAX_CHARS
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 """Names of branches and tags: of none is a part empty, or one that a URL or a path would leave out."""
-NAME_MAX_CHARS: Final = 100
 COMMIT_ID: Final = re.compile(r"[0-9a-f]{6,64}")
 _GRAMMAR: Final = re.compile(
     r"(?P<name>[^~@]+)(?:~(?P<back>\d{1,9})|@(?P<transaction>\d{1,9})|@(?P<time>.+))?"
@@ -58,12 +58,12 @@ def check_name(name: str, what: str) -> None:
 def shown(value: object) -> str:
     """Return what a caller gave, as a message shows it: of a long one, the beginning."""
     text = repr(value)
-    return text if len(text) <= NAME_MAX_CHARS else f"{text[:NAME_MAX_CHARS]}…"
+    return text if len(text) <= REF_NAME_MAX_CHARS else f"{text[:REF_NAME_MAX_CHARS]}…"
 
 
 def is_name(name: str) -> bool:
     """Tell whether a branch or tag may have this name."""
-    return isinstance(name, str) and len(name) <= NAME_MAX_CHARS and bool(NAME.fullmatch(name))
+    return isinstance(name, str) and len(name) <= REF_NAME_MAX_CHARS and bool(NAME.fullmatch(name))
 
 
 def _time(text: str, time: str) -> datetime:

@@ -1,0 +1,155 @@
+"""Every limit stands in limits.py, bounds something, and says what happens beyond it; no other number bounds."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from scripts.reference import meaning
+from tracelake import limits
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+FILES = [
+    file
+    for file in sorted(SOURCE.rglob("*.py"))
+    if file != Path(limits.__file__) and "testing" not in file.parts  # a simulation has measures of its own
+]
+NAMES = [name for name in vars(limits) if name.isupper() and name != "MIB"]
+
+NOT_LIMITS = {
+    "a format on disk or on the wire": {
+        *("CHECKSUM_MODULUS", "_APPLICATION", "_BITS_A_KEY", "_PATH_HASH_CHARS", "_PROBES"),
+        *("_TAIL_BYTES", "_TIME_BITS"),
+    },
+    "a fact about others": {"JAVA_MIN", "_DIGITS_MAX", "_INT64_MAX", "_INT64_MIN", "_M_ARENA_MAX"},
+    "an estimate of a size": {
+        *("MESSAGE_BYTES", "_JSON_BRACKET_BYTES", "_JSON_COMMA_BYTES", "_JSON_FACTOR", "_PROTOBUF_FACTOR"),
+        "_ROW_BYTES",
+    },
+    "the rounding of floats": {"_DOUBLE_ERROR", "_LEAST_ERROR", "_SINGLE_ERROR"},
+    "how a page or a terminal looks": {
+        *("BAR_MIN", "COLOURS", "COMMIT_SHOWN", "DEPTH_SHOWN_MAX", "DURATION_WIDTH", "LABEL_MAX", "SCALE"),
+        *("PIPE_WIDTH_COLUMNS", "SERVICE_MAX", "TEXT_SHOWN", "TICKS", "_SHOWN"),
+    },
+    "what the demo makes and how it ranks": {
+        *("B", "ERROR_RATE", "K1", "LINE_SPANS", "NAME_WEIGHT", "SEED", "SPREAD_NS"),
+    },
+    "bits of a mask": {"_BEHIND"},
+}
+"""Constants with a number that bound nothing, by what they are."""
+BOUNDING = {
+    *("chunk_size", "ge", "le", "lt", "gt", "max_length", "max_size", "max_workers", "maxsize", "interval"),
+    *("timeout", "limit", "interval_s", "timeout_s", "within_s", "heap_mb", "backlog"),
+}
+"""Names of arguments that bound."""
+EXCUSED = {
+    "tracelake/otlp/messages.py": {"-2 ** 63", "2 ** 63 - 1", "-2 ** 31", "2 ** 31 - 1", "2 ** 32 - 1"},
+    "tracelake/cli/servers.py": {"65535"},
+    "tracelake/demo/retrieval.py": {"5"},
+}
+"""Widths of integers in protobuf, the highest port, and the passages that the agent of the demo reads."""
+
+
+@cache
+def tree(file: Path) -> ast.Module:
+    """Parse one file."""
+    return ast.parse(file.read_text("utf-8"))
+
+
+def number(node: ast.expr | None) -> float | None:
+    """Return the value of an expression of numbers alone, else None."""
+    match node:
+        case ast.Constant(value=bool()):
+            return None
+        case ast.Constant(value=int() | float() as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            positive = number(operand)
+            return None if positive is None else -positive
+        case ast.BinOp(left=left, right=right) if None not in (number(left), number(right)):
+            return float(eval(compile(ast.Expression(node), "", "eval")))
+    return None
+
+
+def is_bound(value: float | None) -> bool:
+    """Whether a number may be a limit: 0, 1, 2 and their negatives are shapes rather."""
+    return value is not None and (abs(value) > 2 or value != int(value))
+
+
+def texts() -> Iterator[tuple[str, str, str]]:
+    """Yield each limit with what it bounds and what happens beyond."""
+    body = ast.parse(inspect.getsource(limits)).body
+    for node, following in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id != "MIB":
+            yield (node.target.id, *meaning(following))
+
+
+def test_every_limit_says_what_it_bounds_and_what_happens_beyond() -> None:
+    """Each constant has a text below it with a sentence for both, the second behind "Beyond:"."""
+    told = list(texts())
+    assert [name for name, _, _ in told] == NAMES
+    assert [
+        name for name, bounds, beyond in told if not (bounds.endswith(".") and beyond.endswith("."))
+    ] == []
+
+
+def test_every_limit_bounds_something() -> None:
+    """A limit that nothing asks for is none."""
+    nodes = [node for file in [*FILES, Path(limits.__file__)] for node in ast.walk(tree(file))]
+    asked = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    asked |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    assert set(NAMES) - asked == set()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(SOURCE).as_posix())
+def test_no_limit_stands_elsewhere(file: Path) -> None:
+    """A constant with a number bounds nothing, and no call and no default of an argument has a bound of its own."""
+    known = set.union(*NOT_LIMITS.values())
+    strays = [f"{name} in line {line}" for name, line in constants(file) if name not in known]
+    strays += [f"{what} in line {line}" for what, line in bounds_in_calls(file)]
+    assert strays == []
+
+
+def constants(file: Path) -> Iterator[tuple[str, int]]:
+    """Yield the constants of a module that are numbers a limit could be."""
+    for node in tree(file).body:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=value)
+            ) if is_bound(number(value)):
+                yield name, node.lineno
+
+
+def bounds_in_calls(file: Path) -> Iterator[tuple[str, int]]:
+    """Yield arguments that bound, and pauses, that are written as numbers: in calls, and as defaults of functions."""
+    known = EXCUSED.get(file.relative_to(SOURCE).as_posix(), set())
+    for node in ast.walk(tree(file)):
+        for name, value in arguments(node):
+            if name in BOUNDING and is_bound(number(value)) and ast.unparse(value) not in known:
+                yield f"{name}={ast.unparse(value)}", value.lineno
+
+
+def arguments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield name and value of the arguments of a call or a function; the pause of a sleep is called timeout."""
+    if isinstance(node, ast.Call):
+        yield from ((keyword.arg or "", keyword.value) for keyword in node.keywords)
+        if ast.unparse(node.func) == "time.sleep":
+            yield "timeout", node.args[0]
+    elif isinstance(node, ast.arguments):
+        last = [*node.posonlyargs, *node.args][len(node.posonlyargs) + len(node.args) - len(node.defaults) :]
+        values = [*node.defaults, *node.kw_defaults]
+        for argument, value in zip([*last, *node.kwonlyargs], values, strict=True):
+            if value is not None:
+                yield argument.arg, value
+
+
+def test_nothing_is_excused_that_is_not_there() -> None:
+    """Constants that are known to bound nothing exist."""
+    there = {name for file in FILES for name, _ in constants(file)}
+    assert set.union(*NOT_LIMITS.values()) - there == set()
