@@ -12,6 +12,7 @@ import pytest
 
 import tracelake
 from tests.test_pruning import SCHEMA, condition, some_rows
+from tracelake.pipeline.executors import InProcess
 from tracelake.table import Table
 
 NUMBERED = pa.schema([pa.field("n", pa.int32()), *SCHEMA])
@@ -40,7 +41,7 @@ def filled(folder: Path, chance: random.Random, key: list[str], compacted: bool)
             numbered.take(pa.array(sorted(latest.values()), pa.int64())) if latest is not None else numbered,
         )
     if compacted:
-        lake.compact()
+        lake.compact(executor=InProcess())
     return lake.table("some")
 
 

@@ -120,23 +120,28 @@ def fixture_whole(tmp_path: Path) -> tuple[list[str], int]:
 
 
 class Filmed(CrashPoint):
-    """Kills nobody, and remembers what the stores held before each call: all that a killed process leaves."""
+    """Kills nobody, and remembers what the stores held before each call: all that a killed process leaves.
+
+    A call that changed nothing leaves what the one before it left.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__()
         assert isinstance(world.objects, MemoryObjectStore)
         assert isinstance(world.key_value, MemoryKeyValueStore)
         self._objects, self._records = world.objects, world.key_value
-        self._moments: list[tuple[dict[str, tuple[bytes, float]], dict[str, dict[str, Entry]]]] = []
+        self._moments: dict[int, tuple[dict[str, tuple[bytes, float]], dict[str, dict[str, Entry]]]] = {}
 
     def pass_through(self, call: Callable[[], ResultT]) -> ResultT:
         records = {name: dict(records) for name, records in self._records._partitions.items()}
-        self._moments.append((dict(self._objects._objects), records))
+        moment = (dict(self._objects._objects), records)
+        if not self._moments or list(self._moments.values())[-1] != moment:
+            self._moments[self.calls + 1] = moment
         return super().pass_through(call)
 
     def killed(self) -> Iterator[int]:
         """Put the stores back to each of these moments in turn; yield the number of the call."""
-        for at, (objects, records) in enumerate(self._moments, 1):
+        for at, (objects, records) in self._moments.items():
             self._objects._objects, self._records._partitions = objects, records
             yield at
 

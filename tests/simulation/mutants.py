@@ -325,6 +325,8 @@ class Mutant:
     random_max: int = 100
     patches: Mapping[str, object] = field(default_factory=dict)
     """What is put in the place of names of the package, where no class of the scenario can be exchanged."""
+    first_seed: int = 0
+    """Where the random search begins: shortly before a seed that shows what most do not."""
 
     @contextlib.contextmanager
     def broken(self) -> Iterator[None]:

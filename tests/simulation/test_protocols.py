@@ -89,8 +89,9 @@ def test_upkeep_seeds_that_failed_once(seed: int, what: str) -> None:
 )
 def test_a_mutant_is_found_by_random_search(mutant: Mutant) -> None:
     """A protocol with one rule broken fails within the stated number of random schedules."""
+    first, most = mutant.first_seed, mutant.random_max
     with mutant.broken():
-        report = search(mutant.scenario(), mutant.faults, seed=0, schedules_max=mutant.random_max)
+        report = search(mutant.scenario(), mutant.faults, seed=first, schedules_max=most, shortens=False)
     assert report.violations == 1
 
 
@@ -103,7 +104,9 @@ def test_a_mutant_is_found_by_exhaustive_search(mutant: Mutant) -> None:
     """So it does within the stated number of schedules of the exhaustive search."""
     assert mutant.exhaustive_max is not None
     with mutant.broken():
-        report = explore(mutant.scenario(), mutant.faults, schedules_max=mutant.exhaustive_max)
+        report = explore(
+            mutant.scenario(), mutant.faults, schedules_max=mutant.exhaustive_max, shortens=False
+        )
     assert report.violations == 1
 
 

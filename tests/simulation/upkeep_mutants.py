@@ -224,11 +224,17 @@ UPKEEP_MUTANTS: Final = [
         _SLOW,
         exhaustive_max=None,
         random_max=1_000,
+        first_seed=500,
     ),
     Mutant("upkeep: shared parts deleted", SharedPartsDeleted, exhaustive_max=None),
     Mutant("upkeep: orphans at once", OrphansAtOnce, exhaustive_max=None),
     Mutant(
-        "upkeep: epoch ignored", partial(EpochIgnored, 2, 3, 3), _SLOW, exhaustive_max=None, random_max=400
+        "upkeep: epoch ignored",
+        partial(EpochIgnored, 2, 3, 3),
+        _SLOW,
+        exhaustive_max=None,
+        random_max=400,
+        first_seed=320,
     ),
     Mutant("upkeep: spliced by place", partial(SplicedByPlace, 0, 3), _SLOW, exhaustive_max=None),
     Mutant("upkeep: history forgotten", HistoryForgotten, exhaustive_max=None),
@@ -239,6 +245,7 @@ UPKEEP_MUTANTS: Final = [
         _SLOW,
         exhaustive_max=None,
         random_max=400,
+        first_seed=70,
     ),
     Mutant("upkeep: abort deletes", AbortDeletes, Faults(lost=6), exhaustive_max=None, random_max=400),
     Mutant(

@@ -342,9 +342,7 @@ VERSIONS_MUTANTS = [
         "since now", _RECORDS + "announce", announce_since_now, MANY_LOST, rounds=2, replicas=2, committers=1
     ),
     _mutant("token not read again", _STAGING + "stage", stage_once, exhaustive_max=5, stagers=1, sweepers=1),
-    _mutant(
-        "staged blindly", _RECORDS + "stage", stage_blindly, Faults(late=2), 100, 600, stagers=1, sweepers=1
-    ),
+    _mutant("staged blindly", _RECORDS + "stage", stage_blindly, Faults(late=2), stagers=1, sweepers=1),
     _mutant(
         "record not read again",
         _STAGING + "scan",

@@ -31,11 +31,18 @@ class _Node:
     touches: Sleeping = field(default_factory=dict)
 
 
-def explore(scenario: Scenario, faults: Faults, *, schedules_max: int, stop_at_first: bool = True) -> Report:
+def explore(
+    scenario: Scenario,
+    faults: Faults,
+    *,
+    schedules_max: int,
+    stop_at_first: bool = True,
+    shortens: bool = True,
+) -> Report:
     """Run all schedules of a scenario, `schedules_max` at most, and report.
 
     `is_complete` of the report says whether that were all. What `check` asks of a run must depend on the stores
-    and on what each actor saw only, for runs that agree on both are taken for one.
+    and on what each actor saw only, for runs that agree on both are taken for one. `shortens` as for `search`.
     """
     report = Report()
     began = time.perf_counter()
@@ -57,7 +64,9 @@ def explore(scenario: Scenario, faults: Faults, *, schedules_max: int, stop_at_f
             run.finish()
             report.completed += all(process.finished for process in run.processes)
             if run.error is not None:
-                report.failures.append(failure(scenario, faults, run, seed=None, schedule=report.schedules))
+                report.failures.append(
+                    failure(scenario, faults, run, seed=None, schedule=report.schedules, shortens=shortens)
+                )
                 if stop_at_first:
                     break
         if not _back(path):

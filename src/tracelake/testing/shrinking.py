@@ -37,10 +37,14 @@ def shrink(scenario: Scenario, faults: Faults, choices: Sequence[Choice]) -> tup
     return best
 
 
-def failure(scenario: Scenario, faults: Faults, run: Run, *, seed: int | None, schedule: int) -> Failure:
-    """Shrink a run that broke a rule, and tell it."""
-    choices = shrink(scenario, faults, run.choices)
-    again = replay(scenario, faults, choices)
-    if again.error is None:  # a schedule that fails only by its clock is told as it was
-        choices, again = tuple(run.choices), run
+def failure(
+    scenario: Scenario, faults: Faults, run: Run, *, seed: int | None, schedule: int, shortens: bool
+) -> Failure:
+    """Tell a run that broke a rule; `shortens` says whether to shrink it before."""
+    choices, again = tuple(run.choices), run
+    if shortens:
+        shorter = shrink(scenario, faults, choices)
+        replayed = replay(scenario, faults, shorter)
+        if replayed.error is not None:  # a schedule that fails only by its clock is told as it was
+            choices, again = shorter, replayed
     return Failure(scenario.name, str(again.error), seed, schedule, choices, again.story())
