@@ -14,7 +14,7 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake.otlp.framing import Payload, Reading, write_segment
 from tracelake.pipeline.executors import InProcess
-from tracelake.pipeline.reading import ReadTask
+from tracelake.pipeline.reading import ReadTask, read_piece
 from tracelake.pipeline.shaping import ShapeTask
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 
@@ -75,12 +75,7 @@ def _texts(task: ReadTask) -> list[str]:
 
 def _rows(task: ShapeTask) -> list[pa.Table]:
     objects: ObjectStore = open_objects(task.objects_url)
-    found = []
-    for piece in task.pieces:
-        data = objects.get_range(piece.path, piece.offset, piece.length)
-        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-            found.append(reader.read_all())
-    return found
+    return [read_piece(objects, piece) for piece in task.pieces]
 
 
 def names(lake: Lake) -> set[int]:

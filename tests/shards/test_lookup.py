@@ -182,7 +182,7 @@ LOOKUP_BROKEN = [
     Broken(
         "a group that tells no bounds may have any key", lookup._group_may_hold, "return True", "return False"
     ),
-    Broken("each row group is looked at", lookup._matching, "range(footer.num_row_groups)", "range(1)"),
+    Broken("each row group is looked at", lookup._matching, "range(told.num_row_groups)", "range(1)"),
 ]
 SUMMARY_BROKEN = [
     Broken("each key is in its summary", key_filter, "_places(hashes, size)", "_places(hashes[1:], size)"),
@@ -192,10 +192,10 @@ SUMMARY_BROKEN = [
 DAMAGE_BROKEN = [
     Broken("a footer is what was written", lookup._read_footer, "not part.footer_bytes or", "False and"),
     Broken(
-        "a page is what was written",
-        lookup._PartReader.read,
-        "page_checksum_verification=True",
-        "page_checksum_verification=False",
+        "a chunk is what was written",
+        lookup._PartReader._check,
+        "chunk_hash(read[begins - start : ends - start])",
+        "self._footer.hash(number, place)",
     ),
 ]
 

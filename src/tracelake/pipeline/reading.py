@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 import xxhash
 
-from tracelake._errors import DecodeError, NotFoundError
+from tracelake._errors import DamageError, DecodeError, NotFoundError
 from tracelake.limits import PROBLEMS_MAX, STAGED_PIECE_MAX_BYTES
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
@@ -65,6 +65,8 @@ class Piece:
     rows: int
     arrow_bytes: int = 0
     """About what the rows take in memory."""
+    xxh3: int = 0
+    """The hash of its bytes: they lie in a store before they are read, and Arrow believes whatever it finds."""
 
 
 @dataclass(slots=True)
@@ -160,9 +162,35 @@ def _stage(columns: SpanColumns, task: ReadTask, objects: ObjectStore, receipt: 
     pieces: list[Piece] = []
     for bucket, of_bucket in by_bucket(rows, "trace_id", task.buckets):
         for few in cut(of_bucket, STAGED_PIECE_MAX_BYTES):
-            start = sink.tell()
-            with pa.ipc.new_stream(sink, rows.schema, options=STAGED) as writer:
-                writer.write_table(few)
-            pieces.append(Piece(path, start, sink.tell() - start, bucket, len(few), few.nbytes))
+            data = staged_bytes(few)
+            pieces.append(piece_of(path, sink.tell(), data, bucket, few))
+            sink.write(data)
     objects.put(path, sink.getvalue().to_pybytes())
     receipt.pieces += pieces
+
+
+def staged_bytes(rows: pa.Table) -> pa.Buffer:
+    """Return rows as a piece has them."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=STAGED) as writer:
+        writer.write_table(rows)
+    return sink.getvalue()
+
+
+def piece_of(path: str, offset: int, data: pa.Buffer, bucket: int, rows: pa.Table) -> Piece:
+    """Describe rows whose bytes stand in an object."""
+    return Piece(
+        path, offset, len(data), bucket, len(rows), rows.nbytes, xxhash.xxh3_64_intdigest(memoryview(data))
+    )
+
+
+def read_piece(objects: ObjectStore, piece: Piece) -> pa.Table:
+    """Read rows that were staged. Raises DamageError where they are not what was written."""
+    data = objects.get_range(piece.path, piece.offset, piece.length)
+    if xxhash.xxh3_64_intdigest(data) != piece.xxh3:
+        raise DamageError(
+            f"staged rows in {piece.path} are not what was written: their checksum differs. Nothing was published; "
+            "run again, which stages them anew, and look at the disk."
+        )
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        return reader.read_all()

@@ -11,12 +11,11 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracelake.limits import STAGED_PIECE_MAX_BYTES
 from tracelake.otlp.schema import SPANS
-from tracelake.pipeline.reading import STAGED, Piece
+from tracelake.pipeline.reading import Piece, piece_of, staged_bytes
 from tracelake.shards.cutting import cut
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
@@ -44,10 +43,7 @@ def run_restage_task(task: RestageTask) -> list[Piece]:
             for group in range(part.num_row_groups):
                 rows = part.read_row_group(group, columns=SPANS.names).select(SPANS.names).cast(SPANS)
                 for few in cut(rows, STAGED_PIECE_MAX_BYTES):
-                    sink = pa.BufferOutputStream()
-                    with pa.ipc.new_stream(sink, few.schema, options=STAGED) as writer:
-                        writer.write_table(few)
-                    path, data = f"{task.staging}{uuid.uuid4().hex}.arrow", sink.getvalue().to_pybytes()
-                    objects.put(path, data)
-                    pieces.append(Piece(path, 0, len(data), task.part.bucket, len(few), few.nbytes))
+                    path, data = f"{task.staging}{uuid.uuid4().hex}.arrow", staged_bytes(few)
+                    objects.put(path, data.to_pybytes())
+                    pieces.append(piece_of(path, 0, data, task.part.bucket, few))
     return pieces

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tracelake import limits
 from tracelake.pipeline.merge import merge, taken
-from tracelake.pipeline.reading import Piece
+from tracelake.pipeline.reading import Piece, read_piece
 from tracelake.search.build import build_part
 from tracelake.shards.buckets import Numbers, by_bucket
 from tracelake.shards.cutting import cut
@@ -192,9 +192,7 @@ class _Tables:
     def table(self, piece: Piece) -> pa.Table:
         if piece in self._kept:
             return self._kept[piece]
-        data = self._objects.get_range(piece.path, piece.offset, piece.length)
-        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-            rows = reader.read_all()
+        rows = read_piece(self._objects, piece)
         if self._keeps:
             self._kept[piece] = rows
         return rows

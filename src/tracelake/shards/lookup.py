@@ -3,7 +3,8 @@
 Of a part that may have one of the keys its footer is read, compared with the checksum in the part's entry, and
 remembered. It holds a summary of the keys, which rules most parts out, and what each row group holds at most. Of
 the row groups that are left the column of the keys is read, and where it has one, the columns that are asked for.
-Every page has a checksum of its own, so that what is read without the rest is not believed blindly.
+Every column chunk is compared with its hash, which stands before the footer, so that what is read without the rest is
+not believed blindly. (The checksums of Parquet's pages leave the headers of the pages out.)
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from base64 import b64decode
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -27,13 +29,27 @@ from tracelake._errors import DamageError, NotFoundError
 from tracelake.shards.buckets import Numbers, hashes_of
 from tracelake.shards.key_filter import Bits, may_hold
 from tracelake.shards.model import Part
-from tracelake.shards.parts import KEY_FILTER
+from tracelake.shards.parts import KEY_FILTER, chunk_bounds, chunk_hash, hashes_before
 from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id
 from tracelake.shards.store import Snapshot
 from tracelake.storage.many import for_each
 from tracelake.storage.ports import ObjectStore
 
 Keys: TypeAlias = list[str] | list[int]
+_HASH_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The end of a part: what Parquet says of it, and the hash of each column chunk."""
+
+    metadata: pq.FileMetaData
+    hashes: bytes
+
+    def hash(self, group: int, place: int) -> bytes:
+        """Return the hash of the chunk of a column in a row group."""
+        begins = (group * self.metadata.num_columns + place) * _HASH_BYTES
+        return self.hashes[begins : begins + _HASH_BYTES]
 
 
 class Lookup:
@@ -95,7 +111,7 @@ class Lookup:
                 self._gone[part.path] = went
         return np.concatenate(found)
 
-    def _went(self, part: Part, footer: pq.FileMetaData, wanted: list[int] | None) -> Numbers:
+    def _went(self, part: Part, footer: Footer, wanted: list[int] | None) -> Numbers:
         """Read the ids that a part of retractions names as of the snapshot, of those that are wanted or all."""
         key, time = RETRACTIONS.names
         found: list[Numbers] = [np.empty(0, np.int64)]
@@ -105,7 +121,7 @@ class Lookup:
         return np.concatenate(found)
 
 
-def footers(objects: ObjectStore, parts: Sequence[Part]) -> list[pq.FileMetaData]:
+def footers(objects: ObjectStore, parts: Sequence[Part]) -> list[Footer]:
     """Return the footers of parts, several read at once. Raises DamageError for one that is not what was written."""
     found = {part.path: footer for part in parts if (footer := _remembered.get(part)) is not None}
     missing = {part.path: part for part in parts if part.path not in found}
@@ -116,14 +132,14 @@ def footers(objects: ObjectStore, parts: Sequence[Part]) -> list[pq.FileMetaData
     return [found[part.path] for part in parts]
 
 
-def _read_footer(objects: ObjectStore, part: Part) -> pq.FileMetaData:
+def _read_footer(objects: ObjectStore, part: Part) -> Footer:
     try:
         data = objects.get_range(part.path, part.size_bytes - part.footer_bytes, part.footer_bytes)
     except NotFoundError as error:
         raise DamageError(f"part {part.path} is gone. `tracelake verify` names all that is wrong.") from error
     if not part.footer_bytes or xxhash.xxh3_128_hexdigest(data) != part.footer_xxh3:
         raise _damage(part, "the checksum of its footer differs")
-    return pq.read_metadata(pa.BufferReader(data))
+    return Footer(pq.read_metadata(pa.BufferReader(data)), hashes_before(data))
 
 
 def _damage(part: Part, what: str) -> DamageError:
@@ -137,29 +153,33 @@ class _Footers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str], pq.FileMetaData] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], Footer] = OrderedDict()
         self._size_bytes = 0
 
-    def get(self, part: Part) -> pq.FileMetaData | None:
+    def get(self, part: Part) -> Footer | None:
         with self._lock:
             footer = self._kept.get((part.path, part.footer_xxh3))
             if footer is not None:
                 self._kept.move_to_end((part.path, part.footer_xxh3))
             return footer
 
-    def put(self, part: Part, footer: pq.FileMetaData) -> None:
+    def put(self, part: Part, footer: Footer) -> None:
         with self._lock:
             if (part.path, part.footer_xxh3) in self._kept:
                 return
             self._kept[part.path, part.footer_xxh3] = footer
-            self._size_bytes += footer.serialized_size
+            self._size_bytes += _size(footer)
             while self._size_bytes > limits.FOOTERS_REMEMBERED_MAX_BYTES:
-                self._size_bytes -= self._kept.popitem(last=False)[1].serialized_size
+                self._size_bytes -= _size(self._kept.popitem(last=False)[1])
 
     def clear(self) -> None:
         with self._lock:
             self._kept.clear()
             self._size_bytes = 0
+
+
+def _size(footer: Footer) -> int:
+    return int(footer.metadata.serialized_size) + len(footer.hashes)
 
 
 _remembered: Final = _Footers()
@@ -170,9 +190,9 @@ def forget() -> None:
     _remembered.clear()
 
 
-def _of_filter(footer: pq.FileMetaData, keys: list[str], hashes: Any) -> list[str]:
+def _of_filter(footer: Footer, keys: list[str], hashes: Any) -> list[str]:
     """Return the keys that the part may have; all of them where it has no summary."""
-    summary = (footer.metadata or {}).get(KEY_FILTER)
+    summary = (footer.metadata.metadata or {}).get(KEY_FILTER)
     if summary is None:
         return keys
     return [keys[number] for number in np.flatnonzero(may_hold(b64decode(summary), hashes))]
@@ -181,18 +201,19 @@ def _of_filter(footer: pq.FileMetaData, keys: list[str], hashes: Any) -> list[st
 def _matching(
     objects: ObjectStore,
     part: Part,
-    footer: pq.FileMetaData,
+    footer: Footer,
     key: str,
     wanted: Keys | None,
     columns: Sequence[str],
 ) -> Iterator[pa.Table]:
     """Yield columns of the rows of a part whose key is one of those that are wanted (sorted), or any."""
-    place = next(n for n in range(footer.num_columns) if footer.schema.column(n).path == key)
+    told = footer.metadata
+    place = next(n for n in range(told.num_columns) if told.schema.column(n).path == key)
     groups = [
         number
-        for number in range(footer.num_row_groups)
+        for number in range(told.num_row_groups)
         if wanted is None
-        or (wanted and _group_may_hold(footer.row_group(number).column(place).statistics, wanted))
+        or (wanted and _group_may_hold(told.row_group(number).column(place).statistics, wanted))
     ]
     if not groups:
         return
@@ -224,7 +245,7 @@ def _has_between(wanted: list[Any], low: Any, high: Any) -> bool:
 class _PartReader:
     """A part of which some column chunks are read, those that lie close together by one request."""
 
-    def __init__(self, objects: ObjectStore, part: Part, footer: pq.FileMetaData) -> None:
+    def __init__(self, objects: ObjectStore, part: Part, footer: Footer) -> None:
         self._objects = objects
         self._part = part
         self._footer = footer
@@ -234,9 +255,7 @@ class _PartReader:
         ranges = _Ranges(self._part.size_bytes, self._fetch(number, columns))
         source = pa.PythonFile(ranges, mode="r")
         try:
-            with pq.ParquetFile(
-                source, metadata=self._footer, pre_buffer=False, page_checksum_verification=True
-            ) as file:
+            with pq.ParquetFile(source, metadata=self._footer.metadata, pre_buffer=False) as file:
                 return file.read_row_group(number, list(columns), use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise _damage(self._part, str(error)) from error
@@ -245,27 +264,31 @@ class _PartReader:
         """Read what the columns take, before Arrow asks: an error that passes through it is never let go of."""
         found: dict[int, bytes] = {}
         path = self._part.path
-        for start, end in _together(_chunks(self._footer.row_group(number), set(columns))):
+        chunks = _chunks(self._footer.metadata.row_group(number), set(columns))
+        for start, end in _together(sorted(chunks)):
             try:
                 found[start] = self._objects.get_range(path, start, end - start)
             except NotFoundError as error:
                 raise DamageError(
                     f"part {path} is gone. `tracelake verify` names all that is wrong."
                 ) from error
+            inside = {bounds: place for bounds, place in chunks.items() if start <= bounds[0] < end}
+            self._check(number, inside, start, memoryview(found[start]))
         return found
 
+    def _check(self, number: int, chunks: dict[tuple[int, int], int], start: int, read: memoryview) -> None:
+        for (begins, ends), place in chunks.items():
+            if chunk_hash(read[begins - start : ends - start]) != self._footer.hash(number, place):
+                raise _damage(self._part, f"the checksum of its bytes from {begins} to {ends} differs")
 
-def _chunks(group: pq.RowGroupMetaData, columns: set[str]) -> list[tuple[int, int]]:
-    """Return where the chunks of columns begin and end, those inside of nested ones too."""
-    found = []
-    for place in range(group.num_columns):
-        chunk = group.column(place)
-        if chunk.path_in_schema.partition(".")[0] in columns:
-            start = chunk.data_page_offset
-            if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
-                start = min(start, chunk.dictionary_page_offset)
-            found.append((start, start + chunk.total_compressed_size))
-    return sorted(found)
+
+def _chunks(group: pq.RowGroupMetaData, columns: set[str]) -> dict[tuple[int, int], int]:
+    """Return where the chunks of columns begin and end, those inside of nested ones too, and which they are."""
+    return {
+        chunk_bounds(chunk): place
+        for place in range(group.num_columns)
+        if (chunk := group.column(place)).path_in_schema.partition(".")[0] in columns
+    }
 
 
 def _together(chunks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

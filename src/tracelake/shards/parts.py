@@ -73,8 +73,7 @@ def write_part(
         if looked_up and key is not None:
             told[KEY_FILTER] = b64encode(key_filter(hashes_of(rows[key].unique())))
         writer.add_key_value_metadata(told)  # type: ignore[arg-type]  # it takes bytes
-    data = sink.getvalue().to_pybytes()
-    footer = data[-_TAIL_BYTES - int.from_bytes(data[-_TAIL_BYTES:-4], "little") :]
+    data, footer = _with_hashes(memoryview(sink.getvalue()))
     path = part_path(shard, epoch, bucket, folder)
     objects.put(path, data)
     keys = rows[key] if key is not None and len(rows) else None
@@ -95,6 +94,44 @@ def write_part(
         footer_bytes=len(footer),
         footer_xxh3=xxhash.xxh3_128_hexdigest(footer),
     )
+
+
+def _with_hashes(written: memoryview) -> tuple[bytes, bytes]:
+    """Return a Parquet file with the hashes of its chunks before its footer, and its end from there on.
+
+    Parquet names what is in a file by where it begins, so nobody but `hashes_before` looks between.
+    """
+    metadata = pq.read_metadata(pa.BufferReader(written))
+    hashes = b"".join(
+        chunk_hash(written[slice(*chunk_bounds(metadata.row_group(group).column(place)))])
+        for group in range(metadata.num_row_groups)
+        for place in range(metadata.num_columns)
+    )
+    begins = len(written) - _footer_bytes(written)
+    footer = hashes + written[begins:]
+    return b"".join((written[:begins], footer)), footer
+
+
+def hashes_before(footer: bytes) -> bytes:
+    """Return the hashes of the column chunks, row group by row group, out of the end of a part that has them."""
+    return footer[: len(footer) - _footer_bytes(memoryview(footer))]
+
+
+def chunk_hash(data: bytes | memoryview) -> bytes:
+    """Return the hash of a column chunk: all of it, for pages have checksums, and the headers of pages have none."""
+    return xxhash.xxh3_64_digest(data)
+
+
+def chunk_bounds(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Return where a column chunk begins and ends in its file."""
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+        start = min(start, chunk.dictionary_page_offset)
+    return start, start + chunk.total_compressed_size
+
+
+def _footer_bytes(data: memoryview) -> int:
+    return _TAIL_BYTES + int.from_bytes(data[-_TAIL_BYTES:-4], "little")
 
 
 def part_path(shard: str, epoch: int, bucket: int, folder: str = PARTS) -> str:

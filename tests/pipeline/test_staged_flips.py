@@ -1,0 +1,78 @@
+"""Rows wait in a store between the two tasks of a transaction: what was altered there is never published."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import tracelake
+from tests.pipeline.spans import a_line, a_span, a_table
+from tracelake import DamageError, Lake
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.reading import piece_of, read_piece, staged_bytes
+from tracelake.pipeline.shaping import ShapeTask
+from tracelake.storage import MemoryObjectStore, open_objects
+
+TaskT = TypeVar("TaskT")
+ReceiptT = TypeVar("ReceiptT")
+
+
+@pytest.fixture
+def lake() -> Iterator[Lake]:
+    """Return a new lake."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as opened:
+        yield opened
+
+
+class Altering(InProcess):
+    """Flips a bit of the staged rows before they are merged: of the last byte but `before_end` of each piece."""
+
+    def __init__(self, before_end: int) -> None:
+        self.before_end = before_end
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks in order."""
+        for task in tasks:
+            if not isinstance(task, ShapeTask):
+                continue
+            for piece in task.pieces:
+                objects = open_objects(task.objects_url)
+                data = bytearray(objects.get(piece.path))
+                data[piece.offset + piece.length - 1 - self.before_end] ^= 1
+                objects.put(piece.path, bytes(data))
+        return super().run(function, tasks, on_done)
+
+
+def test_altered_rows_are_not_published(lake: Lake, tmp_path: Path) -> None:
+    """The run says so and publishes nothing; the next one stages the input anew, which is at no fault."""
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(a_line(*(a_span(trace, 0, note="why") for trace in range(5))))
+    for before_end in (9, 40, 400):
+        with pytest.raises(DamageError, match=r"staged rows in staging/.* are not what was written"):
+            lake.ingest(file, executor=Altering(before_end))
+        assert lake.sql("select * from spans").num_rows == 0
+    report = lake.ingest(file, executor=InProcess())
+    found = lake.sql("select * from spans").num_rows
+    assert (found, report.set_aside, lake.verify().findings) == (5, (), ())
+
+
+def test_no_flip_of_staged_rows_is_believed() -> None:
+    """Whichever byte is flipped, and where a piece has the bytes of another one."""
+    objects = MemoryObjectStore()
+    data, other = (staged_bytes(a_table(a_span(0, 0, note=note))) for note in ("why", "how"))
+    piece = piece_of("staged", 0, data, 0, a_table(a_span(0, 0)))
+    objects.put("staged", data.to_pybytes())
+    assert read_piece(objects, piece).equals(a_table(a_span(0, 0, note="why")))
+    altered: list[Any] = [bytearray(data.to_pybytes()) for _ in range(len(data))]
+    for at, flipped in enumerate(altered):
+        flipped[at] ^= 1 << at % 8
+    for what in (*altered, other.to_pybytes(), b""):
+        objects.put("staged", bytes(what))
+        with pytest.raises(DamageError, match="staged rows in staged are not what was written"):
+            read_piece(objects, piece)
