@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from unittest import mock
 
+from tests.broken import Broken
 from tests.simulation.scenarios import (
     BUCKETS,
     BUILD,
@@ -328,12 +329,17 @@ class Mutant:
     first_seed: int = 0
     """Where the random search begins: shortly before a seed that shows what most do not."""
 
+    words: Sequence[Broken] = ()
+    """Rules that are broken by a few other words in the source of the package."""
+
     @contextlib.contextmanager
     def broken(self) -> Iterator[None]:
         """Put the patches in place for a while."""
         with contextlib.ExitStack() as stack:
             for name, wrong in self.patches.items():
                 stack.enter_context(mock.patch(name, wrong))
+            for broken in self.words:
+                stack.enter_context(broken.applied())
             yield
 
 

@@ -25,6 +25,7 @@ from tests.simulation.scenarios import (
 from tests.simulation.setting_aside import SettingAsideScenario
 from tests.simulation.upkeep import UpkeepScenario
 from tests.simulation.versions import RepositoryScenario, VersionsScenario
+from tests.simulation.writes import WritesScenario
 from tracelake.testing import Faults, Report, Scenario, search
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -39,6 +40,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     UpkeepScenario(),
     CollectScenario(1),
     SettingAsideScenario(),
+    WritesScenario(),
 )
 FAULTS = Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1)
 """What one run may meet of each kind; each draws fewer."""
