@@ -22,7 +22,12 @@ Json = dict[str, Any]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Return a lake of three transactions, the second of which replaces spans of the first."""
+    """Return a lake of three transactions."""
+    return made(tmp_path)
+
+
+def made(tmp_path: Path) -> Lake:
+    """Make a lake of three transactions, the second of which replaces spans of the first."""
     lake = tracelake.init(tmp_path / "lake", buckets=1)
     ingest(lake, tmp_path, *(a_span(trace, 0, end=0) for trace in range(4)))
     ingest(lake, tmp_path, *(a_span(trace, 0, end=20) for trace in range(2)))

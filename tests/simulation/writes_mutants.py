@@ -33,7 +33,7 @@ def _mutant(
 ) -> Mutant:
     named = {f"tracelake.{name.replace('__', '.')}": wrong for name, wrong in patches.items()}
     return Mutant(
-        f"writes: {what}", lambda: WritesScenario(*actors), KILLS, None, random_max, FEW | named, words
+        f"writes: {what}", lambda: WritesScenario(*actors), KILLS, None, random_max, FEW | named, words=words
     )
 
 

@@ -1,0 +1,297 @@
+"""Rules of collection, of setting aside and of `verify`, each broken once: one of the tests that hold it fails.
+
+A rule without a test that notices is a wish.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import tracelake
+from tests import test_verify_mismatch as verify_tests
+from tests.broken import Broken, assert_caught
+from tests.journal import test_protocol as protocol_tests
+from tests.pipeline import test_setting_aside as aside_tests
+from tests.pipeline.poison import good
+from tests.versions import test_collect as collect_tests
+from tracelake import Lake, content_checks
+from tracelake._errors import DamageError
+from tracelake.journal import protocol
+from tracelake.journal.model import Aside
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.fates import Fates
+from tracelake.pipeline.index_check import IndexCheck
+from tracelake.pipeline.settling import Settling
+from tracelake.pipeline.taking import Taking
+from tracelake.verify import Verifier
+from tracelake.versions.collect import RepositoryCollector
+from tracelake.versions.model import Commit, Metarange, Range
+from tracelake.versions.reach import BEHIND, Reached
+
+PASSED = "may_be_gone=may_be_gone)"
+
+# Garbage collection behind damage
+
+
+def check_damage() -> None:
+    for kind, stays in (
+        (Commit, {"commits", "metaranges", "ranges", "files"}),
+        (Metarange, {"ranges", "files"}),
+        (Range, {"files"}),
+    ):
+        collect_tests.test_damage_keeps_what_may_lie_behind_it(kind, stays, is_gone=False)
+    collect_tests.test_a_staged_entry_that_is_damaged_keeps_files_alone()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("a damaged commit hides", Reached.follow, f"self.hide(Commit, step, {PASSED}", "pass"),
+        Broken(
+            "a damaged metarange hides", Reached.follow, f"self.hide(Metarange, metarange, {PASSED}", "pass"
+        ),
+        Broken("a damaged range hides", Reached.follow, f"self.hide(Range, made, {PASSED}", "pass"),
+        Broken("what is hidden is unknown", Reached.hide, "self.unknown.update(BEHIND[kind])", "pass"),
+        Broken("what is hidden is told", Reached.hide, "self.damage.append(str(error))", "pass"),
+        Broken(
+            "a damaged staged entry hides files",
+            RepositoryCollector._reach_pending,
+            "reached.hide(ChangeSet, error)",
+            "pass",
+        ),
+        Broken(
+            "unknown kinds stay", RepositoryCollector.collect, "if kind not in reached.unknown", "if True"
+        ),
+        Broken(
+            "unknown files stay", RepositoryCollector.collect, "if FileAt not in reached.unknown", "if True"
+        ),
+        Broken(
+            "where files are unknown, so are indexes",
+            RepositoryCollector.collect,
+            "None if FileAt in reached.unknown else frozenset",
+            "frozenset",
+        ),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_collecting_behind_damage(broken: Broken) -> None:
+    """Each of these deletes what may be reached, or says nothing of the damage."""
+    assert_caught(broken, check_damage)
+
+
+@pytest.mark.parametrize(
+    ("kind", "behind"), [(kind, behind) for kind, kinds in BEHIND.items() for behind in kinds]
+)
+def test_each_kind_behind_another_is_kept(kind: type, behind: type) -> None:
+    """Where the table of what lies behind what lacks one of its entries, something is deleted that must stay."""
+    less = {kind: tuple(other for other in BEHIND[kind] if other is not behind)}
+    with mock.patch.dict(BEHIND, less), pytest.raises(AssertionError):
+        check_damage()
+
+
+@pytest.mark.parametrize("partition", ["branches", "tags"])
+def test_a_name_that_cannot_be_read_stops_collection(partition: str) -> None:
+    """Nobody knows what it leads to, so nothing is deleted, and the error names it."""
+    world = collect_tests.World()
+    first = world.commit("a", 1)
+    world.repository.create_branch("side", first)
+    world.commit("b", 2, "side")
+    world.repository.tag("kept", first)
+    name = "side" if partition == "branches" else "kept"
+    for _ in range(3):
+        world.collect()
+    before = world.paths()
+    world.key_value.set(partition, name, b"torn")
+    for _ in range(3):
+        with pytest.raises(DamageError, match=name):
+            world.collect()
+    assert world.paths() == before
+
+
+# Setting aside
+
+
+def a_lake() -> Lake:
+    return tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2)
+
+
+def check_taken(folder: Path) -> None:
+    for source in ("inbox", "files"):
+        with a_lake() as made:
+            aside_tests.test_what_a_peer_takes_meanwhile_is_not_set_aside(made, folder, source)
+
+
+def check_commit_is_asked() -> None:
+    """A record says that T is set aside, and its commit that it was published before: then it was."""
+    with a_lake() as made:
+        made.objects.put("inbox/0.segment", good(0))
+        made.pipeline(executor=InProcess()).run_once()
+        made.objects.put("inbox/0.segment", good(0))  # killed before it was deleted
+        fates = Fates("main", made._key_value, made.objects, 2)
+        fates._journal.set_aside(Aside(0, "no", 3, "pipeline", "now", 0, ()))
+        assert fates._settling.settle(0) == []
+        assert list(made.objects.list("inbox/")) == []
+        assert made.quarantine() == []
+
+
+def check_discarded() -> None:
+    with a_lake() as made:
+        aside_tests.test_what_is_discarded_is_named_for_ever(made, "read")
+
+
+def check_rows() -> None:
+    for row in protocol_tests.ROWS:
+        protocol_tests.test_each_row_of_the_table(*row)
+    protocol_tests.test_j11_a_changed_source_fails_loudly()
+    protocol_tests.test_j15_a_changed_transform_is_refused()
+
+
+def test_the_commit_says_whether_it_was_set_aside() -> None:
+    """A peer may have published all of a transaction before it could be set aside."""
+    check_commit_is_asked()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("taken meanwhile", Taking._set_aside, "if self._settling.is_taken(found):", "if False:"),
+        Broken("a segment that is gone was taken", Settling.is_taken, "is None", "is not None"),
+        Broken(
+            "a file that is known was taken",
+            Settling.is_taken,
+            "suspect.sha256) is not None",
+            '"") is not None',
+        ),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_what_a_peer_takes(broken: Broken, tmp_path: Path) -> None:
+    """Each of these names an input that is in the tables."""
+    assert_caught(broken, lambda: check_taken(tmp_path))
+
+
+RECOVERY: list[tuple[str, Callable[..., object], str, str]] = [
+    ("what is set aside is skipped", protocol._start, "if event.aside:", "if False:"),
+    (
+        "only a commit is missing",
+        protocol._start,
+        "sealed and event.only",
+        "sealed or event.only",
+    ),
+    ("rows that stand are staged", protocol._start, "event.sealed and event.held", "False"),
+    ("only sealed rows stand", protocol._start, "event.sealed and event.held", "event.held"),
+    ("another release is refused", protocol._start, "step.transform != event.transform", "False"),
+    ("its way out is named", protocol._start, "'' if event.held else anew", "''"),
+    ("tries are counted", protocol.advance, "tries < tries_max", "tries <= tries_max"),
+    ("rows that stand are finished", protocol.advance, "GiveUp(t) if event.held else", ""),
+    ("what is fed is compared", protocol.advance, "difference is not None", "False"),
+    (
+        "the sealed is not sealed again",
+        protocol.advance,
+        "Publish(t)) if sealed",
+        "Publish(t)) if True",
+    ),
+    (
+        "one of several is tried once",
+        protocol.tries_max,
+        "event.suspected and event.inputs > 1",
+        "False",
+    ),
+    ("one that is alone is tried often", protocol.tries_max, "and event.inputs > 1", ""),
+    ("only suspects are tried once", protocol.tries_max, "event.suspected and", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (
+            Broken("the commit is asked", Settling.settle, "and self._outputs.was_set_aside(t)", ""),
+            check_commit_is_asked,
+        ),
+        (
+            Broken(
+                "what is discarded is deleted",
+                Settling.give_up,
+                'suspect.state == "discarded" and',
+                "False and",
+            ),
+            check_discarded,
+        ),
+        *((Broken(rule, function, old, new), check_rows) for rule, function, old, new in RECOVERY),
+    ],
+    ids=lambda given: given.rule if isinstance(given, Broken) else "check",
+)
+def test_setting_aside(broken: Broken, check: Callable[[], None]) -> None:
+    """Each of these decides otherwise than the table says."""
+    assert_caught(broken, check)
+
+
+# What `verify` compares
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a lake of three transactions."""
+    folder = tmp_path_factory.mktemp("whole")
+    with verify_tests.made(folder):
+        return folder / "lake"
+
+
+@pytest.fixture
+def lake(whole: Path, tmp_path: Path) -> Iterator[Lake]:
+    """Return a copy of it, to be changed."""
+    with tracelake.open(shutil.copytree(whole, tmp_path / "lake")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (
+            Broken("rows of a part", Verifier._check_part, "len(rows) != part.rows", "False"),
+            verify_tests.test_rows_of_a_part,
+        ),
+        (
+            Broken("times of a part", Verifier._check_part, "not batch.lower <= time < batch.upper", "False"),
+            verify_tests.test_times_of_a_part,
+        ),
+        *(
+            (
+                Broken(f"{name} of a batch", Verifier._check_ref, f"batch.{name},", f"ref.{name},"),
+                lambda lake, name=name: verify_tests.test_a_batch_against_the_state(lake, name),
+            )
+            for name in ("lower", "upper", "id")
+        ),
+        (
+            Broken("rows of a batch", Verifier._check_ref, "batch.id, rows)", "batch.id, ref.rows)"),
+            lambda lake: verify_tests.test_a_batch_against_the_state(lake, "rows"),
+        ),
+        (
+            Broken("unique spans", content_checks.check_lake_tables, "count(*) > 1", "count(*) > 2"),
+            verify_tests.test_a_span_that_is_there_twice,
+        ),
+        (
+            Broken("files of tags", Verifier._check_files, "records.heads", "records.heads[:0]"),
+            verify_tests.test_a_file_that_only_a_tag_leads_to,
+        ),
+        (
+            Broken("documents of a part", IndexCheck.parts, "rows not in (None, part.documents)", "False"),
+            verify_tests.test_documents_of_an_index_part,
+        ),
+        (
+            Broken("documents of a manifest", IndexCheck._whole, "manifest.documents != sum(known)", "False"),
+            verify_tests.test_total_of_a_manifest,
+        ),
+    ],
+    ids=lambda given: given.rule if isinstance(given, Broken) else "check",
+)
+def test_what_is_compared(broken: Broken, check: Callable[[Lake], None], lake: Lake) -> None:
+    """Where one comparison is left out, what it is for is not found."""
+    assert_caught(broken, lambda: check(lake))
