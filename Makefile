@@ -1,5 +1,7 @@
 # Everything runs from .venv, which `make setup` creates from requirements.lock.
 PY := .venv/bin/python
+# Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup browser demo test lint types lock bench contention storm picture faults faults-compact faults-replicas simulate soak clean
 

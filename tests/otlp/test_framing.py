@@ -252,7 +252,7 @@ def test_gigabyte_of_zeros_in_a_line(file: Path, kind: str) -> None:
             # One compressed member of 16 MiB, many times: the file takes no time to make.
             pack = gzip.compress if kind == "gzip" else zstandard.compress
             target.write(pack(head) + pack(zeros * 16) * (blocks // 16))
-    started = time.perf_counter()
+    started = time.process_time()  # whatever else the machine does
     for stripe in range(2):
         tracemalloc.start()
         found = items(file, stripe, 2)
@@ -261,7 +261,7 @@ def test_gigabyte_of_zeros_in_a_line(file: Path, kind: str) -> None:
         wanted = [Payload("json", b'{"n":1}', 1, 0), Problem(f"line {LIMIT}", 2, 8)]
         assert found == wanted[stripe:]
         assert peak < 5 * OTLP_LINE_MAX_BYTES
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_gigabyte_of_protobuf(file: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,32 +30,33 @@ def fails_on_two(number: int) -> int:
     return number * 10
 
 
-def test_results_come_in_order_and_errors_in_one_line() -> None:
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Spark]:
+    """Return Spark, started once; stopping it twice is allowed."""
+    executor = Spark("local[2]")
+    yield executor
+    executor.stop()
+    executor.stop()
+
+
+def test_results_come_in_order_and_errors_in_one_line(spark: Spark) -> None:
     """Receipts are in order of the tasks; a failed task is one error that names its Python cause."""
-    spark, told = Spark("local[2]"), list[int]()
-    try:
-        assert spark.run(fails_on_two, [5, 3, 4], told.append) == [50, 30, 40]
-        assert told[-1] == 3
-        with pytest.raises(TaskError, match=r"ValueError: two is refused\. Nothing was published"):
-            spark.run(fails_on_two, [1, 2], told.append)
-        assert spark.run(fails_on_two, [7], told.append) == [70]
-    finally:
-        spark.stop()
-        spark.stop()
+    told = list[int]()
+    assert spark.run(fails_on_two, [5, 3, 4], told.append) == [50, 30, 40]
+    assert told[-1] == 3
+    with pytest.raises(TaskError, match=r"ValueError: two is refused\. Nothing was published"):
+        spark.run(fails_on_two, [1, 2], told.append)
+    assert spark.run(fails_on_two, [7], told.append) == [70]
 
 
-def test_errors_are_the_same_once_the_process_has_a_session() -> None:
+def test_errors_are_the_same_once_the_process_has_a_session(spark: Spark) -> None:
     """A `SparkSession` turns Java's errors into PySpark's own, in the whole process and for good."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  slow to import
 
-    spark = Spark("local[2]")
-    try:
-        spark.run(fails_on_two, [1], lambda _: None)
-        SparkSession.builder.getOrCreate()
-        with pytest.raises(TaskError, match=r"ValueError: two is refused\. Nothing was published"):
-            spark.run(fails_on_two, [1, 2], lambda _: None)
-    finally:
-        spark.stop()
+    spark.run(fails_on_two, [1], lambda _: None)
+    SparkSession.builder.getOrCreate()
+    with pytest.raises(TaskError, match=r"ValueError: two is refused\. Nothing was published"):
+        spark.run(fails_on_two, [1, 2], lambda _: None)
 
 
 def test_without_an_installed_java_the_wheel_brings_one(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ claims = st.builds(
         unique_by=lambda attribute: attribute["key"],
     ),
 )
-arrivals = st.lists(st.lists(claims, min_size=1, max_size=8), min_size=1, max_size=4)
+arrivals = st.lists(st.lists(claims, min_size=1, max_size=4), min_size=1, max_size=3)
 
 
 @settings(max_examples=8, deadline=None)

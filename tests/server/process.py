@@ -32,7 +32,7 @@ class ServerProcess:
     def kill(self) -> None:
         """End it at once, as kill -9 does."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def stop(self, timeout_s: float = 60) -> tuple[int, str]:
         """Send SIGTERM; return the exit code and what it still wrote on standard output."""

@@ -59,7 +59,7 @@ def test_page_of_a_span() -> None:
 def test_many_spans_take_no_time() -> None:
     """A chain of 10,000 spans, each the child of the last, is laid out well within a second or two."""
     spans = [span_row(1, number, parent=number - 1 if number else None) for number in range(10_000)]
-    start = time.monotonic()
+    start = time.process_time()  # whatever else the machine does
     laid = waterfall(*spans)
     assert (laid.bars[-1].depth, laid.bars[-1].indent) == (9_999, 24)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5

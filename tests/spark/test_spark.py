@@ -36,7 +36,7 @@ def spark() -> Iterator[SparkSession]:
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     """Return a lake with the real data, and a span of its own that was replaced since."""
     folder = tmp_path_factory.mktemp("spark")
-    with tracelake.init(folder / "lake") as lake:
+    with tracelake.init(folder / "lake", buckets=2) as lake:
         lake.ingest(AGENTS, executor=InProcess())
         for end in (20, 30):
             (folder / f"{end}.jsonl").write_bytes(a_line(a_span(0, 0, end=end, note="own"), service="own"))
