@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 
 import tracelake
+from tests import test_verify as record_tests
 from tests import test_verify_mismatch as verify_tests
 from tests.broken import Broken, assert_caught
 from tests.journal import test_protocol as protocol_tests
@@ -295,3 +296,59 @@ def lake(whole: Path, tmp_path: Path) -> Iterator[Lake]:
 def test_what_is_compared(broken: Broken, check: Callable[[Lake], None], lake: Lake) -> None:
     """Where one comparison is left out, what it is for is not found."""
     assert_caught(broken, lambda: check(lake))
+
+
+@pytest.mark.parametrize(
+    ("broken", "damage", "finding"),
+    [
+        (
+            Broken(
+                "a committed transaction is sealed", Verifier._check_journal, "or recorded.seal is None", ""
+            ),
+            lambda root: record_tests.forget(root, "journal/main", f"{3:016d}"),
+            ("missing", "journal", "transaction 1"),
+        ),
+        (
+            Broken(
+                "spans that were read are counted",
+                Verifier._check_counts,
+                "read != sum(said.values())",
+                "False",
+            ),
+            lambda root: record_tests.overwrite(
+                root, "journal/main", f"{0:016d}", b'"spans":4', b'"spans":5'
+            ),
+            ("mismatch", "journal", "transaction 0"),
+        ),
+        (
+            Broken(
+                "a table reaches the newest commit",
+                Verifier._read_batches,
+                "state.upper < transactions",
+                "False",
+            ),
+            lambda root: record_tests.forget(root, *record_tests.SPANS_STATE),
+            ("missing", "table", "spans"),
+        ),
+        (
+            Broken(
+                "the history is whole", Verifier._check_commits, "len(numbers) < transactions - 1", "False"
+            ),
+            lambda root: record_tests.forget(root, *record_tests.BRANCH),
+            ("missing", "commit", "branch main"),
+        ),
+    ],
+    ids=lambda given: given.rule if isinstance(given, Broken) else "",
+)
+def test_what_records_are_compared_with(
+    broken: Broken, damage: Callable[[Path], None], finding: tuple[str, str, str], whole: Path, tmp_path: Path
+) -> None:
+    """Found in a lake that is damaged so, and not where the comparison is left out."""
+    root = shutil.copytree(whole, tmp_path / "lake")
+    damage(root)
+    assert finding in record_tests.findings(root)
+
+    def check() -> None:
+        assert finding in record_tests.findings(root)
+
+    assert_caught(broken, check)
