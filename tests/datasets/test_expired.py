@@ -101,7 +101,7 @@ def test_collections_between_any_two_effects_of_adding_and_creating(lake: Lake) 
 
 
 def test_one_upload_that_is_always_too_slow_is_given_up(lake: Lake) -> None:
-    """Collections before each effect are faster than anybody: he is told so, a bounded number of times later."""
+    """Collections before each effect are faster than anybody: it is told so, a bounded number of times later."""
     lake.create_dataset("one", message="a dataset")
     world = Collecting(lake, every=1, times=3)
     with pytest.raises(ExpiredError, match="garbage collection has been through twice"):

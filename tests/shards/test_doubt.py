@@ -109,7 +109,7 @@ def test_s8_a_compaction_that_landed_and_was_replaced_and_collected(bench: Bench
 
 
 def test_a_part_that_a_leased_batch_shares_with_one_that_goes(bench: Bench) -> None:
-    """Replaced twice, with a reader in between: the part is of both, and stays while he reads."""
+    """Replaced twice, with a reader in between: the part is of both, and stays while it reads."""
     shared = bench.part("shared")
     assert bench.shard.compare_and_append(bench.batch(0, 1, "first", shared)) is None
     bench.append(1)

@@ -83,7 +83,7 @@ def test_v1_calls_are_linear_in_the_committers(committers: int) -> None:
 
 
 def test_v1_sixty_four_by_the_clock() -> None:
-    """V1: so have 64, of whom everyone gets his turn."""
+    """V1: so have 64, of whom everyone gets its turn."""
     assert drive(Crowd(64), oldest_call_first).error is None
 
 
@@ -99,7 +99,7 @@ def test_v2_a_store_that_stalls() -> None:
 
 
 def test_v2_arrivals_without_end_do_not_starve_the_oldest() -> None:
-    """V2: who builds more slowly than others arrive has his commit all the same; built again, he never has."""
+    """V2: who builds more slowly than others arrive has its commit all the same; built again, it never has."""
     assert drive(Endless(), oldest_call_first).error is None
     with mock.patch(FINISH, finish_again):
         assert "no progress" in str(drive(Endless(), oldest_call_first).error)
@@ -113,7 +113,7 @@ def test_v3_the_newest_first() -> None:
 
 
 def test_v3_a_rival_for_every_conditional_write() -> None:
-    """V3: the oldest may write only what is bound to fail. A rival seals his request; a deaf one never does."""
+    """V3: the oldest may write only what is bound to fail. A rival seals its request; a deaf one never does."""
     run = drive(Rivals(), Spoiler())
     assert run.error is None
     assert sum(name == "oldest" and text == "set_if branches/main" for _, name, _, text, _ in run.trace) <= 5

@@ -216,7 +216,7 @@ def announce_briefly(self: BranchRecords, branch: str, announcement: Announcemen
 
 
 def deaf(self: BranchRecords, branch: str) -> list[Announcement]:
-    """Who seals takes nobody with him."""
+    """Who seals takes nobody with it."""
     del self, branch
     return []
 

@@ -84,9 +84,9 @@ class Arrivals(RepositoryScenario):
 
 
 class Endless(Scenario):
-    """One committer, to whom every object takes 0.4 s; requests are sealed, a second apart, until he is done.
+    """One committer, to whom every object takes 0.4 s; requests are sealed, a second apart, until it is done.
 
-    Whoever seals them is killed at once: nobody builds but him.
+    Whoever seals them is killed at once: nobody builds but it.
     """
 
     name = "endless"
@@ -124,7 +124,7 @@ class Endless(Scenario):
 
 
 class Rivals(Scenario):
-    """One committer, and others that commit one after the other until he is done (V3)."""
+    """One committer, and others that commit one after the other until it is done (V3)."""
 
     name = "rivals"
     steps_max = 2_000

@@ -198,7 +198,7 @@ def test_only_what_a_name_leads_to_is_named_again() -> None:
 
 
 def test_who_is_killed_while_he_gives_a_name_leaves_nothing() -> None:
-    """His claim keeps the commit for two epochs, is no name to anybody, and stands in nobody's way."""
+    """Its claim keeps the commit for two epochs, is no name to anybody, and stands in nobody's way."""
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     lost = world.commit("b", 1, "side")
@@ -439,7 +439,7 @@ def test_what_is_staged_anew_under_another_token_is_seen_under_one() -> None:
 
 
 def test_the_source_of_a_pending_merge_stays() -> None:
-    """Its branch is deleted and collected after a helper found that it leads there, and before he cuts."""
+    """Its branch is deleted and collected after a helper found that it leads there, and before it cuts."""
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     source = world.commit("b", 1, "side")

@@ -30,7 +30,7 @@ def test_patience_ends_one_after_the_other() -> None:
 
 
 def test_answers_before_a_sweep_stay_with_those_of_the_sweep() -> None:
-    """However many are new, the last before them stay: by them, who waits sees that he was not answered since."""
+    """However many are new, the last before them stay: by them, who waits sees that it was not answered since."""
     answers = tuple(Answer(str(number), str(number)) for number in range(10))
     assert kept(answers[:4], answers[4:], 2) == (answers[2:], answers[:2])
     assert kept(answers[:1], answers[1:], 2) == (answers, ())
@@ -156,7 +156,7 @@ def test_a_write_of_another_branch_wakes_nobody() -> None:
 
 
 def test_who_is_alone_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody of this process would wake him."""
+    """Nobody of this process would wake it."""
     slept: list[float] = []
     monkeypatch.setattr("tracelake.versions.lookout.time.sleep", slept.append)
     lookout = Lookout(BranchRecords(MemoryKeyValueStore()))

@@ -124,7 +124,7 @@ class SlowObjects(MemoryObjectStore):
 
 
 def test_v3_the_slow_are_not_starved_by_the_fast(records: KeyValueStore) -> None:
-    """V3: three rivals commit as fast as they can until one who is slow has his commit."""
+    """V3: three rivals commit as fast as they can until one who is slow has its commit."""
     objects = SlowObjects()
     done = threading.Event()
 

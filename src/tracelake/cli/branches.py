@@ -141,8 +141,8 @@ def drop_request(
 def status(lake: LakeOption = None, branch: BranchOption = "main", as_json: JsonOption = False) -> None:
     """Show what is staged on a branch."""
     with opened(lake) as open_lake:
-        found = open_lake.branch(branch)
-        head, protected, staged = found.head, found.protected, found.staged()
+        branch_at = open_lake.branch(branch)
+        head, protected, staged = branch_at.head, branch_at.protected, branch_at.staged()
     if as_json:
         changes = [change.to_dict() for change in staged]
         print_json({"branch": branch, "head": head, "protected": protected, "staged": changes})
@@ -175,8 +175,8 @@ def commit(
 ) -> None:
     """Commit all that is staged on a branch."""
     with opened(lake) as open_lake:
-        made = open_lake.branch(branch).commit(message, allow_empty=allow_empty, committer=committer)
-    print_commit(branch, made, as_json=as_json)
+        commit = open_lake.branch(branch).commit(message, allow_empty=allow_empty, committer=committer)
+    print_commit(branch, commit, as_json=as_json)
 
 
 @app.command(epilog=examples("tracelake discard", "tracelake discard --branch labels --json"))

@@ -68,9 +68,9 @@ def create(
     said = message or (f"dataset {name} made" if commit else None)
     with opened(lake) as open_lake:
         open_lake.create_dataset(name, description, branch, message=said, committer=committer)
-        made = open_lake.branch(branch).head if said else None
+        head = open_lake.branch(branch).head if said else None
     if as_json:
-        print_json({"dataset": name, "branch": branch, "commit": made})
+        print_json({"dataset": name, "branch": branch, "commit": head})
         return
     console().print(f"Made dataset {name}. Next: tracelake dataset add {name} --search WORDS")
 
@@ -103,22 +103,23 @@ def show(
     with opened(lake) as open_lake:
         dataset = open_lake.dataset(name, at)
         states = dataset.states()
-        found = list(islice(dataset.examples(staged=dataset.on_branch), limit + 1))
+        examples_shown = list(islice(dataset.examples(staged=dataset.on_branch), limit + 1))
         description = dataset.description
     rows: list[dict[str, Any]] = [
-        example.to_row() | {"state": states.get(example.id, "committed")} for example in found[:limit]
+        example.to_row() | {"state": states.get(example.id, "committed")}
+        for example in examples_shown[:limit]
     ]
     removed = [identity for identity, state in states.items() if state == "removed"]
     if as_json:
         document = {"dataset": name, "at": at, "description": description, "examples": rows}
-        print_json({**document, "removed": removed, "more": len(found) > limit})
+        print_json({**document, "removed": removed, "more": len(examples_shown) > limit})
         return
     out = console()
     out.print(render.fields([("dataset", name), ("description", description or None), ("at", at)]))
     shown = [(r["id"], r["state"], _short(r["input"]), _short(r["expected_output"])) for r in rows]
     shown += [(identity, "removed", "", "") for identity in removed[:limit]]
     out.print(render.grid(("example", "state", "input", "expected output"), shown, ids=("state",)))
-    if len(found) > limit:
+    if len(examples_shown) > limit:
         console(stderr=True).print(f"the first {limit:,}; more with --limit, all with `dataset export`")
 
 
@@ -213,11 +214,11 @@ def remove(
     """Take examples away; older commits still have them."""
     said = message or (f"dataset {name}: examples removed" if commit else None)
     with opened(lake) as open_lake:
-        made = open_lake.dataset(name, branch).remove(ids, message=said, committer=committer)
+        commit_id = open_lake.dataset(name, branch).remove(ids, message=said, committer=committer)
     if as_json:
-        print_json({"dataset": name, "branch": branch, "removed": len(set(ids)), "commit": made})
+        print_json({"dataset": name, "branch": branch, "removed": len(set(ids)), "commit": commit_id})
         return
-    console().print(f"Dataset {name}: {len(set(ids)):,} removed; {_where(made)}.")
+    console().print(f"Dataset {name}: {len(set(ids)):,} removed; {_where(commit_id)}.")
 
 
 @dataset_app.command("delete", epilog=examples("tracelake dataset delete refunds --commit"))
@@ -233,11 +234,11 @@ def delete(
     """Take a dataset away with all of its examples; older commits still have it."""
     said = message or (f"dataset {name} deleted" if commit else None)
     with opened(lake) as open_lake:
-        made = open_lake.dataset(name, branch).delete(message=said, committer=committer)
+        commit_id = open_lake.dataset(name, branch).delete(message=said, committer=committer)
     if as_json:
-        print_json({"dataset": name, "branch": branch, "deleted": True, "commit": made})
+        print_json({"dataset": name, "branch": branch, "deleted": True, "commit": commit_id})
         return
-    console().print(f"Deleted dataset {name}; {_where(made)}.")
+    console().print(f"Deleted dataset {name}; {_where(commit_id)}.")
 
 
 @dataset_app.command(
@@ -313,8 +314,8 @@ def _where(commit: str | None) -> str:
 def _pairs(texts: list[str]) -> dict[str, str]:
     pairs = {}
     for text in texts:
-        key, found, value = text.partition("=")
-        if not found or not key:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
             raise UsageError(f"--metadata {text!r} is no pair; write KEY=VALUE.")
         pairs[key] = value
     return pairs

@@ -44,8 +44,8 @@ def diff(
 
     Tables by the transaction as of which they are named, indexes by their manifest, files by their checksum."""
     with opened(lake) as open_lake:
-        found = open_lake.diff(before, after, limit=limit + 1)
-    changes, more = found[:limit], len(found) > limit
+        entries = open_lake.diff(before, after, limit=limit + 1)
+    changes, more = entries[:limit], len(entries) > limit
     if as_json:
         plain = [change.to_dict() for change in changes]
         print_json({"before": before, "after": after, "changes": plain, "more": more})
@@ -85,12 +85,12 @@ def merge(
     with opened(lake) as open_lake:
         branch = open_lake.branch(into)
         try:
-            made = branch.merge(source, message, prefer=prefer, committer=committer)
+            commit = branch.merge(source, message, prefer=prefer, committer=committer)
         except ConflictError:
             if not as_json:
                 console(stderr=True).print(render.conflicts(branch.conflicts(source)[:CONFLICTS_TOLD_MAX]))
             raise
-    print_commit(into, made, as_json=as_json)
+    print_commit(into, commit, as_json=as_json)
 
 
 @app.command(epilog=examples("tracelake revert main", "tracelake revert 4f2a91 --branch labels --json"))
@@ -106,8 +106,8 @@ def revert(
 
     A table shows its older rows until it is written to again; a dataset stays as it was."""
     with opened(lake) as open_lake:
-        made = open_lake.branch(branch).revert(ref, message, committer=committer)
-    print_commit(branch, made, as_json=as_json)
+        commit = open_lake.branch(branch).revert(ref, message, committer=committer)
+    print_commit(branch, commit, as_json=as_json)
 
 
 @app.command(
@@ -124,5 +124,5 @@ def cherry_pick(
 ) -> None:
     """Make the change of one commit once more, on another branch."""
     with opened(lake) as open_lake:
-        made = open_lake.branch(branch).cherry_pick(ref, message, committer=committer)
-    print_commit(branch, made, as_json=as_json)
+        commit = open_lake.branch(branch).cherry_pick(ref, message, committer=committer)
+    print_commit(branch, commit, as_json=as_json)

@@ -64,10 +64,10 @@ def init(
     settings = Path(SETTINGS_FILE)
     if wrote := find_lake() != where and not settings.exists():
         settings.write_text(f"lake = {json.dumps(where)}\n", encoding="utf-8")
-    found = find_lake() == where
+    is_found = find_lake() == where
     if as_json:
         told = {"lake": where, "url": url, "metadata": kept}
-        print_json({**told, "settings_written": wrote, "found_by_default": found})
+        print_json({**told, "settings_written": wrote, "found_by_default": is_found})
         return
     out = console()
     out.print(f"Created a lake in {where}.", soft_wrap=True)
@@ -77,7 +77,7 @@ def init(
             out.print("The password is not kept; other commands need it by PGPASSWORD or ~/.pgpass.")
     if wrote:
         out.print(f"Wrote {SETTINGS_FILE} here, so that commands in this directory use it without --lake.")
-    if not found:
+    if not is_found:
         out.print(f"Other commands here use {find_lake()}: give them --lake {where}.", soft_wrap=True)
     out.print("Next: tracelake ingest 'traces/*.otlp.jsonl.gz'")
 

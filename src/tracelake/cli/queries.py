@@ -80,11 +80,11 @@ def search(
 
     Best hits first, the matches between [[ and ]]. With --json, a list of objects."""
     with opened(lake) as open_lake:
-        found = open_lake.search(query, where=where, at=at, limit=limit)
+        hits = open_lake.search(query, where=where, at=at, limit=limit)
     if as_json:
-        print_json([asdict(hit) for hit in found])
+        print_json([asdict(hit) for hit in hits])
         return
-    console().print(render.hits(found) if found else "No hits.")
+    console().print(render.hits(hits) if hits else "No hits.")
 
 
 @trace_app.command(

@@ -242,9 +242,9 @@ def commits(infos: Iterable[CommitInfo]) -> Table:
     )
 
 
-def reference(named: Mapping[str, Any] | None) -> str:
+def reference(target: Mapping[str, Any] | None) -> str:
     """Return what an entry names, in few letters: the time of a table, the number of an index, the size of a file."""
-    match named:
+    match target:
         case None:
             return ""
         case {"type": "table", "as_of": as_of}:
@@ -253,10 +253,10 @@ def reference(named: Mapping[str, Any] | None) -> str:
             return str(manifest).rpartition("/")[2].removesuffix(".json")
         case {"sha256": sha256, "size_bytes": size_bytes}:
             return f"{sha256[:COMMIT_SHOWN]}, {size(size_bytes)}"
-    return str(named)
+    return str(target)
 
 
-def changes(found: Iterable[EntryChange]) -> Table:
+def changes(entries: Iterable[EntryChange]) -> Table:
     """Return entries that differ, one a row."""
     rows = [
         (
@@ -264,28 +264,28 @@ def changes(found: Iterable[EntryChange]) -> Table:
             entry.path,
             " → ".join(filter(None, (reference(entry.before), reference(entry.after)))),
         )
-        for entry in found
+        for entry in entries
     ]
     return grid(("change", "entry", "names"), rows, ids=("change",))
 
 
-def conflicts(found: Iterable[MergeConflict]) -> Table:
+def conflicts(paths: Iterable[MergeConflict]) -> Table:
     """Return the entries in which a merge is in conflict, one a row."""
-    rows = [(c.path, *map(_side, (c.base, c.ours, c.theirs))) for c in found]
+    rows = [(c.path, *map(_side, (c.base, c.ours, c.theirs))) for c in paths]
     return grid(("entry", "before both", "dest", "source"), rows)
 
 
-def _side(named: Mapping[str, Any] | None) -> str:
-    return reference(named) or "not there"
+def _side(side: Mapping[str, Any] | None) -> str:
+    return reference(side) or "not there"
 
 
 _CHANGE_STYLES: Final = {"added": "green", "changed": "yellow", "removed": "red"}
 
 
-def hits(found: Iterable[Hit]) -> Text:
+def hits(hits_of_search: Iterable[Hit]) -> Text:
     """Return hits, best first: where each one is, and below it the excerpt with the matches marked."""
     text = Text()
-    for hit in found:
+    for hit in hits_of_search:
         text.append(f"{hit.trace_id} {hit.span_id}", "cyan")
         text.append(f"  {plain(hit.service or '-')}  ", "dim").append(plain(hit.name), "bold")
         text.append(f"  {hit.score:.2f}\n    ", "dim").append(highlighted(hit.highlight)).append("\n")
@@ -358,7 +358,7 @@ def gc_damage(reports: Sequence[GcReport]) -> list[str]:
 _STATUS_STYLES: Final = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 
 
-def diagnosis(found: Diagnosis) -> Table:
+def diagnosis(findings: Diagnosis) -> Table:
     """Return what `doctor` found, one check a row, and below what is wrong the way to mend it."""
     rows = [
         (
@@ -367,7 +367,7 @@ def diagnosis(found: Diagnosis) -> Table:
             _said(checked),
             _seconds(checked),
         )
-        for checked in found.checks
+        for checked in findings.checks
     ]
     table = grid(("check", "status", "message", "time"), rows, ids=("check", "status", "time"))
     table.columns[-1].justify = "right"

@@ -108,8 +108,8 @@ class Dataset:
         wanted = [key for key, path in zip(keys, paths, strict=True) if replace or path not in known]
 
         def make(some: Sequence[Key]) -> Iterator[Made]:
-            for made in examples(view, commit, some, noted):
-                yield [(example_path(self.name, each.id), model.to_bytes(each)) for each in made]
+            for batch in examples(view, commit, some, noted):
+                yield [(example_path(self.name, each.id), model.to_bytes(each)) for each in batch]
 
         entries = stage_files(self._repository, self._objects, self.at, wanted, make)
         replaced = len(known & set(entries))
@@ -175,7 +175,7 @@ class Dataset:
             entries = self._repository.uncommitted(self.at, start, stop).items()
         elif head := self._commit():
             entries = self._repository.scan(head, start, stop)
-        files = (named for _, named in entries if isinstance(named, FileAt))
+        files = (entry for _, entry in entries if isinstance(entry, FileAt))
         for data in read_files(self._objects, files):
             yield model.from_bytes(Example, data, f"an example of dataset {self.name}")
 
@@ -222,8 +222,8 @@ class Dataset:
         model.check_notes("description", [spec.description])
         if self._find([spec_path(self.name)]):
             raise UsageError(f"there is a dataset {self.name} on branch {self.at} already; add to it.")
-        made = [(spec_path(self.name), model.to_bytes(spec))]
-        stage_files(self._repository, self._objects, self.at, made, lambda some: [some])
+        files = [(spec_path(self.name), model.to_bytes(spec))]
+        stage_files(self._repository, self._objects, self.at, files, lambda some: [some])
         return self._commit_staged(message, committer)
 
     def _check_branch(self) -> None:

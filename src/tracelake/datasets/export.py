@@ -33,12 +33,12 @@ FORMATS: Final = ("jsonl", "parquet")
 
 def format_of(path: str | os.PathLike[str], asked: str | None) -> str:
     """Return the format to write: what is asked for, else what the name ends in. Raises UsageError."""
-    found = asked or Path(path).suffix.removeprefix(".")
-    if found not in FORMATS:
+    chosen = asked or Path(path).suffix.removeprefix(".")
+    if chosen not in FORMATS:
         raise UsageError(
             f"{os.fspath(path)!r}: choose a format, jsonl or parquet, or end the name in one of them."
         )
-    return found
+    return chosen
 
 
 def json_line(example: Example) -> bytes:

@@ -60,24 +60,24 @@ class Selection:
             walk = [span for _, span in trace.walk()]
             first = next((span for span in walk if _has_text(span)), walk[0])
             return [(trace.trace_id, first["span_id"])]
-        found = [(trace.trace_id, span["span_id"]) for span in trace.spans if span["span_id"] in self.spans]
-        if len(self.traces) == 1 and len(found) < len(set(self.spans)):
-            missing = set(self.spans) - {span_id for _, span_id in found}
+        keys = [(trace.trace_id, span["span_id"]) for span in trace.spans if span["span_id"] in self.spans]
+        if len(self.traces) == 1 and len(keys) < len(set(self.spans)):
+            missing = set(self.spans) - {span_id for _, span_id in keys}
             raise NotFoundError(f"trace {trace.trace_id} has no span {min(missing)}.")
-        return found
+        return keys
 
     def _everywhere(self, view: View) -> list[Key]:
-        found = _matching(view, f"span_id in ({', '.join(map(literal, self.spans))})", DATASET_ADD_MAX)
-        if missing := set(self.spans) - {span_id for _, span_id in found}:
+        keys = _matching(view, f"span_id in ({', '.join(map(literal, self.spans))})", DATASET_ADD_MAX)
+        if missing := set(self.spans) - {span_id for _, span_id in keys}:
             raise NotFoundError(
                 f"no span {min(missing)!r} in this lake. `tracelake search` finds ids by text."
             )
-        return found
+        return keys
 
 
 def _matching(view: View, where: str, limit: int) -> list[Key]:
-    found = view.table("spans").to_arrow(["trace_id", "span_id"], where, _ORDER, limit)
-    return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+    table = view.table("spans").to_arrow(["trace_id", "span_id"], where, _ORDER, limit)
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def examples(

@@ -34,9 +34,9 @@ def stage_files(
     todo, at_once, in_vain = items, max(1, len(items)), 0
     while todo:
         entries: dict[str, FileAt] = {}
-        for made in make(todo[:at_once]):
-            files = write_files(objects, (data for _, data in made), repository.epoch())
-            entries |= {path: file for (path, _), file in zip(made, files, strict=True)}
+        for batch in make(todo[:at_once]):
+            files = write_files(objects, (data for _, data in batch), repository.epoch())
+            entries |= {path: file for (path, _), file in zip(batch, files, strict=True)}
         try:
             repository.stage(entries, branch)
         except ExpiredError:

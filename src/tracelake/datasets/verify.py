@@ -35,12 +35,12 @@ def verify_files(
     """Yield each file that staged entries name, or entries of commits that lead to `heads`, and commits that cannot
     be read."""
 
-    def check(named: Named | Checked) -> list[Checked]:
-        return [named] if isinstance(named, Checked) else list(_check(objects, *named))
+    def check(entry: Named | Checked) -> list[Checked]:
+        return [entry] if isinstance(entry, Checked) else list(_check(objects, *entry))
 
     seen: set[str] = set()
     # Asked when all others are seen.
-    new_staged = (named for named in staged if file_path(named[1][0]) not in seen)
+    new_staged = (entry for entry in staged if file_path(entry[1][0]) not in seen)
     for checked in at_once(check, chain(_named(repository, heads, seen), new_staged)):
         yield from checked
 

@@ -80,8 +80,8 @@ class Agent:
         with self._tracer.start_as_current_span(
             f"invoke_agent {AGENT_NAME}", kind=SpanKind.INTERNAL, attributes=attributes
         ) as span:
-            found = [*self._read_named(self._plan(question)), *self._search_docs(question)]
-            text, sources = self._compose(question, found)
+            passages = [*self._read_named(self._plan(question)), *self._search_docs(question)]
+            text, sources = self._compose(question, passages)
             span.set_attribute("gen_ai.output.messages", _messages("assistant", text))
             trace_id = f"{span.get_span_context().trace_id:032x}"
             return Answer(question, text, sources, trace_id, self._spans, tuple(self._missing))
@@ -116,14 +116,14 @@ class Agent:
             ) as inner:
                 hits = self._index.search(query)
                 inner.set_attribute("db.response.returned_rows", len(hits))
-            found = [{"name": hit.name, "score": round(score, 3), "text": hit.text} for score, hit in hits]
-            span.set_attribute("gen_ai.tool.call.result", json.dumps(found))
+            results = [{"name": hit.name, "score": round(score, 3), "text": hit.text} for score, hit in hits]
+            span.set_attribute("gen_ai.tool.call.result", json.dumps(results))
         return [hit for _, hit in hits]
 
-    def _compose(self, question: str, found: list[Passage]) -> tuple[str, tuple[str, ...]]:
-        prompt = question + "\n\n" + "\n\n".join(f"[{p.name}] {p.text}" for p in found)
+    def _compose(self, question: str, passages: list[Passage]) -> tuple[str, tuple[str, ...]]:
+        prompt = question + "\n\n" + "\n\n".join(f"[{p.name}] {p.text}" for p in passages)
         with self._chat(prompt) as span:
-            text, sources = compose(question, found)
+            text, sources = compose(question, passages)
             text = "".join(f"Python has no {name}. " for name in self._missing) + text
             _finish_chat(span, text)
         return text, sources
@@ -178,17 +178,19 @@ def read_doc(name: str) -> Passage:
     return Passage(name, doc)
 
 
-def compose(question: str, found: Sequence[Passage], sentences_max: int = 2) -> tuple[str, tuple[str, ...]]:
+def compose(
+    question: str, passages: Sequence[Passage], sentences_max: int = 2
+) -> tuple[str, tuple[str, ...]]:
     """Return an answer made of the sentences that share most words with the question, and their sources."""
     asked = set(words(question))
     scores: dict[str, tuple[float, str]] = {}
-    for rank, passage in enumerate(found):
-        named = len(asked & set(words(passage.name)))
+    for rank, passage in enumerate(passages):
+        in_name = len(asked & set(words(passage.name)))
         for position, sentence in enumerate(re.split(r"(?<=[.!?])\s+|\n\s*\n", passage.text)):
             shared = len(asked & set(words(sentence)))
             # Earlier passages are better ones, first sentences say most, long ones share words by chance.
-            score = (shared + named) / (1 + rank / 2) + (position == 0) - len(sentence) / 400
-            if shared + named:
+            score = (shared + in_name) / (1 + rank / 2) + (position == 0) - len(sentence) / 400
+            if shared + in_name:
                 scores.setdefault(" ".join(sentence.split()), (score, passage.name))
     best = sorted(scores.items(), key=lambda item: -item[1][0])[:sentences_max]
     if not best:

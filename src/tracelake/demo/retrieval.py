@@ -25,8 +25,8 @@ _STOP_WORDS: Final = frozenset(_STOP.split())
 
 def words(text: str) -> list[str]:
     """Return the words of a text in lower case, names split at dots and underscores, plurals cut."""
-    found = re.findall(r"[a-z]+|\d+", text.lower())
-    return [w[:-1] if len(w) > 3 and w.endswith("s") else w for w in found if w not in _STOP_WORDS]
+    every_word = re.findall(r"[a-z]+|\d+", text.lower())
+    return [w[:-1] if len(w) > 3 and w.endswith("s") else w for w in every_word if w not in _STOP_WORDS]
 
 
 class Index:

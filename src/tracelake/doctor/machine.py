@@ -30,15 +30,15 @@ def check_versions() -> Verdict:
     if not _meets(platform.python_version(), python):
         wrong.append(f"Python {platform.python_version()} (needed: {python})")
     for requirement in requires("tracelake") or []:
-        found = re.match(r"([\w.-]+)(?:\[[^]]*\])?([^;]*)(;.*)?$", requirement)
-        if found is None or (found[3] and "extra" in found[3]):
+        parts = re.match(r"([\w.-]+)(?:\[[^]]*\])?([^;]*)(;.*)?$", requirement)
+        if parts is None or (parts[3] and "extra" in parts[3]):
             continue
         try:
-            installed = version(found[1])
+            installed = version(parts[1])
         except PackageNotFoundError:
             installed = "absent"
-        if not _meets(installed, found[2].strip()):
-            wrong.append(f"{found[1]} {installed} (needed: {found[2].strip()})")
+        if not _meets(installed, parts[2].strip()):
+            wrong.append(f"{parts[1]} {installed} (needed: {parts[2].strip()})")
     if wrong:
         return Verdict(
             "failed",
@@ -61,8 +61,8 @@ def _meets(installed: str, condition: str) -> bool:
 
 def _release(text: str) -> tuple[int, ...]:
     """Return the numbers that a version begins with, without zeros at the end: 2.0 is 2."""
-    found = re.match(r"\d+(\.\d+)*", text.strip())
-    return tuple(map(int, re.sub(r"(\.0)+$", "", found[0]).split("."))) if found else ()
+    digits = re.match(r"\d+(\.\d+)*", text.strip())
+    return tuple(map(int, re.sub(r"(\.0)+$", "", digits[0]).split("."))) if digits else ()
 
 
 def check_machine() -> Verdict:

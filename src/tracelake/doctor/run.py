@@ -58,14 +58,14 @@ def diagnose(lake: str | None = None, *, spark: bool = True, progress: OnProgres
     opened: list[Lake] = []
     checks = [_Check("lake", lambda: _open(lake, opened), _MEND_STORE)]
     results = list(_run(checks, 1, silent))
-    found = opened[0] if results[0].status == "ok" else None
+    lake_open = opened[0] if results[0].status == "ok" else None
     try:
-        checks = [*(_of_lake(found) if found else _of_closed_lake(lake)), *_of_machine(spark)]
+        checks = [*(_of_lake(lake_open) if lake_open else _of_closed_lake(lake)), *_of_machine(spark)]
         results += _run(checks, len(checks), progress or silent)
     finally:
-        if found:
-            found.close()
-    return Diagnosis(found.url if found else None, tuple(results))
+        if lake_open:
+            lake_open.close()
+    return Diagnosis(lake_open.url if lake_open else None, tuple(results))
 
 
 def _run(checks: list[_Check], total: int, progress: OnProgress) -> Iterator[Checked]:

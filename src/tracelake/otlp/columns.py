@@ -183,6 +183,6 @@ def _read_plain(spans: Sequence[Message], dialect: Dialect) -> dict[str, list[An
 def _read_parents(spans: Sequence[Message], dialect: Dialect) -> list[str | None]:
     parents = [span.parent_span_id for span in spans]
     digits = iter(dialect.ids([parent for parent in parents if parent], "parentSpanId", 8))
-    found = [next(digits) if parent else None for parent in parents]
+    ids = [next(digits) if parent else None for parent in parents]
     # Some senders write zeros for the parent of a root.
-    return [None if parent == _ZERO_SPAN else parent for parent in found] if _ZERO_SPAN in found else found
+    return [None if parent == _ZERO_SPAN else parent for parent in ids] if _ZERO_SPAN in ids else ids

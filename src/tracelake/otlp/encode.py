@@ -111,9 +111,9 @@ def _set_span(span: pb.Span, row: Row) -> None:
     span.dropped_events_count = otlp["dropped_events_count"]
     span.dropped_links_count = otlp["dropped_links_count"]
     for event in row["events"]:
-        made = span.events.add(time_unix_nano=event["time_ns"], name=event["name"])
-        made.dropped_attributes_count = event["dropped_attributes_count"]
-        _set_attributes(made.attributes, event["attributes"], event["attribute_types"])
+        message = span.events.add(time_unix_nano=event["time_ns"], name=event["name"])
+        message.dropped_attributes_count = event["dropped_attributes_count"]
+        _set_attributes(message.attributes, event["attributes"], event["attribute_types"])
     for link in row["links"]:
         _set_link(span.links.add(), link)
     if row["status"] is not None:
@@ -122,13 +122,13 @@ def _set_span(span: pb.Span, row: Row) -> None:
         span.status.message = row["status_message"] or ""
 
 
-def _set_link(made: pb.Span.Link, link: Row) -> None:
-    made.trace_id = bytes.fromhex(link["trace_id"])
-    made.span_id = bytes.fromhex(link["span_id"])
-    made.trace_state = link["trace_state"] or ""
-    made.flags = link["flags"]
-    made.dropped_attributes_count = link["dropped_attributes_count"]
-    _set_attributes(made.attributes, link["attributes"], link["attribute_types"])
+def _set_link(message: pb.Span.Link, link: Row) -> None:
+    message.trace_id = bytes.fromhex(link["trace_id"])
+    message.span_id = bytes.fromhex(link["span_id"])
+    message.trace_state = link["trace_state"] or ""
+    message.flags = link["flags"]
+    message.dropped_attributes_count = link["dropped_attributes_count"]
+    _set_attributes(message.attributes, link["attributes"], link["attribute_types"])
 
 
 def _set_enum(message: pb.Span | pb.Status, field: str, number: int) -> None:

@@ -133,18 +133,18 @@ def _json(stream: Stream, share: _Share) -> _Items:
         line += 1
         start = stream.offset
         # All stripes look at the first line, to see whether it begins a document.
-        found = stream.take_line(OTLP_LINE_MAX_BYTES, share.number == 0 or share.has_next())
-        if found.size > OTLP_LINE_MAX_BYTES:
+        piece = stream.take_line(OTLP_LINE_MAX_BYTES, share.number == 0 or share.has_next())
+        if piece.size > OTLP_LINE_MAX_BYTES:
             return _too_long("line", line, start)
-        if stream.damage and not found.ended:
+        if stream.damage and not piece.ended:
             return _damage(stream, line)
-        if share.number == 0 and found.data.strip() == b"{":
-            return (yield from _document(stream, share, found.data, line, start))
-        if not found.blank:
+        if share.number == 0 and piece.data.strip() == b"{":
+            return (yield from _document(stream, share, piece.data, line, start))
+        if not piece.blank:
             if share.has_next():
-                yield Payload("json", found.data, line, start)
+                yield Payload("json", piece.data, line, start)
             share.number += 1
-        if not found.ended:
+        if not piece.ended:
             return None
 
 

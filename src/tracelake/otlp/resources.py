@@ -104,7 +104,7 @@ def _named(attributes: Attributes, name: str) -> str | None:
 
 
 def _entity_ref(ref: Message) -> bytes:
-    made = EntityRef(
+    reference = EntityRef(
         schema_url=ref.schema_url, type=ref.type, id_keys=ref.id_keys, description_keys=ref.description_keys
     )
-    return made.SerializeToString(deterministic=True)
+    return reference.SerializeToString(deterministic=True)

@@ -168,17 +168,17 @@ def to_protobuf(value: Message) -> pb.AnyValue:
     """Return the value as protobuf, whichever of the two it is."""
     if isinstance(value, pb.AnyValue):
         return value
-    made = pb.AnyValue()
+    message = pb.AnyValue()
     kind = value.WhichOneof("value")
     if kind == "array_value":
-        made.array_value.SetInParent()
-        made.array_value.values.extend(to_protobuf(inner) for inner in value.array_value.values)
+        message.array_value.SetInParent()
+        message.array_value.values.extend(to_protobuf(inner) for inner in value.array_value.values)
     elif kind == "kvlist_value":
-        made.kvlist_value.SetInParent()
+        message.kvlist_value.SetInParent()
         for entry in value.kvlist_value.values:
-            added = made.kvlist_value.values.add(key=entry.key, key_strindex=entry.key_strindex)
+            added = message.kvlist_value.values.add(key=entry.key, key_strindex=entry.key_strindex)
             if entry.HasField("value"):
                 added.value.CopyFrom(to_protobuf(entry.value))
     elif kind is not None:
-        setattr(made, kind, getattr(value, kind))
-    return made
+        setattr(message, kind, getattr(value, kind))
+    return message

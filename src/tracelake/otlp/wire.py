@@ -19,13 +19,13 @@ def split_field(data: memoryview, number: int, base: int) -> tuple[bytes, list[t
     `base` is the offset of `data` in the payload, for messages. Raises WireError.
     """
     rest = bytearray()
-    found = []
+    values = []
     for field, start, value, end in _fields(data, base):
         if field == number:
-            found.append((base + value, data[value:end]))
+            values.append((base + value, data[value:end]))
         else:
             rest += data[start:end]
-    return bytes(rest), found
+    return bytes(rest), values
 
 
 def sub_messages(data: memoryview, path: Sequence[int]) -> Iterator[memoryview]:

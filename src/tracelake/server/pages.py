@@ -71,18 +71,18 @@ def page_routes(lake: LakeReader, templates: Jinja2Templates) -> APIRouter:
 
     @router.get("/")
     def traces(request: Request, wanted: Wanted) -> Response:
-        found = list_traces(lake, wanted)
+        listing = list_traces(lake, wanted)
         earlier, later = max(wanted.offset - wanted.limit, 0), wanted.offset + wanted.limit
         return page(
             request,
             "traces.html",
             "/api/v1/traces",
-            traces=found.traces,
+            traces=listing.traces,
             wanted=wanted,
             services=list_services(lake),
             orders=ORDERS,
             previous_url=render.with_query(request, offset=earlier) if wanted.offset else None,
-            next_url=render.with_query(request, offset=later) if found.more else None,
+            next_url=render.with_query(request, offset=later) if listing.more else None,
         )
 
     @router.get("/favicon.ico")

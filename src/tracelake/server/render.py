@@ -65,9 +65,9 @@ def tokens(trace: Row) -> str:
     return "" if numbers == (None, None) else " / ".join(count(number) or "–" for number in numbers)  # noqa: RUF001
 
 
-def reference(named: Row | None) -> str:
+def reference(target: Row | None) -> str:
     """Return what an entry names: the time of a table, the manifest of an index, the checksum and size of a file."""
-    match named:
+    match target:
         case None:
             return ""
         case {"type": "table", "as_of": as_of}:
@@ -76,7 +76,7 @@ def reference(named: Row | None) -> str:
             return str(manifest).rpartition("/")[2].removesuffix(".json")
         case {"sha256": sha256, "size_bytes": size_bytes}:
             return f"{sha256[:12]}, {count(size_bytes)} bytes"
-    return str(named)
+    return str(target)
 
 
 def with_query(request: Request, **changed: int | str) -> str:

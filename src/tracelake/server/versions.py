@@ -83,26 +83,26 @@ class ExamplePage:
 
 def list_commits(lake: LakeVersions, ref: str, limit: int) -> CommitPage:
     """Return one page of the history of a commit. Raises RefNotFoundError."""
-    found = lake.log(ref, limit + 1)
-    return CommitPage(found[:limit], found[limit].id if len(found) > limit else None)
+    commits = lake.log(ref, limit + 1)
+    return CommitPage(commits[:limit], commits[limit].id if len(commits) > limit else None)
 
 
 def list_changes(lake: LakeVersions, before: str | None, after: str, limit: int) -> ChangePage:
     """Return the first entries that differ; `before` None is the first parent. Raises RefNotFoundError."""
-    found = lake.diff(before, after, limit + 1)
-    return ChangePage(found[:limit], len(found) > limit)
+    changes = lake.diff(before, after, limit + 1)
+    return ChangePage(changes[:limit], len(changes) > limit)
 
 
 def list_examples(lake: LakeVersions, name: str, ref: str, after: str, limit: int) -> ExamplePage:
     """Return one page of a dataset, on a branch with what is staged. Raises DatasetNotFoundError."""
     dataset = lake.dataset(name, ref)
     states = dataset.states()
-    found = list(islice(dataset.examples(staged=dataset.on_branch, after=after), limit + 1))
+    examples = list(islice(dataset.examples(staged=dataset.on_branch, after=after), limit + 1))
     return ExamplePage(
         dataset.description,
-        [example.to_row() | {"state": states.get(example.id, "committed")} for example in found[:limit]],
+        [example.to_row() | {"state": states.get(example.id, "committed")} for example in examples[:limit]],
         [identity for identity, state in states.items() if state == "removed"],
-        found[limit - 1].id if len(found) > limit else None,
+        examples[limit - 1].id if len(examples) > limit else None,
     )
 
 

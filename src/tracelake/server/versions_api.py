@@ -138,8 +138,8 @@ def _add_reads(router: APIRouter, lake: LakeVersions) -> None:
 def _add_names(router: APIRouter, lake: LakeVersions) -> None:
     @router.post("/branches", summary="Make a branch")
     def create_branch(body: Annotated[NewBranch, Depends(_body(NewBranch))]) -> Response:
-        made = lake.create_branch(body.name, body.at)
-        return json_response({"branch": made.name, "commit": made.head}, 201)
+        branch = lake.create_branch(body.name, body.at)
+        return json_response({"branch": branch.name, "commit": branch.head}, 201)
 
     @router.delete(
         "/branches/{name:path}", summary="Delete a branch; with `force`, also what is staged on it"
@@ -167,25 +167,25 @@ def _add_commits(router: APIRouter, lake: LakeVersions) -> None:
     @router.post("/commits", summary="Commit what is staged on a branch")
     def commit(body: Annotated[NewCommit, Depends(_body(NewCommit))]) -> Response:
         branch = lake.branch(body.branch)
-        made = branch.commit(body.message, allow_empty=body.allow_empty, committer=body.committer)
-        return json_response({"branch": body.branch, "commit": made}, 201)
+        commit = branch.commit(body.message, allow_empty=body.allow_empty, committer=body.committer)
+        return json_response({"branch": body.branch, "commit": commit}, 201)
 
     @router.post("/merges", summary="Merge a commit into a branch; 409 with the conflicts")
     def merge(body: Annotated[NewMerge, Depends(_body(NewMerge))]) -> Response:
         branch = lake.branch(body.into)
         try:
-            made = branch.merge(body.source, body.message, prefer=body.prefer, committer=body.committer)
+            commit = branch.merge(body.source, body.message, prefer=body.prefer, committer=body.committer)
         except ConflictError as error:
             conflicts = branch.conflicts(body.source)[: limits.PAGE_ROWS_MAX]
             return json_response({"error": str(error), "conflicts": conflicts}, 409)
-        return json_response({"branch": body.into, "commit": made}, 201)
+        return json_response({"branch": body.into, "commit": commit}, 201)
 
     @router.post("/reverts", summary="Take back what a commit changed")
     def revert(body: Annotated[NewRevert, Depends(_body(NewRevert))]) -> Response:
-        made = lake.branch(body.branch).revert(body.ref, body.message, committer=body.committer)
-        return json_response({"branch": body.branch, "commit": made}, 201)
+        commit = lake.branch(body.branch).revert(body.ref, body.message, committer=body.committer)
+        return json_response({"branch": body.branch, "commit": commit}, 201)
 
     @router.post("/cherry-picks", summary="Make the change of a commit once more, on a branch")
     def cherry_pick(body: Annotated[NewRevert, Depends(_body(NewRevert))]) -> Response:
-        made = lake.branch(body.branch).cherry_pick(body.ref, body.message, committer=body.committer)
-        return json_response({"branch": body.branch, "commit": made}, 201)
+        commit = lake.branch(body.branch).cherry_pick(body.ref, body.message, committer=body.committer)
+        return json_response({"branch": body.branch, "commit": commit}, 201)

@@ -22,7 +22,7 @@ def versions_pages(lake: LakeVersions, templates: Jinja2Templates) -> APIRouter:
     @router.get("/versions")
     def versions(request: Request, ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT) -> Response:
         branches, tags = lake.branches(), lake.tags()
-        found = list_commits(lake, ref, limit)
+        listing = list_commits(lake, ref, limit)
         return page(
             request,
             "versions.html",
@@ -31,8 +31,8 @@ def versions_pages(lake: LakeVersions, templates: Jinja2Templates) -> APIRouter:
             branches=branches,
             tags=tags,
             names=names_of(branches, tags),
-            commits=found.commits,
-            next_url=with_query(request, ref=found.next) if found.next else None,
+            commits=listing.commits,
+            next_url=with_query(request, ref=listing.next) if listing.next else None,
         )
 
     @router.get("/diff")
@@ -42,11 +42,12 @@ def versions_pages(lake: LakeVersions, templates: Jinja2Templates) -> APIRouter:
         after: Annotated[Name, Query(alias="to")] = "main",
         limit: Limit = limits.PAGE_ROWS_MAX,
     ) -> Response:
-        found = list_changes(lake, before, after, limit)
+        listing = list_changes(lake, before, after, limit)
         commit = lake.log(after, 1)
         return page(
             request, "diff.html", "/api/v1/diff",
-            before=before, after=after, commit=commit[0] if commit else None, changes=found.changes, more=found.more,
+            before=before, after=after, commit=commit[0] if commit else None,
+            changes=listing.changes, more=listing.more,
         )  # fmt: skip
 
     @router.get("/datasets")
@@ -64,15 +65,15 @@ def versions_pages(lake: LakeVersions, templates: Jinja2Templates) -> APIRouter:
         after: Text = None,
         limit: Limit = limits.PAGE_ROWS_DEFAULT,
     ) -> Response:
-        found = list_examples(lake, name, ref, after or "", limit)
+        listing = list_examples(lake, name, ref, after or "", limit)
         return page(
             request,
             "dataset.html",
             f"/api/v1/datasets/{name}",
             dataset=name,
             ref=ref,
-            found=found,
-            next_url=with_query(request, after=found.next) if found.next else None,
+            listing=listing,
+            next_url=with_query(request, after=listing.next) if listing.next else None,
         )
 
     return router

@@ -48,8 +48,8 @@ class BucketKeyValueStore(NoteObjects):
 
     def get(self, partition: str, key: str) -> Entry | None:
         """Return the record, or None where it is absent."""
-        found = self._read(record_path(partition, key))[0]
-        return None if found is None else found.present
+        record = self._read(record_path(partition, key))[0]
+        return None if record is None else record.present
 
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
@@ -62,8 +62,8 @@ class BucketKeyValueStore(NoteObjects):
         check_value(key, value)
         # On a condition too: a plain put whose reply was lost could land later, over somebody's next write.
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
-            found, mode = self._read(record_path(partition, key))
-            outcome = self._replace(partition, key, value, found, mode)
+            record, mode = self._read(record_path(partition, key))
+            outcome = self._replace(partition, key, value, record, mode)
             if isinstance(outcome, Done):
                 return outcome.version
             if isinstance(outcome, Indeterminate):
@@ -87,11 +87,11 @@ class BucketKeyValueStore(NoteObjects):
 
     def _write_if(self, partition: str, key: str, value: bytes | None, expected: Expected) -> Outcome:
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
-            found, mode = self._read(record_path(partition, key))
-            current = None if found is None else found.present
+            record, mode = self._read(record_path(partition, key))
+            current = None if record is None else record.present
             if not is_at(current, expected):
                 return Conflict(current)
-            outcome = self._replace(partition, key, value, found, mode)
+            outcome = self._replace(partition, key, value, record, mode)
             if not isinstance(outcome, Conflict):
                 return outcome
         raise StorageError(f"others write {key!r} in {self._bucket.url} all the time; try again later")
@@ -131,16 +131,16 @@ class BucketKeyValueStore(NoteObjects):
     def _read(self, path: str) -> tuple[Record | None, PutMode]:
         """Return what is at the path, and the condition under which a put replaces exactly that."""
         try:
-            found = obstore.get(self._bucket.reading, path)
-            record = decode(path, found.bytes().to_bytes())
+            reply = obstore.get(self._bucket.reading, path)
+            record = decode(path, reply.bytes().to_bytes())
         except OBSTORE_ERRORS as error:
             if of_obstore(error) is Failure.NOT_FOUND:
                 return None, "create"
             raise failed("read", self._bucket.url, path, error) from error
         # S3 and Azure go by the e-tag, GCS by the version; the client library takes no None.
-        condition: UpdateVersion = {"e_tag": found.meta["e_tag"]}
-        if found.meta["version"] is not None:
-            condition["version"] = found.meta["version"]
+        condition: UpdateVersion = {"e_tag": reply.meta["e_tag"]}
+        if reply.meta["version"] is not None:
+            condition["version"] = reply.meta["version"]
         return record, condition
 
     def _records(
@@ -150,12 +150,12 @@ class BucketKeyValueStore(NoteObjects):
         for path in self._paths(partition):
             if may_hold(path, start, stop):
                 try:
-                    found = self._read(path)[0]
+                    record = self._read(path)[0]
                 except DamageError as error:
                     yield path, error
                     continue
-                if found is not None and found.present is not None:
-                    yield path, found.present
+                if record is not None and record.present is not None:
+                    yield path, record.present
 
     def _paths(self, partition: str) -> list[str]:
         try:

@@ -133,14 +133,14 @@ class BucketObjectStore:
             if of_obstore(error) is Failure.UNKNOWN:
                 doubt = error
             try:
-                found = self._write_id(path)
+                stored_id = self._write_id(path)
             except NotFoundError:
                 # Nothing is there: not done, or not yet; the same write id makes another try harmless.
                 continue
             except StorageError as unread:
                 doubt = doubt or unread
                 continue
-            return found == write_id
+            return stored_id == write_id
         if doubt is None:
             assert error is not None, "there is at least one try"
             raise failed("create", self.url, path, error) from error

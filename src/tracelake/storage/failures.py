@@ -82,15 +82,13 @@ def explain_obstore(error: Exception) -> str:
         return "the bucket is not there; make it, or correct its name"
     if any(host in text for host in _MACHINE_ROLES):
         return "there are no credentials in the environment, and no role of this machine; set the former"
-    if found := re.search(
-        r"status code: 40[13] \w+|<Code>(?:InvalidAccessKeyId|SignatureDoesNotMatch)", text
-    ):
+    if code := re.search(r"status code: 40[13] \w+|<Code>(?:InvalidAccessKeyId|SignatureDoesNotMatch)", text):
         codes = re.findall(r"<Code>(\w+)</Code>", text)
-        said = codes[0] if codes else found[0].removeprefix("status code: ")
+        said = codes[0] if codes else code[0].removeprefix("status code: ")
         return f"the store refuses these credentials ({said}); correct them, or what they allow"
-    if found := re.search(r"performing \w+ (\w+://[^/ ]+)\S* in .*HTTP error: (.*)", text):
-        why = found[2].strip(" :")
-        return f"{found[1]} does not answer ({why}); check that address and the network, then try again"
+    if address := re.search(r"performing \w+ (\w+://[^/ ]+)\S* in .*HTTP error: (.*)", text):
+        why = address[2].strip(" :")
+        return f"{address[1]} does not answer ({why}); check that address and the network, then try again"
     return f"{text}; check the store and its credentials, then try again"
 
 

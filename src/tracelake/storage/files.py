@@ -177,9 +177,9 @@ class FileObjectStore:
             try:
                 sync_directory(directory)
             except OSError as error:
-                named = next(target for target in targets if target.parent == directory)
+                target_there = next(target for target in targets if target.parent == directory)
                 raise IndeterminateError(
-                    f"{named} is there but may not survive a power failure ({error}); repair the disk, "
+                    f"{target_there} is there but may not survive a power failure ({error}); repair the disk, "
                     "then read the object back to see whose it is"
                 ) from error
 
@@ -244,10 +244,10 @@ class FileObjectStore:
     def _info(self, file: Path, path: str) -> ObjectInfo | None:
         with _failures("read", file):
             try:
-                found = file.stat()
+                status = file.stat()
             except _NO_FILE:
                 return None
-        return ObjectInfo(path, found.st_size, found.st_mtime) if stat.S_ISREG(found.st_mode) else None
+        return ObjectInfo(path, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -156,8 +156,8 @@ def _sweep(folder: Path, max_bytes: int) -> int:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(OSError):
-                found = entry.stat()
-                files.append((found.st_atime, found.st_size, Path(entry.path)))
+                status = entry.stat()
+                files.append((status.st_atime, status.st_size, Path(entry.path)))
     total = sum(size for _, size, _ in files)
     now = time.time()
     for used_at, size, file in sorted(files):

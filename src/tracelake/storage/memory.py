@@ -131,10 +131,10 @@ class MemoryObjectStore:
         """Return the whole object. Raises NotFoundError where it is absent."""
         check_path(path)
         with self._lock:
-            found = self._objects.get(path)
-        if found is None:
+            stored = self._objects.get(path)
+        if stored is None:
             raise NotFoundError(f"no object {path!r} in {self._url}; check the path, or list what is there")
-        return found[0]
+        return stored[0]
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError where it is absent."""
@@ -145,15 +145,15 @@ class MemoryObjectStore:
         """Return size and time, or None where it is absent."""
         check_path(path)
         with self._lock:
-            found = self._objects.get(path)
-        return None if found is None else ObjectInfo(path, len(found[0]), found[1])
+            stored = self._objects.get(path)
+        return None if stored is None else ObjectInfo(path, len(stored[0]), stored[1])
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects whose path begins with `prefix`, in order of path, as they are now."""
         check_prefix(prefix)
         with self._lock:
-            found = [(path, value) for path, value in self._objects.items() if path.startswith(prefix)]
-        return iter([ObjectInfo(path, len(data), modified) for path, (data, modified) in sorted(found)])
+            objects = [(path, value) for path, value in self._objects.items() if path.startswith(prefix)]
+        return iter([ObjectInfo(path, len(data), modified) for path, (data, modified) in sorted(objects)])
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object, replacing the target. Raises NotFoundError where the source is absent."""

@@ -42,10 +42,10 @@ class NoteObjects:
         """
         paths = [info.path for info in self._objects.list(notes_path(partition))]
         # See `may_hold`: what is no note may be listed.
-        found = read_all(self._objects, [path for path in paths if path.rpartition("/")[2].startswith("k")])
+        bodies = read_all(self._objects, [path for path in paths if path.rpartition("/")[2].startswith("k")])
         whole: list[Entry] = []
         problems: list[tuple[str, DamageError]] = []
-        for path, body in found.items():
+        for path, body in bodies.items():
             try:
                 whole.append(decode(path, body).entry)
             except DamageError as error:

@@ -178,8 +178,8 @@ class PostgresKeyValueStore:
         version = new_version()
         written = self._write(version, _PUT, (*where, value, version))
         if isinstance(written, Indeterminate):
-            found = self.get(partition, key)
-            if found is None or found.version != version:
+            entry = self.get(partition, key)
+            if entry is None or entry.version != version:
                 raise IndeterminateError(
                     f"the write of {partition!r} / {key!r} may or may not have happened: {written.reason}; "
                     "read the record, and write it again if need be"
@@ -305,14 +305,14 @@ class PostgresKeyValueStore:
             ) from error
 
     def _set_up(self, connection: _Connection) -> None:
-        found = connection.execute(_FORMAT).fetchone()
-        if found == (None,):
+        mark = connection.execute(_FORMAT).fetchone()
+        if mark == (None,):
             with connection.transaction():
                 for statement in _SET_UP:
                     connection.execute(statement)
-        elif found != ("format 1",):
+        elif mark != ("format 1",):
             raise UsageError(
-                f"tracelake_records in {self._name} has {found and found[0]}, this release reads format 1; "
+                f"tracelake_records in {self._name} has {mark and mark[0]}, this release reads format 1; "
                 "use the release that wrote it, or a newer one"
             )
 

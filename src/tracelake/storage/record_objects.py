@@ -136,12 +136,12 @@ def scan_records(
     problems: list[tuple[str, DamageError]] = []
     check_scan_limit(limit)
     first, end = encode_text("start", start), None if stop is None else encode_text("stop", stop)
-    found = (
+    records = (
         entry
         for entry in _in_key_order(_whole(read(partition_path(partition), first, end), problems))
         if first <= entry.key.encode() and (end is None or entry.key.encode() < end)
     )
-    whole = list(islice(found, limit))
+    whole = list(islice(records, limit))
     if problems:
         raise DamagedRecordsError(whole, problems)
     return whole
@@ -155,11 +155,11 @@ def key_in(path: str) -> str:
 def _whole(
     read: Iterable[tuple[str, Entry | DamageError]], problems: list[tuple[str, DamageError]]
 ) -> Iterator[tuple[str, Entry]]:
-    for path, found in read:
-        if isinstance(found, DamageError):
-            problems.append((key_in(path), found))
+    for path, record in read:
+        if isinstance(record, DamageError):
+            problems.append((key_in(path), record))
         else:
-            yield path, found
+            yield path, record
 
 
 def _in_key_order(records: Iterable[tuple[str, Entry]]) -> Iterator[Entry]:

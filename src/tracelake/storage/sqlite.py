@@ -232,12 +232,12 @@ class SqliteKeyValueStore:
         with self._connections_lock:
             if self._closed:
                 raise UsageError(f"the store {self._path} is closed; open it again")
-            found = self._connections.get(thread)
-            if found is None:
+            connection = self._connections.get(thread)
+            if connection is None:
                 for ended in [other for other in self._connections if not other.is_alive()]:
                     self._connections.pop(ended).close()
-                found = self._connections[thread] = self._connect()
-            return found
+                connection = self._connections[thread] = self._connect()
+            return connection
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(

@@ -52,8 +52,8 @@ class VersionedKeyValueStore(NoteObjects):
 
     def get(self, partition: str, key: str) -> Entry | None:
         """Return the record, or None where it is absent."""
-        found = self._newest(record_path(partition, key))[1]
-        return None if found is None else found.present
+        record = self._newest(record_path(partition, key))[1]
+        return None if record is None else record.present
 
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
@@ -89,8 +89,8 @@ class VersionedKeyValueStore(NoteObjects):
     def _write_if(self, partition: str, key: str, value: bytes | None, expected: Expected) -> Outcome:
         version = new_version()
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
-            number, found = self._newest(record_path(partition, key))
-            current = None if found is None else found.present
+            number, record = self._newest(record_path(partition, key))
+            current = None if record is None else record.present
             if not is_at(current, expected):
                 return Conflict(current)
             outcome = self._append(partition, key, value, version, number)
@@ -155,12 +155,12 @@ class VersionedKeyValueStore(NoteObjects):
         for directory, _ in groupby(paths):
             if may_hold(directory, start, stop):
                 try:
-                    found = self._newest(directory)[1]
+                    record = self._newest(directory)[1]
                 except DamageError as error:
                     yield directory, error
                     continue
-                if found is not None and found.present is not None:
-                    yield directory, found.present
+                if record is not None and record.present is not None:
+                    yield directory, record.present
 
 
 def _version_path(directory: str, number: int) -> str:

@@ -1,7 +1,7 @@
 """Publish what tasks have staged: one append to the table's shard, then one commit that names it.
 
 The batch stands at the shard's own next time. Where another writer was faster, the merge is done again against
-what he wrote. A write with an id is remembered by the shard in the moment in which it is appended, even where it
+what it wrote. A write with an id is remembered by the shard in the moment in which it is appended, even where it
 changes no row, and for as long as the table lasts: it happens once. A writer that ends before the append leaves
 parts that nothing names; one that ends between append and commit leaves rows that are not visible until somebody
 commits: the same `write_id` again, the next write, or `finish_writes`.

@@ -55,7 +55,7 @@ class RepositoryCollector:
     def collect(self, *, epoch_min_s: float, dry_run: bool = False) -> Collected:
         """Delete what nothing leads to, where it was written two epochs ago or earlier.
 
-        An epoch lasts for `epoch_min_s` seconds at least, so that who writes has that long to be done; with 0 he may
+        An epoch lasts for `epoch_min_s` seconds at least, so that who writes has that long to be done; with 0 it may
         have to write again. Garbage goes with the second or third collection after it came to be. Where something that
         is reached cannot be read, nothing of the kinds that lie behind it goes (`reach`). Raises DamageError where a
         branch, a tag or the epoch cannot: then nothing is known.

@@ -151,7 +151,7 @@ class Committer:
     ) -> tuple[bool, BranchAt]:
         """Put a request on the list of the branch as it was read, and with it all that are announced."""
         if at.record.sealed and not is_announced:
-            return False, at  # somebody builds, and his cut seals what is announced: meanwhile nobody races
+            return False, at  # somebody builds, and its cut seals what is announced: meanwhile nobody races
         if not is_announced:
             return self._seal_now(branch, at, request)
         with self._sealing:  # of all threads that wait here one seals them all

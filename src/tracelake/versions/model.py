@@ -111,7 +111,7 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     created_at: str
     metadata: dict[str, str]
     request: str = ""
-    """The id of the request that it was built for: a committer finds his commit in the history by it."""
+    """The id of the request that it was built for: a committer finds its commit in the history by it."""
     generation: int = 0
     """One more than that of the parents: the length of the longest way back to the first commit."""
     changes: Changes | None = None

@@ -3,7 +3,7 @@
 A claim is the record of the name as it will be, with the epoch in which it was written. Nobody takes it for a name but
 garbage collection. So either a collector that looks sees the claim; or it looked before, and then whoever claims sees
 what it saw: where nothing leads to the commit, nothing ever will. The name is given by a conditional write on the
-claim. Whoever finds a claim in his way takes it away, as a collector does two epochs later: who was killed leaves
+claim. Whoever finds a claim in its way takes it away, as a collector does two epochs later: who was killed leaves
 nothing behind, and who is slow claims once more.
 """
 

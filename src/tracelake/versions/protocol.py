@@ -6,7 +6,7 @@ place in the history is settled, and everything that it takes to build it is in 
 or is slow, keeps nobody waiting.
 
 Where committers race to seal, one wins. The others announce their requests, each under a key of its own, where nobody
-races; who comes while others build announces at once. Who seals takes all that is announced with him, and so does the
+races; who comes while others build announces at once. Who seals takes all that is announced with it, and so does the
 write that cuts: under load, one write on the record ends one sweep and begins the next. After an announcement at most
 one seal can pass it by, one that looked before: so a committer loses a bounded number of conditional writes, however
 many there are.
@@ -209,8 +209,8 @@ def kept(
 ) -> tuple[tuple[Answer, ...], tuple[Answer, ...]]:
     """Return the answers that stay in the record, and those that leave it.
 
-    All new ones stay, as do the last before them, `at_least` so many: who announced his request before a sweep finds
-    the head of that time among them, and sees in the record that he was not answered since.
+    All new ones stay, as do the last before them, `at_least` so many: who announced its request before a sweep finds
+    the head of that time among them, and sees in the record that it was not answered since.
     """
     leaving = max(0, len(done) - at_least)
     return (*done[leaving:], *new), done[:leaving]
@@ -240,7 +240,7 @@ def is_forgotten(recorded: Recorded, newest: int, scopes: Collection[str]) -> bo
     """Tell whether a recorded answer may go, given the branches that are there.
 
     An id that the caller chose is good for many epochs. Any other answer that is not in the history is a refusal:
-    whoever slept for two epochs before he was told of it may ask again, for it has changed nothing.
+    whoever slept for two epochs before it was told of it may ask again, for it has changed nothing.
     """
     is_lasting = recorded.answer.remembered and recorded.scope in scopes
     return newest - recorded.epoch > (ANSWERS_KEPT_EPOCHS if is_lasting else EPOCHS_TO_CUT)
@@ -295,7 +295,7 @@ def effective(change: Change, changes: Changes, there: Mapping[str, Reference]) 
     """Return those of the changes that change something, given what their paths name now.
 
     With `forward`, no table is taken to an older time: writers of one table append one after the other, and may
-    commit in another order. Who comes late finds that the head names his rows already.
+    commit in another order. Who comes late finds that the head names its rows already.
     """
     return tuple(
         (path, wanted)

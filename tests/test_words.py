@@ -1,0 +1,90 @@
+"""One word for one thing: the glossary has each once, and its banned synonyms stay out of code, help and docs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
+SOURCE = ROOT / "src"
+TEXTS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),  # the help of every command is in cli.md
+    *sorted(SOURCE.rglob("*.py")),
+    *sorted(SOURCE.rglob("*.html")),
+]
+NO_NOUNS = {"found", "made", "named"}
+"""Names of locals that say how something came, not what it holds."""
+ROOMS_OF_NOUNS = {"cli", "datasets", "demo", "doctor", "otlp", "server", "storage", "tracking"}
+"""Rooms that have none of these."""
+
+
+def rows(section: str) -> list[tuple[str, str]]:
+    """Return the rows of the tables in a part of the glossary, without their heads."""
+    cells = re.findall(r"^\| (.+?) \| (.+?) \|$", section, flags=re.MULTILINE)
+    return [row for row in cells if row not in {("word", "meaning"), ("not", "but")}]
+
+
+MEANINGS, BANNED = map(rows, GLOSSARY.read_text(encoding="utf-8").split("## Words that stay out"))
+
+
+def texts(file: Path) -> str:
+    """Return what a file says, with words of names apart: `dead_letter` and `DeadLetter` are dead letters, too."""
+    text = file.read_text(encoding="utf-8")
+    if file == GLOSSARY:
+        text = text.split("## Words that stay out")[0]
+    text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text) if file.suffix == ".py" else text
+    return re.sub(r"[_\s-]+", " ", text).lower()
+
+
+def locals_of(file: Path) -> Iterator[tuple[str, int]]:
+    """Yield the names that a module gives to values and arguments."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.MatchAs) and node.name:
+            yield node.name, node.lineno
+
+
+def test_every_word_stands_once() -> None:
+    """The glossary gives each word one meaning; a word with two is told apart in brackets."""
+    words = Counter(word for entry, _ in MEANINGS for word in entry.split(", "))
+    assert [word for word, count in words.items() if count > 1] == []
+    assert len(words) > 100
+
+
+def test_words_are_in_order() -> None:
+    """Who looks a word up finds it by its letters, in the table of its subject."""
+    for section in GLOSSARY.read_text(encoding="utf-8").split("\n## ")[1:]:
+        words = [word.lower() for word, _ in rows(section)]
+        assert words == sorted(words)
+
+
+def test_no_banned_word_is_explained() -> None:
+    """A word is in the glossary, or out of the project."""
+    assert {entry for entry, _ in MEANINGS} & {word for word, _ in BANNED} == set()
+
+
+@pytest.mark.parametrize("word", [word for word, _ in BANNED])
+def test_banned_words_stay_out(word: str) -> None:
+    """No page, no help, no comment and no name in the code has it."""
+    pattern = re.compile(rf"\b{re.escape(word.replace('-', ' '))}(s|d|ed|ing)?\b")
+    strays = [str(file.relative_to(ROOT)) for file in TEXTS if pattern.search(texts(file))]
+    assert strays == [], f"say {dict(BANNED)[word]!r}"
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS_OF_NOUNS))
+def test_names_are_nouns_for_what_they_hold(room: str) -> None:
+    """A local is called for what it holds; `found`, `made` and `named` say only how it came."""
+    files = sorted((SOURCE / "tracelake" / room).rglob("*.py"))
+    assert files, room
+    strays = [(file.name, line) for file in files for name, line in locals_of(file) if name in NO_NOUNS]
+    assert strays == []
