@@ -18,7 +18,9 @@ from tracelake.pipeline.traces import TRACES
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+INDEX = ROOT / "docs" / "README.md"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", CONTRIBUTING, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def links(page: Path) -> Iterator[str]:
@@ -58,6 +60,25 @@ def test_internals_name_every_room() -> None:
     text = reference.INTERNALS.read_text(encoding="utf-8")
     rooms = re.findall(r"^\| \d+ \| `(\w+)` \|", text, flags=re.MULTILINE)
     assert sorted(rooms) == sorted(room for floor in FLOORS for room in floor)
+
+
+def test_every_page_is_in_the_index() -> None:
+    """docs/README.md leads to every other page of the docs, once."""
+    listed = sorted(INDEX.parent / link for link in links(INDEX) if not link.startswith(".."))
+    assert listed == sorted(page for page in INDEX.parent.rglob("*.md") if page != INDEX)
+
+
+def test_contributing_names_what_is_there() -> None:
+    """Each file or folder that it names exists, each target of make, and each module that it runs."""
+    text = CONTRIBUTING.read_text(encoding="utf-8")
+    paths = re.findall(r"(?<![\w/])((?:src|tests|scripts|docs)/[\w/.*]+\w)", text)
+    assert [path for path in paths if not list(ROOT.glob(path))] == []
+    calls = re.findall(r"\bmake ((?:[a-z-]+ ?)+)", text)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), flags=re.MULTILINE))
+    assert calls
+    assert {word for call in calls for word in call.split()} - targets == set()
+    modules = re.findall(r"-m ((?:tests|scripts)[\w.]*)", text)
+    assert [name for name in modules if not (ROOT / f"{name.replace('.', '/')}.py").exists()] == []
 
 
 @pytest.mark.parametrize(("heading", "schema"), [("spans", SPANS_TABLE), ("traces", TRACES)])
