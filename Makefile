@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention storm picture faults faults-compact faults-replicas simulate soak clean
+.PHONY: setup browser demo test lint types lock bench contention storm picture faults faults-compact faults-replicas faults-flips simulate soak clean
 
 setup: .venv/.ready
 
@@ -38,6 +38,9 @@ faults-compact: setup
 
 faults-replicas: setup
 	$(PY) -m tests.faults.kill_replicas --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(SPARK),--spark)
+
+faults-flips: setup
+	$(PY) -m tests.faults.flip_everything --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 SECONDS ?= 60
 simulate: setup

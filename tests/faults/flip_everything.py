@@ -1,0 +1,182 @@
+"""Damages one thing after the other in a small lake with something of everything: `make faults-flips SECONDS=60`.
+
+    python -m tests.faults.flip_everything --seconds 60 --seed 7
+
+Each round flips one bit of one byte of an object or record, deletes it, or puts another of its kind in its place. Then
+`verify` names it, unless it may vanish; and reads give the right answer, or an error in words (what they give where
+something is gone is not compared). The bytes come in an order that the seed decides, each once; `--seconds 0` goes on
+until all of them have had their turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import tracelake
+from tests.everything import NOT_MISSED, URL, Everything, is_named, kinds
+from tests.server.client import Client
+from tracelake import Lake, TracelakeError
+from tracelake.server.app import create_app
+from tracelake.shards import lookup
+from tracelake.tracking.inbox import Inbox
+
+PAGES: Final = (
+    "/",
+    "/search?q=why",
+    "/versions",
+    "/datasets",
+    "/datasets/questions",
+    "/api/v1/commits",
+    "/metrics",
+)
+BUG: Final = "internal error"
+ONCE_PER_ROUND: Final = 8
+"""Of so many rounds one reads as users do, which takes longer than `verify`."""
+Damage = Callable[[bytes], bytes | None]
+
+
+def flip(at: int, bit: int) -> Damage:
+    """Return what flips one bit of one byte."""
+    return lambda data: data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+
+
+def becomes(other: bytes, _data: bytes) -> bytes:
+    """Put other bytes in the place of any."""
+    return other
+
+
+def rows(lake: Lake, table: str) -> list[Any]:
+    """Return all rows of a table."""
+    return lake.sql(f"select * from {table} order by all").to_pylist()
+
+
+def answers(lake: Lake) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield what users ask of a lake, by name."""
+    for table in ("spans", "traces", "people"):
+        yield table, partial(rows, lake, table)
+    yield "search", lambda: sorted(str(hit) for hit in lake.search("why"))
+    yield "log", lambda: [commit.id for commit in lake.log()]
+    yield "tags", lake.tags
+    yield "branches", lambda: [(branch.name, branch.head) for branch in lake.branches()]
+    yield "examples", lambda: [str(one) for one in lake.dataset("questions").examples()]
+
+
+def read(lake: Lake) -> dict[str, Any]:
+    """Return all answers; an error in words is one, of which nothing more is asked."""
+    found: dict[str, Any] = {}
+    for name, ask in answers(lake):
+        try:
+            found[name] = ask()
+        except TracelakeError as error:
+            found[name] = error
+    return found
+
+
+def pages(lake: Lake) -> Iterator[str]:
+    """Yield the pages that a server answers with a defect of its own."""
+    with closing(Inbox(lake.objects, ack_timeout_s=1.0)) as inbox:
+        client = Client(create_app(lake, inbox))
+        for page in PAGES:
+            answer = client.get(page)
+            if answer.status_code == 500 and BUG in answer.text:
+                yield page
+
+
+class Campaign:
+    """Rounds of damage, each mended before the next."""
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self._cache = folder / "cache"
+        self._chance = chance
+        self.everything = Everything(folder)
+        with tracelake.open(URL) as lake:
+            self._right = read(lake)
+        self.wrong: list[str] = []
+        self.rounds = 0
+
+    def damages(self) -> Iterator[tuple[str, str, Damage]]:
+        """Yield names, what is done to each, and how: deletions and exchanges first, then every byte once."""
+        names = self.everything.names()
+        todo: list[tuple[str, int]] = []
+        for kind, of_a_kind in kinds(names).items():
+            for name in of_a_kind:
+                yield name, "gone", lambda _: None
+                data, other = self.everything.read(name), self.everything.read(self._chance.choice(of_a_kind))
+                if other != data and kind != "inbox":
+                    yield name, "another", partial(becomes, other)
+                todo += [(name, at) for at in range(len(data))]
+        self._chance.shuffle(todo)
+        for name, at in todo:
+            bit = self._chance.randrange(8)
+            yield name, f"bit {bit} of byte {at}", flip(at, bit)
+
+    def run(self, end: float) -> None:
+        """Go on until the time is over, or there is nothing left to damage."""
+        for name, what, damage in self.damages():
+            if time.monotonic() > end:
+                return
+            self.round(name, what, damage)
+
+    def round(self, name: str, what: str, damage: Damage) -> None:
+        """Damage one thing, look at what is said of it, and mend it."""
+        self.rounds += 1
+        with self.everything.damaged(name, damage):
+            self._check(name, what)
+
+    def _check(self, name: str, what: str) -> None:
+        try:
+            said = self.everything.said()
+            harmless = what == "gone" and any(re.fullmatch(pattern, name) for pattern in NOT_MISSED)
+            if not harmless and not is_named(name, said):
+                self._note(name, what, f"verify says {said!r}")
+            if what[:3] != "bit" or self.rounds % ONCE_PER_ROUND == 0:
+                self._read(name, what)
+        except Exception as error:  # noqa: BLE001  # a defect, whatever it is; the campaign goes on
+            self._note(name, what, repr(error))
+
+    def _read(self, name: str, what: str) -> None:
+        """Read as a process does that has read nothing before."""
+        shutil.rmtree(self._cache, ignore_errors=True)
+        lookup.forget()
+        with suppress(TracelakeError), tracelake.open(URL) as lake:
+            for asked, answer in read(lake).items():
+                gone = what == "gone" and not isinstance(answer, TracelakeError)
+                if not isinstance(answer, TracelakeError) and answer != self._right[asked] and not gone:
+                    self._note(name, what, f"{asked} gives {str(answer)[:200]}")
+            for page in pages(lake):
+                self._note(name, what, f"{page} is a defect")
+
+    def _note(self, name: str, what: str, problem: str) -> None:
+        self.wrong.append(f"{name} ({what}): {problem}")
+        print(self.wrong[-1], flush=True)
+
+
+def main() -> int:
+    """Run the campaign; the exit code says whether something was wrong."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="tracelake-flips-") as folder:
+        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+        campaign = Campaign(Path(folder), random.Random(options.seed))
+        campaign.run(time.monotonic() + options.seconds if options.seconds else float("inf"))
+    print(f"{campaign.rounds} rounds, {len(campaign.wrong)} wrong")
+    return 1 if campaign.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
