@@ -10,14 +10,14 @@ import pytest
 
 HERE: Final = Path(__file__).parent
 SLOWEST_FIRST: Final = (
-    "spark/test_spark.py",
-    "simulation/test_versions.py",
-    "faults/test_kill_stream.py",
-    "pipeline/test_crashes.py",
-    "simulation/test_protocols.py",
-    "integration/test_crash.py",
     "storage/test_contract.py",
+    "simulation/test_versions.py",
+    "spark/test_spark.py",
+    "simulation/test_protocols.py",
+    "faults/test_kill_stream.py",
+    "integration/test_crash.py",
     "test_bad_inputs.py",
+    "pipeline/test_crashes.py",
     "test_lake.py",
     "test_lake_maintenance.py",
     "faults/test_kill_ingest.py",

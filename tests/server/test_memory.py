@@ -15,9 +15,9 @@ import tracelake
 from tests.server.otlp_requests import export_request
 from tests.server.process import serving
 
-BOUND_MIB: Final = 192
+BOUND_MIB: Final = 96
 SETUP: Final = f"from tracelake import limits\nlimits.REQUESTS_MEMORY_MAX_BYTES = {BOUND_MIB} * limits.MIB"
-SIZE: Final = 1_500_000
+SIZE: Final = 750_000
 AT_ONCE: Final = 6
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
