@@ -153,7 +153,7 @@ def test_a_rebuild_keeps_what_pipelines_commit_meanwhile(
     for number in range(3):
         ingest(lake, tmp_path, 0, a_span(0, 0, end=20 + number))
     target = {
-        "tasks": "tracelake.pipeline.reindex.write_parts",
+        "tasks": "tracelake.pipeline.index_build.write_parts",
         "marker": "tracelake.pipeline.reindex.write_marker",
         "commit": "tracelake.versions.store.Repository.commit_entries",
     }[moment]
@@ -209,6 +209,12 @@ def test_a_transaction_that_did_not_see_a_rebuild_does_not_undo_it_for_good(
     assert lake.verify().findings == ()
 
 
+def holder_of(step: str) -> Any:
+    """Return what has the step of a rebuild under its name."""
+    module = {"write_parts": "index_build"}.get(step, "reindex")
+    return Repository if step == "commit_entries" else importlib.import_module(f"tracelake.pipeline.{module}")
+
+
 class Killed(BaseException):
     """The end of a process."""
 
@@ -227,9 +233,7 @@ def test_what_a_killed_rebuild_left_is_collected(
     def die(*_: Any, **__: Any) -> None:
         raise Killed
 
-    holder: Any = (
-        Repository if step == "commit_entries" else importlib.import_module("tracelake.pipeline.reindex")
-    )
+    holder = holder_of(step)
     with monkeypatch.context() as patch:
         patch.setattr(holder, step, die)
         with pytest.raises(Killed):
@@ -256,9 +260,7 @@ def test_a_rebuild_beside_collections_is_published_whole_or_refused(
 ) -> None:
     """However often garbage is collected in the middle of it, no commit names what was taken."""
     ingest(lake, tmp_path, 0)
-    holder: Any = (
-        Repository if step == "commit_entries" else importlib.import_module("tracelake.pipeline.reindex")
-    )
+    holder = holder_of(step)
     original = getattr(holder, step)
 
     def after_collections(*args: Any, **options: Any) -> Any:

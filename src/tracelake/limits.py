@@ -346,6 +346,12 @@ INDEX_REBUILT_PART_ROWS: Final = 200_000
 INDEX_REBUILT_BATCH_ROWS: Final = 2_048
 """Rows that are read at a time for it: with prompts of a MiB in each, more would not fit into one column of Arrow.
 Beyond: the next so many."""
+INDEX_FAN_OUT: Final = 8
+"""Adjacent parts of one level that the index keeps. Beyond: they become one of the next."""
+INDEX_REWRITTEN_SHARE: Final = 0.2
+"""The share of documents whose rows were replaced. Beyond: parts of the index are written again without them."""
+INDEX_REPLACED_MIN: Final = 1_000
+"""Documents whose rows were replaced that stay until their parts are merged. Beyond: the share decides."""
 INDEX_REPLACED_SHARE_MAX: Final = 0.3
 """The share of documents whose rows were replaced. Beyond: `doctor` says that scores suffer."""
 INDEX_MAPS_KEPT_FREE: Final = 2_000

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import io
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,11 +18,11 @@ from tracelake.datasets.verify import verify_files
 from tracelake.journal.model import Step
 from tracelake.journal.store import Journal
 from tracelake.pipeline.fates import check_quarantine
+from tracelake.pipeline.index_build import live_by_transaction
 from tracelake.pipeline.index_check import IndexCheck
 from tracelake.pipeline.indexes import INDEX_ENTRY
 from tracelake.pipeline.progress import OnProgress, Progress
 from tracelake.pipeline.publish import SET_ASIDE, SPANS_ENTRY, TRACES_ENTRY
-from tracelake.pipeline.reindex import count_live
 from tracelake.record_checks import Records, check_inbox, read_records
 from tracelake.records import Finding, VerifyReport
 from tracelake.shards.leases import Leases
@@ -296,11 +296,13 @@ class Verifier:
         def rows_of(t: int, buckets: range | None) -> int | None:
             return None if t in came.unknown else came.at(t, buckets)
 
-        def live_at(t: int, buckets: range | None) -> int | None:
+        def live_at(t: int, buckets: range | None) -> Mapping[int, int] | None:
             if came.unknown:
                 return None  # some rows cannot be read
             snapshot = self._shards["spans"].snapshot(t)
-            return count_live(self._objects, snapshot.for_buckets(set(buckets or range(self._buckets))))
+            return live_by_transaction(
+                self._objects, snapshot.for_buckets(set(buckets or range(self._buckets)))
+            )
 
         check = IndexCheck(self._objects, rows_of, live_at)
         for committed in commits:

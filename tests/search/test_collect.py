@@ -112,7 +112,7 @@ def rebuilt(objects: ObjectStore, epoch: int, unique: str, *, published: bool) -
     for lo in range(10):
         stage_bytes(objects, build, lo, lo + 1)
     stage_bytes(objects, build, 0, 1, "twin")
-    parts = parts_of_build(INDEX, write_parts(objects, INDEX, build, 10), 0, 5)
+    parts = parts_of_build(INDEX, write_parts(objects, INDEX, build, 10), 0, 5, as_of=4)
     if not published:
         return None
     name = f"{build}-{5:010d}"

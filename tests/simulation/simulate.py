@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 
 from tests.simulation.collecting import CollectScenario
+from tests.simulation.index_merging import IndexMergeScenario
 from tests.simulation.replicas import PipelineScenario
 from tests.simulation.scenarios import (
     IndexGarbageScenario,
@@ -35,6 +36,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     VersionsScenario(),
     IndexScenario(2),
     IndexGarbageScenario(2),
+    IndexMergeScenario(),
     StoreScenario(),
     PipelineScenario(2, 2),
     UpkeepScenario(),

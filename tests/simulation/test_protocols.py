@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.collecting_mutants import COLLECT_MUTANTS
+from tests.simulation.index_merging_mutants import INDEX_MERGE_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.replicas import PipelineScenario
 from tests.simulation.scenarios import (
@@ -98,7 +99,15 @@ def test_upkeep_seeds_that_failed_once(seed: int, what: str) -> None:
 
 @pytest.mark.parametrize(
     "mutant",
-    [*MUTANTS, *UPKEEP_MUTANTS, *VERSIONS_MUTANTS, *COLLECT_MUTANTS, *SETTING_ASIDE_MUTANTS, *WRITES_MUTANTS],
+    [
+        *MUTANTS,
+        *UPKEEP_MUTANTS,
+        *VERSIONS_MUTANTS,
+        *COLLECT_MUTANTS,
+        *INDEX_MERGE_MUTANTS,
+        *SETTING_ASIDE_MUTANTS,
+        *WRITES_MUTANTS,
+    ],
     ids=lambda mutant: mutant.name,
 )
 def test_a_mutant_is_found_by_random_search(mutant: Mutant) -> None:

@@ -10,13 +10,15 @@ from tracelake._errors import ExpiredError, TracelakeError
 from tracelake.records import Finding
 from tracelake.search.finalize import read_manifest
 from tracelake.search.model import Manifest, PartRef
+from tracelake.search.tiers import Generation, generations
 from tracelake.search.verify import verify_lists, verify_parts
 from tracelake.storage import ObjectStore
 
 RowsOf = Callable[[int, range | None], int | None]
 """Returns how many rows came with a transaction, in these buckets or in all; None where that is unknown."""
-LiveAt = Callable[[int, range | None], int | None]
-"""Returns how many rows were live as of a transaction, in these buckets or in all; None where that is unknown."""
+LiveAt = Callable[[int, range | None], Mapping[int, int] | None]
+"""Returns how many rows of each transaction were live as of one, in these buckets or in all; None where that is
+unknown."""
 
 
 @dataclass
@@ -59,12 +61,14 @@ class IndexCheck:
         """Read every part that a manifest names, and compare it with the rows that it is of."""
         for problem in verify_parts(self.objects, self._parts.values()):
             yield Finding(problem.kind, "index part", problem.path, problem.detail)
-        expected: Mapping[str, int | None] = {path: self._rows(part) for path, part in self._parts.items()}
+        expected: Mapping[str, int | None] = {
+            path: self._rows(part, range(part.lo, part.hi)) for path, part in self._parts.items()
+        }
         for path, part in self._parts.items():
             self.bytes_read += part.size_bytes
             rows = expected[path]
             if rows not in (None, part.documents):
-                which = f"of transaction {part.lower}" if part.upper == part.lower + 1 else "that were live"
+                which = f"of transaction {part.lower}" if part.as_of == part.lower else "that were live"
                 yield Finding(
                     "mismatch",
                     "index part",
@@ -74,28 +78,28 @@ class IndexCheck:
         if self.newest is not None:
             yield from self._whole(self.newest)
 
-    def _rows(self, part: PartRef) -> int | None:
-        """Return how many documents a part should have, None where that is unknown."""
-        buckets = range(part.lo, part.hi)
-        return (
-            self.came(part.lower, buckets)
-            if part.upper == part.lower + 1
-            else self._live(part.upper - 1, buckets)
-        )
+    def _rows(self, part: PartRef | Generation, buckets: range | None) -> int | None:
+        """Return how many documents a part or generation should have, None where that is unknown."""
+        if part.as_of == part.lower:
+            return self.came(part.lower, buckets)
+        live = self._live(part.as_of, buckets)
+        return None if live is None else sum(rows for t, rows in live.items() if part.lower <= t < part.upper)
 
-    def _live(self, as_of: int, buckets: range | None) -> int | None:
+    def _live(self, as_of: int, buckets: range | None) -> Mapping[int, int] | None:
         with suppress(ExpiredError):  # forgotten, as somebody wished
             return self.live(as_of, buckets)
         return None
 
     def _whole(self, manifest: Manifest) -> Iterator[Finding]:
-        """Check that no rows are left out: every transaction and bucket is in some part."""
-        named = self._named(manifest)
-        begin = max((part.upper for part in named if part.upper > part.lower + 1), default=0)
-        rows = [self.came(t, None) for t in range(begin, manifest.upper)]
-        if begin:
-            rows.append(self._live(begin - 1, None))
-        known = [count for count in rows if count is not None]
-        if len(known) == len(rows) and manifest.documents != sum(known):
-            detail = f"{manifest.documents} documents for {sum(known)} rows"
+        """Check that no rows are left out: those of every transaction and bucket are in some part."""
+        found = generations(self._named(manifest))
+        held = {t for each in found for t in range(each.lower, each.upper)}
+        rows = [self._rows(each, None) for each in found]
+        live = self._live(manifest.upper - 1, None) if len(held) < manifest.upper else {}
+        if live is None or None in rows:
+            return
+        expected = sum(count for count in rows if count is not None)
+        expected += sum(count for t, count in live.items() if t not in held and t < manifest.upper)
+        if manifest.documents != expected:
+            detail = f"{manifest.documents} documents for {expected} rows"
             yield Finding("mismatch", "manifest", self._newest_path, detail)

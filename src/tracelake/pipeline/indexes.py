@@ -14,6 +14,8 @@ from tracelake.versions.store import Repository
 
 INDEX: Final = "spans"
 INDEX_ENTRY: Final = "indexes/spans"
+TABLE_ENTRY: Final = "tables/spans"
+"""The table that is indexed."""
 
 
 def build_name(transaction: int) -> str:

@@ -302,6 +302,7 @@ class _Run:
         result.commit = commit
         for name, shard in self._rooms.outputs.shards().items():
             self._rooms.maintainer.maintain(shard, ORDERS[name], self._progress)
+        self._rooms.merger.maintain(self._progress)
         return Published()
 
     def _undone(self, step: Step, fault: InputFaultError) -> Undone:

@@ -2,95 +2,36 @@
 
 The new parts hold one document for each row that is live, so that scores count no row that was replaced. They are
 published as one commit. Transactions that were committed meanwhile have parts of their own, which are taken over as
-they are; one that is committed at the same moment is reconciled by the next (see `indexes.base_of`).
+they are; one that is committed at the same moment is reconciled by the next (see `indexes.base_of`). Where parts of
+them were merged with older ones meanwhile, these transactions are built as well.
 """
 
 from __future__ import annotations
 
-import tempfile
-import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
-from typing import Final
+from dataclasses import replace
 
-import duckdb
-import pyarrow as pa
-
-from tracelake._errors import DamageError, ExpiredError, LimitError, UsageError
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_REBUILT_BATCH_ROWS, INDEX_REBUILT_PART_ROWS
-from tracelake.otlp.schema import SPANS_TABLE
+from tracelake._errors import LimitError, UsageError
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.pipeline.executors import Executor
-from tracelake.pipeline.indexes import INDEX, INDEX_ENTRY, index_at
-from tracelake.pipeline.progress import OnProgress, Progress
+from tracelake.pipeline.index_build import Begun, Builder
+from tracelake.pipeline.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, index_at
+from tracelake.pipeline.progress import OnProgress
 from tracelake.records import IndexReport
 from tracelake.search import fields
-from tracelake.search.build import build_part
-from tracelake.search.documents import COLUMNS
 from tracelake.search.finalize import (
     clean_staging,
     read_manifest,
     read_parts,
     with_lists,
     write_marker,
-    write_parts,
 )
-from tracelake.search.model import Manifest, PartRef, manifest_path, rebuild_name
+from tracelake.search.model import Manifest, PartRef, manifest_path
 from tracelake.search.protocol import parts_of_build
 from tracelake.shards.leases import Lease
-from tracelake.shards.rows import ROW_ID, rows_sql
-from tracelake.shards.store import Shard, Snapshot
-from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore, open_objects
+from tracelake.shards.store import Shard
+from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.versions.model import IndexAt, TableAt
-from tracelake.versions.protocol import may_publish
 from tracelake.versions.store import Repository
-
-_TABLE: Final = "tables/spans"
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildTask:
-    """Index the live rows of the buckets [low, high)."""
-
-    objects_url: str
-    build: str
-    low: int
-    high: int
-    spans: Snapshot
-
-
-def run_rebuild_task(task: RebuildTask) -> None:
-    """Carry out one task: its part is staged, with its receipt."""
-    objects = open_objects(task.objects_url)
-    with _live_rows(objects, task.spans, COLUMNS) as batches:
-        build_part(objects, INDEX, task.build, task.low, task.high, uuid.uuid4().hex, batches)
-
-
-def count_live(objects: ObjectStore, snapshot: Snapshot) -> int:
-    """Return how many rows are live in a snapshot, by reading it."""
-    with _live_rows(objects, snapshot, [ROW_ID.name]) as batches:
-        return sum(batch.num_rows for batch in batches)
-
-
-@contextmanager
-def _live_rows(
-    objects: ObjectStore, snapshot: Snapshot, columns: Sequence[str]
-) -> Iterator[Iterator[pa.RecordBatch]]:
-    schema = pa.schema([ROW_ID if name == ROW_ID.name else SPANS_TABLE.field(name) for name in columns])
-    with tempfile.TemporaryDirectory(prefix="tracelake-index-") as folder:
-        files = LocalFiles(objects, Path(folder))
-        with duckdb.connect(config={"threads": 1}) as db:
-            reader = db.sql(rows_sql(snapshot, files.file, columns, SPANS_TABLE)).to_arrow_reader(
-                INDEX_REBUILT_BATCH_ROWS
-            )
-            # DuckDB does not have all of the finer types.
-            yield (
-                narrow
-                for batch in reader
-                for narrow in pa.Table.from_batches([batch]).select(schema.names).cast(schema).to_batches()
-            )
 
 
 def rebuild(
@@ -103,84 +44,92 @@ def rebuild(
         LimitError: others were faster, again and again.
         ExpiredError: garbage was collected twice meanwhile; run it again.
     """
-    repository = Repository(key_value, objects)
-    head = repository.head()
-    named = repository.find(head, [_TABLE]).get(_TABLE) if head else None
-    if not isinstance(named, TableAt):
-        raise UsageError("the lake is still empty: there is nothing to index. Ingest something first.")
-    epoch = repository.epoch()  # before anything is written
-    build = rebuild_name(epoch, uuid.uuid4().hex[:12])
-    shard = Shard(named.shard, key_value, objects)
-    with Lease(shard, key_value) as lease:  # the rows stay until they are read
-        snapshot = shard.snapshot(named.as_of, lease.state)
-        groups = min(buckets, 1 + sum(part.rows for part in snapshot.parts) // INDEX_REBUILT_PART_ROWS)
-        bounds = [buckets * group // groups for group in range(groups + 1)]
-        tasks = [
-            RebuildTask(objects.url, build, low, high, snapshot.for_buckets(set(range(low, high))))
-            for low, high in pairwise(bounds)
-        ]
-        executor.run(
-            run_rebuild_task, tasks, lambda done: progress(Progress("indexing", done, len(tasks), "tasks"))
+    return Rebuild(Builder(key_value, objects, buckets, executor), progress).run()
+
+
+class Rebuild:
+    """One rebuild, and what it has built so far."""
+
+    def __init__(self, builder: Builder, progress: OnProgress) -> None:
+        self._builder = builder
+        self._progress = progress
+        self._objects = builder.objects
+        self._repository = Repository(builder.key_value, builder.objects)
+        self._begun = Begun.now(self._repository)
+        self._builds: list[str] = []
+        self._parts: list[PartRef] = []
+        self._upper = 0
+        """The transaction after the last that is built."""
+
+    def run(self) -> IndexReport:
+        """Build and publish (see `rebuild`)."""
+        self._extend(None)
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            replaced, later, now = self._later()
+            while (end := max((part.upper for part in later if part.lower < self._upper), default=0)) > 0:
+                self._extend(end)
+                replaced, later, now = self._later()
+            report = self._publish(replaced, later, now)
+            if report is not None:
+                for build in self._builds:
+                    clean_staging(self._objects, INDEX, build)
+                return report
+        raise LimitError(
+            f"the index was built anew, and {CONDITIONAL_WRITE_TRIES_MAX} transactions in a row were faster than its "
+            "commit; try again when fewer come in."
         )
-    try:
-        chosen = write_parts(objects, INDEX, build, buckets)
-    except DamageError as error:
-        if may_publish(epoch, repository.epoch()):
-            raise
-        raise ExpiredError(
-            "garbage was collected twice while the index was built anew, and what was built with it. Nothing was "
-            "changed; run it again."
-        ) from error
-    parts = parts_of_build(INDEX, chosen, 0, named.as_of + 1)
-    report = _publish(repository, objects, (build, epoch), parts, named.as_of + 1)
-    clean_staging(objects, INDEX, build)
-    return report
 
+    def _extend(self, end: int | None) -> None:
+        """Build the transactions that are not built yet, up to `end`, or else up to the head."""
+        head = self._repository.head()
+        named = self._repository.find(head, [TABLE_ENTRY]).get(TABLE_ENTRY) if head else None
+        if not isinstance(named, TableAt):
+            raise UsageError("the lake is still empty: there is nothing to index. Ingest something first.")
+        lower, upper = self._upper, end or named.as_of + 1
+        if lower:
+            # A name that begins with that of what is built already: garbage collection finds the manifests that
+            # name what a build made by the beginning of their names.
+            self._begun = replace(self._begun, build=f"{self._begun.build}-{lower:010d}")
+        shard = Shard(named.shard, self._builder.key_value, self._objects)
+        with Lease(shard, self._builder.key_value) as lease:  # the rows stay until they are read
+            chosen = self._builder.build(
+                self._begun, (lower, upper), shard.snapshot(named.as_of, lease.state), self._progress
+            )
+        self._builds.append(self._begun.build)
+        self._parts += parts_of_build(INDEX, chosen, lower, upper, as_of=named.as_of, level=1)
+        self._upper = upper
 
-def _publish(
-    repository: Repository,
-    objects: ObjectStore,
-    begun: tuple[str, int],
-    parts: Sequence[PartRef],
-    upper: int,
-) -> IndexReport:
-    """Commit the parts as the index, with those of later transactions; again where one is faster."""
-    build, epoch = begun
-    for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-        replaced, later, now = _later(repository, objects, upper)
+    def _publish(self, replaced: str | None, later: list[PartRef], now: int) -> IndexReport | None:
+        """Commit the parts as the index, with those of later transactions; return None where another is faster."""
         manifest = Manifest(
             index=INDEX,
-            build=f"{build}-{now:010d}",
+            build=f"{self._begun.build}-{now:010d}",
             upper=now,
             fingerprint=fields.FINGERPRINT,
             parent=replaced,
             lists=(),
-            newest=(*parts, *later),
+            newest=(*self._parts, *later),
         )
         path = manifest_path(INDEX, manifest.build)
-        manifest = write_marker(objects, path, with_lists(objects, manifest))
+        manifest = write_marker(self._objects, path, with_lists(self._objects, manifest))
         # A commit never takes an index back to fewer transactions: where one is faster, this changes nothing.
-        commit_id = repository.commit_entries(
-            {INDEX_ENTRY: IndexAt(path, now, epoch)},
+        commit_id = self._repository.commit_entries(
+            {INDEX_ENTRY: IndexAt(path, now, self._begun.epoch)},
             message=f"index rebuilt: {manifest.documents} documents in {manifest.part_count} parts",
             committer="index rebuild",
         )
-        if index_at(repository, commit_id) == path:
-            return IndexReport(commit_id, manifest.upper, manifest.documents, manifest.part_count)
-    raise LimitError(
-        f"the index was built anew, and {CONDITIONAL_WRITE_TRIES_MAX} transactions in a row were faster than its "
-        "commit; try again when fewer come in."
-    )
+        if index_at(self._repository, commit_id) != path:
+            return None
+        return IndexReport(commit_id, manifest.upper, manifest.documents, manifest.part_count)
 
-
-def _later(repository: Repository, objects: ObjectStore, upper: int) -> tuple[str | None, list[PartRef], int]:
-    """Return the manifest to replace, its parts of transactions from `upper` on, and its upper then."""
-    head = repository.head()
-    assert head is not None, "a branch that has a commit keeps one"
-    replaced = index_at(repository, head)
-    transaction = repository.transaction_of(head)
-    if replaced is None or transaction < upper:  # nothing of it is needed: it may be damaged
-        return replaced, [], upper
-    manifest = read_manifest(objects, replaced)
-    later = [part for part in read_parts(objects, manifest) if part.lower >= upper]
-    return replaced, later, max(upper, manifest.upper)
+    def _later(self) -> tuple[str | None, list[PartRef], int]:
+        """Return the manifest to replace, its parts of transactions that are not built, and its upper then."""
+        head = self._repository.head()
+        assert head is not None, "a branch that has a commit keeps one"
+        replaced = index_at(self._repository, head)
+        transaction = self._repository.transaction_of(head)
+        if replaced is None or transaction < self._upper:  # nothing of it is needed: it may be damaged
+            return replaced, [], self._upper
+        manifest = read_manifest(self._objects, replaced)
+        later = [part for part in read_parts(self._objects, manifest) if part.upper > self._upper]
+        return replaced, later, max(self._upper, manifest.upper)

@@ -8,6 +8,8 @@ from tracelake.journal.known import KnownInputs
 from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects
 from tracelake.pipeline.executors import Executor
+from tracelake.pipeline.index_build import Builder
+from tracelake.pipeline.index_merge import IndexMerger
 from tracelake.pipeline.maintenance import Maintainer
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.settling import Settling
@@ -29,6 +31,7 @@ class Rooms:
     buckets: int
     executor: Executor
     maintainer: Maintainer
+    merger: IndexMerger
     tries: Tries
 
     @classmethod
@@ -48,5 +51,8 @@ class Rooms:
         outputs = Outputs(key_value, objects, buckets, tally)
         settling = Settling(journal, known, suspects, outputs, objects)
         maintainer = Maintainer(key_value, objects, executor)
+        merger = IndexMerger(Builder(key_value, objects, buckets, executor))
         tries = Tries(key_value, name)
-        return cls(journal, known, suspects, outputs, settling, objects, buckets, executor, maintainer, tries)
+        return cls(
+            journal, known, suspects, outputs, settling, objects, buckets, executor, maintainer, merger, tries
+        )

@@ -115,8 +115,12 @@ class PartRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     lo: Count
     hi: Count
     lower: Count
-    """The transactions [lower, upper) whose rows it holds: all of one; of several, those that were live at the end."""
+    """The transactions [lower, upper) whose rows it holds: all of one; after a merge, those live `as_of` then."""
     upper: Count
+    as_of: Count
+    """The transaction as of which its rows are live; that of the rows themselves where nobody has merged it."""
+    level: Count
+    """How often its rows were merged."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, when written and when read."""

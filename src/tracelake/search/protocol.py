@@ -91,12 +91,14 @@ def assemble(
         lists=parent.lists if parent is not None else (),
         newest=(
             *(parent.newest if parent is not None else ()),
-            *parts_of_build(index, chosen, upper - 1, upper),
+            *parts_of_build(index, chosen, upper - 1, upper, as_of=upper - 1),
         ),
     )
 
 
-def parts_of_build(index: str, chosen: Sequence[Receipt], lower: int, upper: int) -> list[PartRef]:
+def parts_of_build(
+    index: str, chosen: Sequence[Receipt], lower: int, upper: int, *, as_of: int, level: int = 0
+) -> list[PartRef]:
     """Return the parts of a build of the transactions [lower, upper); ranges without documents have none."""
     return [
         PartRef(
@@ -109,6 +111,8 @@ def parts_of_build(index: str, chosen: Sequence[Receipt], lower: int, upper: int
             hi=receipt.hi,
             lower=lower,
             upper=upper,
+            as_of=as_of,
+            level=level,
         )
         for receipt in chosen
         if receipt.sha256 is not None

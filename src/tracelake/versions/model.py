@@ -40,6 +40,8 @@ class IndexAt(msgspec.Struct, frozen=True, tag="index", forbid_unknown_fields=Tr
     epoch: int = EPOCH_UNSET
     """The epoch in which what the manifest names was begun, where it is collected unless a commit names it: of an
     index that was built anew. What a transaction adds is kept anyhow."""
+    replaces: str = ""
+    """The manifest that the entry must name before it, else the change is left out; of an index with parts merged."""
 
 
 class FileAt(msgspec.Struct, frozen=True, eq=False, tag="file", forbid_unknown_fields=True):

@@ -295,13 +295,23 @@ def effective(change: Change, changes: Changes, there: Mapping[str, Reference]) 
     """Return those of the changes that change something, given what their paths name now.
 
     With `forward`, no table is taken to an older time: writers of one table append one after the other, and may
-    commit in another order. Who comes late finds that the head names its rows already.
+    commit in another order. Who comes late finds that the head names its rows already. An index whose parts were
+    merged takes the place of the one that it was made of, and of no other.
     """
     return tuple(
         (path, wanted)
         for path, wanted in changes
-        if wanted != there.get(path) and not (change.forward and is_older(there.get(path), wanted))
+        if wanted != there.get(path)
+        and not (change.forward and is_older(there.get(path), wanted))
+        and replaces(there.get(path), wanted)
     )
+
+
+def replaces(before: Reference | None, after: Reference | None) -> bool:
+    """Tell whether `after` may take the place of `before`: an index that says which one it replaces only of that."""
+    if not isinstance(after, IndexAt) or not after.replaces:
+        return True
+    return isinstance(before, IndexAt) and before.manifest == after.replaces
 
 
 class Unclear(Enum):

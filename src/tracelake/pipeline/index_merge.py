@@ -1,0 +1,195 @@
+"""Keeps the index small: parts are merged when that is due, without documents of rows that were replaced.
+
+A merge builds the transactions of some adjacent parts again, of the rows that are live now, and puts the new parts in
+the place of the old ones by one commit. That commit changes the index only where it is still the one that was read: so
+nothing that a transaction, a rebuild or another merge has done meanwhile is undone, and whoever loses the race tries
+to put the same parts into the new one, or has only wasted its work. Killed anywhere, the index is the old one or
+the new one. Older commits keep the index that they name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from tracelake._errors import LimitError, TracelakeError
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_FAN_OUT
+from tracelake.pipeline.index_build import Begun, Builder
+from tracelake.pipeline.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, index_at
+from tracelake.pipeline.progress import OnProgress, silent
+from tracelake.search import fields
+from tracelake.search.finalize import clean_staging, read_list, read_parts, with_lists, write_marker
+from tracelake.search.model import Manifest, PartRef, manifest_path
+from tracelake.search.protocol import parts_of_build
+from tracelake.search.tiers import (
+    Generation,
+    counts_replaced,
+    due,
+    generations,
+    to_rewrite,
+    until_due,
+    with_merged,
+)
+from tracelake.shards.leases import Lease
+from tracelake.shards.store import Shard
+from tracelake.storage import ObjectStore
+from tracelake.versions.model import IndexAt, TableAt
+from tracelake.versions.store import Repository
+
+logger = logging.getLogger("tracelake.maintenance")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The index of the head of `main`."""
+
+    transaction: int
+    named: str
+    """The path of the manifest that the head names."""
+    manifest: Manifest
+    """What the next transaction will be built on."""
+    shard: str
+
+
+class IndexMerger:
+    """Merges parts of the index. Any number may do so at once, beside pipelines and rebuilds."""
+
+    fan_out = INDEX_FAN_OUT
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+        self._objects = builder.objects
+        self._repository = Repository(builder.key_value, builder.objects)
+        self._not_before = 0
+        """The transaction before which nothing can be due, or after a failure is not tried again."""
+
+    def maintain(self, progress: OnProgress = silent) -> None:
+        """Merge what is due, and rewrite parts where too many of their rows were replaced.
+
+        A failure is logged, and left to a later call: nothing but time and scores depend on this.
+        """
+        standing: Standing | None = None
+        try:
+            while (standing := standing_of(self._repository, self._objects, self._not_before)) is not None:
+                if not self._step(standing, progress):
+                    return
+        except TracelakeError as error:
+            self._not_before = standing.transaction + self.fan_out if standing is not None else 0
+            logger.warning("the index was not merged: %s. It will be tried again.", error)
+
+    def _step(self, standing: Standing, progress: OnProgress) -> bool:
+        """Do what is due; return whether something was done, and more may be due."""
+        found = generations(read_parts(self._objects, standing.manifest))
+        run = due(found, self.fan_out)
+        if run:
+            return self._merge(standing, run, run[0].level + 1, progress)
+        self._not_before = standing.transaction + until_due(found, self.fan_out)
+        batches = Shard(standing.shard, self._builder.key_value, self._objects).state().batches
+        live = sum(ref.rows for ref in batches if ref.lower <= standing.transaction)
+        if not counts_replaced(standing.manifest.documents, live):
+            return False
+        for each in self._to_rewrite(standing, found, progress):
+            self._merge(standing, [each], each.level, progress)
+        return False
+
+    def _to_rewrite(
+        self, standing: Standing, found: Sequence[Generation], progress: OnProgress
+    ) -> list[Generation]:
+        shard = Shard(standing.shard, self._builder.key_value, self._objects)
+        with Lease(shard, self._builder.key_value) as lease:
+            live = self._builder.count_live(shard.snapshot(standing.transaction, lease.state), progress)
+        return to_rewrite(found, live)
+
+    def _merge(self, standing: Standing, run: Sequence[Generation], level: int, progress: OnProgress) -> bool:
+        begun = Begun.now(self._repository)
+        lower, upper = run[0].lower, run[-1].upper
+        shard = Shard(standing.shard, self._builder.key_value, self._objects)
+        with Lease(shard, self._builder.key_value) as lease:  # the rows stay until they are read
+            snapshot = shard.snapshot(standing.transaction, lease.state)
+            rows = sum(each.documents for each in run)
+            chosen = self._builder.build(begun, (lower, upper), snapshot, progress, rows)
+        merged = parts_of_build(INDEX, chosen, lower, upper, as_of=standing.transaction, level=level)
+        parts = [part for each in run for part in each.parts]
+        won = publish_merged(self._repository, self._objects, begun, parts, merged)
+        clean_staging(self._objects, INDEX, begun.build)
+        return won
+
+
+def standing_of(repository: Repository, objects: ObjectStore, not_before: int = 0) -> Standing | None:
+    """Return the index of the head of `main`; None where there is none of this version, or it was taken back."""
+    head = repository.head()
+    transaction = -1 if head is None else repository.transaction_of(head)
+    if head is None or transaction < not_before:
+        return None
+    named = repository.find(head, [INDEX_ENTRY, TABLE_ENTRY])
+    index, table = named.get(INDEX_ENTRY), named.get(TABLE_ENTRY)
+    if not isinstance(index, IndexAt) or not isinstance(table, TableAt):
+        return None
+    if (index.upper, table.as_of) != (transaction + 1, transaction):
+        return None
+    # After the look at what is named: should the head go on in between, the commit will not change anything.
+    manifest = base_of(repository, objects, transaction + 1)
+    if manifest is None or manifest.fingerprint != fields.FINGERPRINT:
+        return None
+    return Standing(transaction, index.manifest, manifest, table.shard)
+
+
+def publish_merged(
+    repository: Repository,
+    objects: ObjectStore,
+    begun: Begun,
+    run: Sequence[PartRef],
+    merged: Sequence[PartRef],
+) -> bool:
+    """Commit an index with merged parts in the place of a run; return False where the run is not there any more.
+
+    Raises:
+        LimitError: others were faster, again and again.
+        ExpiredError: garbage was collected twice since the merge began.
+    """
+    for number in range(CONDITIONAL_WRITE_TRIES_MAX):
+        standing = standing_of(repository, objects)
+        # No other draft has this name: what stands there is ours, whatever became of an earlier try.
+        build = f"{begun.build}-{number:03d}"
+        draft = None if standing is None else _draft(objects, standing, build, run, merged)
+        if standing is None or draft is None:
+            return False
+        path = manifest_path(INDEX, build)
+        manifest = write_marker(objects, path, with_lists(objects, draft))
+        commit_id = repository.commit_entries(
+            {INDEX_ENTRY: IndexAt(path, manifest.upper, begun.epoch, replaces=standing.named)},
+            message=f"index merged: {len(run)} parts are {len(merged)}, of {manifest.part_count}",
+            committer="index merge",
+        )
+        if index_at(repository, commit_id) == path:
+            return True
+    raise LimitError(
+        f"{CONDITIONAL_WRITE_TRIES_MAX} transactions in a row were faster than the commit of merged parts."
+    )
+
+
+def _draft(
+    objects: ObjectStore,
+    standing: Standing,
+    build: str,
+    run: Sequence[PartRef],
+    merged: Sequence[PartRef],
+) -> Manifest | None:
+    """Return the manifest with the merged parts, and the lists that are older than the run; None without the run."""
+    there = standing.manifest
+    lists = [read_list(objects, ref) for ref in there.lists]
+    kept = next((number for number, parts in enumerate(lists) if run[0] in parts), len(lists))
+    parts = with_merged([*chain(*lists[kept:]), *there.newest], run, merged)
+    if parts is None:
+        return None
+    return Manifest(
+        index=INDEX,
+        build=build,
+        upper=there.upper,
+        fingerprint=there.fingerprint,
+        parent=standing.named,
+        lists=there.lists[:kept],
+        newest=parts,
+    )

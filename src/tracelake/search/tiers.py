@@ -1,0 +1,106 @@
+"""Which parts of an index are merged, pure.
+
+Parts of the same transactions are a *generation*: they cover all buckets together. `INDEX_FAN_OUT` adjacent generations of
+one level become one of the next, as batches of a table do. So a document is written again once a level, and n
+transactions leave fewer than `INDEX_FAN_OUT` generations on each of log(n) levels. A generation whose parts are as large as
+parts become gains nothing by it, and is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from tracelake.limits import (
+    INDEX_FAN_OUT,
+    INDEX_REBUILT_PART_ROWS,
+    INDEX_REPLACED_MIN,
+    INDEX_REWRITTEN_SHARE,
+)
+from tracelake.search.model import PartRef
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Parts that hold the rows of the same transactions."""
+
+    parts: tuple[PartRef, ...]
+
+    @property
+    def lower(self) -> int:
+        """The first of the transactions."""
+        return self.parts[0].lower
+
+    @property
+    def upper(self) -> int:
+        """The transaction after the last."""
+        return self.parts[0].upper
+
+    @property
+    def as_of(self) -> int:
+        """The transaction as of which its rows are live."""
+        return self.parts[0].as_of
+
+    @property
+    def level(self) -> int:
+        """How often its rows were merged."""
+        return self.parts[0].level
+
+    @property
+    def documents(self) -> int:
+        """How many documents its parts have together."""
+        return sum(part.documents for part in self.parts)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its parts are as large as parts become."""
+        return self.documents >= INDEX_REBUILT_PART_ROWS
+
+
+def generations(parts: Sequence[PartRef]) -> list[Generation]:
+    """Return the parts of an index by the transactions whose rows they hold, in order."""
+    return [Generation(tuple(same)) for _, same in groupby(parts, lambda part: (part.lower, part.upper))]
+
+
+def due(found: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> Sequence[Generation]:
+    """Return adjacent generations to merge now, the oldest that are due; none where nothing is."""
+    runs = [list(run) for _, run in groupby(found, lambda each: (each.level, each.is_full))]
+    return next((run[:fan_out] for run in runs if len(run) >= fan_out and not run[0].is_full), ())
+
+
+def until_due(found: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> int:
+    """Return how many transactions must come before anything is due, where nothing is now."""
+    fresh = 0
+    for each in reversed(found):
+        if each.level or each.is_full:
+            break
+        fresh += 1
+    return fan_out - fresh
+
+
+def counts_replaced(documents: int, live: int) -> bool:
+    """Whether an index counts so many rows that were replaced that scores suffer."""
+    replaced = documents - live
+    return replaced >= INDEX_REPLACED_MIN and replaced > INDEX_REWRITTEN_SHARE * documents
+
+
+def to_rewrite(found: Sequence[Generation], live: Mapping[int, int]) -> list[Generation]:
+    """Return the generations most of whose replaced documents are to go, given the live rows of each transaction."""
+    return [
+        each
+        for each in found
+        if each.documents - sum(rows for t, rows in live.items() if each.lower <= t < each.upper)
+        > INDEX_REWRITTEN_SHARE * each.documents
+    ]
+
+
+def with_merged(
+    parts: Sequence[PartRef], run: Sequence[PartRef], merged: Sequence[PartRef]
+) -> tuple[PartRef, ...] | None:
+    """Return the parts of an index with others in the place of a run, None where the run is not there any more."""
+    if run[0] not in parts:
+        return None
+    start = parts.index(run[0])
+    stop = start + len(run)
+    return None if tuple(parts[start:stop]) != tuple(run) else (*parts[:start], *merged, *parts[stop:])

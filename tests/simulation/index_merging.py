@@ -1,0 +1,215 @@
+"""An index whose parts are merged, while transactions come, it is built anew, and garbage is collected.
+
+Real code over parts that say which transactions they hold. Whatever is killed, sleeps or loses a reply: what the head
+names holds each transaction once, and what was merged or built anew stays so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from tests.simulation.scenarios import require
+from tests.simulation.versions import Before
+from tracelake._errors import ExpiredError, LimitError
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.index_build import Builder
+from tracelake.pipeline.index_merge import IndexMerger, Standing
+from tracelake.pipeline.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, build_name, index_at
+from tracelake.pipeline.progress import OnProgress, silent
+from tracelake.pipeline.reindex import Rebuild
+from tracelake.search import fields
+from tracelake.search.collect import collect as collect_index
+from tracelake.search.finalize import finalize, read_manifest, read_parts
+from tracelake.search.model import PartRef, Receipt, staged_path
+from tracelake.search.tiers import Generation
+from tracelake.shards.model import Batch
+from tracelake.shards.store import Shard, Snapshot
+from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.testing import Actor, Process, Run, Scenario
+from tracelake.testing.clock import Simulated
+from tracelake.versions.collect import RepositoryCollector
+from tracelake.versions.model import IndexAt, Reference, TableAt
+from tracelake.versions.protocol import is_collectable
+from tracelake.versions.store import Repository
+
+BEFORE: Final = 2
+"""Transactions that are there when the actors begin."""
+
+
+def stage(objects: ObjectStore, build: str, attempt: str, transactions: Sequence[int]) -> None:
+    """Stage a part that says which transactions it holds, and its receipt."""
+    data = json.dumps([list(transactions), build]).encode()
+    path, receipt_path = (
+        staged_path(INDEX, build, lo=0, hi=1, attempt=attempt, suffix=suffix)
+        for suffix in ("pack", "receipt")
+    )
+    receipt = Receipt(
+        build=build,
+        lo=0,
+        hi=1,
+        attempt=attempt,
+        documents=len(transactions),
+        fingerprint=fields.FINGERPRINT,
+        size_bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        path=path,
+    )
+    objects.put(path, data)
+    objects.put(receipt_path, receipt.to_json(receipt_path))
+
+
+def publish(key_value: KeyValueStore, objects: ObjectStore, t: int, who: str) -> None:
+    """Publish a transaction as a pipeline does, unless it is there."""
+    repository = Repository(key_value, objects, patience_polls=1)
+    head = repository.head()
+    if head is not None and repository.transaction_of(head) >= t:
+        return
+    Shard("spans", key_value, objects).compare_and_append(Batch(t, t + 1, who, (), (), {}))
+    build = build_name(t)
+    stage(objects, build, who, [t])
+    path, _ = finalize(objects, INDEX, build, t + 1, 1, base_of(repository, objects, t))
+    entries: dict[str, Reference] = {TABLE_ENTRY: TableAt("spans", t), INDEX_ENTRY: IndexAt(path, t + 1)}
+    repository.commit_transaction(
+        t, entries, message=f"transaction {t}", created_at="2026-01-01T00:00:00+00:00"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedBuilder(Builder):
+    """Stages one part that says which transactions it holds."""
+
+    who: str = ""
+
+    def _stage(
+        self,
+        build: str,
+        transactions: tuple[int, int],
+        snapshot: Snapshot,
+        progress: OnProgress,
+        rows: int | None,
+    ) -> None:
+        del snapshot, progress, rows
+        stage(self.objects, build, self.who, range(*transactions))
+
+
+class Merger(IndexMerger):
+    """Merges two parts at a time, and notes which are gone for good."""
+
+    fan_out = 2
+    gone: set[str]
+
+    def _merge(self, standing: Standing, run: Sequence[Generation], level: int, progress: OnProgress) -> bool:
+        won = super()._merge(standing, run, level, progress)
+        if won:
+            self.gone |= {part.path for each in run for part in each.parts}
+        return won
+
+
+class IndexMergeScenario(Scenario):
+    """Two pipelines publish the same transactions; mergers, a rebuild and a collector work beside them."""
+
+    name = "index-merge"
+    steps_max = 6_000
+
+    def __init__(self, transactions: int = 3, **actors: int) -> None:
+        self._transactions = transactions
+        self._counts = actors or {"pipelines": 2, "mergers": 2, "rebuilders": 1, "collectors": 1}
+
+    def actors(self) -> list[Actor]:
+        acts = {
+            "pipelines": self._publish,
+            "mergers": self._merge,
+            "rebuilders": self._rebuild,
+            "collectors": self._collect,
+        }
+        return [
+            Actor(f"{kind.removesuffix('s')}-{index}", acts[kind])
+            for kind, count in self._counts.items()
+            for index in range(count)
+        ]
+
+    def prepare(self, run: Run) -> None:
+        """Publish the first transactions."""
+        with Simulated(Before()):
+            for t in range(BEFORE):
+                publish(run.direct_key_value, run.direct_objects, t, "before")
+        run.notes.update(gone=set(), first={part.path for part in self._parts(run)[1]})
+
+    # Actors
+
+    def _publish(self, process: Process) -> None:
+        for t in range(BEFORE, BEFORE + self._transactions):
+            publish(process.key_value, process.objects, t, f"{process.name}-{process.attempt}")
+
+    def _merge(self, process: Process) -> None:
+        merger = Merger(self._builder(process))
+        merger.gone = process.notes["gone"]
+        for _ in range(self._transactions + 1):
+            merger.maintain()
+            process.sleep(1)
+
+    def _rebuild(self, process: Process) -> None:
+        with contextlib.suppress(ExpiredError, LimitError):
+            Rebuild(self._builder(process), silent).run()
+            process.notes["gone"] |= process.notes["first"]
+
+    def _collect(self, process: Process) -> None:
+        for _ in range(self._transactions + 2):
+            collected = RepositoryCollector(process.key_value, process.objects).collect(epoch_min_s=0)
+            if collected.indexes is not None:
+                is_over = partial(is_collectable, newest=collected.epoch)
+                collect_index(process.objects, INDEX, collected.indexes, is_over)
+            process.sleep(1)
+
+    def _builder(self, process: Process) -> Builder:
+        who = f"{process.name}-{process.attempt}"
+        return SimulatedBuilder(process.key_value, process.objects, 1, InProcess(), who)
+
+    # Rules
+
+    def _parts(self, run: Run, commit: str | None = None) -> tuple[int, list[PartRef]]:
+        repository = Repository(run.direct_key_value, run.direct_objects)
+        path = index_at(repository, commit or repository.head())
+        require(path is not None, "the head names no index")
+        manifest = read_manifest(run.direct_objects, path or "")
+        return manifest.upper, list(read_parts(run.direct_objects, manifest))
+
+    def invariant(self, run: Run) -> None:
+        """What the head names is there, and holds each transaction once."""
+        repository = Repository(run.direct_key_value, run.direct_objects)
+        head = repository.head()
+        state = head, len(run.objects.objects), len(run.notes["gone"])
+        if head is None or run.notes.get("state") == state:
+            return
+        run.notes["state"] = state
+        parts = self._complete(run, head)
+        if repository.commit(head).committer == "index merge":
+            back = {part.path for part in parts} & run.notes["gone"]
+            require(not back, f"a merge brings back {back}")
+
+    def _complete(self, run: Run, commit: str) -> list[PartRef]:
+        upper, parts = self._parts(run, commit)
+        for part in parts:
+            require(part.path in run.objects.objects, f"a commit names {part.path}, which is gone")
+        held = [t for part in parts for t in json.loads(run.objects.get(part.path))[0]]
+        require(held == list(range(upper)), f"the index up to {upper} holds {held}")
+        return parts
+
+    def check(self, run: Run) -> None:
+        """One transaction later, what was merged or built anew is not back; every commit has a complete index."""
+        last = BEFORE + self._transactions
+        with Simulated(Before()):
+            publish(run.direct_key_value, run.direct_objects, last, "after")
+        upper, parts = self._parts(run)
+        require(upper == last + 1, f"the index ends at {upper}")
+        back = {part.path for part in parts} & run.notes["gone"]
+        require(not back, f"{back} was replaced, and is back")
+        repository = Repository(run.direct_key_value, run.direct_objects)
+        for commit, _ in repository.log(repository.head() or ""):
+            self._complete(run, commit)

@@ -1,0 +1,98 @@
+"""Merging parts of an index with one rule broken each: what the simulator must find."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tests.simulation.index_merging import IndexMergeScenario
+from tests.simulation.mutants import Mutant
+from tracelake.pipeline.indexes import index_at
+from tracelake.pipeline.reindex import Rebuild
+from tracelake.search.finalize import read_manifest
+from tracelake.search.model import Manifest, PartRef
+from tracelake.storage import ObjectStore
+from tracelake.testing import Faults
+from tracelake.versions.store import Repository
+
+
+def what_the_head_names(repository: Repository, objects: ObjectStore, transaction: int) -> Manifest | None:
+    """A transaction, or a merge, builds on what the last one named, whatever that one had not seen."""
+    del transaction
+    path = index_at(repository, repository.head())
+    return None if path is None else read_manifest(objects, path)
+
+
+def what_is_left_of_it(
+    parts: Sequence[PartRef], run: Sequence[PartRef], merged: Sequence[PartRef]
+) -> tuple[PartRef, ...]:
+    """Merged parts take the place of as much of the run as is there."""
+    left = [part for part in parts if part not in run]
+    return tuple(sorted((*left, *merged), key=lambda part: part.lower))
+
+
+_later = Rebuild._later
+
+
+def without_straddling(self: Rebuild) -> tuple[str | None, list[PartRef], int]:
+    """A rebuild leaves out parts that begin before it ends, whatever transactions they hold besides."""
+    replaced, later, now = _later(self)
+    return replaced, [part for part in later if part.lower >= self._upper], now
+
+
+def twice(self: Rebuild) -> tuple[str | None, list[PartRef], int]:
+    """A rebuild takes such parts over, and has what it built itself beside them."""
+    replaced, later, now = _later(self)
+    return replaced, [_begun_at(part, self._upper) for part in later], now
+
+
+def _begun_at(part: PartRef, lower: int) -> PartRef:
+    return PartRef(
+        **{name: getattr(part, name) for name in part.__struct_fields__ if name != "lower"}, lower=lower
+    )
+
+
+_MERGE: Final = "tracelake.pipeline.index_merge."
+_FAULTS: Final = Faults(delays=6, kills=1)
+
+
+def _mutant(what: str, patches: dict[str, Any], random_max: int, **actors: int) -> Mutant:
+    return Mutant(
+        f"index-merge: {what}",
+        lambda: IndexMergeScenario(3, pipelines=1, **actors),
+        _FAULTS,
+        None,
+        random_max,
+        patches,
+    )
+
+
+INDEX_MERGE_MUTANTS = [
+    _mutant(
+        "unseen merges are undone",
+        {
+            _MERGE + "base_of": what_the_head_names,
+            "tests.simulation.index_merging.base_of": what_the_head_names,
+        },
+        100,
+        mergers=1,
+    ),
+    _mutant("a run that is gone", {_MERGE + "with_merged": what_is_left_of_it}, 100, mergers=2),
+    _mutant(
+        "of any epoch", {"tracelake.versions.build.is_fresh": lambda *_: True}, 200, mergers=1, collectors=2
+    ),
+    _mutant(
+        "straddling parts are left out",
+        {"tracelake.pipeline.reindex.Rebuild._later": without_straddling},
+        200,
+        mergers=1,
+        rebuilders=1,
+    ),
+    _mutant(
+        "straddling parts are there twice",
+        {"tracelake.pipeline.reindex.Rebuild._later": twice},
+        200,
+        mergers=1,
+        rebuilders=1,
+    ),
+]

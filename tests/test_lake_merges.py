@@ -1,0 +1,264 @@
+"""Parts of the index are merged as transactions come, beside everything else, and scores forget what was replaced."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracelake
+from tests.pipeline.spans import a_span
+from tests.test_lake_search import Killed, found, ingest, scores
+from tracelake import Lake
+from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
+from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.index_build import Builder
+from tracelake.pipeline.index_merge import IndexMerger
+from tracelake.search.finalize import finalize
+from tracelake.versions.store import Repository
+
+WORDS = ("work", "only3", '"long tail"', "work AND rare1", "status:error OR rare2", "*")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """Return an empty lake of two buckets."""
+    with tracelake.init(tmp_path / "lake", buckets=2) as lake:
+        yield lake
+
+
+def merger_of(lake: Lake) -> IndexMerger:
+    """Return another merger, as a replica has."""
+    stores = lake.stores
+    return IndexMerger(Builder(stores.key_value, stores.objects, 2, InProcess()))
+
+
+def fill(lake: Lake, folder: Path, transactions: int, first: int = 0) -> None:
+    """Ingest transactions of one span of its own and one that replaces that of the transaction before."""
+    for number in range(first, first + transactions):
+        ingest(
+            lake,
+            folder,
+            number,
+            a_span(number, 0, note=f"only{number} work"),
+            a_span(1_000, 1, end=20 + number, note=f"rare{number} work long tail"),
+        )
+
+
+def same_at_once(folder: Path, transactions: int) -> Lake:
+    """Return a lake that was given the same rows in one transaction, each once: its index is one part."""
+    other = tracelake.init(folder / "at-once", buckets=2)
+    spans = [a_span(number, 0, note=f"only{number} work") for number in range(transactions)]
+    last = transactions - 1
+    spans.append(a_span(1_000, 1, end=20 + last, note=f"rare{last} work long tail"))
+    ingest(other, folder, 99_999, *spans)
+    return other
+
+
+def counts(lake: Lake) -> tuple[int, int]:
+    """Return documents and parts of the index of the head."""
+    info = lake.index()
+    assert info is not None
+    return info.documents, info.parts
+
+
+def test_merged_parts_score_as_one_index_over_the_live_rows(lake: Lake, tmp_path: Path) -> None:
+    """The top 100 and their scores are those of one tantivy index; before, replaced rows count; commits keep theirs."""
+    fill(lake, tmp_path, FAN_OUT - 1)
+    assert counts(lake) == (2 * (FAN_OUT - 1), FAN_OUT - 1)
+    with same_at_once(tmp_path, FAN_OUT) as other:
+        fill(lake, tmp_path, 1, FAN_OUT - 1)
+        assert counts(lake) == counts(other) == (FAN_OUT + 1, 1)
+        for query in WORDS:
+            assert sorted(scores(lake, query)) == sorted(scores(other, query)), query
+        before = [hit.score for hit in lake.search("work", at="main~1", limit=1)]
+        assert before != [hit.score for hit in lake.search("work", limit=1)], "replaced rows count until then"
+        assert found(lake, "work", at="main~1") == found(lake, "work")
+    first = lake.log()[0]
+    assert (first.committer, first.message) == ("index merge", f"index merged: {FAN_OUT} parts are 1, of 1")
+    fill(lake, tmp_path, 2, FAN_OUT)
+    assert counts(lake) == (FAN_OUT + 5, 3)
+    assert found(lake, "only9") == {"a"}
+    assert lake.verify().findings == ()
+
+
+def test_rows_that_were_replaced_leave_the_index_when_they_are_many(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts are written again, whatever their size and level, once too large a share of the index was replaced."""
+    for number in range(FAN_OUT):
+        ingest(lake, tmp_path, number, *(a_span(n, 0, end=20 + number, note=f"old{n}") for n in range(6)))
+    assert counts(lake) == (6, 1)
+    ingest(lake, tmp_path, 50, *(a_span(n, 0, end=90, note=f"new{n}") for n in range(4)))
+    assert counts(lake) == (10, 2)
+    monkeypatch.setattr("tracelake.search.tiers.INDEX_REPLACED_MIN", 1)
+    merger_of(lake).maintain()
+    assert counts(lake) == (6, 2)
+    assert found(lake, "old1 OR new1 OR old5") == {"2", "6"}
+    assert lake.verify().findings == ()
+    commits = len(lake.log())
+    merger_of(lake).maintain()
+    assert len(lake.log()) == commits, "then nothing is due"
+
+
+def in_between(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], None]) -> list[bool]:
+    """Do something just before a step of a merge; return a list that is empty until then."""
+    module = {"write_parts": "index_build", "finalize": "publish"}.get(step, "index_merge")
+    holder: Any = (
+        Repository if step == "commit_entries" else importlib.import_module(f"tracelake.pipeline.{module}")
+    )
+    original = getattr(holder, step)
+    done: list[bool] = []
+
+    def after(*args: Any, **options: Any) -> Any:
+        if not done:
+            done.append(True)
+            act()
+        return original(*args, **options)
+
+    monkeypatch.setattr(holder, step, after)
+    return done
+
+
+STEPS = ("write_parts", "standing_of", "with_lists", "write_marker", "commit_entries", "clean_staging")
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("peer_does", ["merge", "ingest", "rebuild"])
+def test_beside_a_merge_nothing_is_lost_or_undone(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, peer_does: str
+) -> None:
+    """Whatever another merger, a pipeline or a rebuild does at each step: one complete index, all of it merged."""
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexMerger, "maintain", lambda *_: None)
+        fill(lake, tmp_path, FAN_OUT)
+
+    def act() -> None:
+        with tracelake.open(lake.url) as peer:
+            if peer_does == "merge":
+                merger_of(peer).maintain()
+            elif peer_does == "rebuild":
+                peer.rebuild_index(executor=InProcess())
+            else:
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(IndexMerger, "maintain", lambda *_: None)
+                    fill(peer, tmp_path, 1, FAN_OUT)
+
+    with monkeypatch.context() as patch:
+        done = in_between(patch, step, act)
+        merger_of(lake).maintain()
+        assert done
+    more = peer_does == "ingest"
+    documents, parts = counts(lake)
+    assert parts == 1 + more
+    seen = more and step == "standing_of"  # then what it replaced is left behind as well
+    assert documents == FAN_OUT + 1 + 2 * more - seen
+    if peer_does == "rebuild":
+        assert lake.log()[0].committer == "index rebuild", "what a rebuild has done stays"
+    assert len(found(lake, "work", limit=100)) == FAN_OUT + 1 + more
+    fill(lake, tmp_path, 1, FAN_OUT + more)
+    assert counts(lake) == (documents + 2, parts + 1)
+    assert lake.verify().findings == ()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_merge_that_is_killed_leaves_one_complete_index(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The old one or the new one; the next merges what is due, and what was left behind is collected."""
+    fill(lake, tmp_path, FAN_OUT - 1)
+
+    def die() -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        in_between(patch, step, die)
+        with pytest.raises(Killed):
+            fill(lake, tmp_path, 1, FAN_OUT - 1)
+    assert len(found(lake, "work", limit=100)) == FAN_OUT + 1
+    fill(lake, tmp_path, 1, FAN_OUT)
+    assert counts(lake)[1] == 2
+    for _ in range(4):
+        lake.gc(epoch_min_s=0)
+    builds = {info.path.split("/")[3] for info in lake.objects.list("search/spans/parts/")}
+    assert len([build for build in builds if build.startswith("rebuild-")]) == 1
+    assert list(lake.objects.list("search/spans/staging/")) == []
+    assert len(found(lake, "work", limit=100)) == FAN_OUT + 2
+    assert lake.verify().findings == ()
+
+
+def test_a_transaction_that_did_not_see_a_merge_does_not_undo_it_for_good(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is committed with the parts that it knew; the next goes back to the merged ones, and so does a merger."""
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexMerger, "maintain", lambda *_: None)
+        fill(lake, tmp_path, FAN_OUT)
+
+    maintain = IndexMerger.maintain
+
+    def merge_late(*args: Any) -> Any:
+        made = finalize(*args)
+        with tracelake.open(lake.url) as peer:
+            maintain(merger_of(peer))
+            assert counts(peer)[1] == 1
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexMerger, "maintain", lambda *_: None)
+        patch.setattr("tracelake.pipeline.publish.finalize", merge_late)
+        fill(lake, tmp_path, 1, FAN_OUT)
+    assert counts(lake)[1] == FAN_OUT + 1
+    fill(lake, tmp_path, 1, FAN_OUT + 1)
+    assert counts(lake) == (FAN_OUT + 1 + 4, 3)
+    assert lake.verify().findings == ()
+
+
+def test_a_rebuild_takes_over_what_was_merged_with_older_parts_meanwhile(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transactions that came beside it may be in one part with older ones: each row is there once."""
+    fill(lake, tmp_path, 3)
+
+    def act() -> None:
+        with tracelake.open(lake.url) as peer:
+            fill(peer, tmp_path, FAN_OUT - 2, 3)
+            assert counts(peer)[1] == 2
+
+    in_between(monkeypatch, "write_parts", act)
+    report = lake.rebuild_index(executor=InProcess())
+    assert len(found(lake, "work", limit=100)) == FAN_OUT + 2
+    assert len(lake.search("work", limit=100)) == FAN_OUT + 2
+    for _ in range(4):
+        lake.gc(epoch_min_s=0)
+    fill(lake, tmp_path, 1, FAN_OUT + 1)
+    assert len(lake.search("work", limit=100)) == FAN_OUT + 3
+    assert report.parts == 3
+    assert lake.verify().findings == ()
+
+
+@pytest.mark.parametrize("step", ["write_parts", "write_marker", "commit_entries"])
+def test_a_merge_beside_collections_is_published_whole_or_not_at_all(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """What was collected in the middle of it is named by no commit; the transaction is published all the same."""
+    fill(lake, tmp_path, FAN_OUT - 1)
+
+    def act() -> None:
+        with tracelake.open(lake.url) as peer:
+            for _ in range(3):
+                peer.gc(epoch_min_s=0)
+
+    with monkeypatch.context() as patch:
+        in_between(patch, step, act)
+        fill(lake, tmp_path, 1, FAN_OUT - 1)
+    assert counts(lake)[1] == FAN_OUT
+    for _ in range(3):
+        lake.gc(epoch_min_s=0)
+    fill(lake, tmp_path, 1, FAN_OUT)
+    assert counts(lake)[1] == 2
+    assert len(found(lake, "work", limit=100)) == FAN_OUT + 2
+    assert lake.verify().findings == ()
