@@ -1,9 +1,9 @@
 """Which parts of an index are merged, pure.
 
-Parts of the same transactions are a *generation*: they cover all buckets together. `INDEX_FAN_OUT` adjacent generations of
-one level become one of the next, as batches of a table do. So a document is written again once a level, and n
-transactions leave fewer than `INDEX_FAN_OUT` generations on each of log(n) levels. A generation whose parts are as large as
-parts become gains nothing by it, and is left alone.
+Parts of the same transactions are a *generation*: they cover all buckets together. `INDEX_FAN_OUT` adjacent generations
+of one level become one of the next, as batches of a table do. So a document is written again once a level, and n
+transactions leave fewer than `INDEX_FAN_OUT` generations on each of log(n) levels. A generation whose parts are as
+large as parts become gains nothing by it, and is left alone.
 """
 
 from __future__ import annotations
