@@ -60,6 +60,12 @@ STEP_RECORD_MAX_BYTES: Final = 4 * MIB
 TRANSACTION_TRIES_MAX: Final = 3
 """Times that a task may fail on the same inputs. Beyond: the transaction is taken in halves, and an input that fails
 alone is set aside."""
+TRY_BEAT_S: Final = 3.0
+"""How long a process that reads input or does a transaction shows nothing of it. Beyond: it shows that it lives."""
+TRY_LOOKS: Final = 5
+"""Looks, each TRY_BEAT_S after the one before, in which a process shows nothing. Beyond: it is taken for dead."""
+TRY_NOTES_MAX: Final = 100
+"""Notes of processes that died, or are at it. Beyond: the oldest are forgotten."""
 ASIDE_REASON_MAX_CHARS: Final = 1_000
 """What is kept of the error for which an input was set aside. Beyond: it is cut."""
 STRIPE_INPUT_BYTES: Final = 8 * MIB

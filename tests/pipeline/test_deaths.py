@@ -1,22 +1,28 @@
-"""Runs that are killed at a transaction, again and again: it is narrowed, and what is at fault is set aside."""
+"""Runs that are killed at the same input, again and again: it is narrowed, and what is at fault is set aside."""
 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 import tracelake
 from tests.pipeline.poison import Poisoned, good, names, poisoned
+from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import StorageError
-from tracelake.limits import TRANSACTION_TRIES_MAX
+from tracelake.limits import TRANSACTION_TRIES_MAX, TRY_NOTES_MAX
 from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.reading import ReadTask
+from tracelake.pipeline.shaping import ShapeTask
 
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")
+TASKS = {"read": ReadTask, "merge": ShapeTask}
 
 
 class Killed(BaseException):
@@ -24,10 +30,7 @@ class Killed(BaseException):
 
 
 class Killing(Poisoned):
-    """Kills the process that merges the poison."""
-
-    def __init__(self) -> None:
-        super().__init__("merge")
+    """Kills the process that reads, or merges, the poison."""
 
     def run(
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
@@ -39,6 +42,23 @@ class Killing(Poisoned):
             raise Killed from None
 
 
+class Preempted(InProcess):
+    """Is killed from outside, so often, as it begins the tasks of a stage."""
+
+    def __init__(self, stage: str, deaths: int) -> None:
+        self.left = deaths
+        self._kind = TASKS[stage]
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks in order."""
+        if self.left and isinstance(tasks[0], self._kind):
+            self.left -= 1
+            raise Killed
+        return super().run(function, tasks, on_done)
+
+
 @pytest.fixture
 def lake() -> Iterator[Lake]:
     """Return a new lake."""
@@ -46,9 +66,13 @@ def lake() -> Iterator[Lake]:
         yield opened
 
 
-def run(lake: Lake, tasks: InProcess, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Run once, as a process of its own; return whether it lived to the end."""
-    monkeypatch.setattr("tracelake.pipeline.tries.PROCESS", uuid.uuid4().hex)
+@pytest.fixture(autouse=True)
+def _looks_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracelake.pipeline.tries.TRY_BEAT_S", 0.0)
+
+
+def run(lake: Lake, tasks: InProcess) -> bool:
+    """Run once, as a process of its own on a machine of its own; return whether it lived to the end."""
     try:
         lake.pipeline(executor=tasks).run_once()
     except Killed:
@@ -56,55 +80,177 @@ def run(lake: Lake, tasks: InProcess, monkeypatch: pytest.MonkeyPatch) -> bool:
     return True
 
 
-def test_what_kills_each_run_is_set_aside(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After so many deaths the transaction is narrowed, and the input that kills alone is named; all others are in."""
-    for number in range(4):
-        lake.objects.put(f"inbox/{number}.segment", poisoned(number) if number == 2 else good(number))
-    tasks = Killing()
+def runs_that_died(lake: Lake, tasks: InProcess) -> int:
+    """Run until one lives to the end; return how many did not."""
     deaths = 0
-    while not run(lake, tasks, monkeypatch):
+    while not run(lake, tasks):
         deaths += 1
         assert deaths <= 3 * TRANSACTION_TRIES_MAX
-    assert deaths == TRANSACTION_TRIES_MAX + 1 + TRANSACTION_TRIES_MAX
+    return deaths
+
+
+def notes(lake: Lake) -> list[Any]:
+    """Return what is noted of tries."""
+    return lake._key_value.notes("tries/main")
+
+
+@pytest.mark.parametrize("stage", TASKS)
+def test_what_kills_each_run_is_set_aside(lake: Lake, stage: str) -> None:
+    """After so many deaths it is narrowed, and the input that kills alone is named; all others are in."""
+    for number in range(4):
+        lake.objects.put(f"inbox/{number}.segment", poisoned(number) if number == 2 else good(number))
+    assert runs_that_died(lake, Killing(stage)) == TRANSACTION_TRIES_MAX + 1 + TRANSACTION_TRIES_MAX
     assert names(lake) == {0, 1, 3}
     (aside,) = lake.quarantine()
     assert (aside.path, aside.state, aside.tries) == ("inbox/2.segment", "set aside", TRANSACTION_TRIES_MAX)
     assert "ended without a word" in aside.reason
     assert [info.path for info in lake.objects.list("inbox/")] == ["inbox/2.segment"]
-    assert lake._key_value.notes("tries/main") == []
+    assert notes(lake) == []
     assert lake.verify().ok
 
 
-def test_failures_that_are_told_are_no_deaths(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stage", TASKS)
+def test_what_kills_alone_kills_as_often_before_it_is_set_aside(lake: Lake, stage: str) -> None:
+    """A single input is offered once more, alone, for deaths say nothing of why."""
+    lake.objects.put("inbox/0.segment", poisoned(0))
+    tasks = Killing(stage)
+    assert runs_that_died(lake, tasks) == 2 * TRANSACTION_TRIES_MAX
+    (aside,) = lake.quarantine()
+    assert (aside.state, aside.tries) == ("set aside", TRANSACTION_TRIES_MAX)
+    tasks.mended = True
+    lake.retry(aside.transaction)
+    assert run(lake, tasks)
+    assert (names(lake), lake.quarantine(), notes(lake)) == ({0}, [], [])
+    assert lake.verify().ok
+
+
+@pytest.mark.parametrize("stage", TASKS)
+def test_new_input_does_not_wait_for_what_kills(lake: Lake, stage: str) -> None:
+    """Segments that come between the deaths are in no later than the first time that it is narrowed."""
+    lake.objects.put("inbox/0.segment", poisoned(0))
+    tasks = Killing(stage)
+    for number in range(1, 2 * TRANSACTION_TRIES_MAX):
+        assert not run(lake, tasks)
+        lake.objects.put(f"inbox/{number}.segment", good(number))
+        if number > TRANSACTION_TRIES_MAX + 1:
+            assert names(lake) >= set(range(1, number - 1))
+    runs_that_died(lake, tasks)
+    assert names(lake) == set(range(1, 2 * TRANSACTION_TRIES_MAX))
+    assert [aside.path for aside in lake.quarantine()] == ["inbox/0.segment"]
+
+
+def test_a_file_that_kills_whoever_reads_it_is_counted_across_transactions(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """Other files go in between its deaths, so that each happens at another transaction."""
+    bad = tmp_path / "bad.jsonl"
+    bad.write_bytes(a_line(a_span(0, 0, note="poison")))
+    deaths = 0
+    for number in range(1, 3 * TRANSACTION_TRIES_MAX):
+        fine = tmp_path / f"{number}.jsonl"
+        fine.write_bytes(a_line(a_span(number, number)))
+        for path in (fine, bad):
+            try:
+                lake.ingest(path, executor=Killing("read"))
+            except Killed:
+                deaths += 1
+    assert deaths == 2 * TRANSACTION_TRIES_MAX
+    assert [(aside.path, aside.state) for aside in lake.quarantine()] == [(str(bad), "set aside")]
+    assert names(lake) == set(range(1, 3 * TRANSACTION_TRIES_MAX))
+
+
+@pytest.mark.parametrize("stage", TASKS)
+@pytest.mark.parametrize("inputs", [1, 4])
+def test_good_input_that_is_killed_from_outside_is_taken(lake: Lake, stage: str, inputs: int) -> None:
+    """TRANSACTION_TRIES_MAX deaths make it suspected; it is tried by itself then, taken, and nothing is left."""
+    for number in range(inputs):
+        lake.objects.put(f"inbox/{number}.segment", good(number))
+    tasks = Preempted(stage, deaths=TRANSACTION_TRIES_MAX)
+    assert runs_that_died(lake, tasks) == TRANSACTION_TRIES_MAX
+    assert Counter(lake.sql("select span_id from spans")["span_id"].to_pylist()).most_common(1)[0][1] == 1
+    assert names(lake) == set(range(inputs))
+    commits = lake.log()
+    assert sum(int(commit.metadata["spans_new"]) for commit in commits) == inputs
+    assert ["set_aside" in commit.metadata for commit in commits].count(True) == (stage == "merge")
+    assert (lake.quarantine(), list(lake.objects.list("inbox/")), notes(lake)) == ([], [], [])
+    assert lake.verify().ok
+
+
+@pytest.mark.parametrize("stage", TASKS)
+def test_fewer_deaths_change_nothing(lake: Lake, stage: str) -> None:
+    """One death less, and all is taken in one transaction."""
+    for number in range(4):
+        lake.objects.put(f"inbox/{number}.segment", good(number))
+    assert runs_that_died(lake, Preempted(stage, TRANSACTION_TRIES_MAX - 1)) == TRANSACTION_TRIES_MAX - 1
+    assert len(lake.log()) == 1
+    assert (names(lake), notes(lake)) == (set(range(4)), [])
+
+
+def test_failures_that_are_told_are_no_deaths(lake: Lake) -> None:
     """However often the store fails, the machine, or the user ends it: nothing is set aside."""
     for number in range(2):
         lake.objects.put(f"inbox/{number}.segment", poisoned(number) if number else good(number))
-    tasks = Killing()
-    tasks.stage = "merge"
-    for error in (StorageError("away"), OSError(28, "no space left"), StorageError("away")):
-        tasks.error = error
-        for _ in range(TRANSACTION_TRIES_MAX):
-            monkeypatch.setattr("tracelake.pipeline.tries.PROCESS", uuid.uuid4().hex)
-            with pytest.raises(type(error)):
-                lake.pipeline(executor=tasks).run_once()
-    assert lake._key_value.notes("tries/main") == []
+    for stage in TASKS:
+        tasks = Killing(stage)
+        for error in (StorageError("away"), OSError(28, "no space left"), KeyboardInterrupt()):
+            tasks.error = error  # type: ignore[assignment]
+            for _ in range(TRANSACTION_TRIES_MAX):
+                with pytest.raises(type(error)):
+                    lake.pipeline(executor=tasks).run_once()
+        assert notes(lake) == []
     tasks.mended = True
-    assert run(lake, tasks, monkeypatch)
+    assert run(lake, tasks)
     assert (names(lake), lake.quarantine()) == ({0, 1}, [])
 
 
+@pytest.mark.parametrize("stage", TASKS)
 def test_a_machine_on_which_no_task_works_sets_nothing_aside(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     """After the deaths a good input fails, too: the error is raised, and the tries count from the beginning."""
     lake.objects.put("inbox/0.segment", poisoned(0))
-    tasks = Killing()
+    tasks = Killing(stage)
     for _ in range(TRANSACTION_TRIES_MAX):
-        assert not run(lake, tasks, monkeypatch)
-    monkeypatch.setattr("tracelake.pipeline.taking.tasks_work", lambda *_: False)
+        assert not run(lake, tasks)
+    monkeypatch.setattr("tracelake.pipeline.staging.tasks_work", lambda *_: False)
     with pytest.raises(tracelake.TracelakeError, match="ended without a word"):
-        run(lake, tasks, monkeypatch)
+        run(lake, tasks)
     assert lake.quarantine() == []
     tasks.mended = True
-    assert run(lake, tasks, monkeypatch)
+    assert run(lake, tasks)
     assert names(lake) == {0}
+
+
+@pytest.mark.parametrize("stage", TASKS)
+def test_who_shows_that_he_lives_is_not_counted(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """Others are at the same input on machines that we cannot see: as long as they go on, nobody has died of it."""
+    for number in range(2):
+        lake.objects.put(f"inbox/{number}.segment", good(number))
+    for _ in range(TRANSACTION_TRIES_MAX):
+        assert not run(lake, Preempted(stage, 1))
+
+    def others_go_on(seconds: float) -> None:
+        del seconds
+        for entry in notes(lake):
+            number = int(entry.value.split(b'"beats":')[1].split(b",")[0])
+            value = entry.value.replace(b'"beats":%d' % number, b'"beats":%d' % (number + 1))
+            lake._key_value.note("tries/main", entry.key, value)
+
+    monkeypatch.setattr("tracelake.pipeline.tries.time.sleep", others_go_on)
+    assert run(lake, InProcess())
+    (commit,) = lake.log()
+    assert (commit.metadata["spans_new"], lake.quarantine()) == ("2", [])
+
+
+def test_notes_have_an_end(lake: Lake) -> None:
+    """Of what is never read again some are kept, and a damaged one is forgotten."""
+    lake._key_value.note("tries/main", "zz", b"torn")
+    for number in range(TRY_NOTES_MAX + 5):
+        path = f"inbox/{number}.segment"
+        lake.objects.put(path, good(number))
+        assert not run(lake, Preempted("read", 1))
+        lake.objects.delete(path)
+    assert len(notes(lake)) == TRY_NOTES_MAX + 1
+    assert b"torn" not in [entry.value for entry in notes(lake)]

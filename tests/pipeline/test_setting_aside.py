@@ -19,7 +19,7 @@ from tracelake._errors import DamageError, StorageError
 from tracelake.limits import TRANSACTION_TRIES_MAX
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.inputs import Input
-from tracelake.pipeline.taking import Taking
+from tracelake.pipeline.narrowing import Narrowing
 
 
 class Broken(InProcess):
@@ -276,7 +276,7 @@ def test_a_file_that_cannot_be_read_to_be_set_aside_waits(
         fail_to_open(monkeypatch, bad, errno.EMFILE)
         return True
 
-    monkeypatch.setattr("tracelake.pipeline.taking.Reader.tasks_work", fail_once_it_was_tried)
+    monkeypatch.setattr("tracelake.pipeline.staging.Reader.tasks_work", fail_once_it_was_tried)
     with pytest.raises(StorageError, match=r"bad\.jsonl among them: cannot be read"):
         pipeline.run_once()
     monkeypatch.undo()
@@ -326,7 +326,7 @@ def test_what_a_peer_takes_meanwhile_is_not_set_aside(lake: Lake, tmp_path: Path
     if source == "inbox":
         lake.objects.put("inbox/0.segment", poisoned(0))
 
-    class Overtaken(Taking):
+    class Overtaken(Narrowing):
         def _content(self, item: Input) -> tuple[int, str]:
             content = super()._content(item)
             if source == "inbox":
@@ -336,7 +336,7 @@ def test_what_a_peer_takes_meanwhile_is_not_set_aside(lake: Lake, tmp_path: Path
             return content
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tracelake.pipeline.loop.Taking", Overtaken)
+        patched.setattr("tracelake.pipeline.taking.Narrowing", Overtaken)
         if source == "inbox":
             lake.pipeline(executor=Poisoned("read")).run_once()
         else:

@@ -14,7 +14,6 @@ from typing import TypeVar, cast
 from tests.simulation.scenarios import require
 from tracelake._errors import NotFoundError
 from tracelake.otlp.whole import Whole
-from tracelake.pipeline import tries
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.inputs import INBOX, Input
 from tracelake.pipeline.loop import Pipeline
@@ -33,7 +32,6 @@ from tracelake.versions.store import Repository
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")
 BUCKETS = 1
-tries.PROCESS, tries.PID = "simulated", 1  # notes say the same in whichever process a run is repeated
 
 
 class SimulatedTasks(InProcess):

@@ -3,6 +3,7 @@
 | it stands          | event                                       | then               |
 |--------------------|---------------------------------------------|--------------------|
 | nowhere, or offered| its transaction, of several, is set aside   | offered, in halves |
+| nowhere, or offered| it is one of several of which runs died     | offered, in halves |
 | nowhere, or offered| it failed alone                             | set aside          |
 | offered, set aside | a transaction with it is committed          | nowhere            |
 | set aside          | retried by the user                         | offered, alone     |
@@ -35,9 +36,14 @@ _PATH_HASH_CHARS: Final = 16
 # Decisions
 
 
-def halves(inputs: int) -> int:
-    """Return how many inputs of a transaction that cannot be done are taken together next; 0: it is the one."""
-    return (inputs + 1) // 2 if inputs > 1 else 0
+def narrowed(inputs: int, *, died: bool, suspected: bool) -> int:
+    """Return how many inputs of a transaction that cannot be done are taken together next; 0: it is the one.
+
+    Runs that died say nothing of why: so a single input on which they did has to be the only one a second time.
+    """
+    if inputs > 1:
+        return (inputs + 1) // 2
+    return 1 if died and not suspected else 0
 
 
 def suspects_of(aside: Aside, step: Step) -> list[Suspect]:
@@ -69,8 +75,8 @@ def on_transaction(standing: Suspect | None, found: Suspect) -> Suspect:
     return found
 
 
-def on_failure_alone(standing: Suspect | None, found: Suspect) -> Suspect:
-    """Decide on an input that could not be read, alone; what the user has decided meanwhile stands."""
+def on_failure(standing: Suspect | None, found: Suspect) -> Suspect:
+    """Decide on an input that could not be read, or on one of several; what the user has decided meanwhile stands."""
     return found if standing is None or standing.state == "offered" else standing
 
 
@@ -167,6 +173,12 @@ class Suspects:
         for suspect in self.all():
             if suspect.path in taken:
                 self.change(suspect, partial(on_commit, taken=taken[suspect.path]))
+
+    def forget_others(self, of: Suspect) -> None:
+        """Forget offers of the same input with another content."""
+        for suspect in self.all():
+            if (suspect.source, suspect.path) == (of.source, of.path) and _key(suspect) != _key(of):
+                self.change(suspect, partial(on_commit, taken=None))
 
     def _decode(self, key: str, value: bytes) -> Suspect:
         return decode(Suspect, value, f"record {self._partition}/{key}", FORMAT_VERSION)

@@ -9,7 +9,7 @@ from tracelake._errors import NotFoundError, StorageError, UsageError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import Aside, Step, Suspect
 from tracelake.journal.store import Journal
-from tracelake.journal.suspects import Suspects, halves, on_discard, on_retry
+from tracelake.journal.suspects import Suspects, narrowed, on_discard, on_retry
 from tracelake.otlp.whole import fingerprint
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.inputs import INBOX
@@ -81,7 +81,7 @@ class Fates:
                 tries=0,
                 by="user",
                 set_aside_at=now().isoformat(timespec="microseconds"),
-                together=max(1, halves(inputs)),
+                together=max(1, narrowed(inputs, died=False, suspected=True)),
                 given_up=tuple(at_fault) if fate == "discard" else (),
             )
         )

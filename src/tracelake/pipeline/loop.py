@@ -37,17 +37,19 @@ from tracelake.journal.protocol import (
     totals,
     tries_max,
 )
-from tracelake.journal.suspects import halves
+from tracelake.journal.suspects import narrowed
 from tracelake.limits import ASIDE_REASON_MAX_CHARS, STAGED_ROWS_AGE_MAX_S
 from tracelake.pipeline.executors import Executor, TaskError
 from tracelake.pipeline.faults import Guarded, InputFaultError
 from tracelake.pipeline.inputs import Input
 from tracelake.pipeline.maintenance import ORDERS
 from tracelake.pipeline.outcome import RunResult, now
-from tracelake.pipeline.progress import OnProgress, silent
+from tracelake.pipeline.progress import OnProgress, Progress, silent
 from tracelake.pipeline.publish import TRANSFORM, OvertakenError
 from tracelake.pipeline.rooms import Rooms
-from tracelake.pipeline.taking import Reader, Staged, Taking
+from tracelake.pipeline.staging import Reader, Staged
+from tracelake.pipeline.taking import Taking
+from tracelake.pipeline.tries import DeathsError
 from tracelake.replicas.account import Tally
 from tracelake.storage import KeyValueStore, ObjectStore
 
@@ -106,14 +108,20 @@ class _Run:
         self._progress = progress
         self._stopping = stopping
         self._result = RunResult()
-        self._reader = Reader(rooms.objects, rooms.buckets, rooms.executor, progress)
+        self._reader = Reader(rooms.objects, rooms.buckets, rooms.executor, self._tell)
         self._taking = Taking(
-            self._reader, rooms.objects, rooms.known, rooms.suspects, rooms.settling, self._result, stopping
+            self._reader,
+            rooms.objects,
+            rooms.known,
+            rooms.suspects,
+            rooms.settling,
+            rooms.tries,
+            self._result,
+            stopping,
         )
         self._read: Staged | None = None  # new input that is not recorded yet
         self._fed: Staged | None = None  # the staged rows of the transaction under way
         self._tries: Counter[int] = Counter()
-        self._deaths: dict[int, int] = {}  # of earlier runs, at transactions that this one has begun
         self._fault: InputFaultError | None = None  # of the last try that failed
 
     def go(self, runs: Sequence[Sequence[Input]]) -> RunResult:
@@ -124,7 +132,13 @@ class _Run:
         except (Exception, KeyboardInterrupt, SystemExit):
             self._clean_up()
             raise
+        self._rooms.tries.end()
         return self._result
+
+    def _tell(self, step: Progress) -> None:
+        """Tell what is going on, those included who look whether we live."""
+        self._rooms.tries.beat()
+        self._progress(step)
 
     def _go(self) -> None:
         state: State | None = None
@@ -214,38 +228,18 @@ class _Run:
         self._fed = fed  # and not before: these rows must not be taken for those of the next transaction
         return Fed(fed.sources)
 
-    def _begin(self, t: int) -> int:
-        """Note that a transaction is under way; return how often an earlier run died while it did it."""
-        if t not in self._deaths:
-            self._deaths[t] = self._rooms.tries.begin(t)
-            self._tries[t] += self._deaths[t]
-        return self._deaths[t]
-
-    def _ended(self, t: int) -> None:
-        """Forget the tries at a transaction that is over."""
-        if self._deaths.pop(t, None) is not None:
-            self._rooms.tries.done(t)
-
     def _died(self, step: Step) -> Undone | None:
         """Say that runs died at a transaction again and again, so that it is not begun once more."""
         t = step.transaction
-        is_new = t not in self._deaths
-        deaths = self._begin(t)
-        if not is_new or not deaths or self._undone_of(step).tries < tries_max(self._undone_of(step)):
+        enough = tries_max(self._undone_of(step))
+        deaths = self._rooms.tries.deaths(t, enough, self._stopping)
+        if not deaths:
+            self._rooms.tries.begin(t)
             return None
-        self._tries[t] -= 1  # it is counted below
-        return self._undone(
-            step,
-            InputFaultError(
-                TaskError(
-                    f"{deaths} runs ended without a word while they did transaction {t}, perhaps for want of memory."
-                )
-            ),
-        )
+        return self._undone(step, InputFaultError(DeathsError(deaths, f"did transaction {t}")), deaths)
 
     def _restage(self, step: Step) -> Fed | Published | Undone:
         t = step.transaction
-        self._begin(t)  # and done it must be, however often a run died of it
         if t not in self._result.recovered:
             self._result.recovered.append(t)
         try:
@@ -283,17 +277,18 @@ class _Run:
         assert recorded.step is not None
         assert recorded.seal is not None
         pieces = self._fed.pieces if self._fed is not None else None
-        self._begin(t)
+        if not self._rooms.outputs.has_rows(t):  # else done it must be, however often a run dies of it
+            self._rooms.tries.begin(t)
         try:
             commit, counts = self._rooms.outputs.publish(
-                recorded.step, recorded.seal, pieces, Guarded(self._rooms.executor), self._progress
+                recorded.step, recorded.seal, pieces, Guarded(self._rooms.executor), self._tell
             )
         except InputFaultError as fault:
             return self._undone(recorded.step, fault)
         except OvertakenError:
             return self._overtaken(t)
         self._rooms.settling.settle(t)
-        self._ended(t)
+        self._rooms.tries.over(t)
         self._discard_fed()
         result = self._result
         result.transactions.append(t)
@@ -305,16 +300,16 @@ class _Run:
         self._rooms.merger.maintain(self._progress)
         return Published()
 
-    def _undone(self, step: Step, fault: InputFaultError) -> Undone:
-        """Say how often a task has failed on the input of a transaction. Raises what failed once we are to stop."""
+    def _undone(self, step: Step, fault: InputFaultError, tries: int = 1) -> Undone:
+        """Say how often the input of a transaction was too much. Raises what failed once we are to stop."""
         self._discard_fed()
         if self._stopping():
             raise fault.error from fault
         t, self._fault = step.transaction, fault
-        self._tries[t] += 1
+        self._tries[t] += tries
         undone = self._undone_of(step)
         if undone.tries >= tries_max(undone) and not undone.held and not self._reader.tasks_work():
-            self._ended(t)
+            self._rooms.tries.over(t)
             raise fault.error from fault  # no input is at fault
         return undone
 
@@ -349,6 +344,8 @@ class _Run:
         step = self._rooms.journal.read(t).step
         assert step is not None
         assert self._fault is not None
+        undone = self._undone_of(step)
+        died = isinstance(self._fault.error, DeathsError)
         self._rooms.journal.set_aside(
             Aside(
                 transaction=t,
@@ -356,10 +353,10 @@ class _Run:
                 tries=self._tries[t],
                 by="pipeline",
                 set_aside_at=now().isoformat(timespec="microseconds"),
-                together=halves(sum(map(len, step.sources.values()))),
+                together=narrowed(undone.inputs, died=died, suspected=undone.suspected),
             )
         )
-        self._ended(t)
+        self._rooms.tries.over(t)
 
     def _publish_nothing(self, t: int) -> Published | Overtaken:
         aside = self._rooms.journal.aside(t)
@@ -383,6 +380,4 @@ class _Run:
             if staged is not None:
                 with contextlib.suppress(TracelakeError, OSError):
                     self._reader.discard(staged)
-        for t, deaths in self._deaths.items():
-            with contextlib.suppress(TracelakeError, OSError):
-                self._rooms.tries.failed(t, deaths)
+        self._rooms.tries.end()

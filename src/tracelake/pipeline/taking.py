@@ -2,120 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
 
 from msgspec.structs import replace
 
-from tracelake._errors import NotFoundError, TracelakeError
 from tracelake.journal.known import KnownInputs
-from tracelake.journal.model import ReadRange, Sources, Step, Suspect, to_bytes
-from tracelake.journal.suspects import Suspects, next_offer, on_commit, on_failure_alone
-from tracelake.limits import ASIDE_REASON_MAX_CHARS, STEP_RECORD_MAX_BYTES, TRANSACTION_TRIES_MAX
+from tracelake.journal.model import ReadRange, Step, Suspect, to_bytes
+from tracelake.journal.suspects import Suspects, next_offer
+from tracelake.limits import STEP_RECORD_MAX_BYTES, TRANSACTION_TRIES_MAX
 from tracelake.otlp.whole import fingerprint
-from tracelake.pipeline.executors import Executor, ReceiptT, TaskT
-from tracelake.pipeline.faults import Guarded, InputFaultError, tasks_work
-from tracelake.pipeline.inputs import FILES, INBOX, Input, gather, read_tasks, size_of
+from tracelake.pipeline.faults import InputFaultError
+from tracelake.pipeline.inputs import FILES, INBOX, Input, size_of
 from tracelake.pipeline.names import to_path
-from tracelake.pipeline.outcome import RunResult, now
-from tracelake.pipeline.progress import OnProgress, Progress, Stage
-from tracelake.pipeline.reading import Piece, run_read_task
-from tracelake.pipeline.restaging import RestageTask, run_restage_task
+from tracelake.pipeline.narrowing import Narrowing
+from tracelake.pipeline.outcome import RunResult
 from tracelake.pipeline.settling import Settling
-from tracelake.shards.model import Part
+from tracelake.pipeline.staging import Reader, Staged
+from tracelake.pipeline.tries import Tries
 from tracelake.storage import ObjectStore
-
-STAGING: Final = "staging/pipeline/"
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """Input that was read: what the journal records of it, and its rows as staged."""
-
-    sources: Sources
-    pieces: list[Piece]
-    inputs: tuple[Input, ...]
-    failed: dict[str, str] = field(default_factory=dict)
-    """Inputs that could not be read this time, as path and reason."""
-
-    def ranges(self) -> list[ReadRange]:
-        """Return what was read of each input."""
-        return [taken for ranges in self.sources.values() for taken in ranges]
-
-
-class Reader:
-    """Carries out read tasks, and stages what they read."""
-
-    def __init__(self, objects: ObjectStore, buckets: int, executor: Executor, progress: OnProgress) -> None:
-        self._objects = objects
-        self._buckets = buckets
-        self._executor = executor
-        self._progress = progress
-
-    def stage(self, inputs: Sequence[Input], transaction: int | None = None) -> Staged:
-        """Read inputs; what a failing try has staged is deleted. Raises InputFaultError."""
-        staging = f"{STAGING}{uuid.uuid4().hex}/"
-        tasks = read_tasks(inputs, self._objects.url, self._buckets, staging)
-        stage: Stage = "reading" if transaction is None else "recovering"
-        receipts = self._run(run_read_task, tasks, staging, stage, transaction)
-        gathered = gather(inputs, receipts)
-        self._delete(gathered.dropped)
-        return Staged(gathered.sources, gathered.pieces, tuple(inputs), gathered.failed)
-
-    def restage(self, parts: Sequence[Part], transaction: int) -> list[Piece]:
-        """Stage the rows of parts of table `spans`. Raises InputFaultError."""
-        staging = f"{STAGING}{uuid.uuid4().hex}/"
-        tasks = [RestageTask(self._objects.url, part, staging) for part in parts]
-        pieces = self._run(run_restage_task, tasks, staging, "recovering", transaction)
-        return [piece for of_part in pieces for piece in of_part]
-
-    def _run(
-        self,
-        function: Callable[[TaskT], ReceiptT],
-        tasks: Sequence[TaskT],
-        staging: str,
-        stage: Stage,
-        transaction: int | None,
-    ) -> list[ReceiptT]:
-        try:
-            return Guarded(self._executor).run(
-                function,
-                tasks,
-                lambda done: self._progress(Progress(stage, done, len(tasks), "tasks", transaction)),
-            )
-        except Exception:
-            self._delete_below(staging)
-            raise
-
-    def discard(self, staged: Staged) -> None:
-        """Delete what was staged."""
-        self._delete(staged.pieces)
-
-    def clean(self, oldest_s: float) -> None:
-        """Delete what was staged before a time, as by a process that was killed."""
-        self._delete_below(STAGING, oldest_s)
-
-    def tasks_work(self) -> bool:
-        """Whether tasks can be done at all."""
-        return tasks_work(self._executor, self._objects, self._buckets)
-
-    def _delete(self, pieces: Sequence[Piece]) -> None:
-        for path in sorted({piece.path for piece in pieces}):
-            self._objects.delete(path)
-
-    def _delete_below(self, prefix: str, oldest_s: float | None = None) -> None:
-        """Delete objects as well as it goes: what is left is deleted when it is old."""
-        try:
-            for info in list(self._objects.list(prefix)):
-                if oldest_s is None or info.modified_s < oldest_s:
-                    self._objects.delete(info.path)
-        except (TracelakeError, OSError):
-            return
 
 
 class Taking:
@@ -128,10 +34,13 @@ class Taking:
         known: KnownInputs,
         suspects: Suspects,
         settling: Settling,
+        tries: Tries,
         result: RunResult,
         stopping: Callable[[], bool],
     ) -> None:
+        self._narrowing = Narrowing(reader, objects, suspects, settling, tries, result, stopping)
         self._reader = reader
+        self._tries = tries
         self._objects = objects
         self._known = known
         self._suspects = suspects
@@ -167,6 +76,7 @@ class Taking:
                     return None
                 self._offered.update(offers)
                 inputs = [_as_it_is_now(offer) for offer in offers]
+            inputs = self._narrowing.without_deadly(t, inputs, suspected=bool(offers)) if inputs else []
             if not inputs:
                 continue
             staged = self._kept(self._read(t, inputs), offers)
@@ -259,8 +169,9 @@ class Taking:
         """Read inputs; those on which a task fails, each alone, are set aside, and the others are read."""
         tries = 0
         while True:
+            self._tries.begin(t, inputs)
             try:
-                return self._reader.stage(inputs)
+                staged = self._reader.stage(inputs)
             except InputFaultError as fault:
                 tries += 1
                 if self._stopping():
@@ -268,8 +179,11 @@ class Taking:
                 if len(inputs) > 1:
                     break
                 if tries >= TRANSACTION_TRIES_MAX:
-                    self._set_aside(t, inputs[0], tries, fault)
+                    self._narrowing.set_aside(t, inputs[0], tries, fault.error)
                     return Staged({}, [], ())
+            else:
+                self._tries.read_well(inputs)
+                return staged
         middle = len(inputs) // 2
         first, second = self._read(t, inputs[:middle]), self._read(t, inputs[middle:])
         sources = {
@@ -279,47 +193,6 @@ class Taking:
         return Staged(
             sources, first.pieces + second.pieces, first.inputs + second.inputs, first.failed | second.failed
         )
-
-    def _set_aside(self, t: int, item: Input, tries: int, fault: InputFaultError) -> None:
-        if not self._reader.tasks_work():
-            raise fault.error from fault
-        try:
-            size_bytes, sha256 = self._content(item)
-        except OSError as error:
-            self._result.failed[item.path] = f"cannot be read: {error.strerror or error}"
-            return
-        if not sha256:
-            return  # gone meanwhile
-        found = Suspect(
-            source=item.source,
-            path=item.path,
-            size_bytes=size_bytes,
-            sha256=sha256,
-            transaction=t,
-            reason=str(fault.error)[:ASIDE_REASON_MAX_CHARS],
-            tries=tries,
-            at=now().isoformat(timespec="microseconds"),
-            state="set aside",
-        )
-        self._suspects.forget(
-            {item.path: None}
-        )  # a file that has changed since it was offered has another record
-        stands = self._suspects.change(found, partial(on_failure_alone, found=found)) or found
-        if self._settling.is_taken(found):  # a peer could do it, and may not have seen our record
-            taken = ReadRange(item.path, size_bytes, sha256, 0, "", 0)
-            self._suspects.change(found, partial(on_commit, taken=taken))
-            return
-        self._result.note_aside(stands)
-
-    def _content(self, item: Input) -> tuple[int, str]:
-        """Return size and SHA-256 of an input; (0, "") where it is gone."""
-        if item.source != INBOX:
-            return fingerprint(to_path(item.path), item.size_bytes)
-        try:
-            data = self._objects.get(item.path)
-        except NotFoundError:
-            return 0, ""
-        return len(data), hashlib.sha256(data).hexdigest()
 
 
 def _as_it_is_now(offer: Suspect) -> Input:

@@ -1,98 +1,187 @@
-"""Tries at a transaction that ended with their process: what runs died of while they did it.
+"""Tries that ended with their process: what runs died of while they read new input, or did a transaction.
 
 A task that fails says so, and is counted in its run. A process that is killed, as for want of memory, says nothing:
-so a note that T is being done stands from before it is begun until it is done, or has failed. Who finds one of a
-process that lives no more counts it. It is for this machine: whether a process of another one lives cannot be told.
+so each leaves a note of what it does, from before it begins until that is done or has failed, and writes it anew now
+and then.
+
+A note of another is that of one who died, or who is at it, perhaps on another machine, where nobody can look. It
+does not matter until so many stand that something follows. Then who finds them looks on for a while: who lives
+writes its note anew, or takes it away; those whose notes stay as they are have died. No clock is compared with
+another. Where one lives and is taken for dead, nothing is lost: good input is taken in smaller transactions.
 """
 
 from __future__ import annotations
 
-import os
-import socket
+import contextlib
+import hashlib
+import time
 import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
-from tracelake._errors import DamageError
+from tracelake._errors import DamageError, TracelakeError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import FORMAT_VERSION
+from tracelake.limits import TRY_BEAT_S, TRY_LOOKS, TRY_NOTES_MAX
+from tracelake.pipeline.executors import TaskError
+from tracelake.pipeline.inputs import Input
 from tracelake.storage import KeyValueStore
+from tracelake.storage.record_objects import whole_of
 
-PROCESS = uuid.uuid4().hex
-"""This process, whatever its number: in a container each has the same."""
-PID = os.getpid()
-"""Its number."""
+_MARK_CHARS: Final = 16
+
+
+class DeathsError(TaskError):
+    """Runs ended without a word while they did the same."""
+
+    def __init__(self, runs: int, doing: str) -> None:
+        """Say how many, and what they did."""
+        super().__init__(
+            f"{runs} runs ended without a word while they {doing}: for want of memory, or killed from outside."
+        )
 
 
 class _Try(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often a process of this machine died at a transaction, and the process that does it now, if any."""
+    """What a process does, for one transaction."""
 
     transaction: int
-    deaths: int
-    process: str = ""
-    pid: int = 0
+    reading: tuple[str, ...] = ()
+    """The input that is read and in no transaction yet, as marks. Empty: the journal has the transaction."""
+    beats: int = 0
+    """How often it was written anew."""
     version: int = FORMAT_VERSION
 
 
 class Tries:
-    """The notes of one pipeline on this machine."""
+    """The notes of one pipeline, of which one is our own."""
 
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self._store = store
         self._partition = f"tries/{pipeline}"
-        self._host = socket.gethostname()
+        self._process = uuid.uuid4().hex
+        self._own: _Try | None = None
+        self._written_s = 0.0
+        self._found: dict[str, _Try] = {}
+        """Notes of others, of what we have looked for last."""
+        self._unread: dict[str, set[str]] = {}
+        """Of notes of others: what we have not read ourselves."""
 
-    def begin(self, t: int) -> int:
-        """Note that a transaction is begun; return how often a process died while it did it.
+    def begin(self, t: int, reading: Sequence[Input] = ()) -> None:
+        """Note that new input is read for a transaction, or else that a recorded transaction is done."""
+        self._write(_Try(t, tuple(sorted(map(_mark, reading)))))
 
-        Where another of this machine does it, too, the note is its own.
+    def beat(self) -> None:
+        """Show that this process lives and works; from whichever thread."""
+        own = self._own
+        if own is not None and time.monotonic() - self._written_s >= TRY_BEAT_S:
+            with contextlib.suppress(TracelakeError, OSError):  # the next one shows it
+                self._write(replace(own, beats=own.beats + 1))
+
+    def end(self) -> None:
+        """Forget our own note: what it says is done, or has failed and said so."""
+        if self._own is not None:
+            self._own = None
+            self._forget([self._process])
+
+    def deaths(self, t: int, enough: int, stopping: Callable[[], bool]) -> int:
+        """Return how many processes died while they did a recorded transaction; 0 where fewer than `enough` did."""
+        notes = self._others(t)
+        self._found = {key: note for key, note in notes.items() if note.transaction == t and not note.reading}
+        return len(self._still(self._found, enough, stopping))
+
+    def deaths_of_reading(
+        self, t: int, inputs: Sequence[Input], enough: int, stopping: Callable[[], bool], *, alone: bool
+    ) -> dict[Input, int]:
+        """Return inputs with how many processes died while they read them, of those that `enough` died of.
+
+        With `alone`, those count that read nothing beside it.
         """
-        key = self._key(t)
-        deaths = 0
-        done = []
-        for entry in self._store.notes(self._partition):
-            if entry.key < f"{t:016d}":
-                done.append(entry.key)
-            elif entry.key == key:
-                found = self._decode(key, entry.value)
-                if _lives(found):
-                    return found.deaths
-                deaths = found.deaths + bool(found.process)
-        self._store.forget(self._partition, done)
-        self._store.note(self._partition, key, encode(_Try(t, deaths, PROCESS, PID)))
-        return deaths
+        marks = {_mark(item): item for item in inputs}
+        self._found = {
+            key: note
+            for key, note in self._others(t).items()
+            if not marks.keys().isdisjoint(note.reading) and not (alone and len(note.reading) > 1)
+        }
+        if max(_count(self._found).values(), default=0) < enough:
+            return {}
+        died = _count(self._still(self._found, enough, stopping))
+        return {item: died[mark] for mark, item in marks.items() if died[mark] >= enough}
 
-    def failed(self, t: int, deaths: int) -> None:
-        """Note that a try has ended by a failure that was told: no death."""
-        if deaths:
-            self._store.note(self._partition, self._key(t), encode(_Try(t, deaths)))
-        else:
-            self.done(t)
+    def read_well(self, inputs: Sequence[Input]) -> None:
+        """Note that inputs were read: others' notes that name nothing else count no more."""
+        marks = set(map(_mark, inputs))
+        for key, note in self._found.items():
+            self._unread[key] = (self._unread.get(key, set(note.reading)) & set(note.reading)) - marks
+        self._forget([key for key in self._found if not self._unread[key]])
 
-    def done(self, t: int) -> None:
-        """Forget a transaction that is done, or whose tries count from the beginning."""
-        self._store.forget(self._partition, [self._key(t)])
+    def over(self, t: int) -> None:
+        """Forget all notes that were found of a recorded transaction, and our own: it is done, or set aside."""
+        self.end()
+        keys = [key for key, note in self._found.items() if note.transaction == t and not note.reading]
+        self._forget(keys)
 
-    def _decode(self, key: str, value: bytes) -> _Try:
-        try:
-            return decode(_Try, value, f"note {self._partition}/{key}", FORMAT_VERSION)
-        except DamageError:
-            return _Try(0, 0)  # it says nothing
+    def forgive(self) -> None:
+        """Let others' notes that were found last count no more: something followed from them."""
+        self._forget(list(self._found))
+        self._found = {}
 
-    def _key(self, t: int) -> str:
-        return f"{t:016d}-{self._host}"
+    def _forget(self, keys: Sequence[str]) -> None:
+        """Delete notes as well as it goes: one that is left stands for a try that nobody counts for long."""
+        if keys:
+            with contextlib.suppress(TracelakeError, OSError):
+                self._store.forget(self._partition, keys)
+
+    def _write(self, own: _Try) -> None:
+        self._own, self._written_s = own, time.monotonic()
+        self._store.note(self._partition, self._process, encode(own))
+
+    def _others(self, t: int) -> dict[str, _Try]:
+        """Return the notes of others, T being open; forget those of which nothing can follow any more."""
+        useless: list[str] = []
+        notes = self._read(useless)
+        useless += [key for key, note in notes.items() if note.transaction < t and not note.reading]
+        left = sorted(notes.keys() - set(useless), key=lambda key: (notes[key].transaction, key))
+        useless += left[:-TRY_NOTES_MAX]  # of input that nobody reads any more
+        self._forget(useless)
+        self._unread = {key: unread for key, unread in self._unread.items() if key in notes}
+        return {key: notes[key] for key in left[-TRY_NOTES_MAX:]}
+
+    def _read(self, damaged: list[str]) -> dict[str, _Try]:
+        notes = {}
+        found = whole_of(self._store.notes, self._partition, lambda key, _: damaged.append(key))
+        for entry in found:
+            if entry.key == self._process:
+                continue
+            try:
+                notes[entry.key] = decode(
+                    _Try, entry.value, f"note {self._partition}/{entry.key}", FORMAT_VERSION
+                )
+            except DamageError:
+                damaged.append(entry.key)  # it says nothing
+        return notes
+
+    def _still(self, notes: Mapping[str, _Try], enough: int, stopping: Callable[[], bool]) -> dict[str, _Try]:
+        """Look on; return the notes that stay as they are, none where they turn out to be fewer than `enough`.
+
+        Looks are counted and not seconds: a machine that sleeps meanwhile has seen nothing.
+        """
+        still = dict(notes)
+        for _ in range(TRY_LOOKS):
+            if len(still) < enough or stopping():
+                return {}
+            time.sleep(TRY_BEAT_S)
+            now = self._read([])
+            still = {key: note for key, note in still.items() if now.get(key) == note}
+        return still if len(still) >= enough else {}
 
 
-def _lives(found: _Try) -> bool:
-    """Whether the process of a note may live: this one does, and whatever has the number of another may be it."""
-    if found.process == PROCESS:
-        return True
-    if not found.process or found.pid == PID:
-        return False
-    try:
-        os.kill(found.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+def _count(notes: Mapping[str, _Try]) -> Counter[str]:
+    return Counter(mark for note in notes.values() for mark in note.reading)
+
+
+def _mark(item: Input) -> str:
+    return hashlib.sha256(f"{item.source}:{item.path}".encode()).hexdigest()[:_MARK_CHARS]

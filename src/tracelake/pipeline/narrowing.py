@@ -1,0 +1,106 @@
+"""New input on which a task fails, or runs died as they read it: narrowed down to the one, which is set aside."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+
+from tracelake._errors import NotFoundError
+from tracelake.journal.model import ReadRange, Suspect
+from tracelake.journal.protocol import Undone, tries_max
+from tracelake.journal.suspects import Suspects, narrowed, on_commit, on_failure
+from tracelake.limits import ASIDE_REASON_MAX_CHARS
+from tracelake.otlp.whole import fingerprint
+from tracelake.pipeline.inputs import INBOX, Input
+from tracelake.pipeline.names import to_path
+from tracelake.pipeline.outcome import RunResult, now
+from tracelake.pipeline.settling import Settling
+from tracelake.pipeline.staging import Reader
+from tracelake.pipeline.tries import DeathsError, Tries
+from tracelake.storage import ObjectStore
+
+
+class Narrowing:
+    """Keeps apart what cannot be read, and names it."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        objects: ObjectStore,
+        suspects: Suspects,
+        settling: Settling,
+        tries: Tries,
+        result: RunResult,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._reader = reader
+        self._objects = objects
+        self._suspects = suspects
+        self._settling = settling
+        self._tries = tries
+        self._result = result
+        self._stopping = stopping
+
+    def without_deadly(self, t: int, inputs: list[Input], *, suspected: bool) -> list[Input]:
+        """Leave out what runs died of while they read it: it is offered in halves; the one alone is set aside."""
+        enough = tries_max(Undone(0, len(inputs), suspected))
+        is_alone = suspected and len(inputs) == 1
+        deadly = self._tries.deaths_of_reading(t, inputs, enough, self._stopping, alone=is_alone)
+        if not deadly:
+            return inputs
+        error = DeathsError(
+            max(deadly.values()), f"read {', '.join(sorted(item.path for item in deadly)[:3])}"
+        )
+        if not self._reader.tasks_work():
+            self._tries.forgive()
+            raise error  # no input is at fault
+        together = narrowed(len(deadly), died=True, suspected=is_alone)
+        for item, deaths in deadly.items():
+            self._narrow(t, item, deaths, error, together)
+        self._tries.forgive()
+        return [item for item in inputs if item not in deadly]
+
+    def set_aside(self, t: int, item: Input, tries: int, error: Exception) -> None:
+        """Set an input aside that failed alone."""
+        if not self._reader.tasks_work():
+            raise error
+        self._narrow(t, item, tries, error, together=0)
+
+    def _narrow(self, t: int, item: Input, tries: int, error: Exception, together: int) -> None:
+        try:
+            size_bytes, sha256 = self._content(item)
+        except OSError as failure:
+            self._result.failed[item.path] = f"cannot be read: {failure.strerror or failure}"
+            return
+        if not sha256:
+            return  # gone meanwhile
+        found = Suspect(
+            source=item.source,
+            path=item.path,
+            size_bytes=size_bytes,
+            sha256=sha256,
+            transaction=t,
+            reason=str(error)[:ASIDE_REASON_MAX_CHARS],
+            tries=tries,
+            at=now().isoformat(timespec="microseconds"),
+            state="offered" if together else "set aside",
+            together=together,
+        )
+        stands = self._suspects.change(found, partial(on_failure, found=found)) or found
+        self._suspects.forget_others(found)  # a file that has changed since it was offered has another record
+        if self._settling.is_taken(found):  # a peer could do it, and may not have seen our record
+            taken = ReadRange(item.path, size_bytes, sha256, 0, "", 0)
+            self._suspects.change(found, partial(on_commit, taken=taken))
+            return
+        self._result.note_aside(stands)
+
+    def _content(self, item: Input) -> tuple[int, str]:
+        """Return size and SHA-256 of an input; (0, "") where it is gone."""
+        if item.source != INBOX:
+            return fingerprint(to_path(item.path), item.size_bytes)
+        try:
+            data = self._objects.get(item.path)
+        except NotFoundError:
+            return 0, ""
+        return len(data), hashlib.sha256(data).hexdigest()

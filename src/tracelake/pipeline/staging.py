@@ -1,0 +1,106 @@
+"""Staging of rows: what tasks read of inputs, or of a table, until its transaction is committed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tracelake._errors import TracelakeError
+from tracelake.journal.model import ReadRange, Sources
+from tracelake.pipeline.executors import Executor, ReceiptT, TaskT
+from tracelake.pipeline.faults import Guarded, tasks_work
+from tracelake.pipeline.inputs import Input, gather, read_tasks
+from tracelake.pipeline.progress import OnProgress, Progress, Stage
+from tracelake.pipeline.reading import Piece, run_read_task
+from tracelake.pipeline.restaging import RestageTask, run_restage_task
+from tracelake.shards.model import Part
+from tracelake.storage import ObjectStore
+
+STAGING: Final = "staging/pipeline/"
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Input that was read: what the journal records of it, and its rows as staged."""
+
+    sources: Sources
+    pieces: list[Piece]
+    inputs: tuple[Input, ...]
+    failed: dict[str, str] = field(default_factory=dict)
+    """Inputs that could not be read this time, as path and reason."""
+
+    def ranges(self) -> list[ReadRange]:
+        """Return what was read of each input."""
+        return [taken for ranges in self.sources.values() for taken in ranges]
+
+
+class Reader:
+    """Carries out read tasks, and stages what they read."""
+
+    def __init__(self, objects: ObjectStore, buckets: int, executor: Executor, progress: OnProgress) -> None:
+        self._objects = objects
+        self._buckets = buckets
+        self._executor = executor
+        self._progress = progress
+
+    def stage(self, inputs: Sequence[Input], transaction: int | None = None) -> Staged:
+        """Read inputs; what a failing try has staged is deleted. Raises InputFaultError."""
+        staging = f"{STAGING}{uuid.uuid4().hex}/"
+        tasks = read_tasks(inputs, self._objects.url, self._buckets, staging)
+        stage: Stage = "reading" if transaction is None else "recovering"
+        receipts = self._run(run_read_task, tasks, staging, stage, transaction)
+        gathered = gather(inputs, receipts)
+        self._delete(gathered.dropped)
+        return Staged(gathered.sources, gathered.pieces, tuple(inputs), gathered.failed)
+
+    def restage(self, parts: Sequence[Part], transaction: int) -> list[Piece]:
+        """Stage the rows of parts of table `spans`. Raises InputFaultError."""
+        staging = f"{STAGING}{uuid.uuid4().hex}/"
+        tasks = [RestageTask(self._objects.url, part, staging) for part in parts]
+        pieces = self._run(run_restage_task, tasks, staging, "recovering", transaction)
+        return [piece for of_part in pieces for piece in of_part]
+
+    def _run(
+        self,
+        function: Callable[[TaskT], ReceiptT],
+        tasks: Sequence[TaskT],
+        staging: str,
+        stage: Stage,
+        transaction: int | None,
+    ) -> list[ReceiptT]:
+        try:
+            return Guarded(self._executor).run(
+                function,
+                tasks,
+                lambda done: self._progress(Progress(stage, done, len(tasks), "tasks", transaction)),
+            )
+        except Exception:
+            self._delete_below(staging)
+            raise
+
+    def discard(self, staged: Staged) -> None:
+        """Delete what was staged."""
+        self._delete(staged.pieces)
+
+    def clean(self, oldest_s: float) -> None:
+        """Delete what was staged before a time, as by a process that was killed."""
+        self._delete_below(STAGING, oldest_s)
+
+    def tasks_work(self) -> bool:
+        """Whether tasks can be done at all."""
+        return tasks_work(self._executor, self._objects, self._buckets)
+
+    def _delete(self, pieces: Sequence[Piece]) -> None:
+        for path in sorted({piece.path for piece in pieces}):
+            self._objects.delete(path)
+
+    def _delete_below(self, prefix: str, oldest_s: float | None = None) -> None:
+        """Delete objects as well as it goes: what is left is deleted when it is old."""
+        try:
+            for info in list(self._objects.list(prefix)):
+                if oldest_s is None or info.modified_s < oldest_s:
+                    self._objects.delete(info.path)
+        except (TracelakeError, OSError):
+            return
