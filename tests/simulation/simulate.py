@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 
 from tests.simulation.collecting import CollectScenario
+from tests.simulation.deaths import DeathsScenario
 from tests.simulation.index_merging import IndexMergeScenario
 from tests.simulation.replicas import PipelineScenario
 from tests.simulation.scenarios import (
@@ -43,6 +44,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     CollectScenario(1),
     SettingAsideScenario(),
     WritesScenario(),
+    DeathsScenario("merge"),
 )
 FAULTS = Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1)
 """What one run may meet of each kind; each draws fewer."""

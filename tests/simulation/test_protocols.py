@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.collecting_mutants import COLLECT_MUTANTS
+from tests.simulation.deaths import DeathsScenario, Stage
+from tests.simulation.deaths_mutants import DEATHS_MUTANTS
 from tests.simulation.index_merging_mutants import INDEX_MERGE_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.replicas import PipelineScenario
@@ -85,6 +87,21 @@ def test_one_sets_aside_what_a_peer_may_publish(stages: tuple[str | None, ...], 
     assert report.completed == report.schedules == 25
 
 
+@pytest.mark.parametrize("stage", ["read", "merge"])
+def test_what_kills_all_replicas_is_set_aside_alone(stage: Stage) -> None:
+    """Each dies of it on a machine of its own: in the end it is named, and all else is in."""
+    report = search(DeathsScenario(stage), FAULTS, seed=1, schedules_max=20)
+    assert report.failures == []
+    assert report.completed == report.schedules == 20
+
+
+def test_replicas_that_are_slow_are_not_counted_as_dead() -> None:
+    """More of them than deaths that count work on the same input for long: nothing is set aside."""
+    report = search(DeathsScenario(replicas=5), Faults(delays=3), seed=1, schedules_max=20)
+    assert report.failures == []
+    assert report.completed == report.schedules == 20
+
+
 @pytest.mark.parametrize(
     ("seed", "what"),
     [
@@ -107,6 +124,7 @@ def test_upkeep_seeds_that_failed_once(seed: int, what: str) -> None:
         *INDEX_MERGE_MUTANTS,
         *SETTING_ASIDE_MUTANTS,
         *WRITES_MUTANTS,
+        *DEATHS_MUTANTS,
     ],
     ids=lambda mutant: mutant.name,
 )

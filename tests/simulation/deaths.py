@@ -1,0 +1,117 @@
+"""Replicas on machines of their own, some of which die of an input: the dead are counted, and the slow are not.
+
+Nobody sees the processes of another. A replica that dies comes back with nothing that it knew, under another name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias, TypeVar
+
+from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
+from tests.simulation.scenarios import require
+from tracelake.journal.suspects import Suspects
+from tracelake.pipeline.inputs import INBOX, Input
+from tracelake.pipeline.loop import Pipeline
+from tracelake.pipeline.reading import ReadTask
+from tracelake.pipeline.shaping import ShapeTask
+from tracelake.shards.store import Shard
+from tracelake.testing import Process, Run
+
+TaskT = TypeVar("TaskT")
+ReceiptT = TypeVar("ReceiptT")
+Stage: TypeAlias = Literal["read", "merge"]
+DEADLY = "0"
+"""The segment that kills whoever reads it, or merges it."""
+TASK_S = 24
+"""How long tasks take: longer than any look at whether their process lives."""
+
+
+class DiedError(BaseException):
+    """The process has ended, and says nothing."""
+
+
+class SlowTasks(SimulatedTasks):
+    """Tasks that take long, and kill their process at a stage."""
+
+    def __init__(self, process: Process, deadly: Stage | None) -> None:
+        super().__init__(process)
+        self._deadly = deadly
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        for task in tasks:
+            if self._kills(task):
+                raise DiedError
+        if self._deadly is None:
+            for _ in range(TASK_S):
+                self._process.sleep(1)
+                on_done(0)
+        return super().run(function, tasks, on_done)
+
+    def _kills(self, task: object) -> bool:
+        if isinstance(task, ReadTask):
+            return self._deadly == "read" and task.path == f"inbox/{DEADLY}"
+        return (
+            self._deadly == "merge"
+            and isinstance(task, ShapeTask)
+            and any(piece.path.endswith(DEADLY) for piece in task.pieces)
+        )
+
+
+class DeathsScenario(PipelineScenario):
+    """Replicas that empty an inbox in transactions of all that waits; with a stage, all of them die of one segment."""
+
+    name = "deaths"
+    steps_max = 4_000
+
+    def __init__(self, deadly: Stage | None = None, replicas: int = 2, segments: int = 3) -> None:
+        super().__init__(replicas, segments)
+        self._deadly = deadly
+
+    def _run(self, process: Process) -> None:
+        while True:
+            tasks = SlowTasks(process, self._deadly)
+            pipeline = Pipeline("main", process.key_value, process.objects, BUCKETS, tasks)
+            inputs = [Input(INBOX, info.path, info.size_bytes) for info in process.objects.list("inbox/")]
+            try:
+                pipeline.run([inputs])
+                return
+            except DiedError:
+                process.sleep(1)
+
+    def invariant(self, run: Run) -> None:
+        """Where nobody dies, nothing is ever suspected."""
+        super().invariant(run)
+        if self._deadly is None:
+            require(not run.direct_key_value.scan("suspects/main"), "an input is suspected, and nobody died")
+
+    def check(self, run: Run) -> None:
+        """All that kills nobody is in the tables once; what kills is kept and named, and nothing else is."""
+        suspects = Suspects(run.direct_key_value, "main").all()
+        named = [(suspect.path, suspect.state) for suspect in suspects]
+        expected = {str(segment): 1 for segment in range(self._segments)}
+        if self._deadly is not None:
+            require((f"inbox/{DEADLY}", "set aside") in named, f"the records name {named}")
+        if self._deadly is None:
+            require(
+                not run.direct_key_value.scan("asides/main"), "a transaction is set aside, and nobody died"
+            )
+        if not any(
+            process.attempt for process in run.processes
+        ):  # killed from outside, as often, it may be any
+            require(len(named) == (self._deadly is not None), f"the records name {named}")
+        for path, _ in named:
+            del expected[path.removeprefix("inbox/")]
+        for table in ("spans", "traces"):
+            shard = Shard(table, run.direct_key_value, run.direct_objects)
+            upper = shard.state().upper
+            parts = shard.snapshot(upper - 1).parts if upper else []
+            rows = Counter(row for part in parts for row in run.objects.get(part.path).decode())
+            require(rows == expected, f"{table} holds {dict(rows)}, the records name {named}")
+        left = [info.path for info in run.objects.list("inbox/")]
+        require(
+            left == sorted(path for path, _ in named), f"the inbox holds {left}, the records name {named}"
+        )

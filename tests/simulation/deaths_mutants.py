@@ -1,0 +1,79 @@
+"""Counting of deaths with one rule broken each: what the simulator must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tests.simulation.deaths import DeathsScenario, Stage
+from tests.simulation.mutants import Mutant
+from tracelake.pipeline.tries import Tries
+from tracelake.testing import Faults
+
+
+def all_are_dead(
+    self: Tries, notes: Mapping[str, Any], enough: int, stopping: Callable[[], bool]
+) -> Mapping[str, Any]:
+    """Who is not us has died: nobody looks on."""
+    del self, stopping
+    return notes if len(notes) >= enough else {}
+
+
+def one_look(self: Tries, notes: Mapping[str, Any], enough: int, stopping: Callable[[], bool]) -> Any:
+    """Whose note is there twice in a moment has died."""
+    del stopping
+    now = self._read([])
+    still = {key: note for key, note in notes.items() if now.get(key) == note}
+    return still if len(still) >= enough else {}
+
+
+def nothing(self: Tries, *_: object) -> None:
+    """Leave out a step."""
+    del self
+
+
+def at_fault_together(inputs: int, *, died: bool, suspected: bool) -> int:
+    """All inputs beside which runs died are set aside."""
+    del inputs, died, suspected
+    return 0
+
+
+def never_halved(inputs: int, *, died: bool, suspected: bool) -> int:
+    """What runs died of is taken again as it was."""
+    del died, suspected
+    return inputs
+
+
+def never_enough(self: Tries, *_: object, **__: object) -> dict[str, int]:
+    """Deaths that happen while new input is read are not counted."""
+    del self
+    return {}
+
+
+DELAYS: Final = Faults(delays=3)
+
+
+def _mutant(what: str, stage: Stage | None, patches: Mapping[str, object], random_max: int) -> Mutant:
+    replicas = 5 if stage is None else 2
+    return Mutant(
+        f"deaths: {what}",
+        lambda: DeathsScenario(stage, replicas),
+        DELAYS,
+        None,
+        random_max,
+        {f"tracelake.{name}": wrong for name, wrong in patches.items()},
+    )
+
+
+TRIES: Final = "pipeline.tries.Tries"
+
+DEATHS_MUTANTS = [
+    _mutant("nobody looks on", None, {f"{TRIES}._still": all_are_dead}, 10),
+    _mutant("one look", None, {f"{TRIES}._still": one_look}, 10),
+    _mutant("nobody shows that he lives", None, {f"{TRIES}.beat": nothing}, 40),
+    _mutant("nobody notes what he does", "merge", {f"{TRIES}.begin": nothing}, 2),
+    _mutant("reading does not count", "read", {f"{TRIES}.deaths_of_reading": never_enough}, 2),
+    _mutant("all at fault, merging", "merge", {"pipeline.loop.narrowed": at_fault_together}, 2),
+    _mutant("all at fault, reading", "read", {"pipeline.narrowing.narrowed": at_fault_together}, 2),
+    _mutant("never halved", "read", {"pipeline.narrowing.narrowed": never_halved}, 2),
+]
