@@ -16,7 +16,7 @@ from tracelake.pipeline.progress import Progress
 
 __all__ = ["cli"]
 MACHINE = ["spark space", "versions", "machine", "java"]
-ALL = ["lake", "objects", "records", "clock", "index", "lake space", "cache space", *MACHINE]
+ALL = ["lake", "objects", "records", "clock", "index", "quarantine", "lake space", "cache space", *MACHINE]
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,10 @@ from tests.pipeline.poison import Poisoned, good, names, poisoned
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import DamageError, StorageError
+from tracelake.doctor.run import _of_lake
 from tracelake.limits import TRANSACTION_TRIES_MAX
 from tracelake.pipeline.executors import InProcess
-from tracelake.pipeline.inputs import Input
-from tracelake.pipeline.narrowing import Narrowing
+from tracelake.pipeline.inputs import content_of
 
 
 class Broken(InProcess):
@@ -326,20 +326,117 @@ def test_what_a_peer_takes_meanwhile_is_not_set_aside(lake: Lake, tmp_path: Path
     if source == "inbox":
         lake.objects.put("inbox/0.segment", poisoned(0))
 
-    class Overtaken(Narrowing):
-        def _content(self, item: Input) -> tuple[int, str]:
-            content = super()._content(item)
-            if source == "inbox":
-                lake.pipeline(executor=InProcess()).run_once()
-            else:
-                lake.ingest(path, executor=InProcess())
-            return content
+    def overtaken(*of: Any) -> tuple[int, str]:
+        content = content_of(*of)
+        if source == "inbox":
+            lake.pipeline(executor=InProcess()).run_once()
+        else:
+            lake.ingest(path, executor=InProcess())
+        return content
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tracelake.pipeline.taking.Narrowing", Overtaken)
+        patched.setattr("tracelake.pipeline.narrowing.content_of", overtaken)
         if source == "inbox":
             lake.pipeline(executor=Poisoned("read")).run_once()
         else:
             lake.ingest(path, executor=Poisoned("read"))
     assert (names(lake), lake.quarantine()) == ({0}, [])
     assert lake.verify().ok
+
+
+@pytest.mark.parametrize("source", ["inbox", "files"])
+@pytest.mark.parametrize("stage", ["read", "merge"])
+def test_a_damaged_record_stops_nothing_but_its_own_input(
+    lake: Lake, tmp_path: Path, source: str, stage: str
+) -> None:
+    """All other input goes in; its own is kept, not taken, and named by each run, until the record is restored."""
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(a_line(a_span(0, 0, note="poison")))
+    tasks = Poisoned(stage)
+    if source == "inbox":
+        lake.objects.put("inbox/0.segment", poisoned(0))
+        lake.pipeline(executor=tasks).run_once()
+    else:
+        lake.ingest(path, executor=tasks)
+    records = lake._key_value
+    (entry,) = records.scan("suspects/main")
+    records.set("suspects/main", entry.key, entry.value[:-1])
+    failures = sum(tasks.failures.values())
+    for number in (1, 2):
+        lake.objects.put(f"inbox/{number}.segment", good(number))
+        if source == "inbox":
+            with pytest.raises(
+                StorageError, match=rf"inbox/0\.segment among them: record suspects/main/{entry.key}"
+            ):
+                lake.pipeline(executor=tasks).run_once()
+        else:
+            lake.pipeline(executor=tasks).run_once()
+            report = lake.ingest(path, executor=tasks)
+            assert "record suspects/main" in report.bad[0].problems[0].reason
+        assert names(lake) == set(range(1, number + 1))
+    assert sum(tasks.failures.values()) == failures, "it is not read again"
+    assert left(lake, "inbox/") == ["inbox/0.segment"] * (source == "inbox")
+    assert (lake.quarantine(), lake.inbox().segments) == ([], source == "inbox")
+    assert [finding.path for finding in lake.verify().findings] == [f"suspects/main/{entry.key}"]
+    check = next(check for check in _of_lake(lake) if check.name == "quarantine")
+    verdict = check.run()
+    assert (verdict.status, entry.key in verdict.message) == ("warning", True)
+    records.set("suspects/main", entry.key, entry.value)
+    assert check.run().status == "ok"
+    assert [item.state for item in lake.quarantine()] == ["set aside"]
+    lake.retry(lake.quarantine()[0].transaction)
+    tasks.mended = True
+    lake.pipeline(executor=tasks).run_once()
+    assert (names(lake), lake.quarantine()) == ({0, 1, 2}, [])
+
+
+def test_a_transaction_is_passed_where_the_record_of_one_of_its_inputs_is_damaged(lake: Lake) -> None:
+    """It is damaged between the tries: what it says nobody knows, and the pipeline goes on behind it."""
+    fill(lake, 1, poison=0)
+    tasks = Poisoned("merge")
+    lake.pipeline(executor=tasks).run_once()
+    (entry,) = lake._key_value.scan("suspects/main")
+    lake.retry(0)
+
+    def damage(step: tracelake.Progress) -> None:
+        if step.stage == "reading":
+            lake._key_value.set("suspects/main", entry.key, b"torn")
+
+    tasks.error = OverflowError("too much")
+    lake.pipeline(executor=tasks).run_once(damage)
+    lake.objects.put("inbox/1.segment", good(1))
+    with pytest.raises(StorageError, match="suspects/main"):
+        lake.pipeline(executor=tasks).run_once()
+    assert names(lake) == {1}
+    assert left(lake, "inbox/") == ["inbox/0.segment"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_size_that_cannot_be_told_is_not_none(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Of a file whose size the machine cannot tell just now nothing is taken, forgotten or known; the others go in."""
+    paths = [tmp_path / f"{index}.jsonl" for index in range(3)]
+    for index, path in enumerate(paths):
+        path.write_bytes(a_line(a_span(index, index, note=None if index else "poison")))
+    tasks = Poisoned("read")
+    lake.ingest(paths[0], executor=tasks)
+    lake.retry(lake.quarantine()[0].transaction)
+    tasks.mended = True
+    failing = {str(path) for path in paths[:2]}
+    real_stat = Path.stat
+
+    def fail(path: Path, **more: Any) -> os.stat_result:
+        if str(path) in failing:
+            raise OSError(number, os.strerror(number))
+        return real_stat(path, **more)
+
+    monkeypatch.setattr(Path, "stat", fail)
+    report = lake.ingest(*paths[1:], executor=tasks)
+    told = {Path(bad.path).name: bad.problems[0].reason for bad in report.bad}
+    assert told == dict.fromkeys(("0.jsonl", "1.jsonl"), f"cannot be read: {os.strerror(number)}")
+    assert names(lake) == {2}
+    assert [item.state for item in lake.quarantine()] == ["offered"]
+    failing.clear()
+    assert lake.ingest(*paths[1:], executor=tasks).bad == ()
+    assert (names(lake), lake.quarantine()) == ({0, 1, 2}, [])

@@ -15,6 +15,7 @@ from tracelake._settings import find_lake
 from tracelake.doctor import machine, stores
 from tracelake.doctor.checks import Checked, Diagnosis, Verdict, run_check
 from tracelake.doctor.index import REBUILD, check_index
+from tracelake.journal.suspects import Suspects
 from tracelake.lake import Lake
 from tracelake.lake import open as open_lake
 from tracelake.pipeline.progress import OnProgress, Progress, silent
@@ -90,6 +91,7 @@ def _of_lake(lake: Lake) -> Iterator[_Check]:
     yield _Check("records", lambda: _check_records(lake), _MEND_STORE)
     yield _Check("clock", lambda: stores.check_clock(objects), _MEND_STORE)
     yield _Check("index", lambda: check_index(lake.index(), _rows(lake)), REBUILD)
+    yield _Check("quarantine", lambda: _check_quarantine(lake), _MEND_STORE)
     if local := objects.local_path(stores.PREFIX):
         yield _Check("lake space", lambda: machine.check_space(Path(local).parent), _MEND_STORE)
     yield _Check(
@@ -109,6 +111,20 @@ def _of_closed_lake(place: str | None) -> Iterator[_Check]:
 
 def _rows(lake: Lake) -> int:
     return next((table.rows for table in lake.tables() if table.name == "spans"), 0)
+
+
+def _check_quarantine(lake: Lake) -> Verdict:
+    standing = Suspects(lake._key_value, "main").read()
+    if standing.damaged:
+        return Verdict(
+            "warning",
+            f"{len(standing.damaged)} records of inputs that were set aside cannot be read, suspects/main/"
+            f"{min(standing.damaged)} among them: these inputs are not taken, all others are",
+            "Restore these records from a backup; `tracelake verify` names them.",
+        )
+    number = sum(suspect.state == "set aside" for suspect in standing.whole)
+    more = f"{number} inputs wait for a decision; see `tracelake pipeline quarantine`"
+    return Verdict("ok", more if number else "no input is set aside")
 
 
 def _check_records(lake: Lake) -> Verdict:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from typing import Final
@@ -26,11 +26,13 @@ from msgspec.structs import replace
 from tracelake._errors import DamageError, LimitError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import FORMAT_VERSION, Aside, ReadRange, Step, Suspect
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, RECORD_NAME_KEY_BYTES
 from tracelake.storage import ABSENT, Done, KeyValueStore
 from tracelake.storage.record_objects import whole_of
 
 _PATH_HASH_CHARS: Final = 16
+_CONTENT_CHARS: Final = RECORD_NAME_KEY_BYTES
+"""What is left of the key of a damaged record tells the content of the input: but for one of its 81 characters."""
 
 
 # Decisions
@@ -125,6 +127,25 @@ def next_offer(suspects: Iterable[Suspect]) -> list[Suspect]:
 # Records
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What stands of inputs."""
+
+    whole: list[Suspect]
+    damaged: dict[str, str]
+    """By key, or the beginning of one, why a record cannot be read."""
+
+    def damage(self, size_bytes: int, sha256: Callable[[], str]) -> str | None:
+        """Say why nobody knows what is to become of an input with this content; None where nothing is damaged.
+
+        `sha256` is asked for only where a record is damaged of an input of that size.
+        """
+        begin = f"{size_bytes:016x}-"
+        alike = [key for key in self.damaged if key.startswith(begin)]
+        content = (begin + sha256())[:_CONTENT_CHARS] if alike else ""
+        return next((self.damaged[key] for key in alike if key[:_CONTENT_CHARS] == content), None)
+
+
 class Suspects:
     """The records of one pipeline."""
 
@@ -133,16 +154,21 @@ class Suspects:
         self._partition = f"suspects/{pipeline}"
 
     def all(self) -> list[Suspect]:
-        """Return all of them."""
-        return [self._decode(entry.key, entry.value) for entry in self._store.scan(self._partition)]
+        """Return all of them that can be read; of the others `read` tells, and `verify` with all damaged records."""
+        return self.read().whole
 
-    def whole(self) -> list[Suspect]:
-        """Return those that can be read; `verify` names the others with all damaged records."""
-        found = []
-        for entry in whole_of(self._store.scan, self._partition):
-            with suppress(DamageError):
-                found.append(self._decode(entry.key, entry.value))
-        return found
+    def read(self) -> Standing:
+        """Return what stands, and what is damaged: that must not keep the others from being taken."""
+        damaged: dict[str, str] = {}
+        whole = []
+        for entry in whole_of(
+            self._store.scan, self._partition, lambda key, error: damaged.update({key: str(error)})
+        ):
+            try:
+                whole.append(self._decode(entry.key, entry.value))
+            except DamageError as error:
+                damaged[entry.key] = str(error)
+        return Standing(whole, damaged)
 
     def change(self, of: Suspect, decide: Callable[[Suspect | None], Suspect | None]) -> Suspect | None:
         """Carry out a decision on the record of an input until it is done; return what stands then.

@@ -25,7 +25,7 @@ _KINDS: Final = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_LASTING: Final = frozenset(
+LASTING: Final = frozenset(
     [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG]
 )
 """Errors that say what stands at the path. Any other is a failure of the machine, which may pass."""
@@ -95,7 +95,7 @@ def _open_regular(path: str) -> int:
     except BaseException as error:
         if descriptor >= 0:
             os.close(descriptor)
-        if isinstance(error, OSError) and error.errno in _LASTING:
+        if isinstance(error, OSError) and error.errno in LASTING:
             raise NotAnInputError(f"cannot be read: {error.strerror}") from None
         raise
     return descriptor

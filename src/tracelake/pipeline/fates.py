@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Literal, TypeAlias
 
-from tracelake._errors import NotFoundError, StorageError, UsageError
+from tracelake._errors import StorageError, UsageError
 from tracelake.journal.known import KnownInputs
-from tracelake.journal.model import Aside, Step, Suspect
+from tracelake.journal.model import Aside, ReadRange, Step, Suspect
 from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects, narrowed, on_discard, on_retry
-from tracelake.otlp.whole import fingerprint
 from tracelake.pipeline.executors import InProcess
-from tracelake.pipeline.inputs import INBOX
+from tracelake.pipeline.inputs import INBOX, content_of
 from tracelake.pipeline.loop import Pipeline
-from tracelake.pipeline.names import to_path
 from tracelake.pipeline.outcome import now
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.report import shown
@@ -94,22 +91,16 @@ class Fates:
             taken.path
             for source, ranges in step.sources.items()
             for taken in ranges
-            if self._content(source, taken.path, taken.size_bytes) != (taken.size_bytes, taken.sha256)
+            if self._content(source, taken) != (taken.size_bytes, taken.sha256)
         ]
 
-    def _content(self, source: str, path: str, size_bytes: int) -> tuple[int, str]:
-        if source != INBOX:
-            try:
-                return fingerprint(to_path(path), size_bytes)
-            except OSError as error:  # which is not to say that it has changed
-                raise StorageError(
-                    f"{path} cannot be read: {error.strerror or error}. Nothing was decided; try again."
-                ) from error
+    def _content(self, source: str, taken: ReadRange) -> tuple[int, str]:
         try:
-            data = self._objects.get(path)
-        except NotFoundError:
-            return 0, ""
-        return len(data), hashlib.sha256(data).hexdigest()
+            return content_of(self._objects, source, taken.path, taken.size_bytes)
+        except OSError as error:  # which is not to say that it has changed
+            raise StorageError(
+                f"{taken.path} cannot be read: {error.strerror or error}. Nothing was decided; try again."
+            ) from error
 
     def _decide(self, suspect: Suspect, fate: Fate) -> Suspect:
         stands = self._suspects.change(suspect, on_retry if fate == "retry" else on_discard) or suspect
@@ -125,7 +116,7 @@ def check_quarantine(
     key_value: KeyValueStore, objects: ObjectStore
 ) -> tuple[tuple[SetAsideInput, ...], list[Finding]]:
     """Return the inputs that no task could do, and what is wrong: their segments must be there."""
-    suspects = Suspects(key_value, "main").whole()
+    suspects = Suspects(key_value, "main").all()
     gone = [
         Finding("missing", "file", suspect.path, "a segment of the inbox that is set aside is gone")
         for suspect in suspects

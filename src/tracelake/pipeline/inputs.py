@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracelake._errors import UsageError
+from tracelake._errors import NotFoundError, UsageError
 from tracelake.journal.model import CHECKSUM_MODULUS, ReadRange, Sources
 from tracelake.limits import (
     PROBLEM_MAX_CHARS,
@@ -18,8 +19,10 @@ from tracelake.limits import (
     STRIPES_MAX,
     TRANSACTION_INPUTS_MAX,
 )
-from tracelake.pipeline.names import to_name
+from tracelake.otlp.whole import LASTING, fingerprint
+from tracelake.pipeline.names import to_name, to_path
 from tracelake.pipeline.reading import Piece, ReadReceipt, ReadTask
+from tracelake.storage import ObjectStore
 
 FILES: Final = "files"
 INBOX: Final = "inbox"
@@ -53,18 +56,48 @@ def find_files(patterns: Iterable[str]) -> list[Input]:
         for match in matches:
             path = os.path.realpath(match)
             name = to_name(path)
-            found.setdefault(name, Input(FILES, name, size_of(path)))
+            found.setdefault(name, Input(FILES, name, _size_or_unknown(path)))
     if not found:
         raise UsageError("no file to ingest was named.")
     return list(found.values())
 
 
+UNKNOWN_SIZE: Final = -1
+"""Of a file whose size the machine could not tell: it is not read, and tried again by the next run."""
+
+
 def size_of(path: str) -> int:
-    """Return the size of a file, 0 where it has none: reading it will say why."""
+    """Return the size of a file, 0 where no file can be read there, as reading it will say.
+
+    Raises OSError for a failure that may pass: it says nothing of what the file has.
+    """
     try:
         return Path(path).stat().st_size
+    except OSError as error:
+        if error.errno in LASTING:
+            return 0
+        raise
+
+
+def content_of(objects: ObjectStore, source: str, path: str, size_bytes: int) -> tuple[int, str]:
+    """Return size and SHA-256 of an input; (0, "") where there is none.
+
+    Raises OSError for a file that cannot be read this time: that says nothing of what it has.
+    """
+    if source != INBOX:
+        return fingerprint(to_path(path), size_bytes)
+    try:
+        data = objects.get(path)
+    except NotFoundError:
+        return 0, ""
+    return len(data), hashlib.sha256(data).hexdigest()
+
+
+def _size_or_unknown(path: str) -> int:
+    try:
+        return size_of(path)
     except OSError:
-        return 0
+        return UNKNOWN_SIZE
 
 
 def into_transactions(inputs: Sequence[Input], max_bytes: int) -> list[list[Input]]:

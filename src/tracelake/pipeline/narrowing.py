@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from functools import partial
 
-from tracelake._errors import NotFoundError
 from tracelake.journal.model import ReadRange, Suspect
 from tracelake.journal.protocol import Undone, tries_max
 from tracelake.journal.suspects import Suspects, narrowed, on_commit, on_failure
 from tracelake.limits import ASIDE_REASON_MAX_CHARS
-from tracelake.otlp.whole import fingerprint
-from tracelake.pipeline.inputs import INBOX, Input
-from tracelake.pipeline.names import to_path
+from tracelake.pipeline.inputs import Input, content_of
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.settling import Settling
 from tracelake.pipeline.staging import Reader
@@ -69,7 +65,7 @@ class Narrowing:
 
     def _narrow(self, t: int, item: Input, tries: int, error: Exception, together: int) -> None:
         try:
-            size_bytes, sha256 = self._content(item)
+            size_bytes, sha256 = content_of(self._objects, item.source, item.path, item.size_bytes)
         except OSError as failure:
             self._result.failed[item.path] = f"cannot be read: {failure.strerror or failure}"
             return
@@ -94,13 +90,3 @@ class Narrowing:
             self._suspects.change(found, partial(on_commit, taken=taken))
             return
         self._result.note_aside(stands)
-
-    def _content(self, item: Input) -> tuple[int, str]:
-        """Return size and SHA-256 of an input; (0, "") where it is gone."""
-        if item.source != INBOX:
-            return fingerprint(to_path(item.path), item.size_bytes)
-        try:
-            data = self._objects.get(item.path)
-        except NotFoundError:
-            return 0, ""
-        return len(data), hashlib.sha256(data).hexdigest()

@@ -19,6 +19,10 @@ def report_of(result: RunResult, seconds: float) -> IngestReport:
         for taken in inputs
         if taken.problems_total
     )
+    named = {taken.path for taken in inputs}
+    bad += tuple(
+        BadInput(path, (Problem(reason),), 1) for path, reason in result.failed.items() if path not in named
+    )
     return IngestReport(
         files=len(inputs),
         files_known=len(result.known),

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import ReadRange, Step, Suspect, to_bytes
-from tracelake.journal.suspects import Suspects, next_offer
+from tracelake.journal.suspects import Standing, Suspects, next_offer
 from tracelake.limits import STEP_RECORD_MAX_BYTES, TRANSACTION_TRIES_MAX
 from tracelake.otlp.whole import fingerprint
 from tracelake.pipeline.faults import InputFaultError
-from tracelake.pipeline.inputs import FILES, INBOX, Input, size_of
+from tracelake.pipeline.inputs import FILES, INBOX, UNKNOWN_SIZE, Input, content_of, size_of
 from tracelake.pipeline.names import to_path
 from tracelake.pipeline.narrowing import Narrowing
 from tracelake.pipeline.outcome import RunResult
@@ -66,16 +66,16 @@ class Taking:
         What a transaction that was set aside has left comes last: new input does not wait for it.
         """
         while not self._stopping():
-            suspects = self._suspects.all()
+            standing = self._suspects.read()
             offers: list[Suspect] = []
             if self._waiting:
-                inputs = self._without_taken(self._waiting.popleft(), suspects)
+                inputs = self._without_taken(self._waiting.popleft(), standing)
             else:
-                offers = next_offer(suspect for suspect in suspects if suspect not in self._offered)
+                offers = next_offer(suspect for suspect in standing.whole if suspect not in self._offered)
                 if not offers:
                     return None
                 self._offered.update(offers)
-                inputs = [_as_it_is_now(offer) for offer in offers]
+                inputs = self._measured([_to_input(offer) for offer in offers])
             inputs = self._narrowing.without_deadly(t, inputs, suspected=bool(offers)) if inputs else []
             if not inputs:
                 continue
@@ -138,18 +138,19 @@ class Taking:
         self.put_back(staged.inputs[:middle])
         return False
 
-    def _without_taken(self, inputs: list[Input], suspects: Sequence[Suspect]) -> list[Input]:
+    def _without_taken(self, inputs: list[Input], standing: Standing) -> list[Input]:
         """Leave out what a peer took, files that an earlier transaction holds, and all that is set aside."""
+        suspects = standing.whole
         left = []
         taken_now = {(taken.path, taken.sha256) for taken in self._result.ranges}
         segments = {suspect.path: suspect for suspect in suspects if suspect.source == INBOX}
         files = {(item.size_bytes, item.sha256): item for item in suspects if item.source == FILES}
         sizes = {size_bytes for size_bytes, _ in files}
-        for item in inputs:
+        for item in self._measured(inputs):
             if item.source == INBOX:
                 if item.path in segments:
                     self._settling.give_up(segments[item.path])  # again, after a crash
-                elif self._objects.head(item.path) is not None:
+                elif self._objects.head(item.path) is not None and not self._is_damaged(item, standing):
                     left.append(item)
                 continue
             if item.size_bytes in sizes:
@@ -159,11 +160,41 @@ class Taking:
                         self._result.note_aside(replace(suspect, path=item.path))
                     continue
             before = self._known.find(item.size_bytes, partial(_sha256, item))
+            if before is None and self._is_damaged(item, standing):
+                continue
             if before is None:
                 left.append(item)
             elif (item.path, before.sha256) not in taken_now:
                 self._result.known.append(replace(before, path=item.path))
         return left
+
+    def _measured(self, inputs: Sequence[Input]) -> list[Input]:
+        """Return inputs with their sizes; those of which none can be told this time are named, and left out."""
+        left = []
+        for item in inputs:
+            try:
+                size_bytes = (
+                    size_of(to_path(item.path)) if item.size_bytes == UNKNOWN_SIZE else item.size_bytes
+                )
+            except OSError as error:
+                self._result.failed[item.path] = f"cannot be read: {error.strerror or error}"
+            else:
+                left.append(Input(item.source, item.path, size_bytes))
+        return left
+
+    def _is_damaged(self, item: Input, standing: Standing) -> bool:
+        """Whether the record is damaged that says what is to become of an input: it waits, and is named."""
+
+        def sha256() -> str:
+            return content_of(self._objects, item.source, item.path, item.size_bytes)[1]
+
+        try:
+            damage = standing.damage(item.size_bytes, sha256)
+        except OSError as error:
+            damage = f"cannot be read: {error.strerror or error}"
+        if damage is not None:
+            self._result.failed[item.path] = damage
+        return damage is not None
 
     def _read(self, t: int, inputs: Sequence[Input]) -> Staged:
         """Read inputs; those on which a task fails, each alone, are set aside, and the others are read."""
@@ -195,10 +226,9 @@ class Taking:
         )
 
 
-def _as_it_is_now(offer: Suspect) -> Input:
-    """Return an input that is taken again: a file may have been mended since."""
-    size_bytes = size_of(to_path(offer.path)) if offer.source == FILES else offer.size_bytes
-    return Input(offer.source, offer.path, size_bytes)
+def _to_input(offer: Suspect) -> Input:
+    """Return an input that is taken again, as it is now: a file may have been mended since."""
+    return Input(offer.source, offer.path, UNKNOWN_SIZE if offer.source == FILES else offer.size_bytes)
 
 
 def _sha256(item: Input) -> str:
