@@ -28,8 +28,8 @@ from tracelake.journal.model import Aside
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.fates import Fates
 from tracelake.pipeline.index_check import IndexCheck
+from tracelake.pipeline.narrowing import Narrowing
 from tracelake.pipeline.settling import Settling
-from tracelake.pipeline.taking import Taking
 from tracelake.verify import Verifier
 from tracelake.versions.collect import RepositoryCollector
 from tracelake.versions.model import Commit, Metarange, Range
@@ -161,7 +161,7 @@ def test_the_commit_says_whether_it_was_set_aside() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("taken meanwhile", Taking._set_aside, "if self._settling.is_taken(found):", "if False:"),
+        Broken("taken meanwhile", Narrowing._narrow, "if self._settling.is_taken(found):", "if False:"),
         Broken("a segment that is gone was taken", Settling.is_taken, "is None", "is not None"),
         Broken(
             "a file that is known was taken",
