@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from itertools import islice
 
 import msgspec
@@ -55,29 +56,40 @@ class Branch:
         return diff(self._repository, self._repository.resolve(other), self.head or "", limit)
 
     def staged(self) -> list[EntryChange]:
-        """Return what is staged and not committed, in order of path, against the newest commit."""
-        staged = self._repository.staged(self.name)
+        """Return what is staged and not committed, in order of path, against the newest commit.
+
+        An entry that cannot be read has a `problem`; no commit of what is staged is made before it is staged again, or
+        discarded.
+        """
+        staged, damaged = self._repository.staged_or_damaged(self.name)
         head = self.head
-        named = self._repository.find(head, [path for path, _ in staged]) if head else {}
-        return [
+        named = self._repository.find(head, [*staged, *damaged]) if head else {}
+        changes = [
             EntryChange(path, _plain(named.get(path)), _plain(after))
-            for path, after in staged
+            for path, after in staged.items()
             if named.get(path) != after
         ]
+        changes += [
+            EntryChange(path, _plain(named.get(path)), None, str(why)) for path, why in damaged.items()
+        ]
+        return sorted(changes, key=lambda change: change.path)
 
     def commit(self, message: str, *, allow_empty: bool = False, committer: str | None = None) -> str:
         """Commit all that is staged; return the commit's id.
 
         Raises NothingToCommitError where that changes nothing, unless `allow_empty`; UsageError where the branch is
-        protected.
+        protected; DamageError, which names it, where a staged entry cannot be read: all stays staged.
         """
         return self._repository.commit_staged(
             self.name, allow_empty=allow_empty, message=message, committer=find_committer(committer)
         )
 
-    def discard(self) -> int:
-        """Forget what is staged; return how many entries."""
-        return self._repository.discard(self.name)
+    def discard(self, paths: Collection[str] = ()) -> int:
+        """Forget what is staged, all of it or under some paths; return how many entries.
+
+        Raises NotFoundError, and forgets nothing, where nothing is staged under one of the paths.
+        """
+        return self._repository.discard(self.name, paths)
 
     def requests(self) -> list[RequestInfo]:
         """Return the commits that were begun here and are not built yet, oldest first; mostly none."""
@@ -174,7 +186,12 @@ class Branch:
 def branches(repository: Repository) -> list[BranchInfo]:
     """Return all branches: `main` first, the others by name."""
     return [
-        BranchInfo(name, record.head or None, record.protected, len(repository.staged(name)))
+        BranchInfo(
+            name,
+            record.head or None,
+            record.protected,
+            sum(len(found) for found in repository.staged_or_damaged(name)),
+        )
         for name, record in sorted(repository.branches().items(), key=lambda item: (item[0] != MAIN, item[0]))
     ]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from itertools import chain
 
-from tracelake._errors import DatasetNotFoundError
+from tracelake._errors import DamageError, DatasetNotFoundError
 from tracelake.datasets.dataset import Dataset
 from tracelake.datasets.model import DATASETS, DatasetSpec, check_name, dataset_of, examples_of, spec_path
 from tracelake.records import DatasetInfo
@@ -55,7 +56,7 @@ class LakeDatasets(ABC):
         record = self._repository.branches().get(at)
         head = self._repository.resolve(at) if record is None else record.head
         staged: dict[str, int] = {}
-        for path, _ in self._repository.staged(at) if record is not None else ():
+        for path in chain(*self._repository.staged_or_damaged(at)) if record is not None else ():
             name = dataset_of(path)
             if name is not None:
                 staged[name] = staged.get(name, 0) + (path != spec_path(name))
@@ -73,7 +74,8 @@ class LakeDatasets(ABC):
     def _description(self, name: str, at: str) -> str:
         try:
             return self._dataset(name, at).description
-        except DatasetNotFoundError:  # it is staged to go, or a merge has left examples of one that went
+        except (DatasetNotFoundError, DamageError):
+            # It is staged to go, or a merge has left examples of one that went; or what is staged of it is damaged.
             return ""
 
     def _dataset(self, name: str, at: str) -> Dataset:

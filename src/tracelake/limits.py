@@ -248,6 +248,10 @@ CHANGE_SET_ENTRIES_MAX: Final = 10_000
 ANSWERS_KEPT_EPOCHS: Final = 1_000
 """Garbage collections for which the id of a request is good: asked again by then, it gives the same commit. Beyond:
 it is a new request."""
+STAGED_PATH_MAX_BYTES: Final = 960
+"""UTF-8 bytes of a path that is staged: its key in the store has a token, too. Beyond: it is refused."""
+DAMAGED_ENTRIES_TOLD_MAX: Final = 3
+"""Staged entries that cannot be read, in one message. Beyond: they are counted."""
 STAGED_LAYERS_MAX: Final = 4
 """Files staged at one path and token, one after the other, that are kept for where a newer one is gone. Beyond: the
 oldest is dropped."""

@@ -11,21 +11,23 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from tracelake._errors import DamageError, NotFoundError
+from tracelake.datasets.verify import Named
 from tracelake.formats import is_whole
 from tracelake.otlp.framing import segment_problem
 from tracelake.records import Finding
 from tracelake.storage import Entry, KeyValueStore, ObjectStore
 from tracelake.storage.record_objects import whole_of
 from tracelake.tracking.inbox import PREFIX
-from tracelake.versions.branches import BRANCHES, TAGS, staged_layers
+from tracelake.versions.branches import BRANCHES, TAGS, scope
+from tracelake.versions.entries import STAGED, path_in, staged_layers, token_of
 from tracelake.versions.model import Branch, FileAt, Tag, from_bytes
-from tracelake.versions.protocol import known_tokens, pending_tokens
+from tracelake.versions.protocol import pending_tokens
 
 _PARTITIONS: Final = (
     *("journal/main", "inputs/main", "asides/main", "suspects/main", "shards", "writes", "leases"),
-    *(BRANCHES, TAGS, "answers", "collector", "replicas", "sightings"),
+    *(BRANCHES, TAGS, STAGED, "answers", "collector", "replicas", "sightings"),
 )
-"""Those whose names are fixed; others are named for branches and tokens."""
+"""Those whose names are fixed; others are named for branches."""
 
 NamesT = TypeVar("NamesT", Branch, Tag)
 
@@ -36,8 +38,8 @@ class Records:
 
     heads: list[str] = field(default_factory=list)
     """The commits that branches and tags name."""
-    staged: list[tuple[str, tuple[FileAt, ...]]] = field(default_factory=list)
-    """Staged entries that name a file: what each is called, and what it names, the newest first."""
+    staged: list[Named] = field(default_factory=list)
+    """Staged entries that name a file."""
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -48,15 +50,14 @@ def read_records(key_value: KeyValueStore) -> Records:
     for entry in entries[TAGS]:
         if (tag := _decoded(entry, Tag)) is not None:
             found.heads.append(tag.commit)
+    waiting: dict[str, tuple[str, Branch]] = {}
     for entry in entries[BRANCHES]:
-        _scan(found, f"requests/{entry.key}", key_value.notes)
         if (branch := _decoded(entry, Branch)) is not None:
+            _scan(found, f"requests/{scope(entry.key, branch)}", key_value.notes)
             found.heads.append(branch.head)
-            waiting = pending_tokens(branch)
-            for token in sorted(known_tokens(branch)):
-                staged = _scan(found, f"staged/{token}", key_value.scan)
-                # What was committed already names files that may have been written again since, and collected.
-                _add_staged(found, entry.key, staged, with_files=token in waiting)
+            waiting |= dict.fromkeys(pending_tokens(branch), (entry.key, branch))
+    for entry in entries[STAGED]:
+        _add_staged(found, entry, waiting.get(token_of(entry.key)))
     return found
 
 
@@ -85,16 +86,20 @@ def _decoded(entry: Entry, kind: type[NamesT]) -> NamesT | None:
         return None
 
 
-def _add_staged(found: Records, branch: str, entries: Iterable[Entry], *, with_files: bool) -> None:
-    for entry in entries:
-        try:
-            layers = staged_layers(entry)
-        except DamageError as error:
-            found.findings.append(Finding("damaged", "record", f"staged/{branch}/{entry.key}", str(error)))
-            continue
-        if with_files and layers and all(isinstance(layer, FileAt) for layer in layers):
-            files = tuple(layer for layer in layers if isinstance(layer, FileAt))
-            found.staged.append((f"{entry.key}, staged on branch {branch},", files))
+def _add_staged(found: Records, entry: Entry, waiting: tuple[str, Branch] | None) -> None:
+    """Add a staged entry that names a file, where it waits on a branch.
+
+    What was committed names files that may have been written again since, and collected.
+    """
+    try:
+        layers = staged_layers(entry)
+    except DamageError as error:
+        found.findings.append(Finding("damaged", "record", f"{STAGED}/{entry.key}", str(error)))
+        return
+    files = tuple(layer for layer in layers if isinstance(layer, FileAt))
+    if waiting is not None and len(files) == len(layers):
+        name, branch = waiting
+        found.staged.append(Named(f"{path_in(entry.key)}, staged on branch {name},", files, branch.epoch))
 
 
 def check_inbox(objects: ObjectStore) -> Iterator[Finding]:

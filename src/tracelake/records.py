@@ -14,8 +14,7 @@ Row: TypeAlias = dict[str, Any]
 class Problem:
     """One thing in an input that could not be taken, and where. Lines count from 1, offsets from 0.
 
-    Offsets are in the decompressed data, except that a truncated or damaged compressed stream is
-    reported at the offset in the decompressed data up to which it could be read.
+    Offsets are in the decompressed data; a damaged compressed stream is reported at the one up to which it was read.
     """
 
     reason: str
@@ -260,25 +259,26 @@ class RequestInfo:
 
 @dataclass(frozen=True, slots=True)
 class EntryChange:
-    """An entry of which two commits, or a commit and what is staged, name something else.
-
-    `before` and `after` are what is named, as docs/reference/formats.md describes references; None for nothing.
-    """
+    """An entry of which two commits, or a commit and what is staged, name something else: `before` and `after`,
+    as docs/reference/formats.md describes references; None for nothing."""
 
     path: str
     before: Row | None
     after: Row | None
+    problem: str | None = None
+    """Why what is staged cannot be read; `after` is not known then."""
 
     @property
     def change(self) -> str:
-        """Whether it was `added`, `removed` or `changed`."""
-        if self.before is None:
-            return "added"
+        """Whether it was `added`, `removed` or `changed`; or `damaged`."""
+        if self.problem is not None or self.before is None:
+            return "added" if self.problem is None else "damaged"
         return "removed" if self.after is None else "changed"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types, with `change`."""
-        return {"path": self.path, "change": self.change, "before": self.before, "after": self.after}
+        said = {} if self.problem is None else {"problem": self.problem}
+        return {"path": self.path, "change": self.change, "before": self.before, "after": self.after, **said}
 
 
 @dataclass(frozen=True, slots=True)

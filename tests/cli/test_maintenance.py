@@ -150,3 +150,19 @@ def test_index_rebuild_of_an_empty_lake_is_refused(cli: RunCli, tmp_path: Path) 
     refused = cli("index", "rebuild", "--lake", tmp_path / "empty")
     assert refused.code == 2
     assert "Ingest something first" in refused.err
+
+
+def test_gc_exits_with_1_where_something_could_not_be_collected(cli: RunCli, lake: Path) -> None:
+    """What is damaged is named, as text and as JSON, and the rest is collected; whole again, it exits with 0."""
+    commit = max((lake / "versions" / "commits").iterdir())
+    whole = commit.read_bytes()
+    commit.write_bytes(b"x" + whole[1:])
+    told = cli("gc", "--lake", lake)
+    assert told.code == 1
+    assert commit.name in told.out
+    assert "Traceback" not in told.err
+    as_json = cli("gc", "--lake", lake, "--dry-run", "--json")
+    assert as_json.code == 1
+    assert [commit.name in "".join(report["damage"]) for report in json.loads(as_json.out)].count(True) == 1
+    commit.write_bytes(whole)
+    assert cli("gc", "--lake", lake).code == 0

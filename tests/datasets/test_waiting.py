@@ -50,6 +50,8 @@ def test_an_example_that_the_next_commit_leaves_out_is_none_yet(lake: Lake) -> N
         lake.gc(epoch_min_s=0)
     repository._records.stage(repository.branch().staging, path, late)
     assert lake.objects.head(file_path(late)) is None
+    assert list(refunds.examples(staged=True)) == []
+    assert lake.verify().findings == ()
     assert refunds.add(spans=[COAT[-16:]], message="added").known == 0
     assert [example.id for example in refunds.examples()] == [COAT]
 

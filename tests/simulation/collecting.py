@@ -28,6 +28,7 @@ from tracelake.versions.branches import BranchRecords
 from tracelake.versions.collect import RepositoryCollector
 from tracelake.versions.model import Commit, FileAt, Metarange, Range
 from tracelake.versions.objects import file_path, path_of
+from tracelake.versions.protocol import known_tokens
 from tracelake.versions.store import Repository
 
 SIDE: Final = "side"
@@ -124,6 +125,7 @@ class CollectScenario(Scenario):
                 repository.create_branch(SIDE, repository.resolve(MAIN))
                 made = repository.commit_entries({"m": self._file(process, repository, number)}, SIDE)
                 process.notes["seen"].append(made)
+                repository.stage({"left": self._file(process, repository, number)}, SIDE)
 
     def _pick(self, process: Process) -> None:
         repository = self.open(process)
@@ -167,7 +169,11 @@ class CollectScenario(Scenario):
             require(path in run.objects.objects, f"a name leads to {path}, which is gone")
 
     def check(self, run: Run) -> None:
-        """What was acknowledged is there, and its files."""
+        """What was acknowledged is there, and its files; one more collection leaves no entry that no branch knows."""
+        self.collector(run.direct_key_value, run.direct_objects).collect(epoch_min_s=0)
+        records = BranchRecords(run.direct_key_value)
+        known = {token for at in records.all().values() for token in known_tokens(at.record)}
+        require(records.tokens() <= known, "entries are staged under a token that no branch knows")
         repository = Repository(run.direct_key_value, run.direct_objects)
         found = repository.uncommitted()
         expect_staged("the end", run.notes["acknowledged"], found)

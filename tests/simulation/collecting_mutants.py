@@ -68,6 +68,17 @@ def reaches_all(self: object, commit: str) -> bool:
     return True
 
 
+# 7. Entries of tokens that no branch knows go, and no others
+
+
+def erase_what_was_sealed(self: RepositoryCollector) -> None:
+    """Entries of a request that waits to be built go, too."""
+    tokens = self._records.tokens()
+    known = {at.record.staging for at in self._records.all().values()}
+    for token in sorted(tokens - known):
+        self._records.unstage(token)
+
+
 DELAYS: Final = Faults(delays=8)
 _COLLECTOR: Final = "tracelake.versions.collect.RepositoryCollector."
 _COLLECT: Final = "tracelake.versions.collect."
@@ -99,6 +110,7 @@ COLLECT_MUTANTS = [
     _mutant(
         "staged in any epoch", "tracelake.versions.staging.Staging.stage", stage_in_any_epoch, 200, **_STAGED
     ),
+    _mutant("erases what was sealed", _COLLECTOR + "_erase_entries", erase_what_was_sealed, 100, **_STAGED),
     _mutant(
         "reached, whatever leads there",
         "tracelake.versions.commits.Commits.reaches",

@@ -12,9 +12,10 @@ from tests.simulation.versions import RepositoryScenario
 from tracelake.formats import encode
 from tracelake.storage import Done, Indeterminate, settle
 from tracelake.testing import Faults
-from tracelake.versions.branches import BRANCHES, BranchAt, BranchRecords, _Staged
+from tracelake.versions.branches import BRANCHES, BranchAt, BranchRecords
 from tracelake.versions.build import _Building, _RefusedError, build
 from tracelake.versions.committer import Committer
+from tracelake.versions.entries import STAGED, _Staged
 from tracelake.versions.model import (
     Announcement,
     Answer,
@@ -233,7 +234,7 @@ def stage_once(self: Staging, branch: str, entries: Mapping[str, Reference | Non
 
 def stage_blindly(self: BranchRecords, token: str, path: str, named: Reference | None) -> None:
     """An entry is staged unconditionally, and may land late."""
-    self._key_value.set(f"staged/{token}", path, encode(_Staged((named,))))
+    self._key_value.set(STAGED, f"{token}/{path}", encode(_Staged((named,))))
 
 
 def read_once(self: Staging, branch: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:

@@ -185,6 +185,24 @@ def test_notes(records: KeyValueStore) -> None:
     assert [entry.value for entry in records.notes("q")] == [b"other"]
 
 
+def test_erased_records_are_gone_and_may_be_made_again(records: KeyValueStore) -> None:
+    """All whose key begins so, deleted ones too, whatever their length; none beside them, and in no other partition."""
+    gone = ["t/", "t/a", "t/" + "z" * 300, "t/\U0001f40d"]
+    kept = ["s/a", "t", "t.", "t0", "tt/a"]
+    for key in (*gone, *kept):
+        records.set("p", key, b"1")
+    records.set("q", "t/a", b"other")
+    deleted = records.set("p", "t/deleted", b"1")
+    records.delete_if("p", "t/deleted", deleted)
+    records.erase("p", "t/")
+    records.erase("p", "absent/")
+    assert [entry.key for entry in records.scan("p")] == sorted(kept)
+    assert [entry.key for entry in records.scan("q")] == ["t/a"]
+    assert all(records.get("p", key) is None for key in gone)
+    assert isinstance(records.set_if("p", "t/a", b"2", ABSENT), Done)
+    assert [(entry.key, entry.value) for entry in records.scan("p", "t/", "t0")] == [("t/a", b"2")]
+
+
 def test_threads_lose_no_increment(records: KeyValueStore) -> None:
     """Threads that count up one record by conditional writes lose none of their counts."""
 

@@ -21,8 +21,9 @@ from tracelake._errors import (
 from tracelake.datasets.files import read_file, write_file
 from tracelake.limits import ANSWERS_KEPT_EPOCHS
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
-from tracelake.versions.branches import BranchAt, Staged
+from tracelake.versions.branches import BranchAt
 from tracelake.versions.collect import Collected, RepositoryCollector
+from tracelake.versions.entries import Staged, Under
 from tracelake.versions.model import (
     Answer,
     Branch,
@@ -38,7 +39,7 @@ from tracelake.versions.model import (
     TableAt,
 )
 from tracelake.versions.objects import FILES, Content, file_path, folder_of, id_of, path_of
-from tracelake.versions.protocol import is_forgotten, seal
+from tracelake.versions.protocol import is_forgotten, known_tokens, seal
 from tracelake.versions.store import Repository
 
 
@@ -346,16 +347,16 @@ def test_what_was_staged_long_ago_is_committed_while_a_collector_looks() -> None
     world.collect()
     world.collect()
     collector = RepositoryCollector(world.key_value, world.objects)
-    layers, looks = collector._records.layers, iter(range(9))
+    under, looks = collector._records.under, iter(range(9))
 
-    def layers_after_commits(token: str, start: str = "", stop: str | None = None) -> Staged:
+    def under_after_commits(token: str, start: str = "", stop: str | None = None) -> Under:
         if next(looks) == 0:
             world.repository.commit_staged(message="f")
             for number in range(40):
                 world.commit("a", number + 1)
-        return layers(token, start, stop)
+        return under(token, start, stop)
 
-    vars(collector._records)["layers"] = layers_after_commits
+    vars(collector._records)["under"] = under_after_commits
     collector.collect(epoch_min_s=0.0)
     world.check()
 
@@ -420,18 +421,18 @@ def test_what_is_staged_anew_under_another_token_is_seen_under_one() -> None:
     before, to = records.read("main").record.sealed[0].token, records.read("main").record.staging
     assert to < before, "so it is looked at first"
     collector = RepositoryCollector(world.key_value, world.objects)
-    layers, looks = collector._records.layers, iter(range(9))
+    under, looks = collector._records.under, iter(range(9))
 
-    def layers_while_it_moves(token: str, start: str = "", stop: str | None = None) -> Staged:
+    def under_while_it_moves(token: str, start: str = "", stop: str | None = None) -> Under:
         if next(looks) == 1:
-            for path, (named, *_) in layers(before):
+            for path, (named, *_) in records.layers(before):
                 records.stage(to, path, named)
             at = records.read("main")
             records.swap("main", at, replace(at.record, sealed=()), is_mine=lambda _: False)
             records.unstage(before)
-        return layers(token, start, stop)
+        return under(token, start, stop)
 
-    vars(collector._records)["layers"] = layers_while_it_moves
+    vars(collector._records)["under"] = under_while_it_moves
     collector.collect(epoch_min_s=0.0)
     world.repository.commit_staged()
     assert world.opened().entries(world.repository.resolve("main")) == {"f": world.file("f")}
@@ -545,7 +546,7 @@ def test_a_staged_entry_that_is_damaged_keeps_files_alone() -> None:
     world.repository.commit_entries({"f": world.file("lost")}, "side")
     world.repository.delete_branch("side")
     world.repository.stage({"damaged": world.file("staged"), "whole": world.file("whole")})
-    world.key_value.set(f"staged/{world.repository.branch().staging}", "damaged", b"torn")
+    world.key_value.set("staged", f"{world.repository.branch().staging}/damaged", b"torn")
     world.collect()
     collected = world.collect()
     assert (collected.commits, len(world.files())) == (1, 3)
@@ -665,3 +666,60 @@ def test_a_deleted_branch_takes_all_with_it_that_was_staged_on_it() -> None:
     assert all(world.repository._records.staged(token) for token in tokens)
     world.repository.delete_branch("side", force=True)
     assert not any(world.repository._records.staged(token) for token in tokens)
+
+
+def test_what_a_killed_process_left_staged_goes_with_a_collection() -> None:
+    """It deleted a branch, published a commit or discarded, and was killed before it erased entries; or wrote late."""
+    world = World()
+    world.repository.create_branch("side", world.commit("a", 1))
+    world.repository.stage({"deleted": world.file("deleted")}, "side")
+    world.repository.stage({"discarded": world.file("discarded")})
+    records = world.repository._records
+    dead = records.read("main").record.staging
+    killed = world.opened()
+    vars(killed._records)["unstage"] = lambda _: None
+    killed.discard()
+    killed.delete_branch("side", force=True)
+    for number in range(40):
+        killed.stage({"committed": TableAt("s", number)})
+        killed.commit_staged()
+    world.repository.stage({"staged": world.file("staged")})
+    records.stage(dead, "late", TableAt("s", 1))
+    known = known_tokens(records.read("main").record)
+    assert len(records.tokens() - known) > 3
+    world.collect(dry_run=True)
+    assert len(records.tokens() - known) > 3, "a dry run erases nothing"
+    world.collect()
+    assert records.tokens() == {token for token in known if records.has_staged(token)}
+    assert len(records.tokens()) > 32, "who reads what was committed of late may look for it"
+    assert dict(world.opened().staged()) == {"staged": world.file("staged")}
+
+
+def test_entries_that_are_staged_while_a_collector_looks_stay() -> None:
+    """A branch comes to be, and something is staged on it, before, between or after its looks."""
+    world = World()
+    first = world.commit("a", 1)
+    collector = RepositoryCollector(world.key_value, world.objects)
+    tokens, every = collector._records.tokens, collector._records.all
+
+    def make(name: str) -> None:
+        world.repository.create_branch(name, first)
+        world.repository.stage({"s": TableAt("s", 1)}, name)
+
+    def tokens_late() -> set[str]:
+        make("before")
+        found = tokens()
+        make("between")
+        vars(collector._records)["all"] = all_late
+        return found
+
+    def all_late() -> dict[str, BranchAt]:
+        del vars(collector._records)["all"]
+        found = every()
+        make("after")
+        return found
+
+    vars(collector._records)["tokens"] = tokens_late
+    collector.collect(epoch_min_s=0.0)
+    for name in ("before", "between", "after"):
+        assert world.repository.staged(name) == (("s", TableAt("s", 1)),)

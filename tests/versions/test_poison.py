@@ -67,7 +67,7 @@ def left_staged(repository: Repository) -> list[str]:
     """Return the paths that are staged under any token."""
     store = repository._key_value
     assert isinstance(store, MemoryKeyValueStore)
-    return [key for name, found in store._partitions.items() if name.startswith("staged/") for key in found]
+    return [entry.key.partition("/")[2] for entry in store.scan("staged")]
 
 
 def answers_of(repository: Repository) -> dict[str, tuple[str, tuple[str, ...]]]:

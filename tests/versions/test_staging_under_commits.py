@@ -36,7 +36,7 @@ class Meddled(MemoryKeyValueStore):
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
     ) -> list[Entry]:
         meddle, self.meddle = self.meddle, None
-        if meddle is not None and partition.startswith("staged/"):
+        if meddle is not None and partition == "staged":
             meddle()
         self.meddle = meddle
         return super().scan(partition, start, stop, limit)
@@ -81,13 +81,13 @@ class LateWrites(MemoryKeyValueStore):
     late: Callable[[], object] | None = None
 
     def set(self, partition: str, key: str, value: bytes) -> str:
-        if partition.startswith("staged/") and self.late is None:
+        if partition == "staged" and self.late is None:
             self.late = lambda: super(LateWrites, self).set(partition, key, value)
             raise TimeoutError
         return super().set(partition, key, value)
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
-        if partition.startswith("staged/") and self.late is None:
+        if partition == "staged" and self.late is None:
             self.late = lambda: super(LateWrites, self).set_if(partition, key, value, expected)
             return Indeterminate("lost", "no reply")
         return super().set_if(partition, key, value, expected)
@@ -100,7 +100,7 @@ def test_v5_a_write_that_lands_late_does_not_undo_a_later_one() -> None:
     try:
         records.stage("t", "x", a_file(1))
     except TimeoutError:
-        assert store.get("staged/t", "x") is None
+        assert store.get("staged", "t/x") is None
     records.stage("t", "x", a_file(2))
     assert store.late is not None
     store.late()

@@ -155,6 +155,8 @@ def status(lake: LakeOption = None, branch: BranchOption = "main", as_json: Json
         return
     out.print(render.changes(staged[:PAGE_ROWS_MAX]))
     on = "" if branch == "main" else f" --branch {branch}"
+    for damaged in (change for change in staged if change.problem is not None):
+        out.print(f"{damaged.path}: {damaged.problem}", soft_wrap=True)
     out.print(f"{len(staged):,} staged; `tracelake commit -m MESSAGE{on}` commits all of it.")
 
 
@@ -179,11 +181,27 @@ def commit(
     print_commit(branch, commit, as_json=as_json)
 
 
-@app.command(epilog=examples("tracelake discard", "tracelake discard --branch labels --json"))
-def discard(lake: LakeOption = None, branch: BranchOption = "main", as_json: JsonOption = False) -> None:
-    """Forget all that is staged on a branch."""
+@app.command(
+    epilog=examples(
+        "tracelake discard",
+        "tracelake discard datasets/questions",
+        "tracelake discard --branch labels --json",
+    )
+)
+def discard(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PATH]...", help="Entries to forget, as `status` shows them; all by default."
+        ),
+    ] = None,
+    lake: LakeOption = None,
+    branch: BranchOption = "main",
+    as_json: JsonOption = False,
+) -> None:
+    """Forget what is staged on a branch: all of it, or some paths."""
     with opened(lake) as open_lake:
-        count = open_lake.branch(branch).discard()
+        count = open_lake.branch(branch).discard(paths or ())
     if as_json:
         print_json({"branch": branch, "discarded": count})
         return

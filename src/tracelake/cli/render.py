@@ -279,7 +279,7 @@ def _side(side: Mapping[str, Any] | None) -> str:
     return reference(side) or "not there"
 
 
-_CHANGE_STYLES: Final = {"added": "green", "changed": "yellow", "removed": "red"}
+_CHANGE_STYLES: Final = {"added": "green", "changed": "yellow", "removed": "red", "damaged": "red"}
 
 
 def hits(hits_of_search: Iterable[Hit]) -> Text:

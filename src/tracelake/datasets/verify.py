@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeAlias
 
 from tracelake._errors import DamageError
 from tracelake.datasets.files import at_once, read_file
 from tracelake.storage import ObjectStore
-from tracelake.versions.model import Commit, FileAt
+from tracelake.versions.model import EPOCH_UNSET, Commit, FileAt
 from tracelake.versions.objects import file_path, path_of
+from tracelake.versions.protocol import is_fresh
 from tracelake.versions.store import Repository
 
 
@@ -25,8 +25,15 @@ class Checked:
     problem: str | None
 
 
-Named: TypeAlias = tuple[str, tuple[FileAt, ...]]
-"""What names files, and which: one, or for a staged entry also those that it stands on, the newest first."""
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What names files."""
+
+    what: str
+    files: tuple[FileAt, ...]
+    """One, or for a staged entry also those that it stands on, the newest first."""
+    epoch: int = EPOCH_UNSET
+    """Of a staged entry that of its branch: a file that might be gone by then was never acknowledged, where it is."""
 
 
 def verify_files(
@@ -35,26 +42,32 @@ def verify_files(
     """Yield each file that staged entries name, or entries of commits that lead to `heads`, and commits that cannot
     be read."""
 
-    def check(entry: Named | Checked) -> list[Checked]:
-        return [entry] if isinstance(entry, Checked) else list(_check(objects, *entry))
+    def check(named: Named | Checked) -> list[Checked]:
+        return [named] if isinstance(named, Checked) else list(_check(objects, named))
 
     seen: set[str] = set()
     # Asked when all others are seen.
-    new_staged = (entry for entry in staged if file_path(entry[1][0]) not in seen)
+    new_staged = (named for named in staged if file_path(named.files[0]) not in seen)
     for checked in at_once(check, chain(_named(repository, heads, seen), new_staged)):
         yield from checked
 
 
-def _check(objects: ObjectStore, entry: str, files: tuple[FileAt, ...]) -> Iterator[Checked]:
+def _check(objects: ObjectStore, named: Named) -> Iterator[Checked]:
     """Read files down to the first that is there: a staged one may be gone again before it was acknowledged."""
-    for last, file in zip([False] * (len(files) - 1) + [True], files, strict=True):
+    problem: Checked | None = None
+    for file in named.files:
+        path = file_path(file)
         try:
-            yield Checked("file", file_path(file), len(read_file(objects, file)), None)
+            yield Checked("file", path, len(read_file(objects, file)), None)
             return
         except DamageError as error:
-            if last or objects.head(file_path(file)) is not None:
-                yield Checked("file", file_path(file), 0, f"{entry} names it: {error}")
-                return
+            is_gone = objects.head(path) is None
+            if not is_gone or is_fresh(file, named.epoch):
+                problem = Checked("file", path, 0, f"{named.what} names it: {error}")
+            if not is_gone:
+                break
+    if problem is not None:
+        yield problem
 
 
 def _named(repository: Repository, heads: Iterable[str], files: set[str]) -> Iterator[Named | Checked]:
@@ -72,7 +85,7 @@ def _named(repository: Repository, heads: Iterable[str], files: set[str]) -> Ite
             for path, file in _new_files(repository, commit_id, parents):
                 if file_path(file) not in files:
                     files.add(file_path(file))
-                    yield path, (file,)
+                    yield Named(path, (file,))
         except DamageError as error:
             yield Checked("commit", path_of(Commit, commit_id), 0, str(error))
 

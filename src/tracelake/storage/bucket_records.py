@@ -16,7 +16,8 @@ from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError
 from tracelake.storage.buckets import Bucket, BucketObjectStore, failed
 from tracelake.storage.failures import OBSTORE_ERRORS, Failure, obstore_text, of_obstore
-from tracelake.storage.names import check_value
+from tracelake.storage.many import delete_all
+from tracelake.storage.names import check_value, encode_beginning
 from tracelake.storage.note_objects import NoteObjects
 from tracelake.storage.outcomes import is_at, new_version
 from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
@@ -25,6 +26,8 @@ from tracelake.storage.record_objects import (
     decode,
     encode,
     may_hold,
+    partition_path,
+    paths_between,
     record_path,
     scan_records,
 )
@@ -81,6 +84,12 @@ class BucketKeyValueStore(NoteObjects):
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
         """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
         return self._write_if(partition, key, None, expected)
+
+    def erase(self, partition: str, beginning: str) -> None:
+        """Delete all records whose key begins so, and what deleted ones have left."""
+        first, end = encode_beginning(beginning)
+        listed = self._objects.list(paths_between(partition_path(partition), first, end))
+        delete_all(self._objects, [info.path for info in listed if may_hold(info.path, first, end)])
 
     def close(self) -> None:
         """Do nothing: the client library closes its connections itself."""
@@ -147,7 +156,8 @@ class BucketKeyValueStore(NoteObjects):
         self, partition: str, start: bytes, stop: bytes | None
     ) -> Iterator[tuple[str, Entry | DamageError]]:
         """Yield paths and records that may be in the range, or what is wrong with one, in order of the paths."""
-        for path in self._paths(partition):
+        listed = self._objects.list(paths_between(partition, start, stop))
+        for path in [info.path for info in listed]:
             if may_hold(path, start, stop):
                 try:
                     record = self._read(path)[0]
@@ -156,10 +166,3 @@ class BucketKeyValueStore(NoteObjects):
                     continue
                 if record is not None and record.present is not None:
                     yield path, record.present
-
-    def _paths(self, partition: str) -> list[str]:
-        try:
-            pages = obstore.list(self._bucket.reading, partition, chunk_size=limits.OBJECTS_LISTED_AT_ONCE)
-            return sorted(meta["path"] for page in pages for meta in page)
-        except OBSTORE_ERRORS as error:
-            raise failed("list", self._bucket.url, partition, error) from error

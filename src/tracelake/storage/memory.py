@@ -13,6 +13,7 @@ from tracelake.storage.names import (
     check_range,
     check_scan_limit,
     check_value,
+    encode_beginning,
     encode_key,
     encode_text,
 )
@@ -88,6 +89,14 @@ class MemoryKeyValueStore:
         with self._lock:
             for key in keys:
                 self._partitions.get(partition, {}).pop(key, None)
+
+    def erase(self, partition: str, beginning: str) -> None:
+        """Delete all records whose key begins so."""
+        encode_beginning(beginning)
+        with self._lock:
+            records = self._partitions.get(partition, {})
+            for key in [key for key in records if key.startswith(beginning)]:
+                del records[key]
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

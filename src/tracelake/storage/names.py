@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from tracelake import limits
 from tracelake._errors import LimitError, UsageError
 
@@ -28,6 +30,21 @@ def encode_key(what: str, key: str) -> bytes:
             f"{limits.KEY_MAX_BYTES}; shorten it"
         )
     return encoded
+
+
+def encode_beginning(beginning: str) -> tuple[bytes, bytes]:
+    """Return where the keys begin that begin so, and what comes behind the last of them, as UTF-8."""
+    encoded = encode_key("beginning", beginning)
+    assert 0 < len(encoded) <= limits.RECORD_NAME_KEY_BYTES, (
+        "longer ones are not spelled out in names of objects"
+    )
+    return encoded, encoded[:-1] + bytes([encoded[-1] + 1])
+
+
+def beginning_of_both(first: bytes, second: bytes) -> bytes:
+    """Return what both begin with."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    return first[: sum(1 for _ in same)]
 
 
 def check_value(key: str, value: bytes) -> None:

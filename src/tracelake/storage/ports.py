@@ -93,6 +93,14 @@ class KeyValueStore(Protocol):
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """Delete notes, leaving no trace; fine where they are absent. One may be back after a power failure."""
 
+    def erase(self, partition: str, beginning: str) -> None:
+        """Delete all records whose key begins so, whatever they hold, without a condition and leaving no trace.
+
+        Only for keys that nobody names any more: a conditional write that is under way may succeed afterwards, and what
+        was erased may be back after a power failure. Some are gone where it raises. `beginning` is not empty, and has
+        RECORD_NAME_KEY_BYTES at most.
+        """
+
     def close(self) -> None:
         """Release connections and files. Calling it twice is allowed."""
 

@@ -22,7 +22,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError, UsageError
 from tracelake.storage.failures import Failure, of_postgres
-from tracelake.storage.names import check_scan_limit, check_value, encode_key, encode_text
+from tracelake.storage.names import check_scan_limit, check_value, encode_beginning, encode_key, encode_text
 from tracelake.storage.outcomes import new_version
 from tracelake.storage.ports import ABSENT, Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
 from tracelake.storage.retries import tries
@@ -55,6 +55,7 @@ _REPLACE = (
 )
 _DELETE = "DELETE FROM tracelake_records WHERE partition = %s AND key = %s AND version = %s RETURNING version"
 _FORGET = "DELETE FROM tracelake_records WHERE partition = %s AND key = ANY(%s)"
+_ERASE = "DELETE FROM tracelake_records WHERE partition = %s AND key >= %s AND key < %s"
 
 
 # Words with which a server, or the client library, refuses for good, and what to do then.
@@ -228,6 +229,10 @@ class PostgresKeyValueStore:
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """Delete notes by one statement; fine where they are absent."""
         self._do(_FORGET, (encode_key("partition", partition), [encode_key("key", key) for key in keys]))
+
+    def erase(self, partition: str, beginning: str) -> None:
+        """Delete all records whose key begins so, by one statement."""
+        self._do(_ERASE, (encode_key("partition", partition), *encode_beginning(beginning)))
 
     def close(self) -> None:
         """Close all connections. Calling it twice is allowed."""

@@ -22,7 +22,7 @@ import xxhash
 
 from tracelake import formats, limits
 from tracelake._errors import DamageError
-from tracelake.storage.names import check_scan_limit, encode_key, encode_text
+from tracelake.storage.names import beginning_of_both, check_scan_limit, encode_key, encode_text
 from tracelake.storage.ports import Entry, Version
 
 _FORMAT: Final = 1
@@ -106,6 +106,12 @@ def note_path(partition: str, key: str) -> str:
 def notes_path(partition: str) -> str:
     """Return the beginning of the paths of a partition's notes."""
     return f"n{_name(encode_key('partition', partition))}/"
+
+
+def paths_between(directory: str, start: bytes, stop: bytes | None) -> str:
+    """Return how the paths of all objects in a partition's directory begin that can hold keys of a range."""
+    same = b"" if stop is None else beginning_of_both(start, stop)
+    return f"{directory}/k{same[: limits.RECORD_NAME_KEY_BYTES].hex()}"
 
 
 def may_hold(path: str, start: bytes, stop: bytes | None) -> bool:

@@ -62,6 +62,10 @@ class ScopedKeyValueStore:
         """Delete notes; fine where they are absent."""
         self._store.forget(self._prefix + partition, keys)
 
+    def erase(self, partition: str, beginning: str) -> None:
+        """Delete all records whose key begins so."""
+        self._store.erase(self._prefix + partition, beginning)
+
     def close(self) -> None:
         """Close the store itself."""
         self._store.close()

@@ -24,7 +24,7 @@ from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
 from tracelake.storage.directories import make_directory
 from tracelake.storage.failures import Failure, of_sqlite_commit
-from tracelake.storage.names import check_scan_limit, check_value, encode_key, encode_text
+from tracelake.storage.names import check_scan_limit, check_value, encode_beginning, encode_key, encode_text
 from tracelake.storage.outcomes import is_at, new_version
 from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
 
@@ -39,6 +39,7 @@ _CREATE = (
 _GET = "SELECT key, value, version FROM records WHERE partition = ? AND key = ?"
 _PUT = "INSERT OR REPLACE INTO records (partition, key, value, version) VALUES (?, ?, ?, ?)"
 _DELETE = "DELETE FROM records WHERE partition = ? AND key = ?"
+_ERASE = "DELETE FROM records WHERE partition = ? AND key >= ? AND key < ?"
 _SYNCED = "PRAGMA synchronous = FULL"
 # Changes nothing, yet writes a frame of the log.
 _TOUCH = f"PRAGMA user_version = {_SCHEMA_VERSION}"
@@ -138,6 +139,12 @@ class SqliteKeyValueStore:
         where = [(encode_key("partition", partition), encode_key("key", key)) for key in keys]
         with self._failures("write"), self._unsynced() as connection:
             connection.executemany(_DELETE, where)
+
+    def erase(self, partition: str, beginning: str) -> None:
+        """Delete all records whose key begins so, in one transaction, as durable as a note."""
+        where = (encode_key("partition", partition), *encode_beginning(beginning))
+        with self._failures("write"), self._unsynced() as connection:
+            connection.execute(_ERASE, where)
 
     def close(self) -> None:
         """Close all connections; no other call may be under way. Calling it twice is allowed."""

@@ -17,7 +17,8 @@ from itertools import groupby
 
 from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, NotFoundError, StorageError
-from tracelake.storage.names import check_value
+from tracelake.storage.many import delete_all
+from tracelake.storage.names import check_value, encode_beginning
 from tracelake.storage.note_objects import NoteObjects
 from tracelake.storage.outcomes import is_at, new_version, settle
 from tracelake.storage.ports import (
@@ -35,6 +36,8 @@ from tracelake.storage.record_objects import (
     decode,
     encode,
     may_hold,
+    partition_path,
+    paths_between,
     record_path,
     scan_records,
 )
@@ -82,6 +85,14 @@ class VersionedKeyValueStore(NoteObjects):
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
         """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
         return self._write_if(partition, key, None, expected)
+
+    def erase(self, partition: str, beginning: str) -> None:
+        """Delete all records whose key begins so, and what deleted ones have left; of each the newest version last."""
+        first, end = encode_beginning(beginning)
+        paths = [
+            info.path for info in self._objects.list(paths_between(partition_path(partition), first, end))
+        ]
+        delete_all(self._objects, [path for path in paths if may_hold(path.rpartition("/")[0], first, end)])
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
@@ -151,7 +162,9 @@ class VersionedKeyValueStore(NoteObjects):
         self, partition: str, start: bytes, stop: bytes | None
     ) -> Iterator[tuple[str, Entry | DamageError]]:
         """Yield directories and records that may be in the range, or what is wrong with one, in order."""
-        paths = (info.path.rpartition("/")[0] for info in self._objects.list(f"{partition}/"))
+        paths = (
+            info.path.rpartition("/")[0] for info in self._objects.list(paths_between(partition, start, stop))
+        )
         for directory, _ in groupby(paths):
             if may_hold(directory, start, stop):
                 try:

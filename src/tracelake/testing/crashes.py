@@ -132,6 +132,10 @@ class CrashingKeyValueStore:
         """See KeyValueStore."""
         self._crash.pass_through(lambda: self._store.forget(partition, keys))
 
+    def erase(self, partition: str, beginning: str) -> None:
+        """See KeyValueStore."""
+        self._crash.pass_through(lambda: self._store.erase(partition, beginning))
+
     def close(self) -> None:
         """See KeyValueStore; no call to the store."""
         self._store.close()

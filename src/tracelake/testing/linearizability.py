@@ -97,6 +97,10 @@ class RecordingKeyValueStore:
         """See KeyValueStore; not recorded."""
         self._store.forget(partition, keys)
 
+    def erase(self, partition: str, beginning: str) -> None:
+        """See KeyValueStore; not recorded, for nobody names such keys any more."""
+        self._store.erase(partition, beginning)
+
     def close(self) -> None:
         """See KeyValueStore."""
         self._store.close()

@@ -49,6 +49,12 @@ class KeyValueModel:
         """Delete the record whatever it holds."""
         self._replace(partition, key, None)
 
+    def erase(self, partition: str, beginning: str) -> None:
+        """Delete all records whose key begins so."""
+        for entry in self.scan(partition):
+            if entry.key.startswith(beginning):
+                self._replace(partition, entry.key, None)
+
     def _replace(self, partition: str, key: str, entry: Entry | None) -> None:
         name = (partition, key)
         if (before := self.records.pop(name, None)) is not None:

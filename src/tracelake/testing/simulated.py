@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from tracelake.storage import Entry, Expected, Indeterminate, ObjectInfo, Outcome, Version
+from tracelake.storage.names import beginning_of_both
 from tracelake.testing.calls import Call, Touch
 from tracelake.testing.models import KeyValueModel, ObjectModel
 
@@ -42,7 +43,8 @@ class SimulatedKeyValueStore:
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
     ) -> list[Entry]:
         """See KeyValueStore."""
-        touch = Touch("kv", f"{partition}\0", True, False)
+        same = beginning_of_both(start.encode(), (stop or "").encode()).decode(errors="ignore")
+        touch = Touch("kv", f"{partition}\0{same}", True, False)
         text = f"scan {partition} [{start!r}, {stop!r})"
         effect: Callable[[], list[Entry]] = lambda: self._model.scan(partition, start, stop)[:limit]  # noqa: E731
         found: list[Entry] = self._caller.call(Call(text, (touch,), effect))
@@ -94,6 +96,12 @@ class SimulatedKeyValueStore:
         """See KeyValueStore; one step for each."""
         for key in keys:
             self._call("forget", partition, key, True, partial(self._model.forget, partition, key))
+
+    def erase(self, partition: str, beginning: str) -> None:
+        """See KeyValueStore; one step for all."""
+        touch = Touch("kv", f"{partition}\0{beginning}", True, True)
+        effect: Callable[[], None] = lambda: self._model.erase(partition, beginning)  # noqa: E731
+        self._caller.call(Call(f"erase {partition}/{beginning}", (touch,), effect))
 
     def close(self) -> None:
         """See KeyValueStore; no call to the store."""

@@ -6,25 +6,19 @@ import uuid
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Final, TypeAlias
-
-import msgspec
+from typing import Final
 
 from tracelake._errors import DamageError, LimitError, StorageError
-from tracelake.formats import decode, encode
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, STAGED_LAYERS_MAX
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
+from tracelake.versions.entries import StagedEntries
 from tracelake.versions.model import (
     CERTAIN,
-    FORMAT_VERSION,
     Announcement,
     Answer,
     Branch,
-    Changes,
     Epoch,
-    FileAt,
     Recorded,
-    Reference,
     Tag,
     content_id,
     from_bytes,
@@ -45,25 +39,6 @@ def new_token() -> str:
     return uuid.uuid4().hex
 
 
-Layers: TypeAlias = tuple[Reference | None, ...]
-Staged: TypeAlias = tuple[tuple[str, Layers], ...]
-
-
-def stacked(found: Layers) -> Layers:
-    """Return an entry, and below it what was staged at its path before: as much of that as may be needed."""
-    layers: list[Reference | None] = []
-    for layer in found:
-        if not any(layer == other and _epoch(layer) == _epoch(other) for other in layers):
-            layers.append(layer)
-        if not isinstance(layer, FileAt) or len(layers) == STAGED_LAYERS_MAX:
-            break  # what is no file does not go
-    return tuple(layers)
-
-
-def _epoch(named: Reference | None) -> int:
-    return named.epoch if isinstance(named, FileAt) else 0
-
-
 def scope(branch: str, record: Branch) -> str:
     """Return what tells requests to this branch from those to a deleted one of the same name."""
     return f"{branch}:{record.id}" if record.id else branch
@@ -82,7 +57,7 @@ class BranchAt:
         return self.version is ABSENT
 
 
-class BranchRecords:
+class BranchRecords(StagedEntries):
     """Reads and writes the records. Holds no state: any number of processes may use the same store."""
 
     def __init__(self, key_value: KeyValueStore) -> None:
@@ -222,87 +197,6 @@ class BranchRecords:
                     if is_over(_recorded(entry)):
                         self._key_value.delete_if(_ANSWERS, entry.key, entry.version)
 
-    # Staged entries
-
-    def stage(self, token: str, path: str, named: Reference | None) -> None:
-        """Stage one entry under a token; None stages its removal.
-
-        Conditionally, so that an earlier write whose reply was lost cannot land late, on top of this one. What was
-        staged there stays below, for where the file of this one goes before it is acknowledged.
-        """
-        expected: Expected = ABSENT
-        earlier: Layers = ()
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            value = encode(_Staged(stacked((named, *earlier))))
-            outcome = self._key_value.set_if(_staged(token), path, value, expected)
-            settled = settle(self._key_value, _staged(token), path, outcome, is_mine=lambda _: False)
-            if isinstance(settled, Done):
-                return
-            expected = ABSENT if settled.current is None else settled.current.version
-            earlier = () if settled.current is None else staged_layers(settled.current)
-        raise LimitError(
-            f"{path}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row staged it, too. Nothing was staged; try again."
-        )
-
-    def staged(self, token: str, start: str = "", stop: str | None = None) -> Changes:
-        """Return what is staged under a token, in order of path."""
-        return tuple((path, layers[0]) for path, layers in self.layers(token, start, stop))
-
-    def layers(self, token: str, start: str = "", stop: str | None = None) -> Staged:
-        """Return the same with what each entry stands on: what was staged at its path before, the newest first."""
-        if not token:
-            return ()
-        found = self._key_value.scan(_staged(token), start, stop)
-        return tuple((entry.key, staged_layers(entry)) for entry in found)
-
-    def restage(self, token: str, to: str) -> list[Entry]:
-        """Stage what is staged under one token under another, below what that has; return the entries that are new."""
-        laid = [self._lay_below(_staged(to), entry) for entry in self._key_value.scan(_staged(token))]
-        return [entry for entry in laid if entry is not None]
-
-    def _lay_below(self, partition: str, carried: Entry) -> Entry | None:
-        expected: Expected = ABSENT
-        value = carried.value  # as it is, even where it cannot be read
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            outcome = self._key_value.set_if(partition, carried.key, value, expected)
-            settled = settle(self._key_value, partition, carried.key, outcome, is_mine=lambda _: False)
-            if isinstance(settled, Done):
-                return Entry(carried.key, value, settled.version) if expected is ABSENT else None
-            expected, value = ABSENT, carried.value
-            if settled.current is not None:
-                expected, value = settled.current.version, _above(settled.current, carried)
-                if value == settled.current.value:
-                    return None
-        raise LimitError(
-            f"{carried.key}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row staged it, too; try again later."
-        )
-
-    def unstage(self, token: str, entries: Collection[Entry] | None = None) -> None:
-        """Delete what is staged under a token that no branch names any more; or some entries, as they were seen."""
-        if entries is None:
-            entries = self._key_value.scan(_staged(token)) if token else ()
-        for entry in entries:
-            self._key_value.delete_if(_staged(token), entry.key, entry.version)
-
-
-class _Staged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    named: Annotated[Layers, msgspec.Meta(min_length=1)]
-    version: int = FORMAT_VERSION
-
-
-def staged_layers(entry: Entry) -> Layers:
-    """Return what the record of a staged entry names, the newest first. Raises DamageError."""
-    return decode(_Staged, entry.value, f"the staged entry {entry.key}", FORMAT_VERSION).named
-
-
-def _above(entry: Entry, carried: Entry) -> bytes:
-    """Return a staged entry with another one laid below; as it is where it needs none, or one cannot be read."""
-    with suppress(DamageError):
-        layers = staged_layers(entry)
-        wanted = stacked((*layers, *staged_layers(carried)))
-        return entry.value if len(wanted) == len(layers) else encode(_Staged(wanted))
-    return entry.value
-
 
 def _branch_at(branch: str, entry: Entry | None) -> BranchAt:
     if entry is None:
@@ -325,7 +219,3 @@ def _asked(scope: str, request: str) -> str:
 
 def _recorded(entry: Entry) -> Recorded:
     return from_bytes(Recorded, entry.value, f"the answer {entry.key}")
-
-
-def _staged(token: str) -> str:
-    return f"staged/{token}"

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tracelake._errors import DamageError, NotFoundError, StorageError
 from tracelake.versions import history, ranges
-from tracelake.versions.branches import Layers, Staged
+from tracelake.versions.entries import Layers, Staged
 from tracelake.versions.merging import their_changes
 from tracelake.versions.model import (
     AFTER,

@@ -20,6 +20,7 @@ from tracelake._errors import DamageError, LimitError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, KeyValueStore, ObjectInfo, ObjectStore, delete_all
 from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, scope
+from tracelake.versions.entries import damage_of
 from tracelake.versions.model import EPOCH_UNSET, Branch, Change, ChangeSet, Commit, FileAt, Request
 from tracelake.versions.naming import Names
 from tracelake.versions.objects import FILES, Content, Contents, file_epoch, folder_of, path_of
@@ -64,6 +65,7 @@ class RepositoryCollector:
         if not dry_run:
             self._names_given.end_claims(newest)
             self._forget_answers(newest)
+            self._erase_entries()
         listed = {kind: list(self._objects.list(folder_of(kind))) for kind in BEHIND}
         reached = self._reached_at_once(listed[Commit])
         doomed: list[tuple[Kind, ObjectInfo]] = [
@@ -88,6 +90,17 @@ class RepositoryCollector:
     def _forget_answers(self, newest: int) -> None:
         scopes = {scope(name, at.record) for name, at in self._records.all().items()}
         self._records.forget_answers(lambda recorded: is_forgotten(recorded, newest, scopes))
+
+    def _erase_entries(self) -> None:
+        """Erase staged entries whose token no branch knows any more: whoever let go of it was killed, or a writer late.
+
+        Entries are looked at first: under a token that was found so, nothing is staged before a branch names it, and
+        once no branch knows it, none ever will again.
+        """
+        tokens = self._records.tokens()
+        known = {token for at in self._records.all().values() for token in known_tokens(at.record)}
+        for token in sorted(tokens - known):
+            self._records.unstage(token)
 
     def _begin_epoch(self, epoch_min_s: float, *, dry_run: bool) -> int:
         """Begin an epoch when it is time, on every branch; return the least that a branch is at."""
@@ -167,11 +180,11 @@ class RepositoryCollector:
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             tokens = pending_tokens(at.record)
             for token in sorted(tokens):
-                try:
-                    for _, layers in self._records.layers(token):
-                        reached.name(layers)
-                except DamageError as error:
-                    reached.hide(ChangeSet, error)
+                under = self._records.under(token)
+                for layers in under.whole.values():
+                    reached.name(layers)
+                if under.damaged:
+                    reached.hide(ChangeSet, damage_of(under.damaged))
             requests = [sealed.request for sealed in at.record.sealed]
             requests += [waiting.request for waiting in self._records.announced(scope(name, at.record))]
             at = self._records.read(name)

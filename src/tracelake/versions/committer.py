@@ -124,11 +124,11 @@ class Committer:
         began = replace(at.record, sealed=at.record.sealed[:count])
         stay, leave = kept(began.done, built.answers, self._answers_kept)
         self._let_go(scope(branch, began), leave)
-        carried: list[tuple[str, list[Entry]]] = []
+        carried: list[list[Entry]] = []
         while (record := cut(at.record, replace(began, epoch=built.epoch), built.head, stay)) is not None:
             if built.carried:
                 to = token_after(at.record, count)
-                carried.append((to, self._records.restage(built.carried, to)))
+                carried.append(self._records.restage(built.carried, to))
             announced, stale = self._announced(branch, at)
             record = self._with(record, announced, at_least=0)
             published, at = self._records.swap(
@@ -142,8 +142,8 @@ class Committer:
                     self._records.unstage(answer.token)
                 break  # where it was not, more was sealed: what is built stays right
         if took(at.record, built.answers[-1].request):  # in another helper, who saw more of it
-            for to, entries in carried:
-                self._records.unstage(to, entries)
+            for entries in carried:
+                self._records.take_away(entries)
         return at
 
     def _seal(

@@ -116,9 +116,11 @@ class Contents:
         there = copy_all(self._objects, {path: file_path(file) for path, file in newer.items()})
         return {path: newer[path] for path in there}
 
-    def has(self, file: FileAt) -> bool:
-        """Tell whether a file is there."""
-        return self._objects.head(file_path(file)) is not None
+    def present(self, files: Iterable[FileAt]) -> set[str]:
+        """Return the paths of those files that are there."""
+        paths = sorted({file_path(file) for file in files})
+        found = for_each(self._objects, self._objects.head, paths)
+        return {info.path for info in found if info is not None}
 
     def find(self, beginning: str, at_most: int) -> list[str]:
         """Return the ids of commits that begin so, `at_most` of them."""

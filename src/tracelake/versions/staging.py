@@ -7,17 +7,18 @@ epoch is one in which the entry's file may be published, garbage collection has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from tracelake._errors import ExpiredError, LimitError, RefNotFoundError
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, STAGING_READ_TRIES_MAX
+from tracelake._errors import DamageError, ExpiredError, LimitError, NotFoundError, RefNotFoundError
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, STAGED_PATH_MAX_BYTES, STAGING_READ_TRIES_MAX
 from tracelake.storage.names import check_path
-from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, Layers, new_token, stacked
+from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
 from tracelake.versions.commits import Commits
-from tracelake.versions.model import EPOCH_UNSET, Branch, Change, Changes, FileAt, Reference
+from tracelake.versions.entries import Layers, Under, stacked
+from tracelake.versions.model import EPOCH_UNSET, Branch, Change, FileAt, Reference
 from tracelake.versions.objects import Contents, file_path
 from tracelake.versions.protocol import is_fresh, known_tokens, pending_tokens
 from tracelake.versions.refs import is_name, shown
@@ -40,6 +41,10 @@ class Staging:
         """
         for path in entries:
             check_path(path)
+            if len(path.encode()) > STAGED_PATH_MAX_BYTES:
+                raise LimitError(
+                    f"path {path[:40]!r}… is longer than STAGED_PATH_MAX_BYTES = {STAGED_PATH_MAX_BYTES}; shorten it."
+                )
         todo = list(entries.items())
         at_once, in_vain = max(1, len(todo)), 0
         while todo:
@@ -85,21 +90,45 @@ class Staging:
             raise busy(branch)
         if token in known_tokens(at.record):  # a commit was faster, and needs the entries
             return 0
-        forgotten = len(self._records.staged(token))
+        found = self._records.under(token)
         self._records.unstage(token)
-        return forgotten
+        return len(found.whole) + len(found.damaged)
 
-    def staged(self, branch: str) -> Changes:
-        """Return what is staged and in no commit yet, that too which waits to be built, in order of path."""
+    def discard_some(self, branch: str, paths: Collection[str]) -> None:
+        """Forget what is staged under these paths, damaged or not. What a commit takes meanwhile may be in it.
+
+        Raises NotFoundError, and forgets nothing, where nothing is staged under one.
+        """
+        there = {path for each in self.staged(branch) for path in each}
+        for path in paths:
+            if path not in there:
+                raise NotFoundError(
+                    f"nothing is staged under {shown(path)} on branch {branch}; `tracelake status` shows what is."
+                )
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            token = read_branch(self._records, branch).record.staging
+            for path in paths:
+                self._records.forget(token, path)
+            if self._records.read(branch).record.staging == token:
+                return
+        raise busy(branch)
+
+    def staged(self, branch: str) -> tuple[dict[str, Reference | None], dict[str, DamageError]]:
+        """Return what is staged and in no commit yet, that too which waits to be built, in order of path.
+
+        And why other staged entries cannot be read.
+        """
         found = self._looked(branch, lambda record: _merged(self._waiting(record)))
-        return tuple((path, found[path][0]) for path in sorted(found))
+        return {path: found.whole[path][0] for path in sorted(found.whole)}, found.damaged
 
     def find(self, branch: str, paths: Sequence[str]) -> dict[str, Reference]:
         """Return what some paths name, with what is staged; of staged files that may be gone, those that are there."""
 
         def look(record: Branch) -> dict[str, Reference | None]:
             committed = self._commits.find(record.head, paths) if record.head else {}
-            return {**committed, **self._standing(record, _merged(self._waiting(record)), set(paths))}
+            found = _merged(self._waiting(record))
+            _check(found, paths)
+            return {**committed, **self._standing(record, found.whole, paths)}
 
         found = self._looked(branch, look)
         return {path: named for path, named in found.items() if named is not None}
@@ -112,12 +141,13 @@ class Staging:
 
         def look(record: Branch) -> dict[str, Reference | None]:
             waiting = self._waiting(record)
-            late = set().union(*waiting[:-1])
-            found = {path: layers for path, layers in _merged(waiting).items() if path in paths}
+            late = {path for under in waiting[:-1] for path in under.whole}
+            found = _merged(waiting)
+            _check(found, paths)
             return {
                 path: named
-                for path, named in self._standing(record, found, set(paths)).items()
-                if path in late or not is_fresh(found[path][0], record.epoch)
+                for path, named in self._standing(record, found.whole, paths).items()
+                if path in late or not is_fresh(found.whole[path][0], record.epoch)
             }
 
         doubtful = self._looked(branch, look)
@@ -149,37 +179,50 @@ class Staging:
         )
 
     def _through(self, record: Branch, start: str, stop: str | None) -> dict[str, Reference]:
-        entries: dict[str, Reference | None] = dict(
-            self._commits.entries(record.head, start, stop) if record.head else {}
-        )
-        for sealed in record.sealed:
-            if isinstance(sealed.request.operation, Change):
-                entries.update(self._records.staged(sealed.token, start, stop))
-                entries.update(
-                    (path, named)
-                    for path, named in sealed.request.operation.entries
-                    if path >= start and (stop is None or path < stop)
-                )
-        entries.update(self._records.staged(record.staging, start, stop))
+        committed = self._commits.entries(record.head, start, stop) if record.head else {}
+        found = _merged(self._waiting(record, start, stop, with_requests=True))
+        found.check()
+        entries = {**committed, **self._standing(record, found.whole, found.whole)}
         return {path: named for path in sorted(entries) if (named := entries[path]) is not None}
 
-    def _waiting(self, record: Branch) -> list[dict[str, Layers]]:
-        """Return what is staged under each token, the oldest first; the last one is where entries are staged now."""
-        tokens = [sealed.token for sealed in record.sealed if sealed.token]
-        return [dict(self._records.layers(token)) for token in (*tokens, record.staging)]
+    def _waiting(
+        self, record: Branch, start: str = "", stop: str | None = None, *, with_requests: bool = False
+    ) -> list[Under]:
+        """Return what is staged under each token, the oldest first; the last one is where entries are staged now.
+
+        With requests, what those change that are sealed stands between.
+        """
+        waiting: list[Under] = []
+        for sealed in record.sealed:
+            if sealed.token:
+                waiting.append(self._records.under(sealed.token, start, stop))
+            if with_requests and isinstance(sealed.request.operation, Change):
+                asked = sealed.request.operation.entries
+                inside = (each for each in asked if each[0] >= start and (stop is None or each[0] < stop))
+                waiting.append(Under({path: (named,) for path, named in inside}))
+        return [*waiting, self._records.under(record.staging, start, stop)]
 
     def _standing(
-        self, record: Branch, found: Mapping[str, Layers], paths: Collection[str]
+        self, record: Branch, found: Mapping[str, Layers], paths: Iterable[str]
     ) -> dict[str, Reference | None]:
         """Return of each path the first layer that is there: one below it may have been acknowledged."""
-        return {
-            path: layer for path in paths for layer in [*self._there(found.get(path, ()), record.epoch)][:1]
-        }
-
-    def _there(self, layers: Layers, epoch: int) -> Iterator[Reference | None]:
-        for layer in layers:
-            if not isinstance(layer, FileAt) or is_fresh(layer, epoch) or self._contents.has(layer):
-                yield layer
+        standing: dict[str, Reference | None] = {}
+        waiting = {path: found[path] for path in paths if path in found}
+        while waiting:
+            old = [
+                top
+                for top, *_ in waiting.values()
+                if isinstance(top, FileAt) and not is_fresh(top, record.epoch)
+            ]
+            there = self._contents.present(old)
+            below: dict[str, Layers] = {}
+            for path, (top, *earlier) in waiting.items():
+                if not isinstance(top, FileAt) or is_fresh(top, record.epoch) or file_path(top) in there:
+                    standing[path] = top
+                elif earlier:
+                    below[path] = tuple(earlier)
+            waiting = below
+        return standing
 
     def _fresh(self, entries: Mapping[str, Reference | None], epoch: int) -> dict[str, Reference | None]:
         """Return entries with files that may be published at an epoch: older ones are written again."""
@@ -210,12 +253,22 @@ class Staging:
         raise busy(branch)
 
 
-def _merged(waiting: Iterable[Mapping[str, Layers]]) -> dict[str, Layers]:
+def _merged(waiting: Iterable[Under]) -> Under:
     """Return what is staged under several tokens, the oldest first, as if it were under one."""
-    found: dict[str, Layers] = {}
+    found = Under()
     for each in waiting:
-        found |= {path: stacked((*layers, *found.get(path, ()))) for path, layers in each.items()}
+        for path, layers in each.whole.items():
+            found.whole[path] = stacked((*layers, *found.whole.get(path, ())))
+            found.damaged.pop(path, None)
+        for path, error in each.damaged.items():
+            found.whole.pop(path, None)
+            found.damaged[path] = error
     return found
+
+
+def _check(found: Under, paths: Collection[str]) -> None:
+    """Raise DamageError where one of these staged entries cannot be read."""
+    Under(damaged={path: error for path, error in found.damaged.items() if path in paths}).check()
 
 
 def read_branch(records: BranchRecords, branch: str) -> BranchAt:

@@ -9,6 +9,7 @@ from typing import Unpack
 from msgspec.structs import replace
 
 from tracelake._errors import (
+    DamageError,
     NothingToCommitError,
     UsageError,
 )
@@ -121,7 +122,7 @@ class Repository(Commits):
             if at.record.sealed and not force:
                 self._committer.finish(name, at)
                 continue
-            if not force and self._records.staged(at.record.staging):
+            if not force and self._records.has_staged(at.record.staging):
                 raise UsageError(f"branch {name} has staged entries; commit or discard them, or force it.")
             if self._records.delete(name, at):
                 for token in known_tokens(at.record):
@@ -158,12 +159,27 @@ class Repository(Commits):
         self._staging.stage(branch, entries)
 
     def staged(self, branch: str = MAIN) -> Changes:
-        """Return what is staged on a branch and in no commit yet, in order of path."""
+        """Return what is staged on a branch and in no commit yet, in order of path, without what is damaged."""
+        return tuple(self._staging.staged(branch)[0].items())
+
+    def staged_or_damaged(
+        self, branch: str = MAIN
+    ) -> tuple[dict[str, Reference | None], dict[str, DamageError]]:
+        """Return the same, and why other staged entries cannot be read, each by path."""
         return self._staging.staged(branch)
 
-    def discard(self, branch: str = MAIN) -> int:
-        """Forget what is staged on a branch; return how many entries."""
-        return self._staging.discard(branch)
+    def discard(self, branch: str = MAIN, paths: Collection[str] = ()) -> int:
+        """Forget what is staged on a branch, all or under some paths; return how many entries.
+
+        Raises NotFoundError where nothing is staged under one of the paths.
+        """
+        if not paths:
+            return self._staging.discard(branch)
+        at = read_branch(self._records, branch)
+        if at.record.sealed:  # of a committer that was killed: what it cannot commit is staged anew
+            self._committer.finish(branch, at)
+        self._staging.discard_some(branch, set(paths))
+        return len(set(paths))
 
     def uncommitted(
         self, branch: str = MAIN, start: str = "", stop: str | None = None
@@ -269,13 +285,13 @@ class Repository(Commits):
 
         What is staged for it stays staged. Raises UsageError where it is not on the list, or no more.
         """
-        carried: list[tuple[str, list[Entry]]] = []
+        carried: list[list[Entry]] = []
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             at = read_branch(self._records, branch)
             ids = [item.request.id for item in at.record.sealed]
             if request_id not in ids:
-                for to, entries in carried if took(at.record, request_id) else ():
-                    self._records.unstage(to, entries)
+                for entries in carried if took(at.record, request_id) else ():
+                    self._records.take_away(entries)
                 waiting = f"these wait: {', '.join(ids[:10])}" if ids else "none waits there"
                 raise UsageError(
                     f"branch {branch} has no request {shown(request_id)} on its list; {waiting}."
@@ -284,7 +300,7 @@ class Repository(Commits):
             index = ids.index(request_id)
             if token := at.record.sealed[index].token:
                 to = token_after(at.record, index + 1)
-                carried.append((to, self._records.restage(token, to)))
+                carried.append(self._records.restage(token, to))
             if self._records.swap(branch, at, record, lambda found: place(found, request_id) is Place.DONE)[
                 0
             ]:
