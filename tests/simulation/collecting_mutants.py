@@ -40,10 +40,8 @@ _reached = RepositoryCollector._reached_at_once
 
 
 def look_first(self: RepositoryCollector, epoch_min_s: float, *, dry_run: bool) -> int:
-    """A collection looks what leads where, and begins its epoch a while later."""
+    """A collection looks what leads where, and begins its epoch then."""
     reached = _reached(self, [])
-    for _ in range(20):
-        self._records.epoch()
     vars(self)["_reached_at_once"] = lambda _: reached
     return _begin(self, epoch_min_s, dry_run=dry_run)
 

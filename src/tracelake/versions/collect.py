@@ -65,7 +65,6 @@ class RepositoryCollector:
         if not dry_run:
             self._names_given.end_claims(newest)
             self._forget_answers(newest)
-            self._erase_entries()
         listed = {kind: list(self._objects.list(folder_of(kind))) for kind in BEHIND}
         reached = self._reached_at_once(listed[Commit])
         doomed: list[tuple[Kind, ObjectInfo]] = [
@@ -78,6 +77,7 @@ class RepositoryCollector:
             doomed += [(FileAt, info) for info in self._files_over(reached, newest)]
         if not dry_run:
             delete_all(self._objects, [info.path for _, info in doomed])
+            self._erase_entries()
         return Collected(
             commits=sum(kind is Commit for kind, _ in doomed),
             objects=len(doomed),
