@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that come from code: `cli.md` from --help, `limits.md` from limits.py, the floors."""
+"""Writes the pages of docs/ that come from code: `cli.md` from --help, `limits.md` from limits.py, and so on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from scripts.floors import FLOORS
-from tracelake import limits
+from tracelake import _errors, limits
 from tracelake.cli import app
+from tracelake.cli.exits import exit_code
+from tracelake.server.errors import status_of
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 REFERENCE: Final = DOCS / "reference"
@@ -47,7 +49,7 @@ of objects), and an error writes `{{"error": {{"kind": …, "message": …}}}}` 
 its progress on standard error where that is a terminal.
 
 Exit codes: 0 done, 1 failed (also: some of the input could not be taken, `verify` found something, or a check of
-`doctor` failed), 2 usage, 130 interrupted.
+`doctor` failed), 2 usage, 130 interrupted; that of each error is in [Errors](errors.md).
 
 Where a command takes a commit (`--at`, `REF`), write a branch or tag, the beginning of a commit's id (6 digits
 or more), `main~3` (three before), `main@17` (of transaction 17) or `main@2026-01-01T00:00Z` (the newest by then).
@@ -59,6 +61,17 @@ _LIMITS_HEAD: Final = f"""# Limits
 
 All limits on inputs, queues, retries and waits stand in one file, `src/tracelake/limits.py`. They are constants
 of a release and not settings. The last column says what becomes of what is more, or comes later.
+"""
+
+_ERRORS_HEAD: Final = f"""# Errors
+
+{_MADE_BY}
+
+What Tracelake raises on purpose is a `TracelakeError`, and all of these are in `tracelake`. Each message says what
+happened, to what, and what to do next. `NotFoundError` catches whatever has no such name, id or path; `StorageError`
+whatever a second try may do: over HTTP it is a 503 with `Retry-After`. A `LimitError` stays one however often the same
+is tried, so less must be given; a `ContentionError` is a lost race, and never about a size. All can be pickled. The
+last two columns are the HTTP status, and what a command ends with.
 """
 
 
@@ -139,6 +152,40 @@ def _value(name: str) -> str:
     return f"{value:,g} {unit}".strip() if isinstance(value, float) else f"{value:,} {unit}".strip()
 
 
+def errors() -> list[type[_errors.TracelakeError]]:
+    """Return the classes of all errors, in the order of their file."""
+    return [
+        kind
+        for kind in vars(_errors).values()
+        if isinstance(kind, type) and issubclass(kind, _errors.TracelakeError)
+    ]
+
+
+def errors_tree() -> str:
+    """Return the names of all errors as a tree; one of two kinds stands below the first of them."""
+
+    def below(kind: type[BaseException], indent: str) -> Iterator[str]:
+        inner = [each for each in errors() if each.__bases__[0] is kind]
+        for each in inner:
+            last = each is inner[-1]
+            yield f"{indent}{'└' if last else '├'}── {each.__name__}"
+            yield from below(each, indent + ("    " if last else "│   "))
+
+    return "\n".join(["TracelakeError", *below(_errors.TracelakeError, "")])
+
+
+def errors_page() -> str:
+    """Return the text of errors.md."""
+    rows = [
+        f"| `{kind.__name__}` | {', '.join(f'`{base.__name__}`' for base in kind.__bases__)} | "
+        f"{' '.join(inspect.getdoc(kind).split())} | {status_of(kind)} | {exit_code(kind)} |"  # type: ignore[union-attr]
+        for kind in errors()
+    ]
+    return "\n".join(
+        [_ERRORS_HEAD, "| error | is a | says | HTTP | exit code |", "|---|---|---|---|---|", *rows, ""]
+    )
+
+
 def internals_page() -> str:
     """Return the text of the internals' first page, with the floors of the house as they are now."""
     head, _, rest = INTERNALS.read_text(encoding="utf-8").partition(_FLOORS_BEGIN)
@@ -162,6 +209,7 @@ def main() -> None:
 
 PAGES: Final[dict[str, Page]] = {
     "reference/cli.md": cli_page,
+    "reference/errors.md": errors_page,
     "reference/limits.md": limits_page,
     "internals/README.md": internals_page,
 }

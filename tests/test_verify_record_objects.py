@@ -9,7 +9,8 @@ import pytest
 
 import tracelake
 from tracelake import DamageError, Lake
-from tracelake.storage.record_objects import DamagedRecordsError, note_path, record_path
+from tracelake._errors import DamagedRecordsError
+from tracelake.storage.record_objects import note_path, record_path
 
 
 @pytest.fixture

@@ -2,54 +2,56 @@
 
 TracelakeError
 ├── UsageError                 the call or the command line is wrong; nothing was done
-│   ├── LakeNotFoundError      no lake at that place
 │   ├── LakeExistsError        a lake is there already
-│   ├── RefNotFoundError       no such branch, tag or commit
-│   ├── TableNotFoundError     no such table
-│   ├── DatasetNotFoundError   no such dataset
 │   ├── NothingToCommitError   a commit would change nothing
 │   ├── ConflictError          two commits changed the same entries
 │   └── QueryError             a search, filter or SQL text that does not parse
+├── NotFoundError              nothing has this name, id or path
+│   ├── LakeNotFoundError      no lake at that place; a UsageError too
+│   ├── RefNotFoundError       no such branch, tag or commit; a UsageError too
+│   ├── TableNotFoundError     no such table; a UsageError too
+│   └── DatasetNotFoundError   no such dataset; a UsageError too
 ├── InputError                 data from outside that cannot be taken; says where and why
 │   ├── DecodeError            bytes that are not OTLP
+│   ├── UnsupportedError       a content type or encoding that the server does not take
 │   └── SourceChangedError     an input differs from what the journal recorded (J11)
-├── NotFoundError              a trace or object that is not there
-├── LimitError                 a limit of `tracelake.limits` was reached
-├── StorageError               a store failed or could not be reached; try again later
+├── LimitError                 more than a limit of `tracelake.limits`; give less at once
+├── StorageError               what is stored cannot be read or written now; try again later
+│   ├── ContentionError        others were faster, too many times in a row; try again
+│   ├── BackPressureError      too much waits already; send it again later
 │   ├── IndeterminateError     a write whose outcome could not be found out
 │   └── ExpiredError           a lease, an upload or a time to read at that has ended; begin again
-└── DamageError                stored data is missing, torn or altered; `tracelake verify` names all of it
+├── DamageError                stored data is missing, torn or altered; `tracelake verify` names all of it
+│   └── DamagedRecordsError    some records of a partition are; the others are whole
+├── TaskError                  a task failed on an executor; nothing was published
+│   └── DeathsError            runs ended without a word while they did the same
+├── JavaError                  no usable Java, or Spark's JVM did not start
+└── InternalError              a fault of the server; its log says more
 
-Each message says what happened, to what, and what to do next.
+Each message says what happened, to what, and what to do next. Errors can be pickled, as those of Spark's workers are.
+What an HTTP client is answered stands in `server/errors.py`, what a command ends with in `cli/exits.py`.
 """
+
+from __future__ import annotations
+
+import copyreg
+from typing import Any
 
 
 class TracelakeError(Exception):
     """The root of the tree: catch it to catch everything that Tracelake raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what the error says and holds; the constructor of a class may take something else."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class UsageError(TracelakeError):
     """The call or the command line is wrong; nothing was done."""
 
 
-class LakeNotFoundError(UsageError):
-    """No lake at that place."""
-
-
 class LakeExistsError(UsageError):
     """A lake is there already."""
-
-
-class RefNotFoundError(UsageError):
-    """No such branch, tag or commit."""
-
-
-class TableNotFoundError(UsageError):
-    """No such table."""
-
-
-class DatasetNotFoundError(UsageError):
-    """No such dataset."""
 
 
 class NothingToCommitError(UsageError):
@@ -78,6 +80,26 @@ class QueryError(UsageError):
     """A search, filter or SQL text that does not parse."""
 
 
+class NotFoundError(TracelakeError):
+    """Nothing has this name, id or path: a trace, an object, or what the classes below say."""
+
+
+class LakeNotFoundError(NotFoundError, UsageError):
+    """No lake at that place."""
+
+
+class RefNotFoundError(NotFoundError, UsageError):
+    """No such branch, tag or commit."""
+
+
+class TableNotFoundError(NotFoundError, UsageError):
+    """No such table."""
+
+
+class DatasetNotFoundError(NotFoundError, UsageError):
+    """No such dataset."""
+
+
 class InputError(TracelakeError):
     """Data from outside that cannot be taken; the message says where and why."""
 
@@ -86,20 +108,28 @@ class DecodeError(InputError):
     """Bytes that are not OTLP."""
 
 
+class UnsupportedError(InputError):
+    """A content type or encoding that the server does not take."""
+
+
 class SourceChangedError(InputError):
     """An input differs from what the journal recorded of it (J11)."""
 
 
-class NotFoundError(TracelakeError):
-    """A trace or object that is not there."""
-
-
 class LimitError(TracelakeError):
-    """A limit of `tracelake.limits` was reached."""
+    """More than a limit of `tracelake.limits` allows; give less at once. Trying again does not help."""
 
 
 class StorageError(TracelakeError):
-    """A store failed or could not be reached; try again later."""
+    """What is stored cannot be read or written now: a store failed or could not be reached. Try again later."""
+
+
+class ContentionError(StorageError):
+    """Others were faster, too many times in a row: a race was lost, and nothing is too large. Try again."""
+
+
+class BackPressureError(StorageError):
+    """Too much waits already, or the store fails, so nothing was taken; send it again later."""
 
 
 class IndeterminateError(StorageError):
@@ -112,3 +142,41 @@ class ExpiredError(StorageError):
 
 class DamageError(TracelakeError):
     """Stored data is missing, torn or altered; `tracelake verify` names all of it."""
+
+
+class DamagedRecordsError(DamageError):
+    """Some records of a partition cannot be read. `whole` are the others, `problems` say which and why, by key."""
+
+    def __init__(self, whole: list[Any], problems: list[tuple[str, DamageError]]) -> None:
+        more = f" {len(problems) - 1} more are damaged beside it." if len(problems) > 1 else ""
+        super().__init__(f"{problems[0][1]}{more}")
+        self.whole = whole
+        self.problems = problems
+
+
+class TaskError(TracelakeError):
+    """A task failed on an executor; nothing was published, so run again once the cause is mended."""
+
+    def __init__(self, message: str, *, kind: str | None = None, ended: bool = False) -> None:
+        """Say what failed; `kind` names the class of Python's error, `ended` says that Spark itself has."""
+        super().__init__(message)
+        self.kind = kind
+        self.ended = ended
+
+
+class DeathsError(TaskError):
+    """Runs ended without a word while they did the same."""
+
+    def __init__(self, runs: int, doing: str) -> None:
+        """Say how many, and what they did."""
+        super().__init__(
+            f"{runs} runs ended without a word while they {doing}: for want of memory, or killed from outside."
+        )
+
+
+class JavaError(TracelakeError):
+    """No usable Java runtime, or Spark's JVM did not start."""
+
+
+class InternalError(TracelakeError):
+    """A fault of the server; says no more, the log does."""

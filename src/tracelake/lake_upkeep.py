@@ -62,7 +62,7 @@ class LakeUpkeep(ABC):
 
         Raises:
             RefNotFoundError: no such commit.
-            LimitError: other compactions were faster, again and again.
+            ContentionError: other compactions were faster, again and again.
         """
         finish_writes(self.stores)
         maintainer = Maintainer(self._key_value, self.objects, self._maintenance_executor(executor))
@@ -92,7 +92,7 @@ class LakeUpkeep(ABC):
 
         Raises:
             UsageError: the lake is still empty.
-            LimitError: transactions were faster than the commit, again and again.
+            ContentionError: transactions were faster than the commit, again and again.
             ExpiredError: garbage was collected twice meanwhile; run it again.
         """
         chosen = self._maintenance_executor(executor)

@@ -78,7 +78,7 @@ def compact(lake: Lake, _folder: Path, seed: int) -> None:
     while True:
         try:
             lake.compact(executor=InProcess())
-        except (ExpiredError, tracelake.LimitError) as error:
+        except (ExpiredError, tracelake.ContentionError) as error:
             print(f"wasted: {error}", flush=True)
         time.sleep(chance.uniform(0, 0.3))
 

@@ -13,7 +13,8 @@ import pytest
 
 import tracelake
 from tests.pipeline.spans import AGENTS
-from tracelake.pipeline.executors import Spark, TaskError
+from tracelake._errors import TaskError
+from tracelake.pipeline.executors import Spark
 
 
 def jvm() -> psutil.Process:

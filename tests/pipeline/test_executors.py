@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.spans import AGENTS
-from tracelake.pipeline.executors import Spark, TaskError
-from tracelake.pipeline.java import JavaError, find_java, java_version
+from tracelake._errors import JavaError, TaskError
+from tracelake.pipeline.executors import Spark
+from tracelake.pipeline.java import find_java, java_version
 
 INGEST = """
 import sys, tracelake

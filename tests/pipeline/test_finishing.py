@@ -14,8 +14,8 @@ import tracelake
 from tests.pipeline.poison import Poisoned, good, names, poisoned
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
-from tracelake._errors import StorageError
-from tracelake.pipeline.executors import InProcess, TaskError
+from tracelake._errors import StorageError, TaskError
+from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.publish import Outputs
 
 BEFORE = a_line(a_span(0, 0, end=5), a_span(2, 1))

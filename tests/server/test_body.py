@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tracelake import limits
-from tracelake._errors import DecodeError, LimitError
+from tracelake._errors import BackPressureError, DecodeError, LimitError
 from tracelake.server.body import Budget, decompress
-from tracelake.tracking.inbox import BackPressureError
 
 
 def test_budget_is_shared_and_given_back() -> None:

@@ -13,10 +13,14 @@ import pytest
 from tests.datasets.lab import a_lake, ids, talk
 from tests.datasets.lab import ingest as bring
 from tests.server.client import Client
+from tests.server.fake_lake import FakeLake
 from tests.server.faults import FaultyStore
-from tracelake import Lake
+from tests.versions.test_tries import OthersAreFaster
+from tracelake import Lake, limits
 from tracelake.server.app import create_app
+from tracelake.storage import MemoryObjectStore
 from tracelake.tracking.inbox import Inbox
+from tracelake.versions.store import Repository
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'>"
 
@@ -74,6 +78,22 @@ def test_history_as_json(client: Client, real: Lake) -> None:
     assert [change["change"] for change in difference["changes"]] == ["added", "added"]
     assert (difference["from"], difference["to"], difference["more"]) == ("main~2", "v1", True)
     assert len(get(client, "diff?to=main~2")["changes"]) == 3  # the first commit, from nothing
+
+
+def test_a_lost_race_may_be_sent_again(store: FaultyStore) -> None:
+    """Who loses every race is told to come again, with nothing changed: nothing of the request is too large."""
+    busy = OthersAreFaster()
+    lake = FakeLake([])
+    lake._repository = Repository(busy, MemoryObjectStore())
+    with closing(Inbox(store, ack_timeout_s=1.0)) as inbox:
+        client = Client(create_app(lake, inbox))
+        busy.is_busy = True
+        response = client.post("/api/v1/protections", json={"branch": "main"})
+        assert (response.status_code, response.headers["Retry-After"]) == (503, "5"), response.text
+        assert "try again" in response.json()["error"]
+        assert busy.tries == limits.CONDITIONAL_WRITE_TRIES_MAX
+        busy.is_busy = False
+        assert client.post("/api/v1/protections", json={"branch": "main"}).status_code == 200
 
 
 def test_datasets_as_json(client: Client) -> None:

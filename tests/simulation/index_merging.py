@@ -16,7 +16,7 @@ from typing import Final
 
 from tests.simulation.scenarios import require
 from tests.simulation.versions import Before
-from tracelake._errors import ExpiredError, LimitError
+from tracelake._errors import ContentionError, ExpiredError
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.index_build import Builder
 from tracelake.pipeline.index_merge import IndexMerger, Standing
@@ -155,7 +155,7 @@ class IndexMergeScenario(Scenario):
             process.sleep(1)
 
     def _rebuild(self, process: Process) -> None:
-        with contextlib.suppress(ExpiredError, LimitError):
+        with contextlib.suppress(ContentionError, ExpiredError):
             Rebuild(self._builder(process), silent).run()
             process.notes["gone"] |= process.notes["first"]
 

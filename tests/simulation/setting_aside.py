@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
 from tests.simulation.scenarios import require
+from tracelake._errors import TaskError
 from tracelake.journal.suspects import Suspects
-from tracelake.pipeline.executors import TaskError
 from tracelake.pipeline.inputs import INBOX, Input
 from tracelake.pipeline.loop import Pipeline
 from tracelake.pipeline.reading import ReadReceipt, ReadTask

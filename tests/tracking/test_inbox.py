@@ -12,11 +12,11 @@ from threading import Event
 import pytest
 
 from tracelake import limits
-from tracelake._errors import StorageError
+from tracelake._errors import BackPressureError, StorageError
 from tracelake.otlp.framing import Payload, Reading
 from tracelake.storage.files import FileObjectStore
 from tracelake.storage.memory import MemoryObjectStore
-from tracelake.tracking.inbox import BackPressureError, Inbox
+from tracelake.tracking.inbox import Inbox
 
 
 class FaultyStore(MemoryObjectStore):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tracelake._errors import LimitError
+from tracelake._errors import ContentionError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import (
     Conflict,
@@ -150,7 +150,7 @@ def test_who_always_loses_gives_up(staged: bool, act: Callable[[Repository], Non
         repository.stage({"x": a_file(1)})
     before = (store.scan("branches"), store.scan("collector"))
     store.is_busy = True
-    with pytest.raises(LimitError, match=message):
+    with pytest.raises(ContentionError, match=message):
         act(repository)
     assert store.tries == CONDITIONAL_WRITE_TRIES_MAX
     assert (store.scan("branches"), store.scan("collector")) == before

@@ -13,7 +13,7 @@ import sys
 
 import typer
 
-from tracelake._errors import ConflictError, TracelakeError, UsageError
+from tracelake._errors import ConflictError, TracelakeError
 from tracelake.cli import (
     branches,
     data,
@@ -26,6 +26,7 @@ from tracelake.cli import (
     servers,
     tags,
 )
+from tracelake.cli.exits import DONE, FAILED, INTERRUPTED, exit_code
 from tracelake.cli.output import print_error
 
 app = typer.Typer(
@@ -72,14 +73,14 @@ def run(args: list[str]) -> int:
     except TracelakeError as error:
         paths = {"paths": error.paths} if isinstance(error, ConflictError) else {}
         print_error(str(error), kind=type(error).__name__, as_json=as_json, **paths)
-        return 2 if isinstance(error, UsageError) else 1
+        return exit_code(type(error))
     except BrokenPipeError:
         # Nobody reads any more. Without this, the interpreter complains when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return FAILED
     except OSError as error:
         print_error(str(error), kind=type(error).__name__, as_json=as_json)
-        return 1
+        return exit_code(type(error))
     except KeyboardInterrupt:
-        return 130
-    return code if isinstance(code, int) else 0
+        return INTERRUPTED
+    return code if isinstance(code, int) else DONE

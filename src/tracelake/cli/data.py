@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tracelake.cli import render
+from tracelake.cli.exits import FAILED
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
 from tracelake.cli.progress import progress_bar
@@ -48,7 +49,7 @@ def ingest(
         )
     print_report(report, as_json=as_json)
     if report.bad:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def print_report(report: IngestReport | None, *, as_json: bool) -> None:

@@ -15,6 +15,7 @@ import typer
 
 from tracelake._errors import UsageError
 from tracelake.cli import render
+from tracelake.cli.exits import FAILED
 from tracelake.cli.options import AtOption, JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
 from tracelake.cli.pipelines import print_replicas
@@ -133,7 +134,7 @@ def verify(lake: LakeOption = None, as_json: JsonOption = False) -> None:
         for item in report.set_aside:
             console().print(plain(item.explain()), soft_wrap=True)
     if not report.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 @app.command(epilog=examples("tracelake doctor", "tracelake doctor --lake ./lake --no-spark --json"))
@@ -157,7 +158,7 @@ def doctor(
     else:
         console().print(render.diagnosis(diagnosis))
     if not diagnosis.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 @app.command(epilog=examples("tracelake version", "tracelake version --json"))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tracelake.cli import render
+from tracelake.cli.exits import FAILED
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, print_json
 from tracelake.cli.progress import progress_bar
@@ -98,4 +99,4 @@ def gc(
         if dry_run:
             console().print("Nothing was deleted.")
     if any(report.damage for report in reports):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)

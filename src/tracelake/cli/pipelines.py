@@ -17,6 +17,7 @@ import typer
 
 from tracelake.cli import render
 from tracelake.cli.data import print_report
+from tracelake.cli.exits import FAILED
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
 from tracelake.limits import PIPELINE_POLL_S, PROGRESS_POLL_S
@@ -77,7 +78,7 @@ def pipeline_run(
                 report = pipeline.run_once()
                 print_report(report, as_json=as_json)
                 if report is not None and report.bad:
-                    raise typer.Exit(1)
+                    raise typer.Exit(FAILED)
                 return
             pipeline.start(warm=True, on_namesake=_say_namesake)
             totals = _run_on(pipeline, interval)
@@ -112,7 +113,7 @@ def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> Non
         if not infos:
             out.print("No replica runs. Start one with `tracelake pipeline run` or `tracelake serve`.")
     if any(info.status in {"stuck", "gone"} for info in infos):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 @pipeline_app.command(
@@ -131,7 +132,7 @@ def pipeline_quarantine(lake: LakeOption = None, as_json: JsonOption = False) ->
     else:
         console().print("Nothing is set aside.")
     if any(item.state == "set aside" for item in inputs):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 @pipeline_app.command("retry", epilog=examples("tracelake pipeline retry 17"))

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from tracelake import limits
+from tracelake._errors import JavaError
 from tracelake.doctor.checks import Verdict
 from tracelake.pipeline.executors import Spark
-from tracelake.pipeline.java import JAVA_MIN, JavaError, find_java
+from tracelake.pipeline.java import JAVA_MIN, find_java
 
 _SHOWN: Final = ("pyspark", "pyarrow", "duckdb", "tantivy", "obstore")
 _MEND_JAVA: Final = (

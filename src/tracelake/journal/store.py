@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracelake._errors import DamageError, LimitError
+from tracelake._errors import ContentionError, DamageError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import FORMAT_VERSION, Aside, Record, Seal, Step, from_bytes, to_bytes
 from tracelake.journal.protocol import sealed_totals_agree
@@ -100,6 +100,6 @@ class Journal:
             if settled.current is not None:
                 return settled.current
             # The reply was lost, and so was the write: nobody's record is there yet.
-        raise LimitError(
+        raise ContentionError(
             f"{partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
         )

@@ -23,7 +23,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tracelake._errors import DamageError, LimitError
+from tracelake._errors import ContentionError, DamageError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import FORMAT_VERSION, Aside, ReadRange, Step, Suspect
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, RECORD_NAME_KEY_BYTES
@@ -190,7 +190,7 @@ class Suspects:
                 outcome = self._store.delete_if(self._partition, key, entry.version)
             if isinstance(outcome, Done):
                 return wanted
-        raise LimitError(
+        raise ContentionError(
             f"{self._partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
         )
 

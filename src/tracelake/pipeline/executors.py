@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from tracelake._errors import TracelakeError
+from tracelake._errors import TaskError
 from tracelake.limits import JAVA_ENDED_WITHIN_S, JAVA_HEAP_MIB, PROBLEM_MAX_CHARS, SPARK_POLL_S
 from tracelake.pipeline.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
 
@@ -23,16 +23,6 @@ _JVM_ENDED = (
 _spark_lock = threading.Lock()
 _spark_users: set[int] = set()
 """Ids of the `Spark` that are started: a process has one Spark context, which the last of them ends."""
-
-
-class TaskError(TracelakeError):
-    """A task failed on an executor; nothing was published, so run again once the cause is mended."""
-
-    def __init__(self, message: str, *, kind: str | None = None, ended: bool = False) -> None:
-        """Say what failed; `kind` names the class of Python's error, `ended` says that Spark itself has."""
-        super().__init__(message)
-        self.kind = kind
-        self.ended = ended
 
 
 class Executor(Protocol):

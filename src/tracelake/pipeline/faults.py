@@ -18,10 +18,11 @@ from tracelake._errors import (
     NotFoundError,
     SourceChangedError,
     StorageError,
+    TaskError,
     TracelakeError,
 )
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.executors import Executor, TaskError
+from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.inputs import INBOX
 from tracelake.pipeline.reading import ReadTask, run_read_task
 from tracelake.pipeline.shaping import ShapeTask, run_shape_task

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from tracelake._errors import LimitError, TracelakeError
+from tracelake._errors import ContentionError, TracelakeError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_FAN_OUT
 from tracelake.pipeline.index_build import Begun, Builder
 from tracelake.pipeline.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, index_at
@@ -146,7 +146,7 @@ def publish_merged(
     """Commit an index with merged parts in the place of a run; return False where the run is not there any more.
 
     Raises:
-        LimitError: others were faster, again and again.
+        ContentionError: others were faster, again and again.
         ExpiredError: garbage was collected twice since the merge began.
     """
     for number in range(CONDITIONAL_WRITE_TRIES_MAX):
@@ -165,7 +165,7 @@ def publish_merged(
         )
         if index_at(repository, commit_id) == path:
             return True
-    raise LimitError(
+    raise ContentionError(
         f"{CONDITIONAL_WRITE_TRIES_MAX} transactions in a row were faster than the commit of merged parts."
     )
 

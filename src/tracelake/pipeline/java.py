@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracelake._errors import TracelakeError
+from tracelake._errors import JavaError
 from tracelake.limits import (
     JAVA_POLL_S,
     JAVA_START_TIMEOUT_S,
@@ -54,10 +54,6 @@ _OPENS: Final = (
         )
     ),
 )
-
-
-class JavaError(TracelakeError):
-    """No usable Java runtime, or Spark's JVM did not start."""
 
 
 def java_version(java: Path) -> int | None:

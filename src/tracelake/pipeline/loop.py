@@ -7,7 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from tracelake._errors import DamageError, SourceChangedError, StorageError, TracelakeError
+from tracelake._errors import (
+    DamageError,
+    DeathsError,
+    SourceChangedError,
+    StorageError,
+    TaskError,
+    TracelakeError,
+)
 from tracelake.journal.model import Aside, Seal, Step, Suspect
 from tracelake.journal.protocol import (
     Append,
@@ -39,7 +46,7 @@ from tracelake.journal.protocol import (
 )
 from tracelake.journal.suspects import narrowed
 from tracelake.limits import ASIDE_REASON_MAX_CHARS, STAGED_ROWS_AGE_MAX_S
-from tracelake.pipeline.executors import Executor, TaskError
+from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.faults import Guarded, InputFaultError
 from tracelake.pipeline.inputs import Input
 from tracelake.pipeline.maintenance import ORDERS
@@ -49,7 +56,6 @@ from tracelake.pipeline.publish import TRANSFORM, OvertakenError
 from tracelake.pipeline.rooms import Rooms
 from tracelake.pipeline.staging import Reader, Staged
 from tracelake.pipeline.taking import Taking
-from tracelake.pipeline.tries import DeathsError
 from tracelake.replicas.account import Tally
 from tracelake.storage import KeyValueStore, ObjectStore
 

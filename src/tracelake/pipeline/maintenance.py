@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from tracelake._errors import LimitError, TracelakeError
+from tracelake._errors import ContentionError, TracelakeError
 from tracelake.limits import COMPACTION_TRIES_MAX
 from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.progress import OnProgress, Progress, silent
@@ -79,7 +79,7 @@ class Maintainer:
     ) -> CompactReport:
         """Make one batch of all, even where it is not due, and leave out what was gone by `since`.
 
-        Raises LimitError where peers compact faster, again and again.
+        Raises ContentionError where peers compact faster, again and again.
         """
         if since is not None:
             shard.change(partial(forget, since=since))
@@ -91,7 +91,7 @@ class Maintainer:
                 return CompactReport(shard.name, 0, parts, parts, 0, 0, state.since)
             if report.batches:
                 return report
-        raise LimitError(
+        raise ContentionError(
             f"table {shard.name}: other compactions were faster {COMPACTION_TRIES_MAX} times; try again."
         )
 

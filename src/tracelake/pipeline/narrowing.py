@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from tracelake._errors import DeathsError
 from tracelake.journal.model import ReadRange, Suspect
 from tracelake.journal.protocol import Undone, tries_max
 from tracelake.journal.suspects import Suspects, narrowed, on_commit, on_failure
@@ -13,7 +14,7 @@ from tracelake.pipeline.inputs import Input, content_of
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.settling import Settling
 from tracelake.pipeline.staging import Reader
-from tracelake.pipeline.tries import DeathsError, Tries
+from tracelake.pipeline.tries import Tries
 from tracelake.storage import ObjectStore
 
 

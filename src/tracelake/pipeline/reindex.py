@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracelake._errors import LimitError, UsageError
+from tracelake._errors import ContentionError, UsageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.index_build import Begun, Builder
@@ -41,7 +41,7 @@ def rebuild(
 
     Raises:
         UsageError: the lake is still empty.
-        LimitError: others were faster, again and again.
+        ContentionError: others were faster, again and again.
         ExpiredError: garbage was collected twice meanwhile; run it again.
     """
     return Rebuild(Builder(key_value, objects, buckets, executor), progress).run()
@@ -74,7 +74,7 @@ class Rebuild:
                 for build in self._builds:
                     clean_staging(self._objects, INDEX, build)
                 return report
-        raise LimitError(
+        raise ContentionError(
             f"the index was built anew, and {CONDITIONAL_WRITE_TRIES_MAX} transactions in a row were faster than its "
             "commit; try again when fewer come in."
         )

@@ -27,22 +27,11 @@ from tracelake._errors import DamageError, TracelakeError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import FORMAT_VERSION
 from tracelake.limits import TRY_BEAT_S, TRY_LOOKS, TRY_NOTES_MAX
-from tracelake.pipeline.executors import TaskError
 from tracelake.pipeline.inputs import Input
 from tracelake.storage import KeyValueStore
 from tracelake.storage.record_objects import whole_of
 
 _MARK_CHARS: Final = 16
-
-
-class DeathsError(TaskError):
-    """Runs ended without a word while they did the same."""
-
-    def __init__(self, runs: int, doing: str) -> None:
-        """Say how many, and what they did."""
-        super().__init__(
-            f"{runs} runs ended without a word while they {doing}: for want of memory, or killed from outside."
-        )
 
 
 class _Try(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,23 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 
-from tracelake._errors import (
-    ConflictError,
-    DamageError,
-    DatasetNotFoundError,
-    InputError,
-    LimitError,
-    NotFoundError,
-    NothingToCommitError,
-    RefNotFoundError,
-    StorageError,
-    TracelakeError,
-    UsageError,
-)
+from tracelake._errors import StorageError, TracelakeError
 from tracelake.limits import INGEST_RETRY_AFTER_S
 from tracelake.server.api import api_routes, json_response
+from tracelake.server.errors import status_of
 from tracelake.server.metrics import OwnReplica, add_metrics
-from tracelake.server.otlp import UnsupportedError, otlp_routes
+from tracelake.server.otlp import otlp_routes
 from tracelake.server.pages import STATIC, page_routes, page_templates
 from tracelake.server.reads import LakeReader
 from tracelake.server.versions import LakeVersions
@@ -44,19 +33,6 @@ logger = logging.getLogger("tracelake.server")
 LOCAL_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 """Names the server answers to. Any other one in a Host header is a foreign page that rebinds its DNS name."""
 NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-HTTP_STATUS: tuple[tuple[type[TracelakeError], int], ...] = (
-    (RefNotFoundError, 404),
-    (DatasetNotFoundError, 404),
-    (ConflictError, 409),
-    (NothingToCommitError, 409),
-    (UnsupportedError, 415),
-    (UsageError, 400),
-    (InputError, 400),
-    (NotFoundError, 404),
-    (LimitError, 413),
-    (StorageError, 503),
-    (DamageError, 500),
-)
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     "X-Content-Type-Options": "nosniff",
@@ -137,7 +113,7 @@ def _add_errors(app: FastAPI, templates: Jinja2Templates) -> None:
 
     @app.exception_handler(TracelakeError)
     def on_tracelake_error(request: Request, error: TracelakeError) -> Response:
-        status = next((status for kind, status in HTTP_STATUS if isinstance(error, kind)), 500)
+        status = status_of(type(error))
         if status == 500:
             logger.error("%s %s: %s", request.method, request.url.path, error)
         return answer(request, status, str(error))

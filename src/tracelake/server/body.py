@@ -10,8 +10,7 @@ from threading import Lock
 from starlette.requests import Request
 
 from tracelake import limits
-from tracelake._errors import DecodeError, LimitError
-from tracelake.tracking.inbox import BackPressureError
+from tracelake._errors import BackPressureError, DecodeError, LimitError
 
 WINDOW_BITS = {"gzip": 31, "deflate": 15}
 """Content-Encoding → what zlib calls its format."""

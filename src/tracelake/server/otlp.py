@@ -17,18 +17,27 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
 from google.protobuf import json_format
 from google.protobuf.message import Message
-from google.rpc.code_pb2 import INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNAVAILABLE, UNIMPLEMENTED  # type: ignore[import-untyped]
+from google.rpc.code_pb2 import (  # type: ignore[import-untyped]
+    ABORTED,
+    INTERNAL,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
+    UNIMPLEMENTED,
+)
 from google.rpc.error_details_pb2 import BadRequest  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.requests import ClientDisconnect
 
 from tracelake import limits
-from tracelake._errors import InputError, LimitError, StorageError, TracelakeError
+from tracelake._errors import InternalError, LimitError, TracelakeError, UnsupportedError
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
 from tracelake.otlp.size import MESSAGE_BYTES, Size, has_spans_beyond, parse_max_bytes
 from tracelake.server.body import WINDOW_BITS, Budget, Share, decompress, read_body
+from tracelake.server.errors import status_of
 from tracelake.tracking.inbox import Format, Inbox
 
 logger = logging.getLogger("tracelake.server")
@@ -39,22 +48,16 @@ ArgumentsT = TypeVarTuple("ArgumentsT")
 FORMATS: dict[str, Format] = {"application/x-protobuf": "protobuf", "application/json": "json"}
 
 
-class UnsupportedError(InputError):
-    """A content type or encoding that the server does not take."""
-
-
-class InternalError(TracelakeError):
-    """A fault of the server; says no more, the log does."""
-
-
-FAILURES: tuple[tuple[type[TracelakeError], int, int], ...] = (
-    (UnsupportedError, 415, UNIMPLEMENTED),
-    (LimitError, 413, RESOURCE_EXHAUSTED),
-    (InputError, 400, INVALID_ARGUMENT),
-    (StorageError, 503, UNAVAILABLE),
-    (InternalError, 500, INTERNAL),
-)
-"""Error → HTTP status, and code of google.rpc.Status."""
+CODES: dict[int, int] = {
+    400: INVALID_ARGUMENT,
+    404: NOT_FOUND,
+    409: ABORTED,
+    413: RESOURCE_EXHAUSTED,
+    415: UNIMPLEMENTED,
+    500: INTERNAL,
+    503: UNAVAILABLE,
+}
+"""HTTP status → code of google.rpc.Status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +101,11 @@ def otlp_routes(inbox: Inbox) -> APIRouter:
             return _failure("json", UnsupportedError(message))
         try:
             return _success(format, await take(request, format))
-        except (LimitError, InputError, StorageError) as error:
-            return _failure(format, error)
         except ClientDisconnect:
             raise
-        except Exception:
+        except Exception as error:
+            if isinstance(error, TracelakeError) and status_of(type(error)) != 500:
+                return _failure(format, error)
             logger.exception("a request of %s could not be taken", content_type)
             return _failure(format, InternalError("internal error; the log of the server says more"))
 
@@ -123,7 +126,7 @@ async def _in_thread(
     def call() -> ResultT | TracelakeError:
         try:
             return function(*arguments)
-        except (LimitError, InputError, StorageError) as error:
+        except TracelakeError as error:
             error.__cause__ = error.__context__ = None
             return error.with_traceback(None)
 
@@ -171,8 +174,8 @@ def _success(format: Format, rejected: Rejected) -> Response:
 
 
 def _failure(format: Format, error: TracelakeError) -> Response:
-    http_status, code = next(kind[1:] for kind in FAILURES if isinstance(error, kind[0]))
-    status = Status(code=code, message=str(error))
+    http_status = status_of(type(error))
+    status = Status(code=CODES[http_status], message=str(error))
     if http_status == 400:
         violation = BadRequest.FieldViolation(field="body", description=str(error))
         status.details.add().Pack(BadRequest(field_violations=[violation]))

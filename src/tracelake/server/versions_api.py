@@ -14,11 +14,10 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from tracelake import limits
-from tracelake._errors import ConflictError, DecodeError
+from tracelake._errors import ConflictError, DecodeError, UnsupportedError
 from tracelake.formats import MALFORMED, decoder
 from tracelake.server.api import json_response
 from tracelake.server.body import Budget, read_body
-from tracelake.server.otlp import UnsupportedError
 from tracelake.server.params import Limit, Name, Text
 from tracelake.server.versions import LakeVersions, list_changes, list_commits, list_examples
 

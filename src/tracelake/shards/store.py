@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from tracelake._errors import DamageError, ExpiredError, IndeterminateError, LimitError, NotFoundError
+from tracelake._errors import ContentionError, DamageError, ExpiredError, IndeterminateError, NotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, WRITES_REMEMBERED
 from tracelake.shards.model import Batch, BatchRef, Part, ShardState, Write, from_bytes, to_bytes
 from tracelake.shards.protocol import (
@@ -203,7 +203,7 @@ class Shard:
                 if not swapped:
                     continue
             return decision, unsure
-        raise LimitError(
+        raise ContentionError(
             f"shard {self.name}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from tracelake._errors import LimitError
+from tracelake._errors import ContentionError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.shards.model import ShardState, Write, from_bytes, to_bytes
 from tracelake.shards.protocol import is_written
@@ -48,7 +48,7 @@ class Writes:
             settled = settle(self._key_value, PARTITION, key, outcome, is_mine=lambda _: False)
             if isinstance(settled, Done):
                 return
-        raise LimitError(
+        raise ContentionError(
             f"table {self._table}: {CONDITIONAL_WRITE_TRIES_MAX} writes of {PARTITION}/{key} in a row were lost."
         )
 

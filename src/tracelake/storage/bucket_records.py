@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import obstore
 
 from tracelake import limits
-from tracelake._errors import DamageError, IndeterminateError, StorageError
+from tracelake._errors import ContentionError, DamageError, IndeterminateError, StorageError
 from tracelake.storage.buckets import Bucket, BucketObjectStore, failed
 from tracelake.storage.failures import OBSTORE_ERRORS, Failure, obstore_text, of_obstore
 from tracelake.storage.many import delete_all
@@ -74,7 +74,7 @@ class BucketKeyValueStore(NoteObjects):
                     f"the write of {partition!r} / {key!r} may or may not have happened: {outcome.reason}; "
                     "read the record, and write it again if need be"
                 )
-        raise StorageError(f"others write {key!r} in {self._bucket.url} all the time; try again later")
+        raise ContentionError(f"others write {key!r} in {self._bucket.url} all the time; try again later")
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         """Write the record iff it is at `expected`."""
@@ -103,7 +103,7 @@ class BucketKeyValueStore(NoteObjects):
             outcome = self._replace(partition, key, value, record, mode)
             if not isinstance(outcome, Conflict):
                 return outcome
-        raise StorageError(f"others write {key!r} in {self._bucket.url} all the time; try again later")
+        raise ContentionError(f"others write {key!r} in {self._bucket.url} all the time; try again later")
 
     def _replace(
         self, partition: str, key: str, value: bytes | None, before: Record | None, mode: PutMode

@@ -7,19 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tracelake._errors import DamageError
+from tracelake._errors import DamagedRecordsError, DamageError
 from tracelake.storage.many import delete_all, read_all
 from tracelake.storage.names import check_value
 from tracelake.storage.outcomes import new_version
 from tracelake.storage.ports import Entry, ObjectStore
-from tracelake.storage.record_objects import (
-    DamagedRecordsError,
-    decode,
-    encode,
-    key_in,
-    note_path,
-    notes_path,
-)
+from tracelake.storage.record_objects import decode, encode, key_in, note_path, notes_path
 
 
 class NoteObjects:

@@ -21,7 +21,7 @@ import msgspec
 import xxhash
 
 from tracelake import formats, limits
-from tracelake._errors import DamageError
+from tracelake._errors import DamagedRecordsError, DamageError
 from tracelake.storage.names import beginning_of_both, check_scan_limit, encode_key, encode_text
 from tracelake.storage.ports import Entry, Version
 
@@ -47,16 +47,6 @@ class Record(msgspec.Struct, frozen=True):
     def present(self) -> Entry | None:
         """Return the record, None where it was deleted."""
         return None if self.deleted else self.entry
-
-
-class DamagedRecordsError(DamageError):
-    """Some records of a partition cannot be read. `whole` are the others, `problems` say which and why, by key."""
-
-    def __init__(self, whole: list[Entry], problems: list[tuple[str, DamageError]]) -> None:
-        more = f" {len(problems) - 1} more are damaged beside it." if len(problems) > 1 else ""
-        super().__init__(f"{problems[0][1]}{more}")
-        self.whole = whole
-        self.problems = problems
 
 
 def whole_of(

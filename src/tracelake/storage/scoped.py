@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
+from tracelake._errors import DamagedRecordsError
 from tracelake.formats import turned
 from tracelake.storage.ports import Conflict, Entry, Expected, KeyValueStore, Outcome, Version
-from tracelake.storage.record_objects import DamagedRecordsError
 
 
 class ScopedKeyValueStore:

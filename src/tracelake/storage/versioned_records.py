@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from tracelake import limits
-from tracelake._errors import DamageError, IndeterminateError, NotFoundError, StorageError
+from tracelake._errors import ContentionError, DamageError, IndeterminateError, NotFoundError, StorageError
 from tracelake.storage.many import delete_all
 from tracelake.storage.names import check_value, encode_beginning
 from tracelake.storage.note_objects import NoteObjects
@@ -75,7 +75,7 @@ class VersionedKeyValueStore(NoteObjects):
             )
             if isinstance(outcome, Done):
                 return version
-        raise StorageError(f"others write {key!r} in {self._objects.url} all the time; try again later")
+        raise ContentionError(f"others write {key!r} in {self._objects.url} all the time; try again later")
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         """Write the record iff it is at `expected`."""
@@ -107,7 +107,7 @@ class VersionedKeyValueStore(NoteObjects):
             outcome = self._append(partition, key, value, version, number)
             if not isinstance(outcome, Conflict):
                 return outcome
-        raise StorageError(f"others write {key!r} in {self._objects.url} all the time; try again later")
+        raise ContentionError(f"others write {key!r} in {self._objects.url} all the time; try again later")
 
     def _append(
         self, partition: str, key: str, value: bytes | None, version: Version, number: int
@@ -153,7 +153,7 @@ class VersionedKeyValueStore(NoteObjects):
             except NotFoundError:
                 # It grew old since the listing, so newer ones are there.
                 continue
-        raise StorageError(f"{directory} in {self._objects.url} changes faster than it can be read")
+        raise ContentionError(f"{directory} in {self._objects.url} changes faster than it can be read")
 
     def _numbers(self, directory: str) -> list[int]:
         return [_number(info.path) for info in self._objects.list(f"{directory}/")]

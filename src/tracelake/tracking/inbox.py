@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Final, Literal, TypeAlias
 
 from tracelake import limits
-from tracelake._errors import StorageError
+from tracelake._errors import BackPressureError, StorageError
 from tracelake.otlp.framing import write_segment
 from tracelake.records import InboxInfo
 from tracelake.storage.ports import ObjectInfo, ObjectStore
@@ -27,10 +27,6 @@ PREFIX: Final = "inbox/"
 PROBE: Final = "probe/inbox"
 """Written by `Inbox.check`, since only a write shows that the store takes writes."""
 Format: TypeAlias = Literal["json", "protobuf"]
-
-
-class BackPressureError(StorageError):
-    """The inbox cannot take a request now: it is full, or the store fails. Send it again later."""
 
 
 def inbox_info(objects: ObjectStore, set_aside: Collection[str] = ()) -> InboxInfo:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tracelake._errors import InputError, LimitError, UsageError
+from tracelake._errors import ContentionError, InputError, UsageError
 from tracelake.limits import UPPER_MISMATCHES_MAX
 from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.maintenance import Maintainer
@@ -81,7 +81,7 @@ def publish(
 
     Raises:
         InputError: rows of one key differ, and their order does not say which of them stands.
-        LimitError: other writers were faster again and again.
+        ContentionError: other writers were faster again and again.
         ExpiredError: the rows were staged more than a day ago, and have been collected.
     """
     staged = [staged_for(stores.objects, stores.copies, spec, task) for task in staged]
@@ -183,7 +183,7 @@ def _append(
             return time, counts
         for path in merged.paths() - _paths(staged):
             stores.objects.delete(path)
-    raise LimitError(
+    raise ContentionError(
         f"table {spec.name}: {UPPER_MISMATCHES_MAX} other writers in a row were faster. Nothing was written; "
         "try again, or let fewer write at a time."
     )

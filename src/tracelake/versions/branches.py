@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from tracelake._errors import DamageError, LimitError, StorageError
+from tracelake._errors import ContentionError, DamageError, StorageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
 from tracelake.versions.entries import StagedEntries
@@ -110,7 +110,7 @@ class BranchRecords(StagedEntries):
         return self._epoch()[0]
 
     def advance(self, change: Callable[[Epoch], Epoch]) -> Epoch:
-        """Change the newest epoch; return it. Raises LimitError where others are faster again and again."""
+        """Change the newest epoch; return it. Raises ContentionError where others are faster again and again."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             epoch, version = self._epoch()
             if (wanted := change(epoch)) == epoch:
@@ -120,7 +120,7 @@ class BranchRecords(StagedEntries):
                 settle(self._key_value, _COLLECTOR, _EPOCH, outcome, is_mine=lambda _: False), Done
             ):
                 return wanted
-        raise LimitError(
+        raise ContentionError(
             f"{CONDITIONAL_WRITE_TRIES_MAX} others in a row changed the epoch of garbage collection. Nothing was "
             "collected; try again later."
         )
@@ -175,7 +175,7 @@ class BranchRecords(StagedEntries):
             settled = settle(self._key_value, partition, key, outcome, is_mine=lambda _: False)
             if isinstance(settled, Done) or settled.current is not None:
                 return
-        raise LimitError(f"{key}: {CONDITIONAL_WRITE_TRIES_MAX} writes in a row were lost; try again.")
+        raise ContentionError(f"{key}: {CONDITIONAL_WRITE_TRIES_MAX} writes in a row were lost; try again.")
 
     # Answers
 

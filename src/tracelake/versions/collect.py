@@ -16,7 +16,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from tracelake._errors import DamageError, LimitError
+from tracelake._errors import ContentionError, DamageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, KeyValueStore, ObjectInfo, ObjectStore, delete_all
 from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, scope
@@ -121,7 +121,7 @@ class RepositoryCollector:
             raised, at = self._records.swap(branch, at, wanted, is_mine=lambda found: found.epoch >= epoch)
             if raised:
                 return
-        raise LimitError(f"branch {branch}: others were faster, again and again; collect garbage later.")
+        raise ContentionError(f"branch {branch}: others were faster, again and again; collect garbage later.")
 
     def _garbage(
         self, kind: type[Content], listed: list[ObjectInfo], reached: Reached, newest: int
@@ -153,7 +153,7 @@ class RepositoryCollector:
             self._reach(reached)
             if names <= self._names():
                 return reached
-        raise LimitError("branches and tags were deleted all the time; collect garbage later.")
+        raise ContentionError("branches and tags were deleted all the time; collect garbage later.")
 
     def _names(self) -> set[tuple[str, str]]:
         branches = {(f"branch {name}", at.record.id) for name, at in self._records.all().items()}
@@ -191,7 +191,7 @@ class RepositoryCollector:
             if tokens <= known_tokens(at.record):
                 break
         else:
-            raise LimitError(
+            raise ContentionError(
                 f"branch {name}: many commits came between, again and again; collect garbage later."
             )
         for request in requests:

@@ -16,7 +16,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from tracelake._errors import DamageError, LimitError
+from tracelake._errors import ContentionError, DamageError
 from tracelake.formats import decode, encode
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, DAMAGED_ENTRIES_TOLD_MAX, STAGED_LAYERS_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
@@ -231,7 +231,7 @@ def _above(entry: Entry, carried: Entry) -> bytes:
     return entry.value
 
 
-def _outrun(path: str) -> LimitError:
-    return LimitError(
+def _outrun(path: str) -> ContentionError:
+    return ContentionError(
         f"{path}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row staged it, too. Try again later."
     )

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from tracelake._errors import LimitError, RefNotFoundError
+from tracelake._errors import ContentionError, RefNotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, settle
 from tracelake.versions.branches import BRANCHES, TAGS, BranchRecords
@@ -63,7 +63,7 @@ class Names:
             is_mine = _is(value)
             if isinstance(settle(self._key_value, partition, name, outcome, is_mine=is_mine), Done):
                 return True
-        raise LimitError(
+        raise ContentionError(
             f"{name!r}: others were giving this name, again and again. Nothing was changed; try again."
         )
 
@@ -85,7 +85,7 @@ class Names:
                 return False
             outcome = self._key_value.delete_if(partition, name, entry.version)
             settle(self._key_value, partition, name, outcome, is_mine=lambda _: False)
-        raise LimitError(
+        raise ContentionError(
             f"{name!r}: others were giving this name, again and again. Nothing was changed; try again."
         )
 

@@ -12,7 +12,14 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from tracelake._errors import DamageError, ExpiredError, LimitError, NotFoundError, RefNotFoundError
+from tracelake._errors import (
+    ContentionError,
+    DamageError,
+    ExpiredError,
+    LimitError,
+    NotFoundError,
+    RefNotFoundError,
+)
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, STAGED_PATH_MAX_BYTES, STAGING_READ_TRIES_MAX
 from tracelake.storage.names import check_path
 from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
@@ -53,7 +60,7 @@ class Staging:
                 continue
             in_vain += 1
             if in_vain == CONDITIONAL_WRITE_TRIES_MAX:
-                raise LimitError(
+                raise ContentionError(
                     f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} commits or garbage collections in a row came "
                     "between. Stage again; what was staged may be in one of the commits."
                 )
@@ -159,7 +166,7 @@ class Staging:
 
         Looks at the record again afterwards, so that what it returns was there at one moment. Where commits keep
         coming between, it returns what it read last: a little old, and whole, for staged entries stay for some
-        commits after their own. Raises LimitError where they have gone even so.
+        commits after their own. Raises ContentionError where they have gone even so.
         """
         return self._looked(branch, lambda record: self._through(record, start, stop))
 
@@ -173,7 +180,7 @@ class Staging:
                 return found
         if pending_tokens(at.record) <= known_tokens(now.record):
             return found
-        raise LimitError(
+        raise ContentionError(
             f"branch {branch}: {STAGING_READ_TRIES_MAX} times in a row, many commits came between. Read again, or "
             "read a commit."
         )
@@ -281,8 +288,8 @@ def read_branch(records: BranchRecords, branch: str) -> BranchAt:
     return at
 
 
-def busy(branch: str) -> LimitError:
+def busy(branch: str) -> ContentionError:
     """Return the error of who lost against others again and again."""
-    return LimitError(
+    return ContentionError(
         f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row were faster. Nothing was changed; try again."
     )
