@@ -84,9 +84,11 @@ _COLLECTOR: Final = "tracelake.versions.collect.RepositoryCollector."
 _COLLECT: Final = "tracelake.versions.collect."
 
 
-def _mutant(what: str, where: str, wrong: Any, random_max: int, **actors: int) -> Mutant:
+def _mutant(what: str, where: str, wrong: Any, random_max: int, first_seed: int = 0, **actors: int) -> Mutant:
+    patches = {where: wrong}
+    name = f"collect: {what}"
     return Mutant(
-        f"collect: {what}", lambda: CollectScenario(2, **actors), DELAYS, None, random_max, {where: wrong}
+        name, lambda: CollectScenario(2, **actors), DELAYS, None, random_max, patches, first_seed=first_seed
     )
 
 
@@ -106,7 +108,7 @@ COLLECT_MUTANTS = [
     _mutant(
         "branches are not told", _COLLECTOR + "_begin_epoch", not_on_branches, 50, committers=1, collectors=2
     ),
-    _mutant("looks first", _COLLECTOR + "_begin_epoch", look_first, 100, **_STAGED),
+    _mutant("looks first", _COLLECTOR + "_begin_epoch", look_first, 100, first_seed=2_130, **_STAGED),
     _mutant(
         "staged in any epoch", "tracelake.versions.staging.Staging.stage", stage_in_any_epoch, 200, **_STAGED
     ),
