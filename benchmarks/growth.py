@@ -30,8 +30,6 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from tracelake.pipeline.executors import InProcess
-from tracelake.pipeline.maintenance import Maintainer
 from tracelake.shards.buckets import by_bucket
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.parts import write_part
@@ -39,6 +37,8 @@ from tracelake.shards.rows import RETRACTIONS, ROW_ID, retractions_by_bucket, wi
 from tracelake.shards.states import PARTITION
 from tracelake.shards.store import Shard
 from tracelake.storage import open_key_value, open_objects
+from tracelake.tables.maintenance import Maintainer
+from tracelake.tasks.runners import InProcess
 
 ROWS = 8
 BUCKETS = 2

@@ -20,8 +20,11 @@ from types import ModuleType
 from typing import Any
 
 import tracelake
-from tracelake.pipeline import loop, publish, reading, shaping
-from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline import decode as reading
+from tracelake.pipeline import driver as loop
+from tracelake.pipeline import merge as shaping
+from tracelake.pipeline import publish
+from tracelake.tasks.runners import InProcess
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 FILES = [str(DATA / name) for name in ("microservices.otlp.jsonl.gz", "agents.otlp.jsonl.gz")]

@@ -141,7 +141,7 @@ def run_tracelake(folder: Path, work: Path) -> dict[str, Any]:
     """Stage and publish, as Spark's executors and driver do."""
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
     import tracelake  # noqa: PLC0415
-    from tracelake.pipeline.executors import InProcess  # noqa: PLC0415
+    from tracelake.tasks.runners import InProcess  # noqa: PLC0415
 
     result: dict[str, Any] = {}
     schema = pq.read_schema(folder / "base" / "0.parquet").remove_metadata()
@@ -171,7 +171,7 @@ def run_tracelake(folder: Path, work: Path) -> dict[str, Any]:
 
 def upsert(lake: Any, slices: Sequence[Iterable[pa.RecordBatch]]) -> None:
     """Stage slices of the rows in two threads, and publish them together."""
-    from tracelake.user_tables.spec import read_spec  # noqa: PLC0415
+    from tracelake.tables.spec import read_spec  # noqa: PLC0415
     from tracelake.user_tables.staging import stage  # noqa: PLC0415
     from tracelake.user_tables.write import publish  # noqa: PLC0415
 

@@ -23,7 +23,7 @@ class Import:
     """One import: the file that makes it, and the module that it names."""
 
     file: str
-    """Below `src`, such as `tracelake/lake.py`."""
+    """Below `src`, such as `tracelake/lake/lake.py`."""
     module: str
     typing_only: bool
 

@@ -27,8 +27,8 @@ from tracelake.demo.agent import QUESTIONS, Agent
 from tracelake.demo.corpus import passages
 from tracelake.demo.retrieval import Index
 from tracelake.demo.services import write_batch
-from tracelake.pipeline.executors import InProcess
 from tracelake.server.app import create_app
+from tracelake.tasks.runners import InProcess
 from tracelake.tracking.inbox import Inbox
 
 IMAGES: Final = Path(__file__).parent.parent / "docs" / "images"

@@ -18,10 +18,10 @@ from tests.pipeline.poison import Poisoned, poisoned
 from tests.pipeline.spans import a_line
 from tracelake import Lake, TracelakeError
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.executors import InProcess
 from tracelake.replicas.account import Account, Tally
 from tracelake.replicas.heartbeat import Heartbeat
 from tracelake.storage import KeyValueStore, MemoryKeyValueStore, ObjectStore, open_key_value, open_objects
+from tracelake.tasks.runners import InProcess
 
 URL: Final = "memory://everything"
 NOT_MISSED: Final = [

@@ -19,7 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 import tracelake
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import BadInput
-from tracelake.pipeline.executors import InProcess
+from tracelake.tasks.runners import InProcess
 
 PROGRAM = Path(sys.executable).with_name("tracelake")
 GIGABYTE = 10**9

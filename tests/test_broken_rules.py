@@ -21,16 +21,17 @@ from tests.journal import test_protocol as protocol_tests
 from tests.pipeline import test_setting_aside as aside_tests
 from tests.pipeline.poison import good
 from tests.versions import test_collect as collect_tests
-from tracelake import Lake, content_checks
+from tracelake import Lake
 from tracelake._errors import DamageError
 from tracelake.journal import protocol
 from tracelake.journal.model import Aside
-from tracelake.pipeline.executors import InProcess
+from tracelake.lake import content_checks
+from tracelake.lake.verify import Verifier
 from tracelake.pipeline.fates import Fates
-from tracelake.pipeline.index_check import IndexCheck
 from tracelake.pipeline.narrowing import Narrowing
 from tracelake.pipeline.settling import Settling
-from tracelake.verify import Verifier
+from tracelake.search.index_check import IndexCheck
+from tracelake.tasks.runners import InProcess
 from tracelake.versions.collect import RepositoryCollector
 from tracelake.versions.model import Commit, Metarange, Range
 from tracelake.versions.reach import BEHIND, Reached

@@ -11,10 +11,10 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake, QueryError
-from tracelake.conditions import condition, order, parsed, words
-from tracelake.pipeline.executors import InProcess
-from tracelake.scan import connection
-from tracelake.table import Table
+from tracelake.tables.conditions import condition, order, parsed, words
+from tracelake.tables.scan import connection
+from tracelake.tables.table import Table
+from tracelake.tasks.runners import InProcess
 
 CONDITIONS = [
     "true -- x",

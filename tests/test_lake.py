@@ -19,7 +19,7 @@ import pytest
 import tracelake
 from tests.pipeline.spans import AGENTS, MICROSERVICES, a_line, a_span
 from tracelake import IngestReport, Lake
-from tracelake.pipeline.executors import Executor, InProcess, Spark
+from tracelake.tasks.runners import Executor, InProcess, Spark
 
 PROGRAM = Path(sys.executable).with_name("tracelake")
 CUT_LINES = 60

@@ -24,7 +24,7 @@ from tracelake import (
     RefNotFoundError,
     UsageError,
 )
-from tracelake.pipeline.executors import InProcess
+from tracelake.tasks.runners import InProcess
 from tracelake.versions.model import FileAt, IndexAt
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import IngestReport, Lake
-from tracelake.pipeline.executors import InProcess
+from tracelake.tasks.runners import InProcess
 from tracelake.tracking.inbox import Inbox
 
 INGEST = """
 import json, sys, tracelake
-from tracelake.pipeline.executors import InProcess
+from tracelake.tasks.runners import InProcess
 with tracelake.open(sys.argv[1]) as lake:
     print("ready", flush=True)
     sys.stdin.readline()

@@ -17,11 +17,11 @@ from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake._errors import DamageError, ExpiredError, StorageError
 from tracelake.limits import LEASE_MARGIN_S, LEASE_S
-from tracelake.pipeline.executors import InProcess
-from tracelake.pipeline.maintenance import ORDERS, Maintainer
 from tracelake.pipeline.publish import Outputs
 from tracelake.shards.protocol import next_epoch
 from tracelake.shards.store import Shard
+from tracelake.tables.maintenance import ORDERS, Maintainer
+from tracelake.tasks.runners import InProcess
 
 
 def ingest(lake: Lake, folder: Path, number: int) -> None:

@@ -14,10 +14,10 @@ from tests.pipeline.spans import a_span
 from tests.test_lake_search import Killed, found, ingest, scores
 from tracelake import Lake
 from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
-from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.index_build import Builder
 from tracelake.pipeline.index_merge import IndexMerger
 from tracelake.search.finalize import finalize
+from tracelake.tasks.runners import InProcess
 from tracelake.versions.store import Repository
 
 WORDS = ("work", "only3", '"long tail"', "work AND rare1", "status:error OR rare2", "*")

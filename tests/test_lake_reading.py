@@ -22,7 +22,7 @@ from tracelake import (
     TableNotFoundError,
     UsageError,
 )
-from tracelake.pipeline.executors import InProcess
+from tracelake.tasks.runners import InProcess
 
 TWIN = "ab" * 15
 """Two traces begin with these 30 digits."""

@@ -13,9 +13,9 @@ import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import DamageError, ExpiredError, UsageError
-from tracelake.pipeline.executors import InProcess
 from tracelake.search.finalize import finalize
-from tracelake.table import Table
+from tracelake.tables.table import Table
+from tracelake.tasks.runners import InProcess
 from tracelake.versions.store import Repository
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelake.predicates import Comparison, Layout, comparisons_in, key_text
-from tracelake.scan import connection
 from tracelake.shards.buckets import bucket_of
 from tracelake.shards.model import Part
 from tracelake.shards.statistics import ranges_of
+from tracelake.tables.pruning import Comparison, Layout, comparisons_in, key_text
+from tracelake.tables.scan import connection
 
 FIELDS: list[tuple[str, pa.DataType]] = [
     ("k", pa.string()),

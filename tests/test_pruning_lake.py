@@ -12,8 +12,8 @@ import pytest
 
 import tracelake
 from tests.test_pruning import SCHEMA, condition, some_rows
-from tracelake.pipeline.executors import InProcess
-from tracelake.table import Table
+from tracelake.tables.table import Table
+from tracelake.tasks.runners import InProcess
 
 NUMBERED = pa.schema([pa.field("n", pa.int32()), *SCHEMA])
 WRITES = 7

@@ -14,11 +14,11 @@ import tracelake
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake._errors import ExpiredError
-from tracelake.changes import Retractions
-from tracelake.pipeline.executors import InProcess
-from tracelake.scan import connection
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
+from tracelake.tables.changes import Retractions
+from tracelake.tables.scan import connection
+from tracelake.tasks.runners import InProcess
 
 FIRST, SECOND = 1_000, 2_000
 """Start times of the spans of two transactions."""
@@ -54,7 +54,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[str]]:
         seen.clear()
         return found
 
-    monkeypatch.setattr("tracelake.scan.check_part", note)
+    monkeypatch.setattr("tracelake.tables.scan.check_part", note)
     return told
 
 
@@ -92,7 +92,7 @@ def test_splits_are_the_table_in_pieces(lake: Lake, monkeypatch: pytest.MonkeyPa
     spans = lake.table("spans")
     whole = spans.to_arrow(order_by="trace_id")
     assert len(spans.splits()) == 1
-    monkeypatch.setattr("tracelake.scan.SPLIT_MIN_BYTES", 1)
+    monkeypatch.setattr("tracelake.tables.scan.SPLIT_MIN_BYTES", 1)
     splits = [pickle.loads(pickle.dumps(split)) for split in spans.splits()]
     assert len(splits) == 8
     batches = [batch for split in splits for batch in split.batches()]

@@ -21,7 +21,7 @@ PROTOCOLS = [name for name in NAMES if name.endswith("protocol.py")]
 IMPURE = {
     *("os", "io", "sys", "time", "datetime", "random", "secrets", "uuid", "socket", "threading", "asyncio"),
     *("pathlib", "shutil", "tempfile", "subprocess", "sqlite3", "duckdb", "pyarrow", "pyspark", "tantivy"),
-    *("tracelake.storage", "tracelake.pipeline", "tracelake.lake"),
+    *("tracelake.storage", "tracelake.pipeline", "tracelake.lake.lake"),
 }
 FILE_MAX_LINES = 400
 TABLES = {"limits.py"}
@@ -66,17 +66,17 @@ def test_no_cycle_but_of_types() -> None:
 @pytest.mark.parametrize(
     ("code", "modules"),
     [
-        ("import tracelake.lake", {"tracelake.lake": False}),
+        ("import tracelake.lake.lake", {"tracelake.lake.lake": False}),
         ("from tracelake import limits, Lake", {"tracelake.limits": False, "tracelake": False}),
-        ("from tracelake.lake import Lake", {"tracelake.lake": False}),
+        ("from tracelake.lake.lake import Lake", {"tracelake.lake.lake": False}),
         ("def run():\n    from pyspark_tracelake import DefaultSource", {"pyspark_tracelake": False}),
-        ("if TYPE_CHECKING:\n    from tracelake.lake import Lake", {"tracelake.lake": True}),
+        ("if TYPE_CHECKING:\n    from tracelake.lake.lake import Lake", {"tracelake.lake.lake": True}),
         (
-            "if typing.TYPE_CHECKING:\n    import os\nelse:\n    import tracelake.lake",
-            {"tracelake.lake": False},
+            "if typing.TYPE_CHECKING:\n    import os\nelse:\n    import tracelake.lake.lake",
+            {"tracelake.lake.lake": False},
         ),
-        ("importlib.import_module('tracelake.lake')", {"tracelake.lake": False}),
-        ("LAZY = {'Lake': 'tracelake.lake'}", {"tracelake.lake": False}),
+        ("importlib.import_module('tracelake.lake.lake')", {"tracelake.lake.lake": False}),
+        ("LAZY = {'Lake': 'tracelake.lake.lake'}", {"tracelake.lake.lake": False}),
         ("command = ['-m', 'tracelake.cli']", {"tracelake.cli": False}),
     ],
 )

@@ -18,7 +18,7 @@ import tracelake
 from tests.altered import altered, sealed
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import DamageError, Finding
-from tracelake.pipeline.executors import InProcess
+from tracelake.tasks.runners import InProcess
 
 PROGRAM = Path(sys.executable).with_name("tracelake")
 BRANCH = ("branches", "main")

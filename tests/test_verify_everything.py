@@ -13,10 +13,10 @@ import pytest
 import tracelake
 from tests.everything import NOT_MISSED, URL, Everything, is_named, kinds
 from tracelake import DamageError
-from tracelake.pipeline.traces import TRACES
 from tracelake.shards import lookup
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.store import Shard
+from tracelake.tables.traces import TRACES
 
 
 @pytest.fixture(scope="module")

@@ -40,8 +40,7 @@ from tracelake._errors import (
     UnsupportedError,
     UsageError,
 )
-from tracelake.pipeline.progress import Progress
-from tracelake.records import (
+from tracelake.results import (
     AddReport,
     BadInput,
     BranchInfo,
@@ -64,15 +63,16 @@ from tracelake.records import (
     Trace,
     VerifyReport,
 )
+from tracelake.tasks.progress import Progress
 
 if _TYPE_CHECKING:
-    from tracelake.branch import Branch
-    from tracelake.changes import Changes
     from tracelake.datasets.dataset import Dataset
     from tracelake.datasets.model import Example
-    from tracelake.lake import Lake, init, open
+    from tracelake.lake.lake import Lake, init, open
     from tracelake.pipeline.continuous import InboxPipeline
-    from tracelake.table import Table
+    from tracelake.tables.changes import Changes
+    from tracelake.tables.table import Table
+    from tracelake.versions.branch import Branch
 
 __version__ = _version("tracelake")
 
@@ -138,15 +138,15 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Branch": "tracelake.branch",
-    "Changes": "tracelake.changes",
+    "Branch": "tracelake.versions.branch",
+    "Changes": "tracelake.tables.changes",
     "Dataset": "tracelake.datasets.dataset",
     "Example": "tracelake.datasets.model",
     "InboxPipeline": "tracelake.pipeline.continuous",
-    "Lake": "tracelake.lake",
-    "Table": "tracelake.table",
-    "init": "tracelake.lake",
-    "open": "tracelake.lake",
+    "Lake": "tracelake.lake.lake",
+    "Table": "tracelake.tables.table",
+    "init": "tracelake.lake.lake",
+    "open": "tracelake.lake.lake",
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 import tracelake
 from tests.cli.conftest import RunCli
 from tests.pipeline.spans import a_line, a_span
-from tracelake.pipeline.executors import InProcess
+from tracelake.tasks.runners import InProcess
 
 
 @pytest.fixture(scope="module")

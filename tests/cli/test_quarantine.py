@@ -10,7 +10,7 @@ import pytest
 import tracelake
 from tests.cli.conftest import RunCli
 from tests.pipeline.poison import Poisoned, good, names, poisoned
-from tracelake.pipeline.executors import InProcess
+from tracelake.tasks.runners import InProcess
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from tests.server.fake_lake import span_row
 from tracelake.cli.waterfall import waterfall
-from tracelake.records import Row, Trace
+from tracelake.results import Row, Trace
 
 
 def lines(spans: list[Row], width: int = 100, *, ascii_only: bool = False) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
-from tracelake.pipeline.executors import InProcess
+from tracelake.tasks.runners import InProcess
 
 
 def talk(trace: int, span: int, question: str | None, answer: str | None, **fields: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import tracelake
 from tests.cli.conftest import RunCli, cli
 from tracelake import limits
 from tracelake.doctor import diagnose
-from tracelake.pipeline.progress import Progress
+from tracelake.tasks.progress import Progress
 
 __all__ = ["cli"]
 MACHINE = ["spark space", "versions", "machine", "java"]

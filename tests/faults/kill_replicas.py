@@ -38,8 +38,8 @@ from tracelake import Lake
 from tracelake.journal.store import Journal
 from tracelake.limits import REPLICA_GONE_S, REPLICA_HEARTBEAT_S
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.executors import InProcess
 from tracelake.storage import FileObjectStore, ObjectStore
+from tracelake.tasks.runners import InProcess
 
 NAMES = ("a", "b")
 POLL_S = 0.05

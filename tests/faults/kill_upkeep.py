@@ -23,7 +23,7 @@ import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import ExpiredError, TracelakeError
-from tracelake.pipeline.executors import InProcess
+from tracelake.tasks.runners import InProcess
 
 ROLES = ("writer", "compactor", "compactor-2", "collector", "reader")
 END_MAX_S = 240.0

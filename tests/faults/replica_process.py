@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 
-from tracelake import cli, lake
-from tracelake.pipeline.executors import Executor, InProcess
+from tracelake import cli
+from tracelake.lake import lake
+from tracelake.tasks.runners import Executor, InProcess
 
 
 def in_process(*_args: object, **_options: object) -> Executor:

@@ -14,7 +14,7 @@ import pytest
 import tracelake
 from tests.pipeline.spans import AGENTS
 from tracelake._errors import TaskError
-from tracelake.pipeline.executors import Spark
+from tracelake.tasks.runners import Spark
 
 
 def jvm() -> psutil.Process:

@@ -12,7 +12,7 @@ import pytest
 
 import tracelake
 from tracelake import Lake
-from tracelake.pipeline.executors import InProcess
+from tracelake.tasks.runners import InProcess
 from tracelake.versions.store import Repository
 
 WRITER = """

@@ -14,7 +14,7 @@ from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.otlp.encode import encode
 from tracelake.otlp.schema import SPANS
-from tracelake.records import Row
+from tracelake.results import Row
 
 SPAN = {"traceId": "0AF7651916CD43DD8448EB211C80319C", "spanId": "B7AD6B7169203331"}
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tracelake.limits import OTLP_LINE_MAX_BYTES
 from tracelake.otlp.framing import Payload, Reading, write_segment
 from tracelake.otlp.whole import InputFile, Whole, fingerprint
-from tracelake.records import Problem
+from tracelake.results import Problem
 
 LINES = [b'{"resourceSpans":[]}', b'{"n":1}', b"", b'{"n":2}', b"  ", b"not json"]
 TEXT = b"\n".join(LINES) + b"\n"

@@ -23,8 +23,8 @@ from tracelake.otlp.decode import Decoded, decode_json
 from tracelake.otlp.depth import pruned
 from tracelake.otlp.framing import Format, write_segment
 from tracelake.otlp.size import has_spans_beyond
+from tracelake.pipeline.decode import run_read_task
 from tracelake.pipeline.inputs import INBOX, Gathered, Input, gather, read_tasks
-from tracelake.pipeline.reading import run_read_task
 from tracelake.server.body import Budget, Share
 from tracelake.server.otlp import _decode
 from tracelake.storage import open_objects

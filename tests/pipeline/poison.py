@@ -13,10 +13,10 @@ import pyarrow as pa
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake.otlp.framing import Payload, Reading, write_segment
-from tracelake.pipeline.executors import InProcess
-from tracelake.pipeline.reading import ReadTask, read_piece
-from tracelake.pipeline.shaping import ShapeTask
+from tracelake.pipeline.decode import ReadTask, read_piece
+from tracelake.pipeline.merge import ShapeTask
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
+from tracelake.tasks.runners import InProcess
 
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")

@@ -17,11 +17,9 @@ import pytest
 from tests.pipeline.spans import a_line, a_span
 from tracelake import limits
 from tracelake._errors import DamageError, StorageError
-from tracelake.pipeline import reading
-from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline import decode as reading
+from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import find_files
-from tracelake.pipeline.loop import Pipeline
-from tracelake.pipeline.maintenance import ORDERS, Maintainer
 from tracelake.pipeline.outcome import RunResult
 from tracelake.pipeline.publish import shape_tasks
 from tracelake.shards import lookup
@@ -29,6 +27,8 @@ from tracelake.shards.model import Part
 from tracelake.shards.rows import rows_sql
 from tracelake.shards.store import Shard, Snapshot
 from tracelake.storage import LocalFiles, MemoryKeyValueStore, MemoryObjectStore, open_objects
+from tracelake.tables.maintenance import ORDERS, Maintainer
+from tracelake.tasks.runners import InProcess
 
 BUCKETS = 2
 KIB = 1024

@@ -18,9 +18,9 @@ from tracelake._errors import StorageError
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline import watching
 from tracelake.pipeline.background import PipelineLoop
-from tracelake.pipeline.executors import InProcess
 from tracelake.replicas.heartbeat import replicas
 from tracelake.storage import open_key_value, open_objects
+from tracelake.tasks.runners import InProcess
 
 
 @pytest.fixture

@@ -14,13 +14,9 @@ from tracelake._errors import SourceChangedError
 from tracelake.journal.store import Journal
 from tracelake.otlp.framing import write_segment
 from tracelake.otlp.schema import SPANS_TABLE
-from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import INBOX, Input, find_files
-from tracelake.pipeline.loop import Pipeline
 from tracelake.pipeline.outcome import RunResult
-from tracelake.pipeline.traces import TRACES
-from tracelake.predicates import Layout
-from tracelake.scan import Scan
 from tracelake.search.finalize import read_manifest
 from tracelake.shards.store import Shard
 from tracelake.storage import (
@@ -32,7 +28,11 @@ from tracelake.storage import (
     open_key_value,
     open_objects,
 )
-from tracelake.table import Table
+from tracelake.tables.pruning import Layout
+from tracelake.tables.scan import Scan
+from tracelake.tables.table import Table
+from tracelake.tables.traces import TRACES
+from tracelake.tasks.runners import InProcess
 from tracelake.testing import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 from tracelake.versions.model import IndexAt
 from tracelake.versions.store import Repository

@@ -16,9 +16,9 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import StorageError
 from tracelake.limits import TRANSACTION_TRIES_MAX, TRY_NOTES_MAX
-from tracelake.pipeline.executors import InProcess
-from tracelake.pipeline.reading import ReadTask
-from tracelake.pipeline.shaping import ShapeTask
+from tracelake.pipeline.decode import ReadTask
+from tracelake.pipeline.merge import ShapeTask
+from tracelake.tasks.runners import InProcess
 
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")

@@ -12,12 +12,12 @@ import pytest
 
 from tests.pipeline.spans import AGENTS
 from tracelake._errors import JavaError, TaskError
-from tracelake.pipeline.executors import Spark
-from tracelake.pipeline.java import find_java, java_version
+from tracelake.tasks.java import find_java, java_version
+from tracelake.tasks.runners import Spark
 
 INGEST = """
 import sys, tracelake
-from tracelake.pipeline.java import find_java
+from tracelake.tasks.java import find_java
 with tracelake.init(sys.argv[1]) as lake:
     report = lake.ingest(sys.argv[2], master="local[2]")
     print(find_java().path, report.spans_new, report.traces_touched, lake.verify().ok, sep="\\n")

@@ -15,8 +15,8 @@ from tests.pipeline.poison import Poisoned, good, names, poisoned
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import StorageError, TaskError
-from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.publish import Outputs
+from tracelake.tasks.runners import InProcess
 
 BEFORE = a_line(a_span(0, 0, end=5), a_span(2, 1))
 FILE = a_line(a_span(0, 0, end=9), a_span(1, 3), a_span(2, 1))

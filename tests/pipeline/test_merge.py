@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.spans import a_span, a_table
-from tracelake.pipeline.merge import Merged, merge, taken
-from tracelake.pipeline.traces import TRACES
+from tracelake.pipeline.upsert import Merged, merge, taken
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Part
 from tracelake.shards.parts import write_part
 from tracelake.shards.rows import with_row_ids
 from tracelake.shards.store import Snapshot
 from tracelake.storage.files import FileObjectStore
+from tracelake.tables.traces import TRACES
 
 
 class Bucket:

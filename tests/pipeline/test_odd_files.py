@@ -17,8 +17,8 @@ import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.names import to_name, to_path
+from tracelake.tasks.runners import InProcess
 
 
 @pytest.fixture(name="lake")

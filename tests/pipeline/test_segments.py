@@ -9,8 +9,8 @@ import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import IngestReport, Lake
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.executors import InProcess
-from tracelake.pipeline.reading import ReadTask, run_read_task
+from tracelake.pipeline.decode import ReadTask, run_read_task
+from tracelake.tasks.runners import InProcess
 
 GOOD = write_segment([("json", a_line(a_span(0, 0), a_span(0, 1))), ("json", a_line(a_span(1, 0)))])
 REFUSED = {"traceId": "00", "spanId": "00", "name": "refused when it came in, too"}

@@ -18,8 +18,8 @@ from tracelake import Lake
 from tracelake._errors import DamageError, StorageError
 from tracelake.doctor.run import _of_lake
 from tracelake.limits import TRANSACTION_TRIES_MAX
-from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.inputs import content_of
+from tracelake.tasks.runners import InProcess
 
 
 class Broken(InProcess):

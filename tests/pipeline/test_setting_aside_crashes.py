@@ -9,8 +9,8 @@ from typing import TypeVar
 import tracelake
 from tests.pipeline.poison import Poisoned, good, names, poisoned
 from tracelake import Lake
+from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import INBOX, Input
-from tracelake.pipeline.loop import Pipeline
 from tracelake.storage import KeyValueStore, MemoryObjectStore, ObjectStore
 from tracelake.testing import CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 

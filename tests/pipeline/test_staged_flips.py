@@ -12,10 +12,10 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span, a_table
 from tracelake import DamageError, Lake
-from tracelake.pipeline.executors import InProcess
-from tracelake.pipeline.reading import piece_of, read_piece, staged_bytes
-from tracelake.pipeline.shaping import ShapeTask
+from tracelake.pipeline.decode import piece_of, read_piece, staged_bytes
+from tracelake.pipeline.merge import ShapeTask
 from tracelake.storage import MemoryObjectStore, open_objects
+from tracelake.tasks.runners import InProcess
 
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")

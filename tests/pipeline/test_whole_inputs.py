@@ -17,8 +17,8 @@ from tracelake import IngestReport, Lake
 from tracelake.otlp import whole
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline import inputs
-from tracelake.pipeline.executors import InProcess
-from tracelake.pipeline.reading import ReadTask
+from tracelake.pipeline.decode import ReadTask
+from tracelake.tasks.runners import InProcess
 
 LINES = b"\n".join(a_line(a_span(number, 0)) for number in range(12))
 OTHER = LINES.replace(b"work", b"play")

@@ -17,9 +17,9 @@ from tests.pipeline.spans import a_line, a_span
 from tests.storage.servers.postgres import PostgresServer
 from tests.storage.servers.s3 import S3Server
 from tracelake import DamageError, LakeExistsError, LakeNotFoundError, StorageError, UsageError
-from tracelake.pipeline.executors import InProcess, Spark
-from tracelake.place import LAKES, make_lake
+from tracelake.lake.location import LAKES, make_lake
 from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
+from tracelake.tasks.runners import InProcess, Spark
 from tracelake.testing import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 
 
@@ -138,8 +138,8 @@ def test_init_that_was_killed_is_repeated(
             url = s3.url() if s3 else str(tmp_path / f"lake-{at}-{after}")
             crash = CrashPoint(at, after=after)
             with monkeypatch.context() as patch:
-                patch.setattr("tracelake.place.open_objects", crashing_objects)
-                patch.setattr("tracelake.place.open_key_value", crashing_key_value)
+                patch.setattr("tracelake.lake.location.open_objects", crashing_objects)
+                patch.setattr("tracelake.lake.location.open_key_value", crashing_key_value)
                 try:
                     make_lake(url, None, 8)
                 except Crashed:

@@ -17,7 +17,7 @@ from tests.storage.servers.postgres import PostgresServer
 from tests.storage.servers.s3 import S3Server
 from tracelake import Lake
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.executors import Executor, InProcess, Spark
+from tracelake.tasks.runners import Executor, InProcess, Spark
 
 PLACES = (
     ("directory", None),

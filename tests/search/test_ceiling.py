@@ -10,7 +10,7 @@ from tests.search.lab import index_of, span, table
 from tracelake._errors import LimitError
 from tracelake.doctor.index import check_index
 from tracelake.limits import INDEX_MAPS_KEPT_FREE
-from tracelake.records import IndexInfo
+from tracelake.results import IndexInfo
 from tracelake.search import ceiling
 from tracelake.search.model import Manifest
 from tracelake.search.query import Searcher

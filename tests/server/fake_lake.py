@@ -9,14 +9,14 @@ import duckdb
 import pyarrow as pa
 
 from tracelake._errors import NotFoundError, QueryError, RefNotFoundError
-from tracelake.lake_branches import LakeBranches
-from tracelake.lake_datasets import LakeDatasets
+from tracelake.lake.datasets import LakeDatasets
+from tracelake.lake.history import LakeBranches
 from tracelake.otlp.schema import SPANS_TABLE
-from tracelake.pipeline.traces import TRACES
-from tracelake.records import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, SetAsideInput, TableInfo, Trace
+from tracelake.results import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, SetAsideInput, TableInfo, Trace
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
+from tracelake.tables.traces import TRACES
+from tracelake.tables.view import View
 from tracelake.versions.store import Repository
-from tracelake.view import View
 
 OTLP_NUMBERS = (
     "flags",

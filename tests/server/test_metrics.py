@@ -14,8 +14,8 @@ from tests.server.fake_lake import FakeLake, span_row
 from tests.server.faults import FaultyStore
 from tracelake import InboxInfo
 from tracelake._errors import StorageError
-from tracelake.pipeline.executors import InProcess
 from tracelake.server.app import create_app
+from tracelake.tasks.runners import InProcess
 from tracelake.tracking.inbox import Inbox
 
 Samples = dict[tuple[str, str], float]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.server.fake_lake import span_row
-from tracelake.records import Row, Trace
+from tracelake.results import Row, Trace
 from tracelake.server.waterfall import Waterfall, lay_out
 
 

@@ -9,9 +9,7 @@ from typing import TypeAlias
 import duckdb
 import pyarrow as pa
 
-from tracelake.pipeline.executors import Executor, InProcess
-from tracelake.pipeline.maintenance import Maintainer
-from tracelake.records import CompactReport
+from tracelake.results import CompactReport
 from tracelake.shards.buckets import by_bucket
 from tracelake.shards.collect import FOLDERS, Collector
 from tracelake.shards.leases import Lease
@@ -22,6 +20,8 @@ from tracelake.shards.protocol import UpperMismatch
 from tracelake.shards.rows import RETRACTIONS, ROW_ID, retractions_by_bucket, rows_sql, with_row_ids
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, LocalFiles, MemoryKeyValueStore, ObjectStore, open_objects
+from tracelake.tables.maintenance import Maintainer
+from tracelake.tasks.runners import Executor, InProcess
 
 SCHEMA: pa.Schema = pa.schema({"key": pa.string(), "value": pa.int64()})  # type: ignore[arg-type]
 ORDER = ("key",)

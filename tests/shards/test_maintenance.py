@@ -9,11 +9,11 @@ import pytest
 
 from tests.shards.lab import ORDER, Lab
 from tracelake._errors import DamageError
-from tracelake.pipeline.executors import InProcess
 from tracelake.shards.leases import leases
 from tracelake.shards.model import Part
 from tracelake.shards.protocol import forget
 from tracelake.storage import Entry, MemoryKeyValueStore, Version
+from tracelake.tasks.runners import InProcess
 
 
 class CountsLeases(MemoryKeyValueStore):

@@ -15,19 +15,19 @@ import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake.otlp.framing import write_segment
 from tracelake.otlp.schema import SPANS_TABLE
-from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import INBOX, Input
-from tracelake.pipeline.loop import Pipeline
+from tracelake.pipeline.merge import ShapeTask
 from tracelake.pipeline.outcome import RunResult
-from tracelake.pipeline.shaping import ShapeTask
-from tracelake.predicates import Layout
 from tracelake.replicas.account import Tally
-from tracelake.scan import Scan
 from tracelake.shards.model import Batch, Write
 from tracelake.shards.protocol import UpperMismatch
 from tracelake.shards.store import Shard
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore, open_objects
-from tracelake.table import Table
+from tracelake.tables.pruning import Layout
+from tracelake.tables.scan import Scan
+from tracelake.tables.table import Table
+from tracelake.tasks.runners import InProcess
 
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")

@@ -12,10 +12,10 @@ from typing import Literal, TypeAlias, TypeVar
 from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
 from tests.simulation.scenarios import require
 from tracelake.journal.suspects import Suspects
+from tracelake.pipeline.decode import ReadTask
+from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import INBOX, Input
-from tracelake.pipeline.loop import Pipeline
-from tracelake.pipeline.reading import ReadTask
-from tracelake.pipeline.shaping import ShapeTask
+from tracelake.pipeline.merge import ShapeTask
 from tracelake.shards.store import Shard
 from tracelake.testing import Process, Run
 

@@ -17,11 +17,8 @@ from typing import Final
 from tests.simulation.scenarios import require
 from tests.simulation.versions import Before
 from tracelake._errors import ContentionError, ExpiredError
-from tracelake.pipeline.executors import InProcess
 from tracelake.pipeline.index_build import Builder
 from tracelake.pipeline.index_merge import IndexMerger, Standing
-from tracelake.pipeline.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, build_name, index_at
-from tracelake.pipeline.progress import OnProgress, silent
 from tracelake.pipeline.reindex import Rebuild
 from tracelake.search import fields
 from tracelake.search.collect import collect as collect_index
@@ -31,6 +28,9 @@ from tracelake.search.tiers import Generation
 from tracelake.shards.model import Batch
 from tracelake.shards.store import Shard, Snapshot
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tables.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, build_name, index_at
+from tracelake.tasks.progress import OnProgress, silent
+from tracelake.tasks.runners import InProcess
 from tracelake.testing import Actor, Process, Run, Scenario
 from tracelake.testing.clock import Simulated
 from tracelake.versions.collect import RepositoryCollector

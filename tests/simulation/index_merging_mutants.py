@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from tests.simulation.index_merging import IndexMergeScenario
 from tests.simulation.mutants import Mutant
-from tracelake.pipeline.indexes import index_at
 from tracelake.pipeline.reindex import Rebuild
 from tracelake.search.finalize import read_manifest
 from tracelake.search.model import Manifest, PartRef
 from tracelake.storage import ObjectStore
+from tracelake.tables.indexes import index_at
 from tracelake.testing import Faults
 from tracelake.versions.store import Repository
 

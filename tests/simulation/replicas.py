@@ -14,17 +14,17 @@ from typing import TypeVar, cast
 from tests.simulation.scenarios import require
 from tracelake._errors import NotFoundError
 from tracelake.otlp.whole import Whole
-from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.decode import Piece, ReadReceipt, ReadTask
+from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import INBOX, Input
-from tracelake.pipeline.loop import Pipeline
-from tracelake.pipeline.reading import Piece, ReadReceipt, ReadTask
+from tracelake.pipeline.merge import ShapeReceipt, ShapeTask
 from tracelake.pipeline.restaging import RestageTask
-from tracelake.pipeline.shaping import ShapeReceipt, ShapeTask
 from tracelake.search import fields
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Receipt, staged_path
 from tracelake.shards.model import Part
 from tracelake.shards.store import Shard
+from tracelake.tasks.runners import InProcess
 from tracelake.testing import Actor, Process, Run, Scenario
 from tracelake.versions.model import IndexAt, TableAt
 from tracelake.versions.store import Repository

@@ -13,10 +13,10 @@ from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
 from tests.simulation.scenarios import require
 from tracelake._errors import TaskError
 from tracelake.journal.suspects import Suspects
+from tracelake.pipeline.decode import ReadReceipt, ReadTask
+from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import INBOX, Input
-from tracelake.pipeline.loop import Pipeline
-from tracelake.pipeline.reading import ReadReceipt, ReadTask
-from tracelake.pipeline.shaping import ShapeReceipt, ShapeTask
+from tracelake.pipeline.merge import ShapeReceipt, ShapeTask
 from tracelake.shards.store import Shard
 from tracelake.testing import Process, Run
 from tracelake.versions.store import Repository

@@ -14,15 +14,15 @@ import pyarrow as pa
 
 from tests.simulation.scenarios import require
 from tracelake._errors import ExpiredError
-from tracelake.pipeline.maintenance import committed_upper
 from tracelake.shards.collect import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part, Write
 from tracelake.shards.parts import STAGED, part_path
 from tracelake.shards.protocol import due, next_state
 from tracelake.shards.store import Shard
+from tracelake.tables.maintenance import committed_upper
+from tracelake.tables.spec import TableSpec, create_spec, make_spec
 from tracelake.testing import Actor, Process, Run, Scenario
-from tracelake.user_tables.spec import TableSpec, create_spec, make_spec
 from tracelake.user_tables.staging import Block, Staged
 from tracelake.user_tables.ties import LAST_STANDS
 from tracelake.user_tables.write import Stores, WriteId, finish_writes, publish

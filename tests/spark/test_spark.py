@@ -16,8 +16,8 @@ from pyspark.sql import functions as f
 import tracelake
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
-from tracelake.pipeline.executors import InProcess, Spark
 from tracelake.spark import register
+from tracelake.tasks.runners import InProcess, Spark
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import tracelake
 from tests.pipeline.spans import a_line, a_span
-from tracelake.pipeline.executors import InProcess
+from tracelake.tasks.runners import InProcess
 
 
 class Refusing:

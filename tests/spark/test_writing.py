@@ -11,10 +11,10 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, String
 
 import tracelake
 from tracelake import InputError, Lake, StorageError, UsageError
-from tracelake.pipeline.executors import InProcess
 from tracelake.spark.options import Options
 from tracelake.spark.writing import StreamWriter, Writer, make_stream_writer, make_writer
-from tracelake.user_tables.spec import table_names
+from tracelake.tables.spec import table_names
+from tracelake.tasks.runners import InProcess
 from tracelake.versions.store import Repository
 
 COLUMNS = StructType().add("id", LongType()).add("who", StringType())

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 import tracelake
 from tests.strategies import int64s, texts
 from tracelake import ExpiredError, Lake, UsageError
-from tracelake.predicates import key_text
-from tracelake.scan import connection
 from tracelake.shards.buckets import bucket_of, buckets_of
 from tracelake.shards.model import Part
 from tracelake.shards.rows import ROW_ID
+from tracelake.tables.pruning import key_text
+from tracelake.tables.scan import connection
+from tracelake.tables.spec import TableSpec, make_spec, read_spec
 from tracelake.user_tables import staging
-from tracelake.user_tables.spec import TableSpec, make_spec, read_spec
 from tracelake.user_tables.staging import Staged, stage
 from tracelake.user_tables.write import publish
 

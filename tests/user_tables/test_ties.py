@@ -13,7 +13,7 @@ import pytest
 
 import tracelake
 from tracelake import InputError, Lake, limits
-from tracelake.user_tables.spec import read_spec
+from tracelake.tables.spec import read_spec
 from tracelake.user_tables.staging import Staged, stage
 from tracelake.user_tables.ties import Order
 from tracelake.user_tables.write import WriteId, publish

@@ -9,7 +9,7 @@ import pytest
 
 import tracelake
 from tracelake import ExpiredError, Lake
-from tracelake.pipeline.executors import InProcess
+from tracelake.tasks.runners import InProcess
 
 TEXTS = pa.schema([("name", pa.string()), ("text", pa.string())])
 _KINDS: dict[str, pa.DataType] = {"id": pa.int64(), "part": pa.int32(), "text": pa.string()}

@@ -16,14 +16,14 @@ import tracelake
 from tests.altered import altered
 from tests.pipeline.spans import a_line, a_span
 from tracelake import InputError, Lake, TableNotFoundError, UsageError
-from tracelake.pipeline.executors import InProcess
-from tracelake.predicates import Layout
-from tracelake.scan import Scan
 from tracelake.shards.store import Shard
 from tracelake.storage import MemoryKeyValueStore, open_objects
-from tracelake.table import Table
+from tracelake.tables.pruning import Layout
+from tracelake.tables.scan import Scan
+from tracelake.tables.spec import create_spec, make_spec
+from tracelake.tables.table import Table
+from tracelake.tasks.runners import InProcess
 from tracelake.testing import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
-from tracelake.user_tables.spec import create_spec, make_spec
 from tracelake.user_tables.staging import stage
 from tracelake.user_tables.write import Stores, WriteId, publish
 from tracelake.versions.model import TableAt

@@ -11,9 +11,9 @@ import pytest
 
 import tracelake
 from tracelake import Lake, UsageError
-from tracelake.pipeline.executors import InProcess
 from tracelake.shards.store import Shard
-from tracelake.user_tables.spec import read_spec
+from tracelake.tables.spec import read_spec
+from tracelake.tasks.runners import InProcess
 from tracelake.user_tables.staging import stage
 from tracelake.user_tables.write import WriteId, finish_writes, publish
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelake._errors import ConflictError, NothingToCommitError
-from tracelake.branch import Branch
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
+from tracelake.versions.branch import Branch
 from tracelake.versions.model import FileAt, Reference, TableAt
 from tracelake.versions.store import Repository
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tracelake._errors import DamageError, LimitError, NotFoundError, NothingToCommitError
-from tracelake.branch import Branch, branches
 from tracelake.limits import STAGED_PATH_MAX_BYTES
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore, open_key_value
 from tracelake.storage.record_objects import record_path
+from tracelake.versions.branch import Branch, branches
 from tracelake.versions.model import Reference, TableAt
 from tracelake.versions.store import Repository
 

@@ -11,7 +11,7 @@ from tracelake.cli.exits import FAILED
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
 from tracelake.cli.progress import progress_bar
-from tracelake.records import IngestReport
+from tracelake.results import IngestReport
 
 app = typer.Typer()
 

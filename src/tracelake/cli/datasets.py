@@ -26,7 +26,7 @@ from tracelake.cli.options import (
 )
 from tracelake.cli.output import console, print_json
 from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, EXAMPLES_SHOWN, PAGE_ROWS_MAX
-from tracelake.records import AddReport
+from tracelake.results import AddReport
 
 app = typer.Typer()
 dataset_app = typer.Typer(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 if TYPE_CHECKING:
-    from tracelake.lake import Lake
+    from tracelake.lake.lake import Lake
 
 LakeOption: TypeAlias = Annotated[
     str | None,

@@ -25,7 +25,7 @@ from tracelake.limits import PIPELINE_POLL_S, PROGRESS_POLL_S
 if TYPE_CHECKING:
     from tracelake.pipeline.background import PipelineLoop
     from tracelake.pipeline.continuous import InboxPipeline
-    from tracelake.records import IngestReport, ReplicaInfo, SetAsideInput
+    from tracelake.results import IngestReport, ReplicaInfo, SetAsideInput
 
 TransactionArgument = Annotated[int, typer.Argument(help="Its number.", show_default=False)]
 app = typer.Typer()

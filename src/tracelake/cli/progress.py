@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tracelake.cli.output import console
 
 if TYPE_CHECKING:
-    from tracelake.pipeline.progress import Progress
+    from tracelake.tasks.progress import Progress
 
 
 @contextmanager

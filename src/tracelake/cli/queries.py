@@ -13,7 +13,7 @@ from tracelake.cli.options import AtOption, JsonOption, LakeOption, examples, op
 from tracelake.cli.output import console, print_json, rows_of
 from tracelake.cli.waterfall import waterfall
 from tracelake.limits import SEARCH_HITS_DEFAULT, SEARCH_HITS_MAX, SQL_ROWS_SHOWN
-from tracelake.records import Trace
+from tracelake.results import Trace
 
 app = typer.Typer()
 trace_app = typer.Typer(help="Look at traces.")

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracelake.cli.output import plain
-from tracelake.records import (
+from tracelake.results import (
     CommitInfo,
     CompactReport,
     EntryChange,

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tracelake.cli.output import plain
 from tracelake.cli.render import duration
-from tracelake.records import Row, Trace
+from tracelake.results import Row, Trace
 
 LABEL_MAX: Final = 60
 SERVICE_MAX: Final = 24

@@ -10,18 +10,18 @@ import polars as pl
 import pyarrow as pa
 
 from tracelake._errors import DatasetNotFoundError, NotFoundError, NothingToCommitError, UsageError
-from tracelake.branch import Branch
 from tracelake.datasets import export, model
 from tracelake.datasets.files import read_files
 from tracelake.datasets.model import DatasetSpec, Example, example_path, examples_of, spec_path
 from tracelake.datasets.selection import Key, Selection, examples
 from tracelake.datasets.uploads import Made, stage_files
 from tracelake.limits import DATASET_ADD_DEFAULT
-from tracelake.records import AddReport, EntryChange, ExportReport
+from tracelake.results import AddReport, EntryChange, ExportReport
 from tracelake.storage import ObjectStore
+from tracelake.tables.view import View
+from tracelake.versions.branch import Branch
 from tracelake.versions.model import FileAt, Reference
 from tracelake.versions.store import Repository
-from tracelake.view import View
 
 
 class Dataset:

@@ -9,9 +9,9 @@ from typing import Final, TypeAlias
 from tracelake._errors import NotFoundError, UsageError
 from tracelake.datasets.model import Example, Provenance, example_id
 from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, DATASET_LOOKUP_SPANS, SEARCH_HITS_MAX
-from tracelake.records import Row
+from tracelake.results import Row
 from tracelake.shards.rows import literal
-from tracelake.view import View, to_rows
+from tracelake.tables.view import View, to_rows
 
 Key: TypeAlias = tuple[str, str]
 """Trace id and span id."""

@@ -8,12 +8,22 @@ from itertools import chain
 
 from tracelake._errors import DamageError
 from tracelake.datasets.files import at_once, read_file
-from tracelake.record_checks import Named
 from tracelake.storage import ObjectStore
-from tracelake.versions.model import Commit, FileAt
+from tracelake.versions.model import EPOCH_UNSET, Commit, FileAt
 from tracelake.versions.objects import file_path, path_of
 from tracelake.versions.protocol import is_fresh
 from tracelake.versions.store import Repository
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What names files."""
+
+    what: str
+    files: tuple[FileAt, ...]
+    """One, or for a staged entry also those that it stands on, the newest first."""
+    epoch: int = EPOCH_UNSET
+    """Of a staged entry that of its branch: a file that might be gone by then was never acknowledged, where it is."""
 
 
 @dataclass(frozen=True, slots=True)

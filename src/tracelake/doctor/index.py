@@ -6,7 +6,7 @@ from typing import Final
 
 from tracelake import limits
 from tracelake.doctor.checks import Verdict
-from tracelake.records import IndexInfo
+from tracelake.results import IndexInfo
 
 REBUILD: Final = "Build the index anew with `tracelake index rebuild`."
 

@@ -13,8 +13,8 @@ from typing import Final
 from tracelake import limits
 from tracelake._errors import JavaError
 from tracelake.doctor.checks import Verdict
-from tracelake.pipeline.executors import Spark
-from tracelake.pipeline.java import JAVA_MIN, find_java
+from tracelake.tasks.java import JAVA_MIN, find_java
+from tracelake.tasks.runners import Spark
 
 _SHOWN: Final = ("pyspark", "pyarrow", "duckdb", "tantivy", "obstore")
 _MEND_JAVA: Final = (

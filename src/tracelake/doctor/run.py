@@ -16,11 +16,11 @@ from tracelake.doctor import machine, stores
 from tracelake.doctor.checks import Checked, Diagnosis, Verdict, run_check
 from tracelake.doctor.index import REBUILD, check_index
 from tracelake.journal.suspects import Suspects
-from tracelake.lake import Lake
-from tracelake.lake import open as open_lake
-from tracelake.pipeline.progress import OnProgress, Progress, silent
-from tracelake.place import FORMAT_VERSION, cache_directory
+from tracelake.lake.lake import Lake
+from tracelake.lake.lake import open as open_lake
+from tracelake.lake.location import FORMAT_VERSION, cache_directory
 from tracelake.storage import open_objects
+from tracelake.tasks.progress import OnProgress, Progress, silent
 
 _MEND_STORE: Final = (
     "Check that the store runs, that its address and credentials are right, and the way to it."

@@ -23,7 +23,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 from tracelake.otlp.names import KINDS, STATUSES
 from tracelake.otlp.repeats import unmark
 from tracelake.otlp.values import double_text, from_text
-from tracelake.records import Row
+from tracelake.results import Row
 
 _IDS: Final = frozenset(("trace_id", "span_id", "parent_span_id"))
 _INT64: Final = frozenset(

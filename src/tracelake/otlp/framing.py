@@ -22,7 +22,7 @@ import zstandard
 from tracelake.limits import OTLP_LINE_MAX_BYTES
 from tracelake.otlp.stream import ZSTD_MAGIC, Readable, Stream, decompressed
 from tracelake.otlp.whole import NotAnInputError, Whole, open_input
-from tracelake.records import Problem
+from tracelake.results import Problem
 
 Format: TypeAlias = Literal["json", "protobuf"]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 from tracelake.limits import OTLP_BLOCK_BYTES
-from tracelake.records import Problem
+from tracelake.results import Problem
 
 _KINDS: Final = {
     stat.S_IFDIR: "a directory",

@@ -9,18 +9,18 @@ from typing import Final
 
 from tracelake._errors import StorageError
 from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
-from tracelake.pipeline.executors import Executor
+from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import FILES, INBOX, Input, into_transactions
-from tracelake.pipeline.loop import Pipeline
-from tracelake.pipeline.progress import OnProgress, Progress, Stage, silent
 from tracelake.pipeline.publish import TABLES
 from tracelake.pipeline.report import report_of
 from tracelake.pipeline.watching import Watch
-from tracelake.records import IngestReport, ReplicaInfo
 from tracelake.replicas.account import Account, Tally, Waiting, default_name
 from tracelake.replicas.heartbeat import Heartbeat
 from tracelake.replicas.info import describe
+from tracelake.results import IngestReport, ReplicaInfo
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tasks.progress import OnProgress, Progress, Stage, silent
+from tracelake.tasks.runners import Executor
 from tracelake.tracking.inbox import PREFIX
 
 _STAGES: Final[dict[Stage, int]] = {
@@ -29,8 +29,10 @@ _STAGES: Final[dict[Stage, int]] = {
     "writing": 1,
     "publishing": 2,
     "compacting": 3,
+    "indexing": 3,
 }
 """Stages of a transaction in their order; new input and recorded input are read in the same one."""
+_MAINTENANCE: Final = _STAGES["compacting"]
 
 
 class InboxPipeline:
@@ -139,13 +141,13 @@ class InboxPipeline:
     def _follow(self, progress: OnProgress) -> OnProgress:
         """Return what notes progress in the account, and passes it on."""
 
-        compacted = 0  # after a transaction, before the next
+        maintained = 0  # tasks, after a transaction, before the next
 
         def note(step: Progress) -> None:
-            nonlocal compacted
+            nonlocal maintained
             at, done = step.transaction, step.done
-            if step.stage == "compacting":
-                at, done = self._account.frontier - 1, (compacted := compacted + (step.done != 0))
+            if _STAGES[step.stage] == _MAINTENANCE:
+                at, done = self._account.frontier - 1, (maintained := maintained + (step.done != 0))
             which = "new input" if step.transaction is None else f"transaction {step.transaction}"
             doing = f"{step.stage} {which}, {step.done} of {step.total} {step.unit} done"
             self._account.reach(at, _STAGES[step.stage], done, doing)

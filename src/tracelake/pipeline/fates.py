@@ -9,15 +9,15 @@ from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import Aside, ReadRange, Step, Suspect
 from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects, narrowed, on_discard, on_retry
-from tracelake.pipeline.executors import InProcess
+from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import INBOX, content_of
-from tracelake.pipeline.loop import Pipeline
 from tracelake.pipeline.outcome import now
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.report import shown
 from tracelake.pipeline.settling import Settling
-from tracelake.records import Finding, SetAsideInput
+from tracelake.results import Finding, SetAsideInput
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tasks.runners import InProcess
 
 Fate: TypeAlias = Literal["retry", "discard"]
 

@@ -22,13 +22,13 @@ from tracelake._errors import (
     TracelakeError,
 )
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.executors import Executor
+from tracelake.pipeline.decode import ReadTask, run_read_task
 from tracelake.pipeline.inputs import INBOX
-from tracelake.pipeline.reading import ReadTask, run_read_task
-from tracelake.pipeline.shaping import ShapeTask, run_shape_task
+from tracelake.pipeline.merge import ShapeTask, run_shape_task
 from tracelake.search.finalize import clean_staging
 from tracelake.shards.store import EMPTY
 from tracelake.storage import ObjectStore
+from tracelake.tasks.runners import Executor
 
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")

@@ -17,9 +17,6 @@ import pyarrow as pa
 from tracelake._errors import DamageError, ExpiredError
 from tracelake.limits import INDEX_REBUILT_BATCH_ROWS, INDEX_REBUILT_PART_ROWS
 from tracelake.otlp.schema import SPANS_TABLE
-from tracelake.pipeline.executors import Executor
-from tracelake.pipeline.indexes import INDEX
-from tracelake.pipeline.progress import OnProgress, Progress
 from tracelake.search.build import build_part
 from tracelake.search.documents import COLUMNS
 from tracelake.search.finalize import write_parts
@@ -28,6 +25,9 @@ from tracelake.shards.model import Part
 from tracelake.shards.rows import ROW_ID, first_row_id, quoted, rows_sql, time_sql
 from tracelake.shards.store import Snapshot
 from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore, open_objects
+from tracelake.tables.indexes import INDEX
+from tracelake.tasks.progress import OnProgress, Progress
+from tracelake.tasks.runners import Executor
 from tracelake.versions.protocol import may_publish
 from tracelake.versions.store import Repository
 

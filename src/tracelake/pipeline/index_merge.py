@@ -17,8 +17,6 @@ from itertools import chain
 from tracelake._errors import ContentionError, TracelakeError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_FAN_OUT
 from tracelake.pipeline.index_build import Begun, Builder
-from tracelake.pipeline.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, index_at
-from tracelake.pipeline.progress import OnProgress, silent
 from tracelake.search import fields
 from tracelake.search.finalize import clean_staging, read_list, read_parts, with_lists, write_marker
 from tracelake.search.model import Manifest, PartRef, manifest_path
@@ -35,6 +33,8 @@ from tracelake.search.tiers import (
 from tracelake.shards.leases import Lease
 from tracelake.shards.store import Shard
 from tracelake.storage import ObjectStore
+from tracelake.tables.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, index_at
+from tracelake.tasks.progress import OnProgress, silent
 from tracelake.versions.model import IndexAt, TableAt
 from tracelake.versions.store import Repository
 

@@ -20,8 +20,8 @@ from tracelake.limits import (
     TRANSACTION_INPUTS_MAX,
 )
 from tracelake.otlp.whole import LASTING, fingerprint
+from tracelake.pipeline.decode import Piece, ReadReceipt, ReadTask
 from tracelake.pipeline.names import to_name, to_path
-from tracelake.pipeline.reading import Piece, ReadReceipt, ReadTask
 from tracelake.storage import ObjectStore
 
 FILES: Final = "files"

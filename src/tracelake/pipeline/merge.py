@@ -1,250 +1,198 @@
-"""Upsert of some buckets: which incoming spans are new, which replace a stored one, which are repeats.
+"""The second task of a transaction, on executors: from staged pieces to parts and an index part.
 
-A span that comes several times is one row: the greatest claim stands (`claims.py`). The rule looks at content only,
-so neither the order of inputs nor the number of partitions nor a replay changes the table (S5, S6: what is there
-already gives no output).
-
-DuckDB computes the sets out of keys, and of what the row of a trace is made of. Of texts only those of contested
-spans are looked at, a piece at a time: neither the new spans nor the stored ones need fit into memory.
+A task owns a range of buckets. It reads their staged rows, merges them with what the tables hold as of the
+transaction before, writes the parts of both tables, and builds one index part over the new rows. What it holds at
+once is bounded in bytes, whatever there is to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, Final
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 
-import duckdb
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tracelake import limits
-from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
-from tracelake.pipeline import claims
-from tracelake.pipeline.traces import SPAN_COLUMNS, TRACES, aggregate_sql
-from tracelake.shards.buckets import Numbers
+from tracelake.pipeline.decode import Piece, read_piece
+from tracelake.pipeline.upsert import merge, taken
+from tracelake.search.build import build_part
+from tracelake.shards.buckets import Numbers, by_bucket
+from tracelake.shards.cutting import cut
 from tracelake.shards.lookup import Lookup
-from tracelake.shards.rows import RETRACTIONS, ROW_ID, literal
-
-Incoming = Callable[[], Iterable[pa.Table]]
-"""Gives the incoming spans (schema SPANS, in any order, with repeats) as tables, the same each time."""
-
-SORTED_BY: Final = ("trace_id", "start_ns", "span_id")
-_TRACE_CONTENT: Final = [name for name in TRACES.names if name != TRANSACTION_FIELD.name]
-_STORED: Final = pa.schema([*(SPANS.field(name) for name in SPAN_COLUMNS), ROW_ID])
+from tracelake.shards.model import Part
+from tracelake.shards.parts import write_part
+from tracelake.shards.rows import retractions_by_bucket, with_row_ids
+from tracelake.shards.store import Snapshot
+from tracelake.storage import ObjectStore, open_objects
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
-    """What is to be done, of which the spans themselves are with the caller (see `taken`)."""
+class ShapeTask:
+    """Shape the buckets [low, high) of a transaction, given the live parts of both tables in them."""
 
-    lost: Numbers
-    """Sorted numbers of the incoming spans that are not taken; they are counted as they came."""
-    span_retractions: pa.Table
-    traces: list[pa.Table]
-    """New rows, sorted by trace, in tables of bounded size."""
-    trace_retractions: pa.Table
-    new: int
-    replaced: int
-    repeated: int
-
-
-def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -> Merged:
-    """Merge incoming spans with what is stored."""
-    with _connect() as db:
-        came = _load_incoming(db, incoming)
-        touched = sorted(row[0] for row in db.execute("select distinct trace_id from incoming").fetchall())
-        held = _load(db, "stored", list(spans.rows(touched, SPAN_COLUMNS)), _STORED)
-        _contest(db, incoming, spans)
-        lost: Numbers = db.sql("select ord from lost order by ord").to_arrow_table()["ord"].to_numpy()
-        gone = db.sql("select row_id from replaced order by row_id").to_arrow_table()
-        # A trace has a row iff it has a span.
-        known = _distinct(held["trace_id"])
-        trace_rows, trace_gone = _merge_traces(db, traces, known, transaction)
-    return Merged(
-        lost=lost,
-        span_retractions=_retractions(gone, transaction),
-        traces=trace_rows,
-        trace_retractions=trace_gone,
-        new=came - len(lost) - len(gone),
-        replaced=len(gone),
-        repeated=len(lost),
-    )
+    objects_url: str
+    transaction: int
+    index: str
+    build: str
+    buckets: int
+    low: int
+    high: int
+    pieces: Sequence[Piece]
+    spans: Snapshot
+    traces: Snapshot
+    spans_epoch: int
+    traces_epoch: int
 
 
-def taken(tables: Iterable[pa.Table], first: int, lost: Numbers, transaction: int) -> pa.Table:
-    """Return the rows of some incoming tables that are taken, sorted by trace, as table `spans` has them.
+@dataclass(slots=True)
+class ShapeReceipt:
+    """What a shape task wrote; all numbers and names."""
 
-    `first` is the number of their first span among all that came.
-    """
-    rows = pa.concat_tables(tables)
-    kept = np.setdiff1d(np.arange(first, first + len(rows)), lost, assume_unique=True) - first
-    order = pc.sort_indices(rows.select(SORTED_BY).take(kept), [(name, "ascending") for name in SORTED_BY])
-    chosen = rows.take(kept[order.to_numpy()]).combine_chunks()
-    return chosen.append_column(TRANSACTION_FIELD, pa.repeat(pa.scalar(transaction, pa.int64()), len(chosen)))
-
-
-@contextmanager
-def _connect() -> Iterator[duckdb.DuckDBPyConnection]:
-    db = _database().cursor()
-    try:
-        yield db
-    finally:
-        db.close()
+    span_parts: list[Part] = field(default_factory=list)
+    span_retractions: list[Part] = field(default_factory=list)
+    trace_parts: list[Part] = field(default_factory=list)
+    trace_retractions: list[Part] = field(default_factory=list)
+    new: int = 0
+    replaced: int = 0
+    repeated: int = 0
+    traces: int = 0
 
 
-@cache
-def _database() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect(config={"threads": 1})  # one core for each task, as Spark counts them
+def run_shape_task(task: ShapeTask) -> ShapeReceipt:
+    """Carry out one task."""
+    objects = open_objects(task.objects_url)
+    receipt = ShapeReceipt()
+    new_spans = _Shaping(task, objects, receipt).run()
+    build_part(objects, task.index, task.build, task.low, task.high, uuid.uuid4().hex, new_spans)
+    return receipt
 
 
-def _numbered(tables: Iterable[pa.Table]) -> Iterator[tuple[Numbers, pa.Table]]:
-    first = 0
-    for table in tables:
-        yield np.arange(first, first + len(table), dtype=np.int64), table
-        first += len(table)
+def steps(pieces: Sequence[Piece], max_bytes: int) -> list[list[Piece]]:
+    """Cut pieces into runs of whole buckets that have at most so many Arrow bytes, or are one bucket."""
+    runs: list[list[Piece]] = []
+    room = 0
+    for _, group in groupby(sorted(pieces, key=lambda piece: piece.bucket), lambda piece: piece.bucket):
+        of_bucket = list(group)
+        size = sum(piece.arrow_bytes for piece in of_bucket)
+        if not runs or size > room:
+            runs.append([])
+            room = max_bytes
+        runs[-1] += of_bucket
+        room -= size
+    return runs
 
 
-def _load_incoming(db: duckdb.DuckDBPyConnection, incoming: Incoming) -> int:
-    """Make `incoming`, of what the row of a trace is made of; return how many spans there are."""
-    narrow = [
-        table.select(SPAN_COLUMNS).append_column("ord", pa.array(ords))
-        for ords, table in _numbered(incoming())
-    ]
-    return len(
-        _load(db, "incoming", narrow, _STORED.remove(len(_STORED) - 1).append(pa.field("ord", pa.int64())))
-    )
+class _Shaping:
+    """Merges the pieces of a task and writes parts, a step at a time."""
 
+    def __init__(self, task: ShapeTask, objects: ObjectStore, receipt: ShapeReceipt) -> None:
+        self._task = task
+        self._objects = objects
+        self._receipt = receipt
 
-def _load(db: duckdb.DuckDBPyConnection, name: str, tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Make a relation of tables, whose chunks stay as they are: together they may have more than one can hold."""
-    rows = pa.concat_tables(tables) if tables else schema.empty_table()
-    db.register(name, rows)
-    return rows
+    def run(self) -> Iterator[pa.RecordBatch]:
+        """Do all, and yield the new rows of table `spans` on the way."""
+        for pieces in steps(self._task.pieces, limits.SHAPED_AT_ONCE_MAX_BYTES):
+            yield from self._shape(pieces)
 
+    def _shape(self, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+        task, receipt = self._task, self._receipt
+        tables = _Tables(self._objects, pieces)
+        buckets = {piece.bucket for piece in pieces}
+        merged = merge(
+            tables.read,
+            Lookup(self._objects, task.spans.for_buckets(buckets), "trace_id"),
+            Lookup(self._objects, task.traces.for_buckets(buckets), "trace_id"),
+            task.transaction,
+        )
+        yield from self._write_spans(pieces, tables, merged.lost)
+        self._write_traces(merged.traces)
+        for shard, epoch, gone, into in (
+            ("spans", task.spans_epoch, merged.span_retractions, receipt.span_retractions),
+            ("traces", task.traces_epoch, merged.trace_retractions, receipt.trace_retractions),
+        ):
+            for bucket, of_bucket in retractions_by_bucket(gone, task.buckets):
+                into.append(write_part(self._objects, shard, epoch, bucket, of_bucket, None))
+        receipt.new += merged.new
+        receipt.replaced += merged.replaced
+        receipt.repeated += merged.repeated
+        receipt.traces += sum(map(len, merged.traces))
 
-def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -> None:
-    """Make `lost` (numbers of incoming rows that are not taken) and `replaced` (ids of stored rows that go)."""
-    db.execute("""
-        create temp table contested as
-        select trace_id, span_id
-        from (select trace_id, span_id from incoming union all select trace_id, span_id from stored)
-        group by trace_id, span_id having count(*) > 1
-    """)
-    db.register("none", SPANS.empty_table())
-    db.execute(f"""
-        create temp table claims as
-        select trace_id, span_id, 0::bigint as ord, 0::bigint as _row_id, {claims.COLUMNS} from none
-    """)
-    _add_claims(db, incoming, spans)
-    db.execute(f"""
-        create temp table ranked as
-        select ord, _row_id, row_number() over (
-            partition by trace_id, span_id order by {claims.ORDER}, ord is null desc, ord
-        ) as rank
-        from claims
-    """)
-    db.execute("create temp table lost as select ord from ranked where ord is not null and rank > 1")
-    db.execute(
-        "create temp table replaced as select _row_id as row_id from ranked where ord is null and rank > 1"
-    )
-
-
-def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -> None:
-    """Fill `claims` with what the claims about contested spans are compared by, from one table after the other."""
-    ords: Numbers = (
-        db.sql("select ord from incoming semi join contested using (trace_id, span_id) order by ord")
-        .to_arrow_table()["ord"]
-        .to_numpy()
-    )
-    if not len(ords):
-        return
-    came = (
-        table.take(mine - numbers[0]).append_column("ord", pa.array(mine))
-        for numbers, table in _numbered(incoming())
-        if len(mine := ords[np.isin(ords, numbers, assume_unique=True)])
-    )
-    places = db.sql("""
-        select trace_id, _row_id from stored semi join contested using (trace_id, span_id)
-    """).to_arrow_table()
-    ids = places[ROW_ID.name].combine_chunks()
-    held = (
-        table.filter(pc.is_in(table[ROW_ID.name], value_set=ids))
-        for table in spans.rows(_distinct(places["trace_id"]), SPANS.names)
-    )
-    for tables, identity in ((came, "ord, null::bigint"), (held, f"null::bigint, {ROW_ID.name}")):
-        for rows in _together(tables, limits.ROW_GROUP_MAX_BYTES):
-            db.register("claimed", rows)
-            db.execute(
-                f"insert into claims select trace_id, span_id, {identity}, {claims.COLUMNS} from claimed"
+    def _write_spans(self, pieces: list[Piece], tables: _Tables, lost: Numbers) -> Iterator[pa.RecordBatch]:
+        """Write the spans that are taken, of each bucket one part, or several of bounded size."""
+        task = self._task
+        came = 0
+        before: Counter[int] = Counter()
+        for run in _runs_of_parts(pieces, limits.SHAPED_AT_ONCE_MAX_BYTES):
+            bucket = run[0].bucket
+            rows = taken(map(tables.table, run), came, lost, task.transaction)
+            came += sum(piece.rows for piece in run)
+            if not len(rows):
+                continue
+            numbered = with_row_ids(rows, task.transaction, bucket, task.buckets, before[bucket])
+            before[bucket] += len(rows)
+            self._receipt.span_parts.append(
+                write_part(
+                    self._objects, "spans", task.spans_epoch, bucket, numbered, "trace_id", looked_up=True
+                )
             )
-            db.unregister("claimed")
+            for few in cut(rows, limits.ROW_GROUP_MAX_BYTES):
+                yield from few.to_batches()
+
+    def _write_traces(self, traces: Sequence[pa.Table]) -> None:
+        task = self._task
+        before: Counter[int] = Counter()
+        for rows in traces:
+            for bucket, of_bucket in by_bucket(rows, "trace_id", task.buckets):
+                numbered = with_row_ids(of_bucket, task.transaction, bucket, task.buckets, before[bucket])
+                before[bucket] += len(of_bucket)
+                self._receipt.trace_parts.append(
+                    write_part(
+                        self._objects,
+                        "traces",
+                        task.traces_epoch,
+                        bucket,
+                        numbered,
+                        "trace_id",
+                        looked_up=True,
+                    )
+                )
 
 
-def _together(tables: Iterable[pa.Table], enough_bytes: int) -> Iterator[pa.Table]:
-    """Yield the rows of tables in larger ones, each as soon as it has enough."""
-    few: list[pa.Table] = []
-    for table in tables:
-        few.append(table)
-        if sum(one.nbytes for one in few) >= enough_bytes:
-            yield pa.concat_tables(few)
-            few = []
-    if few:
-        yield pa.concat_tables(few)
+def _runs_of_parts(pieces: Sequence[Piece], max_bytes: int) -> Iterator[list[Piece]]:
+    """Yield runs of pieces of one bucket that become one part."""
+    run: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if run and (piece.bucket != run[0].bucket or size + piece.arrow_bytes > max_bytes):
+            yield run
+            run, size = [], 0
+        run.append(piece)
+        size += piece.arrow_bytes
+    if run:
+        yield run
 
 
-def _distinct(ids: pa.ChunkedArray[Any]) -> list[str]:
-    return sorted(str(one) for one in ids.unique().to_pylist())
+class _Tables:
+    """Pieces as tables: they stay in memory if all of them may, and are read once more otherwise."""
 
+    def __init__(self, objects: ObjectStore, pieces: Sequence[Piece]) -> None:
+        self._objects = objects
+        self._pieces = pieces
+        self._keeps = sum(piece.arrow_bytes for piece in pieces) <= limits.SHAPED_AT_ONCE_MAX_BYTES
+        self._kept: dict[Piece, pa.Table] = {}
 
-def _merge_traces(
-    db: duckdb.DuckDBPyConnection, traces: Lookup, known: list[str], transaction: int
-) -> tuple[list[pa.Table], pa.Table]:
-    """Make the rows of traces that changed anew from all their spans; return rows and retractions."""
-    spans = ", ".join(SPAN_COLUMNS)
-    db.execute(f"""
-        create temp view all_spans as
-        select {spans} from incoming where ord not in (select ord from lost)
-        union all
-        select {spans} from stored where _row_id not in (select row_id from replaced)
-    """)
-    db.execute(f"create temp table made as {aggregate_sql('all_spans', transaction)}")
-    _load(db, "stored_traces", list(traces.rows(known, _TRACE_CONTENT)), TRACES.append(ROW_ID))
-    db.execute(f"""
-        create temp table unchanged as
-        select m.trace_id from made m join stored_traces s using (trace_id)
-        where {" and ".join(f"m.{name} is not distinct from s.{name}" for name in _TRACE_CONTENT)}
-    """)
-    gone = db.sql("""
-        select _row_id as row_id from stored_traces
-        where trace_id not in (select trace_id from unchanged) order by row_id
-    """).to_arrow_table()
-    return list(_changed_traces(db)), _retractions(gone, transaction)
+    def read(self) -> Iterator[pa.Table]:
+        """Yield the table of each piece, in order."""
+        return map(self.table, self._pieces)
 
-
-def _changed_traces(db: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
-    """Yield the new rows in order, so many at once that their texts fit."""
-    texts = " + ".join(f"coalesce(strlen({field.name}), 0)" for field in TRACES if field.type == pa.string())
-    sizes = db.sql(f"""
-        select trace_id, 64 + {texts} as size from made
-        where trace_id not in (select trace_id from unchanged) order by trace_id
-    """).to_arrow_table()
-    if not len(sizes):
-        return
-    runs: Any = np.cumsum(sizes["size"].to_numpy()) // limits.SHAPED_AT_ONCE_MAX_BYTES
-    starts = np.flatnonzero(np.diff(runs, prepend=-1))
-    for first, end in zip(starts, [*starts[1:], len(sizes)], strict=True):
-        low, high = (literal(sizes["trace_id"][int(at)].as_py()) for at in (first, end - 1))
-        rows = db.sql(f"""
-            from made where trace_id not in (select trace_id from unchanged) and trace_id between {low} and {high}
-            order by trace_id
-        """).to_arrow_table()
-        yield rows.cast(TRACES).combine_chunks()
-
-
-def _retractions(gone: pa.Table, transaction: int) -> pa.Table:
-    times = pa.repeat(pa.scalar(transaction, pa.int64()), len(gone))
-    return gone.append_column(RETRACTIONS.field("time"), times).cast(RETRACTIONS)
+    def table(self, piece: Piece) -> pa.Table:
+        if piece in self._kept:
+            return self._kept[piece]
+        rows = read_piece(self._objects, piece)
+        if self._keeps:
+            self._kept[piece] = rows
+        return rows

@@ -15,11 +15,8 @@ from typing import Final
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.journal.model import Aside, Seal, Step
-from tracelake.pipeline.executors import Executor
-from tracelake.pipeline.indexes import INDEX, INDEX_ENTRY, base_of, build_name
-from tracelake.pipeline.progress import OnProgress, Progress
-from tracelake.pipeline.reading import Piece
-from tracelake.pipeline.shaping import ShapeReceipt, ShapeTask, run_shape_task
+from tracelake.pipeline.decode import Piece
+from tracelake.pipeline.merge import ShapeReceipt, ShapeTask, run_shape_task
 from tracelake.replicas.account import Tally
 from tracelake.search.finalize import finalize, finalize_nothing
 from tracelake.search.model import manifest_path
@@ -28,6 +25,9 @@ from tracelake.shards.model import Batch, Part, ShardState
 from tracelake.shards.protocol import Verdict, classify
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tables.indexes import INDEX, INDEX_ENTRY, base_of, build_name
+from tracelake.tasks.progress import OnProgress, Progress
+from tracelake.tasks.runners import Executor
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.store import Repository
 

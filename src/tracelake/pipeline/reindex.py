@@ -12,11 +12,8 @@ from dataclasses import replace
 
 from tracelake._errors import ContentionError, UsageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.index_build import Begun, Builder
-from tracelake.pipeline.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, index_at
-from tracelake.pipeline.progress import OnProgress
-from tracelake.records import IndexReport
+from tracelake.results import IndexReport
 from tracelake.search import fields
 from tracelake.search.finalize import (
     clean_staging,
@@ -30,6 +27,9 @@ from tracelake.search.protocol import parts_of_build
 from tracelake.shards.leases import Lease
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tables.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, index_at
+from tracelake.tasks.progress import OnProgress
+from tracelake.tasks.runners import Executor
 from tracelake.versions.model import IndexAt, TableAt
 from tracelake.versions.store import Repository
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelake.journal.model import Suspect
 from tracelake.pipeline.outcome import RunResult
-from tracelake.records import BadInput, IngestReport, Problem, SetAsideInput
+from tracelake.results import BadInput, IngestReport, Problem, SetAsideInput
 
 
 def report_of(result: RunResult, seconds: float) -> IngestReport:

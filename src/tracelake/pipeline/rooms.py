@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects
-from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.index_build import Builder
 from tracelake.pipeline.index_merge import IndexMerger
-from tracelake.pipeline.maintenance import Maintainer
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.settling import Settling
 from tracelake.pipeline.tries import Tries
 from tracelake.replicas.account import Tally
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tables.maintenance import Maintainer
+from tracelake.tasks.runners import Executor
 
 
 @dataclass(frozen=True, slots=True)

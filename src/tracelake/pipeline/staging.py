@@ -9,14 +9,14 @@ from typing import Final
 
 from tracelake._errors import TracelakeError
 from tracelake.journal.model import ReadRange, Sources
-from tracelake.pipeline.executors import Executor, ReceiptT, TaskT
+from tracelake.pipeline.decode import Piece, run_read_task
 from tracelake.pipeline.faults import Guarded, tasks_work
 from tracelake.pipeline.inputs import Input, gather, read_tasks
-from tracelake.pipeline.progress import OnProgress, Progress, Stage
-from tracelake.pipeline.reading import Piece, run_read_task
 from tracelake.pipeline.restaging import RestageTask, run_restage_task
 from tracelake.shards.model import Part
 from tracelake.storage import ObjectStore
+from tracelake.tasks.progress import OnProgress, Progress, Stage
+from tracelake.tasks.runners import Executor, ReceiptT, TaskT
 
 STAGING: Final = "staging/pipeline/"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from tracelake.records import ReplicaInfo
 from tracelake.replicas.heartbeat import replicas
 from tracelake.replicas.model import Replica
 from tracelake.replicas.protocol import oldest_age_s, status, transactions_behind
+from tracelake.results import ReplicaInfo
 from tracelake.storage import KeyValueStore
 
 

@@ -15,8 +15,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from tracelake._errors import TracelakeError
-from tracelake.records import InboxInfo, ReplicaInfo, SetAsideInput, TableInfo
 from tracelake.replicas.protocol import Word
+from tracelake.results import InboxInfo, ReplicaInfo, SetAsideInput, TableInfo
 from tracelake.server.reads import LakeReader
 
 OwnReplica = Callable[[], ReplicaInfo]

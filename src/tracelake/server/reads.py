@@ -11,7 +11,7 @@ import pyarrow as pa
 from tracelake import limits
 from tracelake._errors import NotFoundError, UsageError
 from tracelake.otlp.encode import encode, to_json
-from tracelake.records import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, SetAsideInput, TableInfo, Trace
+from tracelake.results import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, SetAsideInput, TableInfo, Trace
 
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
 ORDERS: tuple[Order, ...] = get_args(Order)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from fastapi import Request
 from markupsafe import Markup, escape
 
-from tracelake.records import Row
+from tracelake.results import Row
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNITS = (

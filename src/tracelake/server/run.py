@@ -16,9 +16,9 @@ import uvicorn
 
 from tracelake import limits
 from tracelake._errors import UsageError
-from tracelake.lake import Lake
+from tracelake.lake.lake import Lake
 from tracelake.pipeline.background import PipelineLoop
-from tracelake.records import ReplicaInfo
+from tracelake.results import ReplicaInfo
 from tracelake.server.app import create_app
 from tracelake.server.connections import Connection
 from tracelake.server.log_rate import once_per_second

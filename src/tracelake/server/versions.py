@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
-from tracelake.branch import Branch
 from tracelake.datasets.dataset import Dataset
-from tracelake.records import BranchInfo, CommitInfo, DatasetInfo, EntryChange
+from tracelake.results import BranchInfo, CommitInfo, DatasetInfo, EntryChange
+from tracelake.versions.branch import Branch
 
 
 class LakeVersions(Protocol):

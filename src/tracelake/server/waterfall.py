@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tracelake.records import Row, Trace
+from tracelake.results import Row, Trace
 from tracelake.server.render import duration
 
 SCALE = 1_000

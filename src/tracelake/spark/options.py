@@ -11,9 +11,9 @@ from typing import Final
 import pyarrow as pa
 
 from tracelake._errors import UsageError
-from tracelake.changes import Retractions
-from tracelake.lake import Lake, open
-from tracelake.scan import CHANGE, CHANGED_AT
+from tracelake.lake.lake import Lake, open
+from tracelake.tables.changes import Retractions
+from tracelake.tables.scan import CHANGE, CHANGED_AT
 
 _CHANGES: Final = {None: Retractions.REFUSE, "all": Retractions.TELL, "insertions": Retractions.LEAVE_OUT}
 

@@ -9,12 +9,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from tracelake.changes import ChangeLog, Retractions
-from tracelake.conditions import condition
-from tracelake.scan import Scan
 from tracelake.spark.filters import condition_of
 from tracelake.spark.options import Options
 from tracelake.spark.types import to_arrow
+from tracelake.tables.changes import ChangeLog, Retractions
+from tracelake.tables.conditions import condition
+from tracelake.tables.scan import Scan
 
 
 @dataclass

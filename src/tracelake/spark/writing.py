@@ -13,11 +13,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from tracelake._errors import TableNotFoundError, UsageError
-from tracelake.lake import Lake
+from tracelake.lake.lake import Lake
 from tracelake.spark.options import Options, number
 from tracelake.spark.types import to_arrow
 from tracelake.storage import open_objects
-from tracelake.user_tables.spec import TableSpec, check_name, create_spec, make_spec, read_spec, table_names
+from tracelake.tables.spec import TableSpec, check_name, create_spec, make_spec, read_spec, table_names
 from tracelake.user_tables.staging import Staged, stage
 from tracelake.user_tables.ties import Order
 from tracelake.user_tables.write import WriteId, check_first, publish

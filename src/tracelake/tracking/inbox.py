@@ -20,7 +20,7 @@ from typing import Final, Literal, TypeAlias
 from tracelake import limits
 from tracelake._errors import BackPressureError, StorageError
 from tracelake.otlp.framing import write_segment
-from tracelake.records import InboxInfo
+from tracelake.results import InboxInfo
 from tracelake.storage.ports import ObjectInfo, ObjectStore
 
 PREFIX: Final = "inbox/"

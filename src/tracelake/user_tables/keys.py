@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracelake.limits import COMPARED_KEYS_MAX
-from tracelake.predicates import overlap
-from tracelake.scan import Scan, check_parts, connection
 from tracelake.shards.buckets import Numbers
 from tracelake.shards.model import Part
 from tracelake.shards.rows import ROW_ID, literal, lost_rows, quoted
 from tracelake.storage import LocalFiles
-from tracelake.user_tables.spec import TableSpec
+from tracelake.tables.pruning import overlap
+from tracelake.tables.scan import Scan, check_parts, connection
+from tracelake.tables.spec import TableSpec
 from tracelake.user_tables.staging import Block
 from tracelake.user_tables.ties import Order, untold, untold_sql
 

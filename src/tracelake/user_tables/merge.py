@@ -27,14 +27,14 @@ from tracelake.limits import (
     SMALL_PART_MAX_BYTES,
     SMALL_PARTS_MAX_BYTES,
 )
-from tracelake.scan import Scan, check_parts
 from tracelake.shards.buckets import Numbers
 from tracelake.shards.model import Part
 from tracelake.shards.parts import write_part
 from tracelake.shards.rows import RETRACTIONS, first_row_id, relative, with_relative_row_ids
 from tracelake.storage import LocalFiles, ObjectStore
+from tracelake.tables.scan import Scan, check_parts
+from tracelake.tables.spec import TableSpec
 from tracelake.user_tables.keys import Outcome, compare
-from tracelake.user_tables.spec import TableSpec
 from tracelake.user_tables.staging import Staged
 from tracelake.user_tables.ties import LAST_STANDS
 

@@ -22,14 +22,14 @@ from msgspec.structs import replace as changed
 
 from tracelake._errors import ExpiredError, InputError, NotFoundError
 from tracelake.limits import MERGE_THREADS_MAX, PART_COPIES_MAX_BYTES, STAGED_ROWS_MAX_BYTES
-from tracelake.predicates import key_text
-from tracelake.scan import check_parts
 from tracelake.shards.buckets import Numbers, buckets_of
 from tracelake.shards.model import Part
 from tracelake.shards.parts import STAGED, part_path, write_part
 from tracelake.shards.rows import with_relative_row_ids
 from tracelake.storage import LocalFiles, ObjectStore
-from tracelake.user_tables.spec import TableSpec, check_columns
+from tracelake.tables.pruning import key_text
+from tracelake.tables.scan import check_parts
+from tracelake.tables.spec import TableSpec, check_columns
 from tracelake.user_tables.ties import LAST_STANDS, Order, may_stand
 
 _ESCAPED_IN_JSON: Final = r'["\\\x00-\x1f]'

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from tracelake._errors import InputError, UsageError
 from tracelake.limits import KEY_TOLD_MAX_CHARS, KEYS_TOLD_MAX
-from tracelake.scan import connection
 from tracelake.shards.buckets import Numbers
 from tracelake.shards.rows import quoted
-from tracelake.user_tables.spec import TableSpec
+from tracelake.tables.scan import connection
+from tracelake.tables.spec import TableSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,16 @@ from datetime import UTC, datetime
 
 from tracelake._errors import ContentionError, InputError, UsageError
 from tracelake.limits import UPPER_MISMATCHES_MAX
-from tracelake.pipeline.executors import InProcess
-from tracelake.pipeline.maintenance import Maintainer
-from tracelake.scan import Scan
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, ShardState, Write
 from tracelake.shards.protocol import may_append
 from tracelake.shards.store import EMPTY, Shard
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tables.maintenance import Maintainer
+from tracelake.tables.scan import Scan
+from tracelake.tables.spec import TableSpec, create_spec, read_spec, table_names
+from tracelake.tasks.runners import InProcess
 from tracelake.user_tables.merge import Merge
-from tracelake.user_tables.spec import TableSpec, create_spec, read_spec, table_names
 from tracelake.user_tables.staging import Staged, staged_anew, staged_for
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository

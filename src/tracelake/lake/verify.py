@@ -13,28 +13,28 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from tracelake._errors import DamageError, NotFoundError, TracelakeError
-from tracelake.content_checks import check_keys, check_lake_tables, check_spec
 from tracelake.datasets.verify import verify_files
 from tracelake.journal.model import Step
 from tracelake.journal.store import Journal
+from tracelake.lake.content_checks import check_keys, check_lake_tables, check_spec
+from tracelake.lake.record_checks import Records, check_inbox, read_records
 from tracelake.pipeline.fates import check_quarantine
 from tracelake.pipeline.index_build import live_by_transaction
-from tracelake.pipeline.index_check import IndexCheck
-from tracelake.pipeline.indexes import INDEX_ENTRY
-from tracelake.pipeline.progress import OnProgress, Progress
 from tracelake.pipeline.publish import SET_ASIDE, SPANS_ENTRY, TRACES_ENTRY
-from tracelake.record_checks import Records, check_inbox, read_records
-from tracelake.records import Finding, VerifyReport
+from tracelake.results import Finding, VerifyReport
+from tracelake.search.index_check import IndexCheck
 from tracelake.shards.leases import Leases
 from tracelake.shards.model import Batch, BatchRef, Part
 from tracelake.shards.rows import rows_by_time
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.user_tables.spec import table_names
+from tracelake.tables.indexes import INDEX_ENTRY
+from tracelake.tables.spec import table_names
+from tracelake.tables.view import View, named_by
+from tracelake.tasks.progress import OnProgress, Progress
 from tracelake.versions.model import TRANSACTION, Commit, IndexAt, Reference, TableAt
 from tracelake.versions.objects import COMMITS
 from tracelake.versions.store import Repository
-from tracelake.view import View, named_by
 
 _TABLES: Final = ("spans", "traces")
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from tracelake._errors import NotFoundError, TableNotFoundError, UsageError
 from tracelake.formats import decode, encode
 from tracelake.limits import BUCKETS_MAX
-from tracelake.predicates import Layout
 from tracelake.storage import ObjectStore
+from tracelake.tables.pruning import Layout
 
 FORMAT_VERSION: Final = 1
 RESERVED: Final = ("spans", "traces")

@@ -23,7 +23,7 @@ from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.otlp.framing import Payload, Reading
 from tracelake.otlp.whole import Whole
 from tracelake.pipeline.names import to_path
-from tracelake.records import Problem
+from tracelake.results import Problem
 from tracelake.shards.buckets import by_bucket
 from tracelake.shards.cutting import cut
 from tracelake.storage import LocalFiles, ObjectStore, open_objects

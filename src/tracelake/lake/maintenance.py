@@ -9,20 +9,20 @@ from functools import partial
 from typing import Final
 
 from tracelake._errors import DamageError, RefNotFoundError
+from tracelake.lake.location import LakeConfig
 from tracelake.limits import EPOCH_MIN_S
-from tracelake.pipeline.executors import Executor
-from tracelake.pipeline.indexes import INDEX
-from tracelake.pipeline.maintenance import ORDERS, Maintainer, collect
-from tracelake.pipeline.progress import OnProgress, silent
 from tracelake.pipeline.reindex import rebuild
-from tracelake.place import LakeConfig
-from tracelake.records import CompactReport, GcReport, IndexReport
+from tracelake.results import CompactReport, GcReport, IndexReport
 from tracelake.search.collect import Collected as IndexCollected
 from tracelake.search.collect import collect as collect_index
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.files import FileObjectStore
-from tracelake.user_tables.spec import read_spec
+from tracelake.tables.indexes import INDEX
+from tracelake.tables.maintenance import ORDERS, Maintainer, collect
+from tracelake.tables.spec import read_spec
+from tracelake.tasks.progress import OnProgress, silent
+from tracelake.tasks.runners import Executor
 from tracelake.user_tables.write import Stores, finish_writes
 from tracelake.versions.collect import Collected, RepositoryCollector
 from tracelake.versions.model import Reference, TableAt

@@ -15,9 +15,7 @@ from typing import Final
 
 from tracelake._errors import ContentionError, TracelakeError
 from tracelake.limits import COMPACTION_TRIES_MAX
-from tracelake.pipeline.executors import Executor
-from tracelake.pipeline.progress import OnProgress, Progress, silent
-from tracelake.records import CompactReport, GcReport
+from tracelake.results import CompactReport, GcReport
 from tracelake.shards.collect import Collector
 from tracelake.shards.compaction import CompactReceipt, compact_tasks, run_compact_task
 from tracelake.shards.leases import Lease
@@ -25,6 +23,8 @@ from tracelake.shards.model import Batch, BatchRef
 from tracelake.shards.protocol import due, forget, settled
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tasks.progress import OnProgress, Progress, silent
+from tracelake.tasks.runners import Executor
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
 

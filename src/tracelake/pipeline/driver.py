@@ -46,18 +46,18 @@ from tracelake.journal.protocol import (
 )
 from tracelake.journal.suspects import narrowed
 from tracelake.limits import ASIDE_REASON_MAX_CHARS, STAGED_ROWS_AGE_MAX_S
-from tracelake.pipeline.executors import Executor
 from tracelake.pipeline.faults import Guarded, InputFaultError
 from tracelake.pipeline.inputs import Input
-from tracelake.pipeline.maintenance import ORDERS
 from tracelake.pipeline.outcome import RunResult, now
-from tracelake.pipeline.progress import OnProgress, Progress, silent
 from tracelake.pipeline.publish import TRANSFORM, OvertakenError
 from tracelake.pipeline.rooms import Rooms
 from tracelake.pipeline.staging import Reader, Staged
 from tracelake.pipeline.taking import Taking
 from tracelake.replicas.account import Tally
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tables.maintenance import ORDERS
+from tracelake.tasks.progress import OnProgress, Progress, silent
+from tracelake.tasks.runners import Executor
 
 
 class Pipeline:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tracelake.journal.suspects import Suspects
+from tracelake.lake.location import LakeConfig
 from tracelake.pipeline.fates import Fate, Fates
 from tracelake.pipeline.report import shown
-from tracelake.place import LakeConfig
-from tracelake.records import SetAsideInput
+from tracelake.results import SetAsideInput
 from tracelake.storage import KeyValueStore, ObjectStore
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tracelake._errors import ExpiredError, TracelakeError
-from tracelake.records import Finding
+from tracelake.results import Finding
 from tracelake.search.finalize import read_manifest
 from tracelake.search.model import Manifest, PartRef
 from tracelake.search.tiers import Generation, generations

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tracelake import branch as branches_of
-from tracelake.branch import Branch
-from tracelake.records import BranchInfo, CommitInfo, EntryChange
+from tracelake.results import BranchInfo, CommitInfo, EntryChange
+from tracelake.versions import branch as branches_of
+from tracelake.versions.branch import Branch
 from tracelake.versions.branches import MAIN
 from tracelake.versions.store import Repository
 

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tracelake.conditions import parsed
 from tracelake.limits import CONDITION_KEYS_MAX
 from tracelake.shards.buckets import bucket_of
 from tracelake.shards.model import Part
 from tracelake.shards.statistics import Bound
+from tracelake.tables.conditions import parsed
 
 _FLIPPED: Final = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "="}
 _OPERATORS: Final = {

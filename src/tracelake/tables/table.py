@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from tracelake._errors import DamageError, NotFoundError, UsageError
 from tracelake.otlp.schema import TRANSACTION_FIELD
-from tracelake.records import TableInfo
-from tracelake.scan import Scan, connection
+from tracelake.results import TableInfo
 from tracelake.shards.leases import Leases
 from tracelake.shards.rows import literal, quoted
+from tracelake.tables.scan import Scan, connection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ import msgspec
 
 from tracelake._errors import UsageError
 from tracelake._settings import find_committer
-from tracelake.records import BranchInfo, CommitInfo, EntryChange, MergeConflict, RequestInfo, Row
+from tracelake.results import BranchInfo, CommitInfo, EntryChange, MergeConflict, RequestInfo, Row
 from tracelake.versions.branches import MAIN
 from tracelake.versions.model import Commit, Reference
 from tracelake.versions.protocol import merged

@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from tracelake._errors import DamageError, NotFoundError
+from tracelake.datasets.verify import Named
 from tracelake.formats import is_whole
 from tracelake.otlp.framing import segment_problem
-from tracelake.records import Finding
+from tracelake.results import Finding
 from tracelake.storage import Entry, KeyValueStore, ObjectStore
 from tracelake.storage.record_objects import whole_of
 from tracelake.tracking.inbox import PREFIX
 from tracelake.versions.branches import BRANCHES, TAGS, scope
 from tracelake.versions.entries import STAGED, path_in, staged_layers, token_of
-from tracelake.versions.model import EPOCH_UNSET, Branch, FileAt, Tag, from_bytes
+from tracelake.versions.model import Branch, FileAt, Tag, from_bytes
 from tracelake.versions.protocol import pending_tokens
 
 _PARTITIONS: Final = (
@@ -29,17 +30,6 @@ _PARTITIONS: Final = (
 """Those whose names are fixed; others are named for branches."""
 
 NamesT = TypeVar("NamesT", Branch, Tag)
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """What names files."""
-
-    what: str
-    files: tuple[FileAt, ...]
-    """One, or for a staged entry also those that it stands on, the newest first."""
-    epoch: int = EPOCH_UNSET
-    """Of a staged entry that of its branch: a file that might be gone by then was never acknowledged, where it is."""
 
 
 @dataclass(slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracelake._errors import TableNotFoundError, TracelakeError
-from tracelake.pipeline.traces import TRACES, aggregate_sql
-from tracelake.records import Finding
-from tracelake.scan import connection
+from tracelake.results import Finding
 from tracelake.shards.rows import quoted
 from tracelake.storage import ObjectStore
-from tracelake.user_tables.spec import read_spec
-from tracelake.view import View
+from tracelake.tables.scan import connection
+from tracelake.tables.spec import read_spec
+from tracelake.tables.traces import TRACES, aggregate_sql
+from tracelake.tables.view import View
 
 
 def check_lake_tables(view: View) -> Iterator[Finding]:

@@ -10,22 +10,22 @@ from typing import Final
 import pyarrow as pa
 
 from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
-from tracelake.conditions import condition, reading, words
 from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
 from tracelake.otlp.schema import SPANS_TABLE
-from tracelake.pipeline.indexes import INDEX_ENTRY
-from tracelake.pipeline.traces import TRACES
-from tracelake.predicates import Layout
-from tracelake.records import Hit, Row, TableInfo, Trace
-from tracelake.scan import Scan, checked, connection, select
+from tracelake.results import Hit, Row, TableInfo, Trace
 from tracelake.search.documents import document_text
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
 from tracelake.search.query import RawHit, Searcher
 from tracelake.shards.leases import Leases
 from tracelake.shards.store import EMPTY, Shard, Snapshot
-from tracelake.table import Origin, Table
-from tracelake.user_tables.spec import read_spec
+from tracelake.tables.conditions import condition, reading, words
+from tracelake.tables.indexes import INDEX_ENTRY
+from tracelake.tables.pruning import Layout
+from tracelake.tables.scan import Scan, checked, connection, select
+from tracelake.tables.spec import read_spec
+from tracelake.tables.table import Origin, Table
+from tracelake.tables.traces import TRACES
 from tracelake.user_tables.write import Stores
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.ranges import below

@@ -9,12 +9,12 @@ from itertools import chain
 from tracelake._errors import DamageError, DatasetNotFoundError
 from tracelake.datasets.dataset import Dataset
 from tracelake.datasets.model import DATASETS, DatasetSpec, check_name, dataset_of, examples_of, spec_path
-from tracelake.records import DatasetInfo
+from tracelake.results import DatasetInfo
 from tracelake.storage import ObjectStore
+from tracelake.tables.view import View
 from tracelake.versions.branches import MAIN
 from tracelake.versions.ranges import below
 from tracelake.versions.store import Repository
-from tracelake.view import View
 
 
 class LakeDatasets(ABC):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tracelake._errors import TaskError
 from tracelake.limits import JAVA_ENDED_WITHIN_S, JAVA_HEAP_MIB, PROBLEM_MAX_CHARS, SPARK_POLL_S
-from tracelake.pipeline.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
+from tracelake.tasks.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from tracelake._errors import ExpiredError, UsageError
 from tracelake.limits import LISTEN_POLL_S
-from tracelake.scan import Changed, Scan
 from tracelake.shards.model import BatchRef
 from tracelake.shards.rows import first_row_id, lost_rows, retracted
 from tracelake.shards.store import Shard, Snapshot
-from tracelake.view import View
+from tracelake.tables.scan import Changed, Scan
+from tracelake.tables.view import View
 
 
 class Retractions(Enum):

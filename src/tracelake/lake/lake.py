@@ -16,22 +16,21 @@ import pyarrow as pa
 
 from tracelake._errors import ExpiredError, UsageError
 from tracelake._settings import find_lake, find_metadata
-from tracelake.lake_branches import LakeBranches
-from tracelake.lake_datasets import LakeDatasets
-from tracelake.lake_quarantine import LakeQuarantine
-from tracelake.lake_tables import LakeTables
-from tracelake.lake_upkeep import LakeUpkeep
+from tracelake.lake.datasets import LakeDatasets
+from tracelake.lake.history import LakeBranches
+from tracelake.lake.location import Stores, cache_directory, make_lake, open_lake, shown
+from tracelake.lake.maintenance import LakeUpkeep
+from tracelake.lake.quarantine import LakeQuarantine
+from tracelake.lake.tables import LakeTables
+from tracelake.lake.verify import Verifier
 from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX, SEARCH_HITS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.continuous import InboxPipeline
-from tracelake.pipeline.executors import Executor, InProcess, Spark
-from tracelake.pipeline.indexes import INDEX_ENTRY
+from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import Input, find_files, into_transactions
-from tracelake.pipeline.loop import Pipeline
-from tracelake.pipeline.progress import OnProgress, silent
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.report import report_of
-from tracelake.place import Stores, cache_directory, make_lake, open_lake, shown
-from tracelake.records import (
+from tracelake.replicas.info import describe_all
+from tracelake.results import (
     Hit,
     InboxInfo,
     IndexInfo,
@@ -41,16 +40,17 @@ from tracelake.records import (
     Trace,
     VerifyReport,
 )
-from tracelake.replicas.info import describe_all
 from tracelake.search.ceiling import ceiling as parts_ceiling
 from tracelake.search.finalize import read_manifest
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.table import Table
+from tracelake.tables.indexes import INDEX_ENTRY
+from tracelake.tables.table import Table
+from tracelake.tables.view import View, named_by
+from tracelake.tasks.progress import OnProgress, silent
+from tracelake.tasks.runners import Executor, InProcess, Spark
 from tracelake.tracking.inbox import inbox_info
-from tracelake.verify import Verifier
 from tracelake.versions.model import IndexAt, Reference
 from tracelake.versions.store import Repository
-from tracelake.view import View, named_by
 
 ResultT = TypeVar("ResultT")
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tracelake.changes import ChangeLog, Changes, Retractions
-from tracelake.place import LakeConfig
+from tracelake.lake.location import LakeConfig
 from tracelake.shards.leases import Lease
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.table import Table
-from tracelake.user_tables.spec import check_name, make_spec, read_spec
+from tracelake.tables.changes import ChangeLog, Changes, Retractions
+from tracelake.tables.spec import check_name, make_spec, read_spec
+from tracelake.tables.table import Table
+from tracelake.tables.view import View
 from tracelake.user_tables.staging import stage
 from tracelake.user_tables.write import Stores, WriteId, create_table, publish
-from tracelake.view import View
 
 
 class LakeTables(ABC):

@@ -15,7 +15,6 @@ import duckdb
 import pyarrow as pa
 
 from tracelake._errors import DamageError, NotFoundError, QueryError
-from tracelake.conditions import condition, order
 from tracelake.limits import (
     CHECK_THREADS_MAX,
     PART_COPIES_MAX_BYTES,
@@ -23,7 +22,6 @@ from tracelake.limits import (
     SPLIT_BATCH_ROWS,
     SPLIT_MIN_BYTES,
 )
-from tracelake.predicates import Layout
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
 from tracelake.shards.rows import (
@@ -39,6 +37,8 @@ from tracelake.shards.rows import (
 )
 from tracelake.shards.store import EMPTY, Snapshot
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
+from tracelake.tables.conditions import condition, order
+from tracelake.tables.pruning import Layout
 
 _NO_OTHER_CODE: Final = ("autoinstall_known_extensions", "autoload_known_extensions")
 CHANGE: Final = pa.field("_change", pa.int8(), nullable=False)
