@@ -162,7 +162,7 @@ def run_tracelake(folder: Path, work: Path) -> dict[str, Any]:
         result["scan_s"], result["found"] = best_scan(f"({lake.table('users').sql()})")
         result["plain_scan_s"], _ = best_scan(plain)
         begun = time.perf_counter()
-        lake.compact(forget_before="main", executor=InProcess())
+        lake.maintenance.compact(forget_before="main", executor=InProcess())
         result["compact_s"] = time.perf_counter() - begun
         result["compacted_scan_s"], found = best_scan(f"({lake.table('users').sql()})")
         assert found == result["found"], (found, result["found"])
@@ -177,9 +177,9 @@ def upsert(lake: Any, slices: Sequence[Iterable[pa.RecordBatch]]) -> None:
 
     spec = read_spec(lake.objects, "users")
     with ThreadPoolExecutor(2) as threads:
-        epoch = lake.epoch("users")
+        epoch = lake._opened.shard("users").state().epoch
         staged = list(threads.map(lambda rows: stage(lake.objects, spec, epoch, rows), slices))
-    publish(lake.stores, spec, staged)
+    publish(lake._opened.stores, spec, staged)
 
 
 def batches(path: Path, part: int, parts: int) -> Iterator[pa.RecordBatch]:

@@ -55,22 +55,22 @@ def build(folder: Path) -> Lake:
         lake.objects.put(f"inbox/0000000000000000000{number}-aside.segment", poisoned(7 + number))
         lake.pipeline(executor=Poisoned(stage)).run_once()
     _delete_what_nothing_names(lake)
-    questions = lake.create_dataset("questions", message="questions")
+    questions = lake.datasets.create("questions", message="questions")
     questions.add(where="true", limit=1, message="one")
     questions.add(where="true", limit=4)
     lake.create_table("people", pa.table({"id": [0], "who": [""]}).schema, key=["id"], buckets=1)
     lake.write("people", pa.table({"id": [1, 2], "who": ["ann", "bob"]}), write_id="first")
     lake.tag("v1")
     lake.create_branch("dev")
-    elsewhere = lake.create_dataset("elsewhere", branch="dev", message="elsewhere")
+    elsewhere = lake.datasets.create("elsewhere", branch="dev", message="elsewhere")
     elsewhere.add(where="true", limit=2, message="two")
     lake.objects.put(
         "inbox/00000000000000000001-a.segment", write_segment([("json", a_line(talk(9, 0, "a", "b")))])
     )
-    Heartbeat(lake._key_value, Account("r", Tally(), tables=2)).beat()
-    lake.hold("spans")
+    Heartbeat(lake._opened.key_value, Account("r", Tally(), tables=2)).beat()
+    lake._opened.hold("spans")
     for partition in ("answers", "sightings"):
-        lake._key_value.set(partition, "one", sealed(b'{"version":1}'))
+        lake._opened.key_value.set(partition, "one", sealed(b'{"version":1}'))
     return lake
 
 

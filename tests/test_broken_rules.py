@@ -135,11 +135,11 @@ def check_commit_is_asked() -> None:
         made.objects.put("inbox/0.segment", good(0))
         made.pipeline(executor=InProcess()).run_once()
         made.objects.put("inbox/0.segment", good(0))  # killed before it was deleted
-        fates = Fates("main", made._key_value, made.objects, 2)
+        fates = Fates("main", made._opened.key_value, made.objects, 2)
         fates._journal.set_aside(Aside(0, "no", 3, "pipeline", "now", 0, ()))
         assert fates._settling.settle(0) == []
         assert list(made.objects.list("inbox/")) == []
-        assert made.quarantine() == []
+        assert made.quarantine.all() == []
 
 
 def check_discarded() -> None:

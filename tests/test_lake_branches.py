@@ -87,7 +87,7 @@ def test_staged_entries_are_told_against_the_head(lake: Lake) -> None:
     main = lake.branch("main")
     put(main, a="1", b="1", c="1")
     entries = {"a": file("2"), "b": None, "c": file("1"), "d": file("1"), "e": None}
-    lake._repository.stage(entries, "main")
+    lake._opened.repository.stage(entries, "main")
     staged = main.staged()
     assert [(change.path, change.change) for change in staged] == [
         ("a", "changed"),
@@ -146,7 +146,7 @@ def test_conflicts_are_listed_and_a_side_can_be_preferred(lake: Lake) -> None:
     other.merge("work", prefer="dest", message="theirs, but for a")
     main.merge("work", prefer="source", committer="ada")
     for branch, text in (("other", "main"), ("main", "work")):
-        named = lake._repository.entries(lake.branch(branch).head or "", "a", "z")
+        named = lake._opened.repository.entries(lake.branch(branch).head or "", "a", "z")
         assert [named[name] for name in ("a", "b", "c", "mine", "theirs")] == [
             file(text), file("main"), file("work"), file("1"), file("1")
         ]  # fmt: skip
@@ -166,7 +166,7 @@ def test_revert_and_cherry_pick(lake: Lake) -> None:
     assert work.log(limit=1)[0].message == "put b"
     main.revert(wrong)
     assert main.log(limit=1)[0].message == f"revert {wrong[:12]} put b"
-    named = lake._repository.entries(main.head or "", "a", "d")
+    named = lake._opened.repository.entries(main.head or "", "a", "d")
     assert list(named) == ["a", "c"]
     with pytest.raises(NothingToCommitError):
         main.revert(wrong)
@@ -215,7 +215,7 @@ def test_protected_branches_take_merges_and_pipelines_only(lake: Lake, tmp_path:
 def test_branches_are_deleted_with_care(lake: Lake) -> None:
     """Staged entries hold a branch unless it is forced; main stays; what is gone has a name no more."""
     work = lake.create_branch("work")
-    lake._repository.stage({"a": file("1")}, "work")
+    lake._opened.repository.stage({"a": file("1")}, "work")
     with pytest.raises(UsageError, match="staged entries"):
         lake.delete_branch("work")
     lake.delete_branch("work", force=True)
@@ -282,7 +282,7 @@ def test_a_reader_sees_tables_and_index_of_one_transaction(lake: Lake, tmp_path:
     def read() -> None:
         with tracelake.open(tmp_path / "lake") as reader:
             while not stop.is_set():
-                view = reader.view()
+                view = reader._opened.view()
                 rows = view.table("spans").info().rows
                 traces = view.table("traces").info().rows
                 found = {hit.trace_id for hit in view.search("word", None, 100)}
@@ -310,10 +310,10 @@ def test_a_reader_sees_tables_and_index_of_one_transaction(lake: Lake, tmp_path:
 def test_a_view_reads_tables_and_indexes_only(lake: Lake) -> None:
     """A commit with many other entries opens as fast as one without: their ranges are not read."""
     entries = {f"datasets/x/{number:049}": file(str(number)) for number in range(5_000)}
-    lake._repository.commit_entries(entries, message="many", committer="ada")
+    lake._opened.repository.commit_entries(entries, message="many", committer="ada")
     with tracelake.open(lake.place) as fresh:
-        view = fresh.view()
+        view = fresh._opened.view()
         assert isinstance(view._entries["indexes/spans"], IndexAt)
         assert set(view._entries) == {"indexes/spans", "tables/spans", "tables/traces"}
-        read = [kind.__name__ for kind, _ in fresh._repository._contents._known]
+        read = [kind.__name__ for kind, _ in fresh._opened.repository._contents._known]
         assert read.count("Range") <= 2

@@ -77,7 +77,7 @@ def test_a_reader_sees_whole_commits_while_another_lake_writes(tmp_path: Path) -
             rows = lake.sql("select (select count(*) from spans), (select sum(span_count) from traces)")
             spans, counted = (column[0].as_py() or 0 for column in rows.columns)
             assert spans == counted
-            view = lake.view()
+            view = lake._opened.view()
             tables = {info.name: info.rows for info in view.tables()}
             assert len(view.search("*", None, 1_000)) == min(1_000, tables["spans"])
             seen.append((tables["spans"], tables["traces"]))

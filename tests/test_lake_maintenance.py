@@ -63,9 +63,9 @@ def test_history_survives_compaction_and_collection(lake: Lake) -> None:
     before = hashes(lake)
     totals = [table.rows for table in lake.tables()]
     hits = [(hit.span_id, hit.score) for hit in lake.search("work", limit=50)]
-    for report in lake.compact(executor=InProcess()):
+    for report in lake.maintenance.compact(executor=InProcess()):
         assert report.batches == 5
-    assert [collected.replaced > 0 for collected in lake.gc()] == [True, True, False, False]
+    assert [collected.replaced > 0 for collected in lake.maintenance.gc()] == [True, True, False, False]
     assert hashes(lake) == before
     assert [table.rows for table in lake.tables()] == totals
     assert [(hit.span_id, hit.score) for hit in lake.search("work", limit=50)] == hits
@@ -77,11 +77,11 @@ def test_pipelines_compact_as_they_go(lake: Lake, tmp_path: Path) -> None:
     """After eight transactions there is one batch, and nothing that it replaced is left on the disk."""
     for number in range(5, 8):
         ingest(lake, tmp_path, number)
-    for shard in (shard for shard, _ in lake._maintained()):
+    for shard in (shard for shard, _ in lake.maintenance._maintained()):
         assert [ref.level for ref in shard.state().batches] == [1]
         assert shard.state().retired == ()
     assert lake.verify().findings == ()
-    assert [report.replaced for report in lake.gc()] == [0, 0, 0, 0]
+    assert [report.replaced for report in lake.maintenance.gc()] == [0, 0, 0, 0]
 
 
 def test_all_columns_of_real_spans_survive(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_all_columns_of_real_spans_survive(tmp_path: Path) -> None:
             return {str(pa.parquet.read_schema(file)) for file in lake.table(name).files()}
 
         before = {name: (rows(name), schemas(name)) for name in ORDERS}
-        lake.compact(executor=InProcess())
+        lake.maintenance.compact(executor=InProcess())
         for name, (table, schema) in before.items():
             assert rows(name).equals(table)
             assert schemas(name) == schema
@@ -115,8 +115,8 @@ def test_compaction_stops_where_a_killed_run_did(
     with pytest.raises(StorageError, match="killed before"):
         ingest(lake, tmp_path, 7)
     monkeypatch.undo()
-    assert [report.batches for report in lake.compact(executor=InProcess())] == [5, 5]
-    lake.gc(epoch_min_s=0)
+    assert [report.batches for report in lake.maintenance.compact(executor=InProcess())] == [5, 5]
+    lake.maintenance.gc(epoch_min_s=0)
     before = hashes(lake)
     ingest(lake, tmp_path, 8)
     newest, finished, *_ = lake.log()
@@ -127,7 +127,7 @@ def test_compaction_stops_where_a_killed_run_did(
 
 def begin_epochs(lake: Lake, table: str, count: int) -> None:
     """Let so many epochs of a table begin, as collections do."""
-    shard = Shard(table, lake._key_value, lake.objects)
+    shard = Shard(table, lake._opened.key_value, lake.objects)
     for _ in range(count):
         shard.change(partial(next_epoch, now_s=time.time(), epoch_min_s=0))
 
@@ -154,10 +154,10 @@ def test_a_run_that_is_slower_than_two_epochs_appends_nothing(
 def test_forgetting_keeps_what_is_newer(lake: Lake, tmp_path: Path) -> None:
     """Commits before the named one cannot be read any more, with an error that says so; all others can."""
     before, commits = hashes(lake), list(reversed(lake.log()))
-    lake.compact(forget_before=commits[3].id[:12], executor=InProcess())
+    lake.maintenance.compact(forget_before=commits[3].id[:12], executor=InProcess())
     for commit in commits[:3]:
         with pytest.raises(ExpiredError, match="is forgotten: it can be read from 3 on"):
-            lake.view(commit.id)
+            lake._opened.view(commit.id)
     assert [lake.table("spans", at=c.id).content_hash() for c in commits[3:]] == [h[0] for h in before[3:]]
     ingest(lake, tmp_path, 9)
     assert lake.verify().findings == ()
@@ -166,10 +166,10 @@ def test_forgetting_keeps_what_is_newer(lake: Lake, tmp_path: Path) -> None:
 def expire(peer: Lake) -> int:
     """Let collectors look on for as long as a lease lasts, and one more collect; return what went."""
     steady = time.monotonic
-    peer.gc()
+    peer.maintenance.gc()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("time.monotonic", lambda: steady() + LEASE_S + LEASE_MARGIN_S)
-        return sum(report.replaced for report in peer.gc())
+        return sum(report.replaced for report in peer.maintenance.gc())
 
 
 READS: list[Callable[[tracelake.Table], object]] = [
@@ -187,7 +187,7 @@ def test_s10_a_reader_whose_lease_has_ended(lake: Lake, tmp_path: Path, read: in
     """S10: its parts were collected: an error that says what to do, not one of damage, and never other rows."""
     table = lake.table("spans")
     with tracelake.open(tmp_path / "lake") as peer:
-        peer.compact(executor=InProcess())
+        peer.maintenance.compact(executor=InProcess())
         assert expire(peer) > 0
     with pytest.raises(ExpiredError, match="Open the table again"):
         READS[read](table)
@@ -203,7 +203,7 @@ def test_s10_a_reader_that_pauses_between_its_lease_and_its_read(lake: Lake, tmp
         if not paused:
             paused.append(True)
             with tracelake.open(tmp_path / "lake") as peer:
-                peer.compact(executor=InProcess())
+                peer.maintenance.compact(executor=InProcess())
                 expire(peer)
             return
         renew(now=now)
@@ -229,7 +229,7 @@ def test_a_lake_that_lost_its_parts_opens_them_anew(
     """A server that was taken for dead, or slept, answers what it answered before, at once and ever after."""
     before = read(lake)
     with tracelake.open(tmp_path / "lake") as peer:
-        peer.compact(executor=InProcess())
+        peer.maintenance.compact(executor=InProcess())
         assert expire(peer) > 0
     assert [read(lake), read(lake)] == [before, before]
 
@@ -241,10 +241,10 @@ def test_gc_by_a_clock_that_is_hours_ahead_leaves_readers_alone(
     table, before = lake.table("spans"), lake.table("spans").to_arrow(order_by="all")
     now = time.time
     with tracelake.open(tmp_path / "lake") as peer:
-        peer.compact(executor=InProcess())
+        peer.maintenance.compact(executor=InProcess())
         for hours in (3, 0, 6, 30):
             monkeypatch.setattr("time.time", lambda hours=hours: now() + hours * 3600)
-            assert [report.held > 0 for report in peer.gc()] == [True, True, False, False]
+            assert [report.held > 0 for report in peer.maintenance.gc()] == [True, True, False, False]
     assert table.to_arrow(order_by="all").equals(before)
 
 
@@ -263,8 +263,8 @@ def test_verify_beside_compaction_and_collection(lake: Lake, tmp_path: Path) -> 
 
         def meddle(_: object) -> None:
             if not meddled:
-                meddled.append(peer.compact(executor=InProcess()))
-                peer.gc(epoch_min_s=0)
+                meddled.append(peer.maintenance.compact(executor=InProcess()))
+                peer.maintenance.gc(epoch_min_s=0)
 
         assert lake.verify(meddle).findings == ()
         assert meddled
@@ -274,8 +274,8 @@ def test_counts_of_a_transaction_that_a_peer_commits_and_compacts_meanwhile(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between our look at the head and at the batch, a peer has committed it and made it part of a larger one."""
-    outputs = lake._pipeline_of(InProcess())._rooms.outputs
-    journal = lake._pipeline_of(InProcess())._rooms.journal
+    outputs = lake._pipelines._main(InProcess())._rooms.outputs
+    journal = lake._pipelines._main(InProcess())._rooms.journal
     step = journal.read(1).step
     assert step is not None
     expected = outputs._counts(step)
@@ -287,10 +287,10 @@ def test_counts_of_a_transaction_that_a_peer_commits_and_compacts_meanwhile(
         if len(looks) > 1:
             return head()
         found = outputs.repository.commit(str(head())).parents[0]
-        maintainer = Maintainer(lake._key_value, lake.objects, InProcess())
+        maintainer = Maintainer(lake._opened.key_value, lake.objects, InProcess())
         for name in ORDERS:
-            maintainer.compact_all(Shard(name, lake._key_value, lake.objects), ORDERS[name])
-        lake.gc()
+            maintainer.compact_all(Shard(name, lake._opened.key_value, lake.objects), ORDERS[name])
+        lake.maintenance.gc()
         return found
 
     monkeypatch.setattr(outputs.repository, "head", peer_was_faster)
@@ -299,12 +299,12 @@ def test_counts_of_a_transaction_that_a_peer_commits_and_compacts_meanwhile(
 
 def test_what_is_damaged_keeps_no_other_kind_from_being_collected(lake: Lake, tmp_path: Path) -> None:
     """A head that cannot be read hides commits, files and index parts: it is named, and tables are collected."""
-    lake.compact(executor=InProcess())
+    lake.maintenance.compact(executor=InProcess())
     head = lake.log()[0].id
     (damaged,) = (tmp_path / "lake").rglob(f"{head}.json")
     damaged.write_bytes(b"torn")
     with tracelake.open(tmp_path / "lake") as other:
-        spans, traces, versions, parts = other.gc(epoch_min_s=0)
+        spans, traces, versions, parts = other.maintenance.gc(epoch_min_s=0)
     assert (spans.replaced > 0, traces.replaced > 0) == (True, True)
     assert (spans.damage, traces.damage, parts.damage) == ((), (), ())
     assert [head in what for what in versions.damage] == [True]
@@ -313,8 +313,8 @@ def test_what_is_damaged_keeps_no_other_kind_from_being_collected(lake: Lake, tm
 
 def test_a_table_that_is_damaged_keeps_no_other_from_being_collected(lake: Lake) -> None:
     """What cannot be read of the one is named in its report; the other's parts go."""
-    lake.compact(executor=InProcess())
-    lake._key_value.set("shards", "spans", b"torn")
-    spans, traces, *_ = lake.gc(epoch_min_s=0)
+    lake.maintenance.compact(executor=InProcess())
+    lake._opened.key_value.set("shards", "spans", b"torn")
+    spans, traces, *_ = lake.maintenance.gc(epoch_min_s=0)
     assert (spans.replaced, traces.replaced > 0) == (0, True)
     assert "spans" in spans.damage[0]

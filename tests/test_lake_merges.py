@@ -32,7 +32,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 def merger_of(lake: Lake) -> IndexMerger:
     """Return another merger, as a replica has."""
-    stores = lake.stores
+    stores = lake._opened.stores
     return IndexMerger(Builder(stores.key_value, stores.objects, 2, InProcess()))
 
 
@@ -141,7 +141,7 @@ def test_beside_a_merge_nothing_is_lost_or_undone(
             if peer_does == "merge":
                 merger_of(peer).maintain()
             elif peer_does == "rebuild":
-                peer.rebuild_index(executor=InProcess())
+                peer.maintenance.rebuild_index(executor=InProcess())
             else:
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(IndexMerger, "maintain", lambda *_: None)
@@ -182,7 +182,7 @@ def test_a_merge_that_is_killed_leaves_one_complete_index(
     fill(lake, tmp_path, 1, FAN_OUT)
     assert counts(lake)[1] == 2
     for _ in range(4):
-        lake.gc(epoch_min_s=0)
+        lake.maintenance.gc(epoch_min_s=0)
     builds = {info.path.split("/")[3] for info in lake.objects.list("search/spans/parts/")}
     assert len([build for build in builds if build.startswith("rebuild-")]) == 1
     assert list(lake.objects.list("search/spans/staging/")) == []
@@ -229,11 +229,11 @@ def test_a_rebuild_takes_over_what_was_merged_with_older_parts_meanwhile(
             assert counts(peer)[1] == 2
 
     in_between(monkeypatch, "write_parts", act)
-    report = lake.rebuild_index(executor=InProcess())
+    report = lake.maintenance.rebuild_index(executor=InProcess())
     assert len(found(lake, "work", limit=100)) == FAN_OUT + 2
     assert len(lake.search("work", limit=100)) == FAN_OUT + 2
     for _ in range(4):
-        lake.gc(epoch_min_s=0)
+        lake.maintenance.gc(epoch_min_s=0)
     fill(lake, tmp_path, 1, FAN_OUT + 1)
     assert len(lake.search("work", limit=100)) == FAN_OUT + 3
     assert report.parts == 3
@@ -250,14 +250,14 @@ def test_a_merge_beside_collections_is_published_whole_or_not_at_all(
     def act() -> None:
         with tracelake.open(lake.url) as peer:
             for _ in range(3):
-                peer.gc(epoch_min_s=0)
+                peer.maintenance.gc(epoch_min_s=0)
 
     with monkeypatch.context() as patch:
         in_between(patch, step, act)
         fill(lake, tmp_path, 1, FAN_OUT - 1)
     assert counts(lake)[1] == FAN_OUT
     for _ in range(3):
-        lake.gc(epoch_min_s=0)
+        lake.maintenance.gc(epoch_min_s=0)
     fill(lake, tmp_path, 1, FAN_OUT)
     assert counts(lake)[1] == 2
     assert len(found(lake, "work", limit=100)) == FAN_OUT + 2

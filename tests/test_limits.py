@@ -24,7 +24,7 @@ NAMES = [name for name in vars(limits) if name.isupper() and name != "MIB"]
 NOT_LIMITS = {
     "a format on disk or on the wire": {
         *("CHECKSUM_MODULUS", "_APPLICATION", "_BITS_A_KEY", "_HASH_BYTES", "_PATH_HASH_CHARS", "_PROBES"),
-        *("_TAIL_BYTES", "_TIME_BITS"),
+        *("_MARK_CHARS", "_TAIL_BYTES", "_TIME_BITS"),
     },
     "a fact about others": {"JAVA_MIN", "_DIGITS_MAX", "_INT64_MAX", "_INT64_MIN", "_M_ARENA_MAX"},
     "an estimate of a size": {
@@ -40,6 +40,7 @@ NOT_LIMITS = {
         *("B", "ERROR_RATE", "K1", "LINE_SPANS", "NAME_WEIGHT", "SEED", "SPREAD_NS"),
     },
     "bits of a mask": {"_BEHIND"},
+    "exit codes of commands": {"FAILED", "INTERRUPTED"},
 }
 """Constants with a number that bound nothing, by what they are."""
 BOUNDING = {

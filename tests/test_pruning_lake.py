@@ -41,7 +41,7 @@ def filled(folder: Path, chance: random.Random, key: list[str], compacted: bool)
             numbered.take(pa.array(sorted(latest.values()), pa.int64())) if latest is not None else numbered,
         )
     if compacted:
-        lake.compact(executor=InProcess())
+        lake.maintenance.compact(executor=InProcess())
     return lake.table("some")
 
 

@@ -126,7 +126,7 @@ def test_listen_yields_each_transaction_once(tmp_path: Path) -> None:
         with pytest.raises(
             tracelake.UsageError, match="table spans: rows were replaced or deleted later than"
         ):
-            list(lake.change_log("spans").scans(0, 2, Retractions.REFUSE))
+            list(lake._opened.change_log("spans").scans(0, 2, Retractions.REFUSE))
         traces = list(lake.listen("traces", -1, timeout_s=0))
         assert [changes.rows["_change"].to_pylist().count(-1) for changes in traces] == [0, 1]
         with pytest.raises(tracelake.TableNotFoundError):
@@ -136,10 +136,10 @@ def test_listen_yields_each_transaction_once(tmp_path: Path) -> None:
             return [(each.transaction, told(each.rows)) for each in lake.listen("spans", -1, timeout_s=0)]
 
         before = changes()
-        lake.compact(executor=InProcess())
+        lake.maintenance.compact(executor=InProcess())
         assert len(lake.table("spans").scan.snapshot.parts) < 3
         assert changes() == before, "compaction forgets no change"
-        lake.compact(forget_before="main~1", executor=InProcess())
+        lake.maintenance.compact(forget_before="main~1", executor=InProcess())
         with pytest.raises(ExpiredError, match="single changes up to transaction 1 are forgotten"):
             changes()
         assert [each.transaction for each in lake.listen("spans", 1, timeout_s=0)] == [2]

@@ -99,7 +99,7 @@ def test_what_came_to_the_place_of_another_is_named(everything: Everything) -> N
 def test_no_flip_of_the_header_of_a_page_gives_other_rows(everything: Everything) -> None:
     """Reads of ranges see no whole part, and the checksums of Parquet's pages leave the headers of pages out."""
     with tracelake.open(URL) as lake:
-        snapshot = Shard("traces", lake._key_value, lake.objects).snapshot(1)
+        snapshot = Shard("traces", lake._opened.key_value, lake.objects).snapshot(1)
         keys = sorted({row["trace_id"] for row in lake.sql("select trace_id from traces").to_pylist()})
 
         def found() -> list[object]:

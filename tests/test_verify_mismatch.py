@@ -38,7 +38,7 @@ def made(tmp_path: Path) -> Lake:
 
 def rewrite(lake: Lake, transaction: int, change: Callable[[Json, Json], None]) -> str:
     """Change a batch of table `spans`, and what the state says of it; all checksums fit. Return its path."""
-    entry = lake._key_value.get(PARTITION, "spans")
+    entry = lake._opened.key_value.get(PARTITION, "spans")
     assert entry is not None
     state = json.loads(entry.value)
     ref = state["batches"][transaction]
@@ -49,7 +49,7 @@ def rewrite(lake: Lake, transaction: int, change: Callable[[Json, Json], None]) 
     data = sealed(json.dumps(batch).encode())
     lake.objects.put(ref["path"], data)
     ref["sha256"] = hashlib.sha256(data).hexdigest()
-    lake._key_value.set(PARTITION, "spans", sealed(json.dumps(state).encode()))
+    lake._opened.key_value.set(PARTITION, "spans", sealed(json.dumps(state).encode()))
     return str(ref["path"])
 
 
@@ -119,7 +119,7 @@ def test_a_file_that_only_a_tag_leads_to(lake: Lake) -> None:
     """The branch on which an example was made is gone, and its tag is there: its file is read."""
     lake.create_branch("dev")
     before = {info.path for info in lake.objects.list("files/")}
-    made = lake.create_dataset("some", branch="dev", message="some")
+    made = lake.datasets.create("some", branch="dev", message="some")
     made.add(where="true", limit=1, message="one")
     lake.tag("kept", "dev")
     lake.delete_branch("dev")
@@ -132,13 +132,13 @@ def test_a_file_that_only_a_tag_leads_to(lake: Lake) -> None:
 
 def test_an_export_is_of_one_commit(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that comes while the file is written is not in it, nor is what it took away missing."""
-    made = lake.create_dataset("some", message="some")
+    made = lake.datasets.create("some", message="some")
     made.add(where="true", limit=1, message="one")
     commit = lake.log()[0].id
     write = tracelake.datasets.export.write
 
     def late(examples: Any, path: Path, kind: str) -> int:
-        lake.dataset("some").delete(message="gone")
+        lake.datasets.get("some").delete(message="gone")
         return write(examples, path, kind)
 
     monkeypatch.setattr(tracelake.datasets.export, "write", late)

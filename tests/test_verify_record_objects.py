@@ -17,7 +17,7 @@ from tracelake.storage.record_objects import note_path, record_path
 def lake(tmp_path: Path) -> Lake:
     """Return a lake in a directory, without a database, that has three tags and three requests."""
     lake = tracelake.init(tmp_path / "lake", metadata=(tmp_path / "metadata").as_uri())
-    lake.create_dataset("questions", message="questions")
+    lake.datasets.create("questions", message="questions")
     for name in ("v1", "v2", "v3"):
         lake.tag(name)
     return lake
@@ -39,7 +39,7 @@ def test_each_damaged_record_is_named_and_others_are_read(lake: Lake, tmp_path: 
     named = [finding.path for finding in lake.verify().findings]
     assert named == ["tags/v1", "tags/v3"]
     with pytest.raises(DamagedRecordsError, match="1 more are damaged beside it") as raised:
-        lake._key_value.scan("tags")
+        lake._opened.key_value.scan("tags")
     assert [entry.key for entry in raised.value.whole] == ["v2"]
     with pytest.raises(DamageError):
         lake.tags()
@@ -58,10 +58,10 @@ def test_a_record_that_was_copied_over_another_is_named(lake: Lake, tmp_path: Pa
 def test_each_damaged_note_is_named(lake: Lake, tmp_path: Path) -> None:
     """So are notes, such as requests to commit."""
     for name in ("a", "b", "c"):
-        lake._key_value.note("requests/elsewhere", name, b"{}")
+        lake._opened.key_value.note("requests/elsewhere", name, b"{}")
     for name in ("a", "c"):
         cut(tmp_path / "metadata", note_path(f"{lake.config.id}/requests/elsewhere", name))
     with pytest.raises(DamagedRecordsError) as raised:
-        lake._key_value.notes("requests/elsewhere")
+        lake._opened.key_value.notes("requests/elsewhere")
     assert [entry.key for entry in raised.value.whole] == ["b"]
     assert [key for key, _ in raised.value.problems] == ["a", "c"]

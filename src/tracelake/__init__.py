@@ -68,7 +68,11 @@ from tracelake.tasks.progress import Progress
 if _TYPE_CHECKING:
     from tracelake.datasets.dataset import Dataset
     from tracelake.datasets.model import Example
-    from tracelake.lake.lake import Lake, init, open
+    from tracelake.lake.datasets import Datasets
+    from tracelake.lake.lake import Lake
+    from tracelake.lake.maintenance import Maintenance
+    from tracelake.lake.opening import init, open
+    from tracelake.lake.quarantine import Quarantine
     from tracelake.pipeline.continuous import InboxPipeline
     from tracelake.tables.changes import Changes
     from tracelake.tables.table import Table
@@ -91,6 +95,7 @@ __all__ = [
     "Dataset",
     "DatasetInfo",
     "DatasetNotFoundError",
+    "Datasets",
     "DeathsError",
     "DecodeError",
     "EntryChange",
@@ -112,11 +117,13 @@ __all__ = [
     "LakeExistsError",
     "LakeNotFoundError",
     "LimitError",
+    "Maintenance",
     "MergeConflict",
     "NotFoundError",
     "NothingToCommitError",
     "Problem",
     "Progress",
+    "Quarantine",
     "QueryError",
     "RefNotFoundError",
     "ReplicaInfo",
@@ -143,10 +150,13 @@ _LAZY = {
     "Dataset": "tracelake.datasets.dataset",
     "Example": "tracelake.datasets.model",
     "InboxPipeline": "tracelake.pipeline.continuous",
+    "Datasets": "tracelake.lake.datasets",
     "Lake": "tracelake.lake.lake",
+    "Maintenance": "tracelake.lake.maintenance",
+    "Quarantine": "tracelake.lake.quarantine",
     "Table": "tracelake.tables.table",
-    "init": "tracelake.lake.lake",
-    "open": "tracelake.lake.lake",
+    "init": "tracelake.lake.opening",
+    "open": "tracelake.lake.opening",
 }
 
 

@@ -13,7 +13,8 @@ import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.browser.lake_to_look_at import lake_to_look_at
-from tracelake.server.app import ServedLake, create_app
+from tracelake.lake.lake import Lake
+from tracelake.server.app import create_app
 from tracelake.storage.memory import MemoryObjectStore
 from tracelake.tracking.inbox import Inbox
 
@@ -31,7 +32,7 @@ def site() -> Iterator[str]:
 
 
 @contextmanager
-def serving(lake: ServedLake) -> Iterator[str]:
+def serving(lake: Lake) -> Iterator[str]:
     """Serve a lake in a thread; yield the address."""
     with closing(Inbox(MemoryObjectStore())) as inbox, socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(create_app(lake, inbox), log_config=None, access_log=False)

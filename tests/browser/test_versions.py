@@ -17,11 +17,11 @@ def versions_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the address of a server over a lake with a branch, a tag, a dataset, staged and hostile examples."""
     folder = tmp_path_factory.mktemp("versions")
     with a_lake(folder) as lake:
-        dataset = lake.create_dataset("refunds", "Questions about refunds")
+        dataset = lake.datasets.create("refunds", "Questions about refunds")
         dataset.add(search="refund", message="three questions", committer="ada")
         lake.tag("v1")
         lake.create_branch("labels")
-        lake.dataset("refunds", at="labels").remove([ids(2, 0)], message="no hats", committer="grace")
+        lake.datasets.get("refunds", at="labels").remove([ids(2, 0)], message="no hats", committer="grace")
         ingest(lake, folder, talk(8, 0, HOSTILE, HOSTILE))
         dataset.add(traces=[f"{9:032x}"], metadata={"kind": HOSTILE})
         with serving(lake) as address:

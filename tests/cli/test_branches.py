@@ -22,7 +22,7 @@ def talks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a lake of conversations with a dataset of one example, to copy."""
     folder = tmp_path_factory.mktemp("talks")
     with a_lake(folder) as lake:
-        lake.create_dataset("refunds", "questions").add(search="coat", message="a coat", committer="ada")
+        lake.datasets.create("refunds", "questions").add(search="coat", message="a coat", committer="ada")
     return folder / "lake"
 
 
@@ -224,7 +224,7 @@ def test_a_request_that_nobody_can_build_is_dropped(cli: RunCli, lake: Path) -> 
     assert cli("branch", "requests", "main").out == "No commit waits to be built.\n"
     cli("dataset", "add", "refunds", "--search", "hat")
     with tracelake.open(lake) as opened:
-        records = opened._repository._records
+        records = opened._opened.repository._records
         at = records.read("main")
         begun = Request("begun", Change(staged=True), "a hat", "ada", "2026-01-01T00:00:00+00:00")
         records.swap("main", at, seal(at.record, [begun], "token", 0), is_mine=lambda _: False)

@@ -194,7 +194,7 @@ def test_replicas_are_shown_with_what_is_wrong(cli: RunCli) -> None:
             ),
             Replica(name="c", instance="3", host="h", pid=3, started_s=0, heartbeat_s=now - 99, moved_s=0),
         ):  # fmt: skip
-            lake._key_value.set("replicas", record.name, encode(record))
+            lake._opened.key_value.set("replicas", record.name, encode(record))
     tables, status = cli("tables"), cli("pipeline", "status")
     assert (tables.code, status.code) == (0, 1)
     for out in (tables.out, status.out):

@@ -36,7 +36,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 @pytest.fixture
 def refunds(lake: Lake) -> Dataset:
     """Return an empty dataset, committed."""
-    return lake.create_dataset("refunds", "questions about refunds", message="a dataset", committer="ada")
+    return lake.datasets.create("refunds", "questions about refunds", message="a dataset", committer="ada")
 
 
 def inputs(dataset: Dataset, *, staged: bool = False) -> list[str | None]:
@@ -103,7 +103,7 @@ def test_a_span_makes_one_example(lake: Lake, refunds: Dataset, tmp_path: Path) 
     assert refunds.states() == {ids(2, 0): "changed"}
     lake.branch("main").commit("another answer")
     assert next(refunds.examples()).expected_output == "no"
-    assert next(lake.dataset("refunds", at="main~2").examples()) == first
+    assert next(lake.datasets.get("refunds", at="main~2").examples()) == first
 
 
 def test_staged_examples_wait_for_the_commit(lake: Lake, refunds: Dataset) -> None:
@@ -111,7 +111,7 @@ def test_staged_examples_wait_for_the_commit(lake: Lake, refunds: Dataset) -> No
     refunds.add(search="coat")
     assert (inputs(refunds), inputs(refunds, staged=True)) == ([], ["refund for a coat"])
     assert refunds.states() == {ids(0, 1): "added"}
-    assert lake.datasets() == [DatasetInfo("refunds", "questions about refunds", 0, 1)]
+    assert lake.datasets.all() == [DatasetInfo("refunds", "questions about refunds", 0, 1)]
     lake.branch("main").commit("a coat")
     assert (inputs(refunds), refunds.states()) == (["refund for a coat"], {})
     refunds.remove([ids(0, 1)])
@@ -123,7 +123,7 @@ def test_staged_examples_wait_for_the_commit(lake: Lake, refunds: Dataset) -> No
 
 def test_a_message_commits_all_that_is_staged(lake: Lake, refunds: Dataset) -> None:
     """Examples of this dataset and of others, in one commit; where nothing was added there is none."""
-    other = lake.create_dataset("other")
+    other = lake.datasets.create("other")
     refunds.add(search="coat")
     report = other.add(search="hat", message="a hat")
     assert report.commit == lake.branch("main").head
@@ -132,7 +132,7 @@ def test_a_message_commits_all_that_is_staged(lake: Lake, refunds: Dataset) -> N
         ["refund for a coat"],
         {},
     )
-    assert [info.name for info in lake.datasets(at=report.commit or "")] == ["other", "refunds"]
+    assert [info.name for info in lake.datasets.all(at=report.commit or "")] == ["other", "refunds"]
     other.remove([ids(2, 0)], message="no hat")
     assert inputs(other) == []
     assert other.add(search="nothing", message="none").commit is None
@@ -148,17 +148,19 @@ def test_every_version_can_be_exported_again(lake: Lake, refunds: Dataset, tmp_p
     refunds.remove([ids(0, 1)], message="two")
     refunds.add(search="weather", message="three again")
     for at in ("v1", first.commit or "", "main~2"):
-        assert lake.dataset("refunds", at).export(tmp_path / "again.jsonl").examples == 3
+        assert lake.datasets.get("refunds", at).export(tmp_path / "again.jsonl").examples == 3
         assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
     lines = [json.loads(line) for line in (tmp_path / "1.jsonl").read_text("utf-8").splitlines()]
     assert [line["id"] for line in lines] == [ids(0, 1), ids(1, 0), ids(2, 0)]
     assert set(lines[0]) == {"id", "input", "expected_output", "metadata", "trace_id", "span_id", "commit"}
-    lake.dataset("refunds", "v1").export(tmp_path / "1.parquet")
+    lake.datasets.get("refunds", "v1").export(tmp_path / "1.parquet")
     rows = pq.read_table(tmp_path / "1.parquet").to_pylist(maps_as_pydicts="strict")
     assert rows == lines
-    assert lake.dataset("refunds", "v1").to_arrow().to_pylist(maps_as_pydicts="strict") == lines
-    assert lake.dataset("refunds", "v1").to_polars()["input"].to_list() == [line["input"] for line in lines]
-    lake.dataset("refunds", "v1").export(tmp_path / "no-ending", format="jsonl")
+    assert lake.datasets.get("refunds", "v1").to_arrow().to_pylist(maps_as_pydicts="strict") == lines
+    assert lake.datasets.get("refunds", "v1").to_polars()["input"].to_list() == [
+        line["input"] for line in lines
+    ]
+    lake.datasets.get("refunds", "v1").export(tmp_path / "no-ending", format="jsonl")
     assert (tmp_path / "no-ending").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
 
 
@@ -186,27 +188,27 @@ def test_datasets_are_listed_past_their_examples(lake: Lake, refunds: Dataset) -
     """Names that are beginnings of one another are told apart; a dataset that is staged, or staged to go, is listed."""
     refunds.add(search="refund", message="three")
     for name in ("a", "refunds-2", "refunds.b", "refunds2", "Z"):
-        lake.create_dataset(name, message="made")
-    lake.create_dataset("staged", "soon")
-    named = {info.name: (info.examples, info.staged) for info in lake.datasets()}
+        lake.datasets.create(name, message="made")
+    lake.datasets.create("staged", "soon")
+    named = {info.name: (info.examples, info.staged) for info in lake.datasets.all()}
     assert list(named) == ["Z", "a", "refunds", "refunds-2", "refunds.b", "refunds2", "staged"]
     assert named["refunds"] == (3, 0)
     assert {count for name, count in named.items() if name != "refunds"} == {(0, 0)}
     refunds.delete()
-    assert lake.datasets()[2] == DatasetInfo("refunds", "", 3, 3)
+    assert lake.datasets.all()[2] == DatasetInfo("refunds", "", 3, 3)
     lake.branch("main").commit("without refunds")
-    assert "refunds" not in [info.name for info in lake.datasets()]
-    assert [info.examples for info in lake.datasets(at="main~1") if info.name == "refunds"] == [3]
+    assert "refunds" not in [info.name for info in lake.datasets.all()]
+    assert [info.examples for info in lake.datasets.all(at="main~1") if info.name == "refunds"] == [3]
     with pytest.raises(DatasetNotFoundError, match="dataset create refunds"):
-        lake.dataset("refunds")
+        lake.datasets.get("refunds")
 
 
 def test_datasets_on_branches_merge(lake: Lake, refunds: Dataset) -> None:
     """Two add to one dataset on branches; a merge has both, and the difference shows it."""
     work = lake.create_branch("work")
-    lake.dataset("refunds", at="work").add(search="coat", message="a coat")
+    lake.datasets.get("refunds", at="work").add(search="coat", message="a coat")
     refunds.add(search="hat", message="a hat")
-    assert inputs(lake.dataset("refunds", at="work")) == ["refund for a coat"]
+    assert inputs(lake.datasets.get("refunds", at="work")) == ["refund for a coat"]
     assert [(c.path, c.change) for c in work.diff("main")] == [
         (f"datasets/refunds/{ids(0, 1)}", "added"),
         (f"datasets/refunds/{ids(2, 0)}", "removed"),
@@ -220,7 +222,7 @@ def test_spans_of_another_commit_can_be_taken(lake: Lake, tmp_path: Path) -> Non
     """`at` says whose spans are meant, for a branch that was made before they came."""
     lake.create_branch("early")
     ingest(lake, tmp_path, talk(7, 0, "refund for gloves", "yes"))
-    early = lake.dataset("refunds", at="early")
+    early = lake.datasets.get("refunds", at="early")
     assert early.add(search="gloves").added == 0
     assert early.add(search="gloves", at="main", message="gloves").added == 1
     assert next(early.examples()).provenance.commit == lake.branch("main").head
@@ -237,7 +239,7 @@ def test_hundreds_of_examples(lake: Lake, refunds: Dataset, tmp_path: Path) -> N
     after = ids(100 + 649, 0)
     assert [example.input for example in refunds.examples(after=after)] == found[650:]
     assert [example.input for example in refunds.examples(after=after, staged=True)] == found[650:]
-    assert lake.datasets()[0].examples == 700
+    assert lake.datasets.all()[0].examples == 700
     assert len(lake.diff("main~1")) == 700
     assert len(lake.diff("main~1", limit=10)) == 10
 
@@ -247,9 +249,9 @@ def test_what_cannot_be_is_refused_and_changes_nothing(lake: Lake, refunds: Data
     head = lake.branch("main").head
     for name in ("", "a/b", "../x", ".hidden", "x" * 64, "nul\0", "é"):
         with pytest.raises(UsageError, match="cannot be the name"):
-            lake.create_dataset(name)
+            lake.datasets.create(name)
     with pytest.raises(UsageError, match="already"):
-        lake.create_dataset("refunds")
+        lake.datasets.create("refunds")
     with pytest.raises(UsageError, match="say which spans"):
         refunds.add()
     with pytest.raises(UsageError, match="say which spans"):
@@ -273,12 +275,12 @@ def test_what_cannot_be_is_refused_and_changes_nothing(lake: Lake, refunds: Data
     with pytest.raises(UsageError, match="choose a format"):
         refunds.export(tmp_path / "x.csv")
     with pytest.raises(RefNotFoundError):
-        lake.dataset("refunds", at="nowhere")
+        lake.datasets.get("refunds", at="nowhere")
     lake.tag("v1")
     with pytest.raises(UsageError, match="is no branch"):
-        lake.dataset("refunds", at="v1").add(search="coat")
+        lake.datasets.get("refunds", at="v1").add(search="coat")
     with pytest.raises(UsageError, match="is no branch"):
-        lake.create_dataset("other", branch="v1")
+        lake.datasets.create("other", branch="v1")
     assert lake.branch("main").staged() == []
     assert lake.branch("main").head == head
 
@@ -291,8 +293,8 @@ def test_a_protected_branch_takes_no_examples(lake: Lake, refunds: Dataset) -> N
         with pytest.raises(UsageError, match="protected"):
             refunds.add(search="coat", message=message)
         with pytest.raises(UsageError, match="protected"):
-            lake.create_dataset("other", message=message)
-    lake.dataset("refunds", at="work").add(search="coat", message="a coat")
+            lake.datasets.create("other", message=message)
+    lake.datasets.get("refunds", at="work").add(search="coat", message="a coat")
     lake.merge("work")
     assert inputs(refunds) == ["refund for a coat"]
 
@@ -300,20 +302,20 @@ def test_a_protected_branch_takes_no_examples(lake: Lake, refunds: Dataset) -> N
 def test_a_lake_without_commits(tmp_path: Path) -> None:
     """A dataset can be made first; there are no spans to add yet, and that is said."""
     with tracelake.init(tmp_path / "empty") as empty:
-        assert empty.datasets() == []
-        made = empty.create_dataset("first")
+        assert empty.datasets.all() == []
+        made = empty.datasets.create("first")
         assert (list(made.examples()), list(made.examples(staged=True))) == ([], [])
         with pytest.raises(RefNotFoundError, match="still empty"):
             made.add(where="true")
         empty.branch("main").commit("a dataset")
-        assert [info.name for info in empty.datasets()] == ["first"]
+        assert [info.name for info in empty.datasets.all()] == ["first"]
         assert made.export(tmp_path / "x.parquet").examples == 0
 
 
 def test_verify_names_examples_that_are_gone_or_altered(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
     """Examples of every branch and tag are read, also those that only an older commit names; each is told once."""
     lake.create_branch("work")
-    lake.dataset("refunds", at="work").add(search="coat", message="a coat")
+    lake.datasets.get("refunds", at="work").add(search="coat", message="a coat")
     refunds.add(search="shoes", message="shoes")
     lake.tag("v1")
     refunds.remove([ids(1, 0)], message="no shoes")
@@ -344,10 +346,10 @@ def test_garbage_collection_leaves_staged_examples(lake: Lake, refunds: Dataset,
     lake.branch("main").discard()
     refunds.add(search="hat")
     for _ in range(4):
-        lake.gc(epoch_min_s=0)
+        lake.maintenance.gc(epoch_min_s=0)
     lake.branch("main").commit("a hat")
     assert inputs(refunds) == ["refund for a hat"]
-    assert inputs(lake.dataset("refunds", at="main~2")) == ["refund for a coat"]
+    assert inputs(lake.datasets.get("refunds", at="main~2")) == ["refund for a coat"]
     texts = [path.read_text("utf-8") for path in (tmp_path / "lake" / "files").glob("*/*")]
     assert not [text for text in texts if "weather" in text]
     assert lake.verify().findings == ()
@@ -355,19 +357,21 @@ def test_garbage_collection_leaves_staged_examples(lake: Lake, refunds: Dataset,
 
 def test_several_add_and_commit_at_once(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
     """Nobody's example is lost, and nobody is told that there is nothing to commit because another committed it."""
-    lake.create_dataset("other", message="another")
+    lake.datasets.create("other", message="another")
 
     def add(number: int) -> list[str | None]:
         with tracelake.open(tmp_path / "lake") as own:
-            dataset = own.dataset("refunds" if number % 2 else "other")
+            dataset = own.datasets.get("refunds" if number % 2 else "other")
             word = ("coat", "shoes", "hat", "weather")[number // 2]
             report = dataset.add(search=word, message=f"{number}")
             assert report.added == 1
-            return [example.input for example in own.dataset(dataset.name, report.commit or "").examples()]
+            return [
+                example.input for example in own.datasets.get(dataset.name, report.commit or "").examples()
+            ]
 
     with ThreadPoolExecutor(8) as threads:
         seen = list(threads.map(add, range(8)))
     assert all(seen)
-    for dataset in (refunds, lake.dataset("other")):
+    for dataset in (refunds, lake.datasets.get("other")):
         assert len(inputs(dataset)) == 4
     assert lake.branch("main").staged() == []

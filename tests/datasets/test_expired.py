@@ -30,9 +30,9 @@ class Collecting:
 
     def dataset(self, name: str) -> Dataset:
         """Return a dataset whose effects these are."""
-        dataset, objects = self.lake._dataset(name, "main"), self._watched(self.lake.objects)
+        dataset, objects = self.lake.datasets._dataset(name, "main"), self._watched(self.lake.objects)
         dataset._objects = objects
-        dataset._repository = Repository(self._watched(self.lake._key_value), objects)
+        dataset._repository = Repository(self._watched(self.lake._opened.key_value), objects)
         return dataset
 
     def _watched(self, store: Any) -> Any:
@@ -43,7 +43,7 @@ class Collecting:
             self.effects += 1
             if self.effects in self.at or (self.every and self.effects % self.every == 0):
                 for _ in range(self.times):
-                    RepositoryCollector(self.lake._key_value, self.lake.objects).collect(epoch_min_s=0)
+                    RepositoryCollector(self.lake._opened.key_value, self.lake.objects).collect(epoch_min_s=0)
         return call(*args, **named)
 
 
@@ -69,14 +69,14 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 @pytest.mark.parametrize("every", [40, 90])
 def test_fifty_examples_are_added_beside_collections_again_and_again(lake: Lake, every: int) -> None:
     """However often one comes between two effects: all are there in the end, and committed."""
-    lake.create_dataset("many", message="a dataset")
+    lake.datasets.create("many", message="a dataset")
     world = Collecting(lake, every=every)
     report = world.dataset("many").add(where="starts_with(input, 'question')", message="added")
     assert report.added == 50
     assert world.effects > 100
     for _ in range(3):
-        lake.gc(epoch_min_s=0)
-    found = [example.input for example in lake.dataset("many", report.commit or "").examples()]
+        lake.maintenance.gc(epoch_min_s=0)
+    found = [example.input for example in lake.datasets.get("many", report.commit or "").examples()]
     assert found == [f"question {n:02}" for n in range(50)]
     assert lake.branch("main").staged() == []
     assert lake.verify().findings == ()
@@ -92,7 +92,7 @@ def test_collections_between_any_two_effects_of_adding_and_creating(lake: Lake) 
         world.dataset(name).create(DatasetSpec(name, "made"), "made")
         report = world.dataset(name).add(search="refund", message="added")
         assert report.added == 3
-        assert len(list(lake.dataset(name, report.commit or "").examples())) == 3
+        assert len(list(lake.datasets.get(name, report.commit or "").examples())) == 3
         assert lake.branch("main").staged() == []
         if world.effects < position:
             break
@@ -102,7 +102,7 @@ def test_collections_between_any_two_effects_of_adding_and_creating(lake: Lake) 
 
 def test_one_upload_that_is_always_too_slow_is_given_up(lake: Lake) -> None:
     """Collections before each effect are faster than anybody: it is told so, a bounded number of times later."""
-    lake.create_dataset("one", message="a dataset")
+    lake.datasets.create("one", message="a dataset")
     world = Collecting(lake, every=1, times=3)
     with pytest.raises(ExpiredError, match="garbage collection has been through twice"):
         world.dataset("one").add(search="weather", message="added")

@@ -29,10 +29,10 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 def test_what_waits_to_be_built_is_there(lake: Lake) -> None:
     """A committer was killed just after it sealed: dataset and examples are found, and no example is made again."""
-    refunds = lake.create_dataset("refunds")
+    refunds = lake.datasets.create("refunds")
     refunds.add(spans=[COAT[-16:]], metadata={"kind": "coat"})
-    put_on_list(lake._repository, asked("killed", Change(staged=True)))
-    assert [info.name for info in lake.datasets()] == ["refunds"]
+    put_on_list(lake._opened.repository, asked("killed", Change(staged=True)))
+    assert [info.name for info in lake.datasets.all()] == ["refunds"]
     assert refunds.add(spans=[COAT[-16:]]).known == 1
     lake.branch("main").commit("made, at last", allow_empty=True)
     (example,) = refunds.examples()
@@ -42,12 +42,12 @@ def test_what_waits_to_be_built_is_there(lake: Lake) -> None:
 
 def test_an_example_that_the_next_commit_leaves_out_is_none_yet(lake: Lake) -> None:
     """A writer staged it so late that its file is gone, and was killed: who adds that span makes it."""
-    refunds = lake.create_dataset("refunds", message="made")
-    repository = lake._repository
+    refunds = lake.datasets.create("refunds", message="made")
+    repository = lake._opened.repository
     path = example_path("refunds", COAT)
     late = write_file(lake.objects, b"{}", repository.epoch())
     for _ in range(3):
-        lake.gc(epoch_min_s=0)
+        lake.maintenance.gc(epoch_min_s=0)
     repository._records.stage(repository.branch().staging, path, late)
     assert lake.objects.head(file_path(late)) is None
     assert list(refunds.examples(staged=True)) == []
@@ -58,9 +58,9 @@ def test_an_example_that_the_next_commit_leaves_out_is_none_yet(lake: Lake) -> N
 
 def test_an_example_is_known_where_the_next_commit_has_it(lake: Lake) -> None:
     """A late entry whose file is there still is staged anew by who finds it: then no collection takes the file."""
-    refunds = lake.create_dataset("refunds", message="made")
+    refunds = lake.datasets.create("refunds", message="made")
     refunds.add(spans=[COAT[-16:]])
-    repository = lake._repository
+    repository = lake._opened.repository
     ((path, named),) = repository.staged()
     assert isinstance(named, FileAt)
     repository._records.advance(lambda epoch: Epoch(epoch.number + 2))
@@ -77,12 +77,12 @@ def test_an_example_is_known_where_the_next_commit_has_it(lake: Lake) -> None:
 
 def test_an_example_that_was_staged_long_ago_is_whole_when_it_is_committed(lake: Lake) -> None:
     """Its file was written again for the commit, and the old one collected: `verify` misses nothing."""
-    refunds = lake.create_dataset("refunds", message="made")
+    refunds = lake.datasets.create("refunds", message="made")
     refunds.add(spans=[COAT[-16:]])
     for _ in range(3):
-        lake.gc(epoch_min_s=0)
+        lake.maintenance.gc(epoch_min_s=0)
     lake.branch("main").commit("after a while")
     for _ in range(3):
-        lake.gc(epoch_min_s=0)
+        lake.maintenance.gc(epoch_min_s=0)
     assert lake.verify().findings == ()
     assert [example.id for example in refunds.examples()] == [COAT]

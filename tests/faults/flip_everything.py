@@ -70,7 +70,7 @@ def answers(lake: Lake) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "log", lambda: [commit.id for commit in lake.log()]
     yield "tags", lake.tags
     yield "branches", lambda: [(branch.name, branch.head) for branch in lake.branches()]
-    yield "examples", lambda: [str(one) for one in lake.dataset("questions").examples()]
+    yield "examples", lambda: [str(one) for one in lake.datasets.get("questions").examples()]
 
 
 def read(lake: Lake) -> dict[str, Any]:

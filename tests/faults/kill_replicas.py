@@ -325,7 +325,7 @@ class Campaign:
     def _check(self) -> None:
         """Compare with a single writer that takes the same transactions, in a lake of its own."""
         fed = self._feeder.fed
-        journal = Journal(self._lake._key_value, "main")
+        journal = Journal(self._lake._opened.key_value, "main")
         upper = self._lake.table("spans").info().upper
         taken = [
             [item.path for ranges in step.sources.values() for item in ranges]

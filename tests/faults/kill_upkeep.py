@@ -54,7 +54,7 @@ def ingest_one_by_one(lake: Lake, paths: Sequence[Path]) -> None:
 
 
 def content(lake: Lake, commit_id: str) -> tuple[str, str]:
-    view = lake.view(commit_id)
+    view = lake._opened.view(commit_id)
     return view.table("spans").content_hash(), view.table("traces").content_hash()
 
 
@@ -77,7 +77,7 @@ def compact(lake: Lake, _folder: Path, seed: int) -> None:
     chance = random.Random(seed)
     while True:
         try:
-            lake.compact(executor=InProcess())
+            lake.maintenance.compact(executor=InProcess())
         except (ExpiredError, tracelake.ContentionError) as error:
             print(f"wasted: {error}", flush=True)
         time.sleep(chance.uniform(0, 0.3))
@@ -88,7 +88,7 @@ def collect(lake: Lake, _folder: Path, seed: int) -> None:
     chance = random.Random(seed)
     while True:
         started_s = time.monotonic()
-        lake.gc(epoch_min_s=0)
+        lake.maintenance.gc(epoch_min_s=0)
         busy_s = time.monotonic() - started_s
         time.sleep(chance.uniform(0.3, 1.0) + chance.uniform(1.0, 3.0) * busy_s)
 
@@ -201,14 +201,14 @@ class Campaign:
             found = {commit.message: content(lake, commit.id) for commit in lake.log()}
             assert found == self.expected
             assert lake.verify().findings == ()
-            lake.compact(executor=InProcess())
-            for entry in lake._key_value.scan("leases"):  # of those that were killed
-                lake._key_value.delete_if("leases", entry.key, entry.version)
+            lake.maintenance.compact(executor=InProcess())
+            for entry in lake._opened.key_value.scan("leases"):  # of those that were killed
+                lake._opened.key_value.delete_if("leases", entry.key, entry.version)
         with tracelake.open(self.lake) as lake:
             for _ in range(3):
-                reports = lake.gc(epoch_min_s=0)
+                reports = lake.maintenance.gc(epoch_min_s=0)
             assert not any(report.held for report in reports)
-            for shard, _ in lake._maintained():
+            for shard, _ in lake.maintenance._maintained():
                 batches = [shard.batch(ref) for ref in shard.state().batches]
                 named = {part.path for batch in batches for part in batch.objects()}
                 assert {info.path for info in lake.objects.list(f"shards/{shard.name}/parts/")} == named

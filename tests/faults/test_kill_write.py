@@ -27,8 +27,8 @@ with tracelake.open(sys.argv[1]) as lake:
 """
 PEOPLE = pa.table({"id": [1, 2], "who": ["ann", "bob"]})
 FINISHERS: dict[str, Callable[[Lake], object]] = {
-    "gc": lambda lake: lake.gc(),
-    "compact": lambda lake: lake.compact(executor=InProcess()),
+    "gc": lambda lake: lake.maintenance.gc(),
+    "compact": lambda lake: lake.maintenance.compact(executor=InProcess()),
     "the same write again": lambda lake: lake.write("people", PEOPLE, write_id="one"),
     "a write that changes nothing": lambda lake: lake.write("people", PEOPLE.slice(0, 1)),
 }
@@ -49,14 +49,14 @@ def test_a_killed_write_is_finished(tmp_path: Path, finisher: Callable[[Lake], o
     with a_lake_with_a_killed_writer(tmp_path) as lake:
         before = lake.log()
         assert len(lake.table("people").to_arrow()) == 0
-        assert lake.gc(dry_run=True)
+        assert lake.maintenance.gc(dry_run=True)
         assert lake.log() == before
         finisher(lake)
         assert lake.table("people").to_arrow(order_by="id").equals(PEOPLE)
         assert lake.table("people", at=before[0].id).to_arrow().num_rows == 0
         after = lake.log()
         assert after[1:] == before
-        lake.gc()
+        lake.maintenance.gc()
         assert lake.log() == after
         assert lake.verify().ok
 
@@ -66,8 +66,10 @@ def test_what_was_taken_back_is_not_finished(tmp_path: Path) -> None:
     with tracelake.init(tmp_path / "lake") as lake:
         lake.create_table("people", PEOPLE.schema, key=["id"])
         written = lake.write("people", PEOPLE)
-        Repository(lake._key_value, lake.objects).revert(written, message="taken back", committer="test")
+        Repository(lake._opened.key_value, lake.objects).revert(
+            written, message="taken back", committer="test"
+        )
         before = lake.log()
-        lake.gc()
+        lake.maintenance.gc()
         assert lake.log() == before
         assert len(lake.table("people").to_arrow()) == 0

@@ -91,7 +91,7 @@ def runs_that_died(lake: Lake, tasks: InProcess) -> int:
 
 def notes(lake: Lake) -> list[Any]:
     """Return what is noted of tries."""
-    return lake._key_value.notes("tries/main")
+    return lake._opened.key_value.notes("tries/main")
 
 
 @pytest.mark.parametrize("stage", TASKS)
@@ -101,7 +101,7 @@ def test_what_kills_each_run_is_set_aside(lake: Lake, stage: str) -> None:
         lake.objects.put(f"inbox/{number}.segment", poisoned(number) if number == 2 else good(number))
     assert runs_that_died(lake, Killing(stage)) == TRANSACTION_TRIES_MAX + 1 + TRANSACTION_TRIES_MAX
     assert names(lake) == {0, 1, 3}
-    (aside,) = lake.quarantine()
+    (aside,) = lake.quarantine.all()
     assert (aside.path, aside.state, aside.tries) == ("inbox/2.segment", "set aside", TRANSACTION_TRIES_MAX)
     assert "ended without a word" in aside.reason
     assert [info.path for info in lake.objects.list("inbox/")] == ["inbox/2.segment"]
@@ -115,12 +115,12 @@ def test_what_kills_alone_kills_as_often_before_it_is_set_aside(lake: Lake, stag
     lake.objects.put("inbox/0.segment", poisoned(0))
     tasks = Killing(stage)
     assert runs_that_died(lake, tasks) == 2 * TRANSACTION_TRIES_MAX
-    (aside,) = lake.quarantine()
+    (aside,) = lake.quarantine.all()
     assert (aside.state, aside.tries) == ("set aside", TRANSACTION_TRIES_MAX)
     tasks.mended = True
-    lake.retry(aside.transaction)
+    lake.quarantine.retry(aside.transaction)
     assert run(lake, tasks)
-    assert (names(lake), lake.quarantine(), notes(lake)) == ({0}, [], [])
+    assert (names(lake), lake.quarantine.all(), notes(lake)) == ({0}, [], [])
     assert lake.verify().ok
 
 
@@ -136,7 +136,7 @@ def test_new_input_does_not_wait_for_what_kills(lake: Lake, stage: str) -> None:
             assert names(lake) >= set(range(1, number - 1))
     runs_that_died(lake, tasks)
     assert names(lake) == set(range(1, 2 * TRANSACTION_TRIES_MAX))
-    assert [aside.path for aside in lake.quarantine()] == ["inbox/0.segment"]
+    assert [aside.path for aside in lake.quarantine.all()] == ["inbox/0.segment"]
 
 
 def test_a_file_that_kills_whoever_reads_it_is_counted_across_transactions(
@@ -155,7 +155,7 @@ def test_a_file_that_kills_whoever_reads_it_is_counted_across_transactions(
             except Killed:
                 deaths += 1
     assert deaths == 2 * TRANSACTION_TRIES_MAX
-    assert [(aside.path, aside.state) for aside in lake.quarantine()] == [(str(bad), "set aside")]
+    assert [(aside.path, aside.state) for aside in lake.quarantine.all()] == [(str(bad), "set aside")]
     assert names(lake) == set(range(1, 3 * TRANSACTION_TRIES_MAX))
 
 
@@ -172,7 +172,7 @@ def test_good_input_that_is_killed_from_outside_is_taken(lake: Lake, stage: str,
     commits = lake.log()
     assert sum(int(commit.metadata["spans_new"]) for commit in commits) == inputs
     assert ["set_aside" in commit.metadata for commit in commits].count(True) == (stage == "merge")
-    assert (lake.quarantine(), list(lake.objects.list("inbox/")), notes(lake)) == ([], [], [])
+    assert (lake.quarantine.all(), list(lake.objects.list("inbox/")), notes(lake)) == ([], [], [])
     assert lake.verify().ok
 
 
@@ -200,7 +200,7 @@ def test_failures_that_are_told_are_no_deaths(lake: Lake) -> None:
         assert notes(lake) == []
     tasks.mended = True
     assert run(lake, tasks)
-    assert (names(lake), lake.quarantine()) == ({0, 1}, [])
+    assert (names(lake), lake.quarantine.all()) == ({0, 1}, [])
 
 
 @pytest.mark.parametrize("stage", TASKS)
@@ -215,7 +215,7 @@ def test_a_machine_on_which_no_task_works_sets_nothing_aside(
     monkeypatch.setattr("tracelake.pipeline.staging.tasks_work", lambda *_: False)
     with pytest.raises(tracelake.TracelakeError, match="ended without a word"):
         run(lake, tasks)
-    assert lake.quarantine() == []
+    assert lake.quarantine.all() == []
     tasks.mended = True
     assert run(lake, tasks)
     assert names(lake) == {0}
@@ -236,17 +236,17 @@ def test_who_shows_that_he_lives_is_not_counted(
         for entry in notes(lake):
             number = int(entry.value.split(b'"beats":')[1].split(b",")[0])
             value = entry.value.replace(b'"beats":%d' % number, b'"beats":%d' % (number + 1))
-            lake._key_value.note("tries/main", entry.key, value)
+            lake._opened.key_value.note("tries/main", entry.key, value)
 
     monkeypatch.setattr("tracelake.pipeline.tries.time.sleep", others_go_on)
     assert run(lake, InProcess())
     (commit,) = lake.log()
-    assert (commit.metadata["spans_new"], lake.quarantine()) == ("2", [])
+    assert (commit.metadata["spans_new"], lake.quarantine.all()) == ("2", [])
 
 
 def test_notes_have_an_end(lake: Lake) -> None:
     """Of what is never read again some are kept, and a damaged one is forgotten."""
-    lake._key_value.note("tries/main", "zz", b"torn")
+    lake._opened.key_value.note("tries/main", "zz", b"torn")
     for number in range(TRY_NOTES_MAX + 5):
         path = f"inbox/{number}.segment"
         lake.objects.put(path, good(number))

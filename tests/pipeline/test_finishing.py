@@ -69,7 +69,7 @@ def test_its_file_is_not_needed(
         path.unlink()
     else:
         path.write_bytes(a_line(a_span(7, 7)))
-    for decide in (lake.retry, lake.discard):
+    for decide in (lake.quarantine.retry, lake.quarantine.discard):
         with pytest.raises(tracelake.UsageError, match="its inputs are not needed"):
             decide(1)
     report = lake.pipeline(executor=InProcess()).run_once()
@@ -88,8 +88,8 @@ def test_maintenance_leaves_what_no_commit_names(lake: Lake, monkeypatch: pytest
         if number < 7:
             lake.pipeline(executor=InProcess()).run_once()
     stop_before_traces(lake, monkeypatch=monkeypatch)
-    lake.compact(executor=InProcess())
-    refs = Outputs(lake._key_value, lake.objects, 2).spans.state().batches
+    lake.maintenance.compact(executor=InProcess())
+    refs = Outputs(lake._opened.key_value, lake.objects, 2).spans.state().batches
     assert [(ref.lower, ref.upper) for ref in refs] == [(0, 7), (7, 8)]
     lake.pipeline(executor=InProcess()).run_once()
     assert names(lake) == set(range(8))
@@ -106,7 +106,7 @@ def test_who_cannot_finish_it_says_so_and_sets_nothing_aside(
     tasks = Poisoned("merge")
     with pytest.raises(TaskError, match=r"can only be finished.*the sum does not fit"):
         lake.pipeline(executor=tasks).run_once()
-    assert lake.quarantine() == []
+    assert lake.quarantine.all() == []
     assert [info.path for info in lake.objects.list("staging/pipeline/")] == []
     lake.pipeline(executor=InProcess()).run_once()
     assert names(lake) == {0, 1}

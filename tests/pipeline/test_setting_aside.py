@@ -61,7 +61,7 @@ def test_one_poisoned_segment_takes_no_other_down(lake: Lake, stage: str, poison
     assert report is not None
     assert names(lake) == {0, 1, 2, 3, 4} - {poison}
     (aside,) = report.set_aside
-    assert lake.quarantine() == [aside]
+    assert lake.quarantine.all() == [aside]
     assert (aside.path, aside.state, aside.reason) == (path, "set aside", "the sum does not fit")
     assert aside.tries == TRANSACTION_TRIES_MAX
     assert left(lake, "inbox/") == [path], "the acknowledged bytes stay"
@@ -72,13 +72,13 @@ def test_one_poisoned_segment_takes_no_other_down(lake: Lake, stage: str, poison
     assert f"pipeline retry {aside.transaction}" in aside.explain()
 
     tasks.mended = True
-    (offered,) = lake.retry(aside.transaction)
+    (offered,) = lake.quarantine.retry(aside.transaction)
     assert offered.state == "offered"
     again = pipeline.run_once()
     assert again is not None
     assert again.spans_new == 1
     assert names(lake) == {0, 1, 2, 3, 4}
-    assert (lake.quarantine(), left(lake, "inbox/"), pipeline.run_once()) == ([], [], None)
+    assert (lake.quarantine.all(), left(lake, "inbox/"), pipeline.run_once()) == ([], [], None)
     assert lake.verify().ok
 
 
@@ -88,13 +88,13 @@ def test_what_is_discarded_is_named_for_ever(lake: Lake, stage: str) -> None:
     fill(lake, 2, poison=1)
     pipeline = lake.pipeline(executor=Poisoned(stage))
     pipeline.run_once()
-    (aside,) = lake.quarantine()
-    (discarded,) = lake.discard(aside.transaction)
+    (aside,) = lake.quarantine.all()
+    (discarded,) = lake.quarantine.discard(aside.transaction)
     assert discarded.state == "discarded"
     assert left(lake, "inbox/") == []
-    assert [item.state for item in lake.retry(aside.transaction)] == ["discarded"]
+    assert [item.state for item in lake.quarantine.retry(aside.transaction)] == ["discarded"]
     assert pipeline.run_once() is None
-    assert [item.path for item in lake.quarantine()] == ["inbox/1.segment"]
+    assert [item.path for item in lake.quarantine.all()] == ["inbox/1.segment"]
     assert names(lake) == {0}
     assert lake.verify().ok
 
@@ -106,13 +106,13 @@ def test_retried_too_early_it_is_set_aside_again(lake: Lake, stage: str) -> None
     pipeline = lake.pipeline(executor=Poisoned(stage))
     for number in range(3):
         pipeline.run_once()
-        (aside,) = lake.quarantine()
+        (aside,) = lake.quarantine.all()
         assert aside.state == "set aside"
-        lake.retry(aside.transaction)
+        lake.quarantine.retry(aside.transaction)
         if number == 1:
             lake.objects.put("inbox/5.segment", good(5))
     pipeline.run_once()
-    assert [item.state for item in lake.quarantine()] == ["set aside"]
+    assert [item.state for item in lake.quarantine.all()] == ["set aside"]
     assert names(lake) == {5}
     assert left(lake, "inbox/") == ["inbox/0.segment"]
 
@@ -134,9 +134,9 @@ def test_a_poisoned_file_is_set_aside_by_its_content(lake: Lake, tmp_path: Path,
     assert [item.path for item in again.set_aside] == [str(copy)]
     assert sum(tasks.failures.values()) == failures, "it is not read again"
     bad.write_bytes(a_line(a_span(0, 0, note="mended")))
-    lake.retry(report.set_aside[0].transaction)
+    lake.quarantine.retry(report.set_aside[0].transaction)
     assert lake.ingest(fine, executor=tasks).spans_new == 1, "what is offered is taken by any run"
-    assert (names(lake), lake.quarantine()) == ({0, 1}, [])
+    assert (names(lake), lake.quarantine.all()) == ({0, 1}, [])
 
 
 def test_an_offered_file_that_changes_while_it_is_read_stays_offered(lake: Lake, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_an_offered_file_that_changes_while_it_is_read_stays_offered(lake: Lake,
     bad.write_bytes(a_line(a_span(0, 0, note="poison")))
     tasks = Poisoned("read")
     report = lake.ingest(bad, executor=tasks)
-    lake.retry(report.set_aside[0].transaction)
+    lake.quarantine.retry(report.set_aside[0].transaction)
 
     class Writer(InProcess):
         def run(self, *task: Any) -> list[Any]:
@@ -153,9 +153,9 @@ def test_an_offered_file_that_changes_while_it_is_read_stays_offered(lake: Lake,
             return super().run(*task)
 
     lake.pipeline(executor=Writer()).run_once()
-    assert (names(lake), [item.state for item in lake.quarantine()]) == (set(), ["offered"])
+    assert (names(lake), [item.state for item in lake.quarantine.all()]) == (set(), ["offered"])
     lake.pipeline(executor=InProcess()).run_once()
-    assert (names(lake), lake.quarantine()) == ({0}, [])
+    assert (names(lake), lake.quarantine.all()) == ({0}, [])
 
 
 def test_nothing_is_set_aside_when_no_task_works(lake: Lake) -> None:
@@ -164,7 +164,7 @@ def test_nothing_is_set_aside_when_no_task_works(lake: Lake) -> None:
     fill(lake, 2, poison=5)
     with pytest.raises(ValueError, match="no such codec"):
         lake.pipeline(executor=Broken()).run_once()
-    assert lake.quarantine() == []
+    assert lake.quarantine.all() == []
     lake.pipeline(executor=InProcess()).run_once()
     assert names(lake) == {0, 1}
 
@@ -183,7 +183,7 @@ def test_failures_of_stores_and_machines_do_not_count(lake: Lake, stage: str, er
             lake.pipeline(executor=tasks).run_once()
         assert left(lake, "staging/pipeline/") == [], "a failing try leaves none of its rows"
     assert sum(tasks.failures.values()) == TRANSACTION_TRIES_MAX + 1
-    assert lake.quarantine() == []
+    assert lake.quarantine.all() == []
     tasks.mended = True
     lake.pipeline(executor=tasks).run_once()
     assert names(lake) == {0, 1}
@@ -226,10 +226,10 @@ def stuck_on_a_changed_file(lake: Lake, folder: Path) -> tuple[Path, Path]:
 def test_j11_a_changed_source_can_be_taken_as_it_is_now(lake: Lake, tmp_path: Path) -> None:
     """J11: retry sets the stuck transaction aside, and all of its inputs are read anew."""
     stuck_on_a_changed_file(lake, tmp_path)
-    assert {item.state for item in lake.retry(0)} == {"offered"}
+    assert {item.state for item in lake.quarantine.retry(0)} == {"offered"}
     lake.pipeline(executor=InProcess()).run_once()
     assert names(lake) == {1, 2, 7}
-    assert (lake.quarantine(), left(lake, "inbox/")) == ([], [])
+    assert (lake.quarantine.all(), left(lake, "inbox/")) == ([], [])
     assert lake.verify().ok
 
 
@@ -237,12 +237,12 @@ def test_j11_a_changed_source_can_be_given_up(lake: Lake, tmp_path: Path) -> Non
     """J11: discard gives up what changed and nothing else, also where the file is gone."""
     changed, _ = stuck_on_a_changed_file(lake, tmp_path)
     changed.unlink()
-    states = {Path(item.path).name: item.state for item in lake.discard(0)}
+    states = {Path(item.path).name: item.state for item in lake.quarantine.discard(0)}
     assert states == {"changed.jsonl": "discarded", "same.jsonl": "offered", "2.segment": "offered"}
     lake.pipeline(executor=InProcess()).run_once()
     assert names(lake) == {1, 2}
-    assert [item.state for item in lake.quarantine()] == ["discarded"]
-    assert "changed since the journal" in lake.quarantine()[0].reason
+    assert [item.state for item in lake.quarantine.all()] == ["discarded"]
+    assert "changed since the journal" in lake.quarantine.all()[0].reason
     assert lake.verify().ok
 
 
@@ -253,12 +253,12 @@ def test_what_cannot_be_read_just_now_has_not_changed(
     """A failure of the machine decides nothing: no input is given up that would be read a moment later."""
     _, same = stuck_on_a_changed_file(lake, tmp_path)
     fail_to_open(monkeypatch, same, number)
-    for decide in (lake.discard, lake.retry):
+    for decide in (lake.quarantine.discard, lake.quarantine.retry):
         with pytest.raises(StorageError, match=r"same\.jsonl cannot be read: .*Nothing was decided"):
             decide(0)
-    assert lake.quarantine() == []
+    assert lake.quarantine.all() == []
     monkeypatch.undo()
-    states = {Path(item.path).name: item.state for item in lake.discard(0)}
+    states = {Path(item.path).name: item.state for item in lake.quarantine.discard(0)}
     assert states == {"changed.jsonl": "discarded", "same.jsonl": "offered", "2.segment": "offered"}
 
 
@@ -281,7 +281,7 @@ def test_a_file_that_cannot_be_read_to_be_set_aside_waits(
         pipeline.run_once()
     monkeypatch.undo()
     pipeline.run_once()
-    assert [item.path for item in lake.quarantine()] == [str(bad)]
+    assert [item.path for item in lake.quarantine.all()] == [str(bad)]
 
 
 def test_only_what_is_stuck_or_set_aside_can_be_decided(lake: Lake) -> None:
@@ -290,7 +290,7 @@ def test_only_what_is_stuck_or_set_aside_can_be_decided(lake: Lake) -> None:
     lake.pipeline(executor=InProcess()).run_once()
     for t in (0, 1, -1):
         with pytest.raises(tracelake.UsageError, match=f"no input of transaction {t} is set aside"):
-            lake.retry(t)
+            lake.quarantine.retry(t)
 
 
 def test_a_lake_that_begins_with_poison_has_an_index(lake: Lake) -> None:
@@ -340,7 +340,7 @@ def test_what_a_peer_takes_meanwhile_is_not_set_aside(lake: Lake, tmp_path: Path
             lake.pipeline(executor=Poisoned("read")).run_once()
         else:
             lake.ingest(path, executor=Poisoned("read"))
-    assert (names(lake), lake.quarantine()) == ({0}, [])
+    assert (names(lake), lake.quarantine.all()) == ({0}, [])
     assert lake.verify().ok
 
 
@@ -358,7 +358,7 @@ def test_a_damaged_record_stops_nothing_but_its_own_input(
         lake.pipeline(executor=tasks).run_once()
     else:
         lake.ingest(path, executor=tasks)
-    records = lake._key_value
+    records = lake._opened.key_value
     (entry,) = records.scan("suspects/main")
     records.set("suspects/main", entry.key, entry.value[:-1])
     failures = sum(tasks.failures.values())
@@ -376,18 +376,18 @@ def test_a_damaged_record_stops_nothing_but_its_own_input(
         assert names(lake) == set(range(1, number + 1))
     assert sum(tasks.failures.values()) == failures, "it is not read again"
     assert left(lake, "inbox/") == ["inbox/0.segment"] * (source == "inbox")
-    assert (lake.quarantine(), lake.inbox().segments) == ([], source == "inbox")
+    assert (lake.quarantine.all(), lake.inbox().segments) == ([], source == "inbox")
     assert [finding.path for finding in lake.verify().findings] == [f"suspects/main/{entry.key}"]
     check = next(check for check in _of_lake(lake) if check.name == "quarantine")
     verdict = check.run()
     assert (verdict.status, entry.key in verdict.message) == ("warning", True)
     records.set("suspects/main", entry.key, entry.value)
     assert check.run().status == "ok"
-    assert [item.state for item in lake.quarantine()] == ["set aside"]
-    lake.retry(lake.quarantine()[0].transaction)
+    assert [item.state for item in lake.quarantine.all()] == ["set aside"]
+    lake.quarantine.retry(lake.quarantine.all()[0].transaction)
     tasks.mended = True
     lake.pipeline(executor=tasks).run_once()
-    assert (names(lake), lake.quarantine()) == ({0, 1, 2}, [])
+    assert (names(lake), lake.quarantine.all()) == ({0, 1, 2}, [])
 
 
 def test_a_transaction_is_passed_where_the_record_of_one_of_its_inputs_is_damaged(lake: Lake) -> None:
@@ -395,12 +395,12 @@ def test_a_transaction_is_passed_where_the_record_of_one_of_its_inputs_is_damage
     fill(lake, 1, poison=0)
     tasks = Poisoned("merge")
     lake.pipeline(executor=tasks).run_once()
-    (entry,) = lake._key_value.scan("suspects/main")
-    lake.retry(0)
+    (entry,) = lake._opened.key_value.scan("suspects/main")
+    lake.quarantine.retry(0)
 
     def damage(step: tracelake.Progress) -> None:
         if step.stage == "reading":
-            lake._key_value.set("suspects/main", entry.key, b"torn")
+            lake._opened.key_value.set("suspects/main", entry.key, b"torn")
 
     tasks.error = OverflowError("too much")
     lake.pipeline(executor=tasks).run_once(damage)
@@ -421,7 +421,7 @@ def test_a_size_that_cannot_be_told_is_not_none(
         path.write_bytes(a_line(a_span(index, index, note=None if index else "poison")))
     tasks = Poisoned("read")
     lake.ingest(paths[0], executor=tasks)
-    lake.retry(lake.quarantine()[0].transaction)
+    lake.quarantine.retry(lake.quarantine.all()[0].transaction)
     tasks.mended = True
     failing = {str(path) for path in paths[:2]}
     real_stat = Path.stat
@@ -436,7 +436,7 @@ def test_a_size_that_cannot_be_told_is_not_none(
     told = {Path(bad.path).name: bad.problems[0].reason for bad in report.bad}
     assert told == dict.fromkeys(("0.jsonl", "1.jsonl"), f"cannot be read: {os.strerror(number)}")
     assert names(lake) == {2}
-    assert [item.state for item in lake.quarantine()] == ["offered"]
+    assert [item.state for item in lake.quarantine.all()] == ["offered"]
     failing.clear()
     assert lake.ingest(*paths[1:], executor=tasks).bad == ()
-    assert (names(lake), lake.quarantine()) == ({0, 1, 2}, [])
+    assert (names(lake), lake.quarantine.all()) == ({0, 1, 2}, [])

@@ -46,7 +46,7 @@ def test_killed_while_it_sets_aside() -> None:
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
         lake.objects.put("inbox/0.segment", good(0))
         lake.objects.put("inbox/1.segment", poisoned(1))
-        objects, records = lake.objects, lake._key_value
+        objects, records = lake.objects, lake._opened.key_value
         assert isinstance(objects, MemoryObjectStore)
         held = _partitions(records)
         film = Filmed(objects, held)
@@ -62,10 +62,10 @@ def test_killed_while_it_sets_aside() -> None:
             objects._objects = dict(kept)
             held.clear()
             held.update({name: dict(entries) for name, entries in partitions.items()})
-            lake._forget_view()
+            lake._opened.forget_view()
             run(lake, objects, records)
             assert names(lake) == {0}, f"killed before write {at}"
-            (aside,) = lake.quarantine()
+            (aside,) = lake.quarantine.all()
             assert (aside.path, aside.state) == ("inbox/1.segment", "set aside"), f"killed before write {at}"
             assert [info.path for info in objects.list("inbox/")] == ["inbox/1.segment"]
         assert lake.verify().ok

@@ -1,22 +1,23 @@
 """A lake in memory for tests of pages and API that need no pipeline: rows in, the reading surface out."""
 
+# ruff: noqa: ARG002  the methods are those of a lake
+
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
 
-from tracelake._errors import NotFoundError, QueryError, RefNotFoundError
-from tracelake.lake.datasets import LakeDatasets
-from tracelake.lake.history import LakeBranches
+from tracelake._errors import NotFoundError, QueryError
+from tracelake.lake.lake import Lake
+from tracelake.lake.location import make_lake, open_location
 from tracelake.otlp.schema import SPANS_TABLE
-from tracelake.results import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, SetAsideInput, TableInfo, Trace
-from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
+from tracelake.results import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
+from tracelake.tables.table import Table
 from tracelake.tables.traces import TRACES
-from tracelake.tables.view import View
-from tracelake.versions.store import Repository
 
 OTLP_NUMBERS = (
     "flags",
@@ -61,15 +62,14 @@ def span_row(trace: int = 1, span: int = 1, parent: int | None = None, **changed
     return row | changed
 
 
-class FakeLake(LakeBranches, LakeDatasets):
+class FakeLake(Lake):
     """Answers like a lake that holds these spans, and has branches without tables."""
-
-    url = "memory:"
 
     def __init__(self, spans: list[Row]) -> None:
         """Group the spans in traces."""
-        self.objects = MemoryObjectStore()
-        self._repository = Repository(MemoryKeyValueStore(), self.objects)
+        place = f"memory://{uuid.uuid4().hex}"
+        make_lake(place, None, 1)
+        super().__init__(open_location(place, None))
         grouped: dict[str, list[Row]] = {}
         for span in sorted(spans, key=lambda span: int(span["start_ns"])):
             grouped.setdefault(span["trace_id"], []).append(span)
@@ -77,15 +77,11 @@ class FakeLake(LakeBranches, LakeDatasets):
             trace_id: Trace(trace_id, _summary(rows), tuple(rows)) for trace_id, rows in grouped.items()
         }
 
-    def view(self, at: str = "main") -> View:
-        """Refuse: there is no commit with tables."""
-        raise RefNotFoundError(f"nothing to read at {at}")
-
     def clear(self) -> None:
         """Forget everything."""
         self._traces.clear()
 
-    def sql(self, query: str) -> pa.Table:
+    def sql(self, query: str, at: str = "main", *, allow_files: bool = False) -> pa.Table:
         """Run a query over table `traces`."""
         traces = pa.Table.from_pylist([trace.summary for trace in self._traces.values()], schema=TRACES)
         with duckdb.connect() as connection:
@@ -93,7 +89,14 @@ class FakeLake(LakeBranches, LakeDatasets):
             found: pa.Table = connection.sql(query).to_arrow_table()
             return found
 
-    def search(self, query: str, *, limit: int = 20, service: str | None = None) -> list[Hit]:
+    def search(
+        self,
+        query: str,
+        where: str | None = None,
+        at: str = "main",
+        limit: int = 20,
+        service: str | None = None,
+    ) -> list[Hit]:
         """Return the spans whose output holds the query, of one service or of all."""
         if '"' in query:
             raise QueryError("a quotation mark is open; close it")
@@ -114,18 +117,18 @@ class FakeLake(LakeBranches, LakeDatasets):
         ]
         return hits[:limit]
 
-    def trace(self, trace_id: str) -> Trace:
+    def trace(self, trace_id: str, at: str = "main") -> Trace:
         """Return a trace by its whole id."""
         if trace_id not in self._traces:
             raise NotFoundError(f"no trace {trace_id}")
         return self._traces[trace_id]
 
-    def tables(self) -> list[TableInfo]:
+    def tables(self, at: str = "main") -> list[TableInfo]:
         """Return totals of both tables."""
         spans = sum(len(trace.spans) for trace in self._traces.values())
         return [TableInfo("spans", spans, 1, 100, 7), TableInfo("traces", len(self._traces), 1, 10, 7)]
 
-    def index(self) -> IndexInfo | None:
+    def index(self, at: str = "main") -> IndexInfo | None:
         """Return an index of four parts."""
         return IndexInfo("search/spans/manifests/spans-7.json", 7, 1_200, 4, 10_000)
 
@@ -137,14 +140,10 @@ class FakeLake(LakeBranches, LakeDatasets):
         """Return no replicas."""
         return []
 
-    def quarantine(self) -> list[SetAsideInput]:
-        """Return nothing that was set aside."""
-        return []
-
-    def table(self, name: str) -> FakeSpans:
+    def table(self, name: str, at: str = "main") -> Table:
         """Return table `spans`."""
         assert name == "spans"
-        return FakeSpans([span for trace in self._traces.values() for span in trace.spans])
+        return cast("Table", FakeSpans([span for trace in self._traces.values() for span in trace.spans]))
 
 
 class FakeSpans:

@@ -89,11 +89,11 @@ def test_inputs_that_are_set_aside_are_counted_by_state(tmp_path: Path) -> None:
             lake.pipeline(executor=Poisoned("read")).run_once()
             lake.objects.put(f"inbox/{number + 5}.segment", good(number + 5))
             lake.pipeline(executor=InProcess()).run_once()
-        first, second = lake.quarantine()
+        first, second = lake.quarantine.all()
         assert counts() == [2, 0, 0, 0]
-        lake.retry(first.transaction)
+        lake.quarantine.retry(first.transaction)
         assert counts() == [1, 1, 0, 1]
-        lake.discard(second.transaction)
+        lake.quarantine.discard(second.transaction)
         assert counts() == [0, 1, 1, 1]
 
 

@@ -29,7 +29,7 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'>"
 def real(tmp_path: Path) -> Iterator[Lake]:
     """Return a lake of conversations with a dataset of three examples, a tag, and hostile text."""
     with a_lake(tmp_path) as lake:
-        dataset = lake.create_dataset("refunds", f"questions {HOSTILE}")
+        dataset = lake.datasets.create("refunds", f"questions {HOSTILE}")
         dataset.add(search="refund", message=f"three {HOSTILE}", committer=HOSTILE)
         lake.tag("v1")
         bring(lake, tmp_path, talk(8, 0, HOSTILE, HOSTILE))
@@ -84,7 +84,7 @@ def test_a_lost_race_may_be_sent_again(store: FaultyStore) -> None:
     """Who loses every race is told to come again, with nothing changed: nothing of the request is too large."""
     busy = OthersAreFaster()
     lake = FakeLake([])
-    lake._repository = Repository(busy, MemoryObjectStore())
+    lake._opened.repository = Repository(busy, MemoryObjectStore())
     with closing(Inbox(store, ack_timeout_s=1.0)) as inbox:
         client = Client(create_app(lake, inbox))
         busy.is_busy = True
@@ -123,9 +123,9 @@ def test_commits_by_post(client: Client, real: Lake) -> None:
     merged = post(client, "merges", source="main", into="work", message="up to date")
     assert real.log("work")[0].id == merged["commit"]
     post(client, "reverts", ref="main", committer="ada")
-    assert real.datasets()[0].examples == 3
+    assert real.datasets.all()[0].examples == 3
     post(client, "cherry-picks", ref=committed["commit"])
-    assert real.datasets()[0].examples == 4
+    assert real.datasets.all()[0].examples == 4
     assert "nothing to commit" in post(client, "commits", 409, message="nothing")["error"]
     post(client, "commits", message="nothing", allow_empty=True)
 
@@ -142,7 +142,7 @@ def test_names_over_http(client: Client, real: Lake) -> None:
     assert post(client, "protections", 200, branch="team/work") == {"branch": "team/work", "protected": True}
     assert "protected" in client.delete("/api/v1/branches/team/work").json()["error"]
     post(client, "protections", 200, branch="team/work", on=False)
-    real.dataset("refunds", at="team/work").add(search="coat", replace=True, metadata={"kind": "other"})
+    real.datasets.get("refunds", at="team/work").add(search="coat", replace=True, metadata={"kind": "other"})
     refused = client.delete("/api/v1/branches/team/work")
     assert (refused.status_code, "staged" in refused.json()["error"]) == (400, True)
     assert client.delete("/api/v1/branches/team/work?force=true").json() == {"branch": "team/work"}
@@ -156,7 +156,7 @@ def test_conflicts_are_409(client: Client, real: Lake) -> None:
     real.branch("main").discard()
     post(client, "branches", name="work")
     for branch in ("main", "work"):
-        dataset = real.dataset("refunds", at=branch)
+        dataset = real.datasets.get("refunds", at=branch)
         dataset.add(search="coat", replace=True, metadata={"kind": branch}, message=branch)
     refused = post(client, "merges", 409, source="work")
     (conflict,) = refused["conflicts"]

@@ -188,7 +188,7 @@ def test_s4_the_last_of_several_writes_of_a_key_beside_a_peer(
 
         monkeypatch.setattr(Shard, "compare_and_append", after_a_peer)
         lake.write("people", people((1, "v3")))
-        shard = Shard("people", lake._key_value, lake.objects)
+        shard = Shard("people", lake._opened.key_value, lake.objects)
         batches = [shard.batch(ref) for ref in shard.state().batches]
         assert [(batch.lower, sum(part.rows for part in batch.retractions)) for batch in batches] == [
             (0, 0),

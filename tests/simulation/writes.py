@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -20,12 +21,13 @@ from tracelake.shards.model import Batch, Part, Write
 from tracelake.shards.parts import STAGED, part_path
 from tracelake.shards.protocol import due, next_state
 from tracelake.shards.store import Shard
+from tracelake.storage import Stores
 from tracelake.tables.maintenance import committed_upper
 from tracelake.tables.spec import TableSpec, create_spec, make_spec
 from tracelake.testing import Actor, Process, Run, Scenario
 from tracelake.user_tables.staging import Block, Staged
 from tracelake.user_tables.ties import LAST_STANDS
-from tracelake.user_tables.write import Stores, WriteId, finish_writes, publish
+from tracelake.user_tables.write import WriteId, finish_writes, publish
 from tracelake.versions.store import Repository
 
 TABLE: Final = "log"
@@ -79,7 +81,7 @@ class WritesScenario(Scenario):
             self._until_done(process, NOTHING)  # not what it was before: it has happened
 
     def _until_done(self, process: Process, write_id: WriteId, *, with_rows: bool = True) -> None:
-        stores = Stores(process.key_value, process.objects, "nowhere")
+        stores = Stores(process.key_value, process.objects, Path("nowhere"))
         spec: TableSpec = process.notes["spec"]
         while True:
             epoch = Shard(TABLE, process.key_value, process.objects).state().epoch
@@ -102,7 +104,7 @@ class WritesScenario(Scenario):
         """Finish writes and compact, as `tracelake compact` does; parts of a table without a key stay as they are."""
         shard = Shard(TABLE, process.key_value, process.objects)
         for _ in range(self._rounds):
-            finish_writes(Stores(process.key_value, process.objects, "nowhere"))
+            finish_writes(Stores(process.key_value, process.objects, Path("nowhere")))
             with Lease(shard, process.key_value) as lease:
                 committed = committed_upper(Repository(process.key_value, process.objects), TABLE)
                 run = due(lease.state.batches, committed, fan_out=2)

@@ -36,7 +36,7 @@ def test_two_tries_of_one_write_at_once_leave_one_of_them(
         monkeypatch.setattr(Shard, "compare_and_append", after_the_first)
         lake.write("people", given, write_id="one")
         assert lake.table("people").to_arrow(order_by="id").equals(given)
-        assert Shard("people", lake._key_value, lake.objects).state().upper == 1
+        assert Shard("people", lake._opened.key_value, lake.objects).state().upper == 1
         assert lake.verify().findings == ()
 
 
@@ -47,9 +47,9 @@ def test_the_epoch_of_an_append_is_that_of_its_oldest_piece(
     given = pa.table({"id": list(range(20_000)), "who": ["ann"] * 20_000})
     with tracelake.init(tmp_path / "lake") as lake:
         lake.create_table("people", given.schema, key=["id"], buckets=1)
-        shard = Shard("people", lake._key_value, lake.objects)
+        shard = Shard("people", lake._opened.key_value, lake.objects)
         spec = read_spec(lake.objects, "people")
-        staged = stage(lake.objects, spec, lake.epoch("people"), given.to_batches())
+        staged = stage(lake.objects, spec, lake._opened.shard("people").state().epoch, given.to_batches())
 
         def begin_epoch() -> None:
             shard.change(partial(next_epoch, now_s=0.0, epoch_min_s=0.0))
@@ -63,8 +63,8 @@ def test_the_epoch_of_an_append_is_that_of_its_oldest_piece(
 
         monkeypatch.setattr(Shard, "compare_and_append", after_an_epoch)
         with pytest.raises(ExpiredError, match="uploaded too long ago"):
-            publish(lake.stores, spec, [staged])
+            publish(lake._opened.stores, spec, [staged])
         monkeypatch.undo()
-        publish(lake.stores, spec, [staged])
+        publish(lake._opened.stores, spec, [staged])
         assert lake.table("people").to_arrow(order_by="id").equals(given)
         assert lake.verify().findings == ()

@@ -45,13 +45,15 @@ def rows(low: int, high: int, text: str = "a") -> pa.Table:
 
 def staged(lake: Lake, given: pa.Table) -> Staged:
     """Stage rows as one task."""
-    return stage(lake.objects, read_spec(lake.objects, "t"), lake.epoch("t"), given.to_batches())
+    return stage(
+        lake.objects, read_spec(lake.objects, "t"), lake._opened.shard("t").state().epoch, given.to_batches()
+    )
 
 
 def written(lake: Lake, *tasks: Staged) -> list[Part]:
     """Publish what tasks staged; return the parts that this made."""
     before = {part.path for part in lake.table("t").scan.snapshot.parts}
-    publish(lake.stores, read_spec(lake.objects, "t"), tasks)
+    publish(lake._opened.stores, read_spec(lake.objects, "t"), tasks)
     return [part for part in lake.table("t").scan.snapshot.parts if part.path not in before]
 
 
@@ -153,7 +155,7 @@ def test_a_job_that_takes_long_is_published_all_the_same(lake: Lake) -> None:
     """Garbage collection leaves pieces of a day alone; of an epoch that may not append, copies are."""
     task = staged(lake, rows(0, 20))
     for _ in range(3):
-        lake.gc(epoch_min_s=0)
+        lake.maintenance.gc(epoch_min_s=0)
     assert objects_of(lake) == set(task.paths())
     assert {part.path.split("/")[3] for part in written(lake, task)} == {"000003"}
     assert len(lake.table("t").to_arrow()) == 20
@@ -166,7 +168,7 @@ def test_pieces_of_a_killed_writer_go_after_a_day(lake: Lake, monkeypatch: pytes
     task = staged(lake, rows(0, 20))
     monkeypatch.setattr("tracelake.shards.collect.STAGED_ROWS_AGE_MAX_S", -60.0)
     for _ in range(3):
-        lake.gc(epoch_min_s=0)
+        lake.maintenance.gc(epoch_min_s=0)
     assert objects_of(lake) == set()
     with pytest.raises(ExpiredError, match="write again"):
         written(lake, task)

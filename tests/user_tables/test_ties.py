@@ -54,12 +54,15 @@ def batch(*rows: tuple[int, float | None, str | None]) -> pa.RecordBatch:
 def tasks(lake: Lake, order: Order, *given: pa.RecordBatch) -> list[Staged]:
     """Stage each batch as a task of its own."""
     spec = read_spec(lake.objects, "people")
-    return [stage(lake.objects, spec, lake.epoch("people"), [one], "gone", order) for one in given]
+    return [
+        stage(lake.objects, spec, lake._opened.shard("people").state().epoch, [one], "gone", order)
+        for one in given
+    ]
 
 
 def written(lake: Lake, staged: list[Staged], write_id: str = "") -> str:
     spec = read_spec(lake.objects, "people")
-    return publish(lake.stores, spec, staged, WriteId(write_id) if write_id else None)
+    return publish(lake._opened.stores, spec, staged, WriteId(write_id) if write_id else None)
 
 
 def people(lake: Lake) -> dict[int, str]:
@@ -114,7 +117,7 @@ def test_a_write_that_is_tried_again_says_the_same(lake: Lake) -> None:
     lake.write("people", given, tombstone="gone", write_id="x")
     assert lake.write("people", given, tombstone="gone") == lake.log()[0].id
     assert people(lake) == {1: "ann"}
-    assert lake.view(first).time_of("people") == 0
+    assert lake._opened.view(first).time_of("people") == 0
     assert lake.table("people").scan.snapshot.as_of == 0
 
 
@@ -217,12 +220,17 @@ def test_the_order_outlasts_a_long_wait_and_other_buckets(
     ends = {key: ("ann", None, "bob")[key % 3] for key in range(12)}
     batches = [batch(*((key, 0.0, who) for key in ends)) for who in ("zoe", None, "eve", None)]
     batches.append(batch(*((key, 0.0, who) for key, who in ends.items())))
-    staged = stage(lake.objects, spec, lake.epoch("people"), batches, "gone")
+    staged = stage(lake.objects, spec, lake._opened.shard("people").state().epoch, batches, "gone")
     by_at = stage(
-        lake.objects, spec, lake.epoch("people"), [batch((0, 2.0, None), (0, 1.0, "x"))], "gone", BY_AT
+        lake.objects,
+        spec,
+        lake._opened.shard("people").state().epoch,
+        [batch((0, 2.0, None), (0, 1.0, "x"))],
+        "gone",
+        BY_AT,
     )
     for _ in range(3):
-        lake.gc(epoch_min_s=0)
+        lake.maintenance.gc(epoch_min_s=0)
     written(lake, [staged])
     assert people(lake) == {key: who for key, who in ends.items() if who is not None}
     written(lake, [by_at])

@@ -17,7 +17,7 @@ from tests.altered import altered
 from tests.pipeline.spans import a_line, a_span
 from tracelake import InputError, Lake, TableNotFoundError, UsageError
 from tracelake.shards.store import Shard
-from tracelake.storage import MemoryKeyValueStore, open_objects
+from tracelake.storage import MemoryKeyValueStore, Stores, open_objects
 from tracelake.tables.pruning import Layout
 from tracelake.tables.scan import Scan
 from tracelake.tables.spec import create_spec, make_spec
@@ -25,7 +25,7 @@ from tracelake.tables.table import Table
 from tracelake.tasks.runners import InProcess
 from tracelake.testing import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 from tracelake.user_tables.staging import stage
-from tracelake.user_tables.write import Stores, WriteId, publish
+from tracelake.user_tables.write import WriteId, publish
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
 
@@ -178,7 +178,7 @@ def test_writers_at_once_lose_nothing(lake: Lake) -> None:
     last = found.pop(999)
     assert found == {w * 100 + n: f"w{w}-{n}" for w in range(4) for n in range(3)}
     assert last in {f"w{w}-2" for w in range(4)}
-    times = [lake.view(commit.id).time_of("people") for commit in lake.log()]
+    times = [lake._opened.view(commit.id).time_of("people") for commit in lake.log()]
     assert times == sorted(times, reverse=True), "no commit goes back in time"
     assert lake.verify().ok
 
@@ -191,7 +191,7 @@ def test_killed_at_every_call(tmp_path: Path) -> None:
         crashing = Stores(
             CrashingKeyValueStore(world.key_value, crash),
             CrashingObjectStore(world.objects, crash),
-            world.copies,
+            world.cache,
         )
         create_spec(crashing.objects, spec)
         publish(crashing, spec, [stage(crashing.objects, spec, 0, given.to_batches())], WriteId(write_id))
@@ -213,7 +213,7 @@ def test_killed_at_every_call(tmp_path: Path) -> None:
     at = 0
     while at < calls:
         at += 1
-        world = Stores(MemoryKeyValueStore(), open_objects(f"memory://{uuid.uuid4().hex}"), str(tmp_path))
+        world = Stores(MemoryKeyValueStore(), open_objects(f"memory://{uuid.uuid4().hex}"), tmp_path)
         write(world, rows([1, 2, 3], "ann"), "first", CrashPoint())
         crash = CrashPoint(at, after=at % 2 == 0)
         try:

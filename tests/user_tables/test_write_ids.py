@@ -48,7 +48,7 @@ def test_a_write_that_changed_nothing_is_remembered(lake: Lake) -> None:
     lake.write("keyed", ONE, write_id="x")
     assert keyed(lake) == {"a": 2}
     head = lake.log()[0]
-    finish_writes(lake.stores)
+    finish_writes(lake._opened.stores)
     assert lake.log()[0] == head, "it left nothing to finish"
 
 
@@ -76,14 +76,14 @@ def test_an_id_is_known_however_many_writes_came_after_it(lake: Lake) -> None:
     for number in range(2 * WRITES_REMEMBERED + 3):
         lake.write("log", ONE, write_id=f"w{number}" if number % 3 else None)
     rows = count(lake)
-    lake.compact(executor=InProcess())
+    lake.maintenance.compact(executor=InProcess())
     for _ in range(3):
-        lake.gc(epoch_min_s=0)
+        lake.maintenance.gc(epoch_min_s=0)
     for number in range(2 * WRITES_REMEMBERED + 3):
         if number % 3:
             lake.write("log", ONE, write_id=f"w{number}")
     assert count(lake) == rows
-    state = Shard("log", lake._key_value, lake.objects).state()
+    state = Shard("log", lake._opened.key_value, lake.objects).state()
     assert len(state.written) <= WRITES_REMEMBERED
     lake.write("log", ONE, write_id="another")
     assert count(lake) == rows + 1
@@ -96,7 +96,12 @@ def test_batches_of_a_series_are_told_by_their_number(lake: Lake) -> None:
 
     def write(write_id: WriteId) -> None:
         spec = read_spec(lake.objects, "log")
-        publish(lake.stores, spec, [stage(lake.objects, spec, lake.epoch("log"), ONE.to_batches())], write_id)
+        publish(
+            lake._opened.stores,
+            spec,
+            [stage(lake.objects, spec, lake._opened.shard("log").state().epoch, ONE.to_batches())],
+            write_id,
+        )
 
     for number in (0, 0, 1, 1, 2, 1, 0):
         write(WriteId("query", number))
@@ -110,7 +115,7 @@ def test_batches_of_a_series_are_told_by_their_number(lake: Lake) -> None:
         write(WriteId("query", chosen))
         write(WriteId(f"query-{chosen}"))
     assert count(lake) == 2 * (WRITES_REMEMBERED + 1) + 1
-    assert len(lake._key_value.scan("writes")) < WRITES_REMEMBERED + 1
+    assert len(lake._opened.key_value.scan("writes")) < WRITES_REMEMBERED + 1
 
 
 def test_an_id_that_says_nothing_is_refused(lake: Lake) -> None:

@@ -91,7 +91,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 def commit_on(lake: Lake, number: int) -> None:
     """Commit an entry on both branches, and see it there."""
     for branch in ("main", "work"):
-        repository = lake._repository
+        repository = lake._opened.repository
         repository.stage({f"notes/{number % 10}": IndexAt(f"m{number}")}, branch)
         made = lake.branch(branch).commit(f"note {number}")
         assert (lake.branch(branch).head, lake.branch(branch).requests()) == (made, [])
@@ -114,7 +114,7 @@ def test_any_arguments(lake: Lake, calls: list[tuple[str, Any, Any, Any]]) -> No
         lake.create_branch("work")
     lake.branch("work").protect(False)
     commit_on(lake, next(turn))
-    assert all(record.sealed == () for record in lake._repository.branches().values())
+    assert all(record.sealed == () for record in lake._opened.repository.branches().values())
     assert {*lake.tags()}.isdisjoint({branch.name for branch in lake.branches()})
 
 
@@ -141,7 +141,7 @@ WRONG: list[dict[str, object]] = [
 @pytest.mark.parametrize("about", WRONG, ids=lambda about: f"{about}"[:40])
 def test_what_no_commit_can_say(lake: Lake, about: Any) -> None:
     """Refused with one sentence, before anything is on the list; the head stays what it was."""
-    repository: Repository = lake._repository
+    repository: Repository = lake._opened.repository
     head = repository.head()
     with pytest.raises((UsageError, LimitError)):
         repository.commit_staged(**{"allow_empty": True, **about})
@@ -162,7 +162,7 @@ ENTRIES: list[Any] = [
 @pytest.mark.parametrize("count", [1, 100])
 def test_entries_that_could_not_be_read_again(lake: Lake, parts: Any, count: int) -> None:
     """Neither staged nor committed, in the request or in objects of its own."""
-    repository: Repository = lake._repository
+    repository: Repository = lake._opened.repository
     head = repository.head()
     kind, *fields = parts
     entries = {f"odd/{number}": kind(*fields) for number in range(count)}

@@ -67,7 +67,7 @@ def create(
     """Make a dataset without examples; it is staged on the branch until it is committed."""
     said = message or (f"dataset {name} made" if commit else None)
     with opened(lake) as open_lake:
-        open_lake.create_dataset(name, description, branch, message=said, committer=committer)
+        open_lake.datasets.create(name, description, branch, message=said, committer=committer)
         head = open_lake.branch(branch).head if said else None
     if as_json:
         print_json({"dataset": name, "branch": branch, "commit": head})
@@ -81,7 +81,7 @@ def create(
 def list_datasets(lake: LakeOption = None, at: AtOption = "main", as_json: JsonOption = False) -> None:
     """List the datasets, and on a branch how many examples are staged."""
     with opened(lake) as open_lake:
-        infos = open_lake.datasets(at)
+        infos = open_lake.datasets.all(at)
     if as_json:
         print_json([asdict(info) for info in infos])
         return
@@ -101,7 +101,7 @@ def show(
 ) -> None:
     """Show the examples of a dataset, and on a branch what is staged: added, changed, removed."""
     with opened(lake) as open_lake:
-        dataset = open_lake.dataset(name, at)
+        dataset = open_lake.datasets.get(name, at)
         states = dataset.states()
         examples_shown = list(islice(dataset.examples(staged=dataset.on_branch), limit + 1))
         description = dataset.description
@@ -177,7 +177,7 @@ def add(
     Each keeps its trace, span and commit. A span that is there already stays as it is. Staged on the branch until
     `tracelake commit`, or committed at once with --commit or -m."""
     with opened(lake) as open_lake:
-        report = open_lake.dataset(name, branch).add(
+        report = open_lake.datasets.get(name, branch).add(
             traces=trace or (),
             spans=span or (),
             where=where,
@@ -214,7 +214,7 @@ def remove(
     """Take examples away; older commits still have them."""
     said = message or (f"dataset {name}: examples removed" if commit else None)
     with opened(lake) as open_lake:
-        commit_id = open_lake.dataset(name, branch).remove(ids, message=said, committer=committer)
+        commit_id = open_lake.datasets.get(name, branch).remove(ids, message=said, committer=committer)
     if as_json:
         print_json({"dataset": name, "branch": branch, "removed": len(set(ids)), "commit": commit_id})
         return
@@ -234,7 +234,7 @@ def delete(
     """Take a dataset away with all of its examples; older commits still have it."""
     said = message or (f"dataset {name} deleted" if commit else None)
     with opened(lake) as open_lake:
-        commit_id = open_lake.dataset(name, branch).delete(message=said, committer=committer)
+        commit_id = open_lake.datasets.get(name, branch).delete(message=said, committer=committer)
     if as_json:
         print_json({"dataset": name, "branch": branch, "deleted": True, "commit": commit_id})
         return
@@ -270,7 +270,7 @@ def export(
     if output is None and (as_json or format not in (None, "jsonl")):
         raise UsageError("name a file with -o: standard output takes JSON lines only, and not with --json.")
     with opened(lake) as open_lake:
-        dataset = open_lake.dataset(name, at)
+        dataset = open_lake.datasets.get(name, at)
         staged = len(dataset.states())
         if output is None:
             from tracelake.datasets.export import json_line

@@ -41,7 +41,7 @@ def compact(
     Pipelines do it as they go; this does all at once, beside readers and writers. Every commit stays readable,
     unless you give the history up with --forget-before. `tracelake gc` then frees the space."""
     with opened(lake) as open_lake, progress_bar() as show:
-        reports = open_lake.compact(forget_before=forget_before, progress=show)
+        reports = open_lake.maintenance.compact(forget_before=forget_before, progress=show)
     if as_json:
         print_json([asdict(report) for report in reports])
         return
@@ -57,7 +57,7 @@ def index_rebuild(lake: LakeOption = None, as_json: JsonOption = False) -> None:
     From table spans, beside readers and writers, published in one commit. Do it where the index is damaged, has too
     many parts, or was built by another version. Afterwards scores count no row that was replaced."""
     with opened(lake) as open_lake, progress_bar() as show:
-        report = open_lake.rebuild_index(progress=show)
+        report = open_lake.maintenance.rebuild_index(progress=show)
     if as_json:
         print_json(asdict(report))
         return
@@ -89,7 +89,7 @@ def gc(
     Parts that compaction replaced and no reader holds, and what killed writers left behind. Safe beside readers
     and writers. What may lie behind something damaged stays; it is named, and gc exits with 1."""
     with opened(lake) as open_lake:
-        reports = open_lake.gc(dry_run=dry_run, epoch_min_s=epoch_minutes * 60)
+        reports = open_lake.maintenance.gc(dry_run=dry_run, epoch_min_s=epoch_minutes * 60)
     if as_json:
         print_json([asdict(report) for report in reports])
     else:

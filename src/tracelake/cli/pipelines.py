@@ -97,7 +97,7 @@ def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> Non
 
     Exits with 1 if a replica is stuck or gone."""
     with opened(lake) as open_lake:
-        infos, inbox, inputs = open_lake.replicas(), open_lake.inbox(), open_lake.quarantine()
+        infos, inbox, inputs = open_lake.replicas(), open_lake.inbox(), open_lake.quarantine.all()
     if as_json:
         shown = {
             "replicas": [asdict(info) for info in infos],
@@ -124,7 +124,7 @@ def pipeline_quarantine(lake: LakeOption = None, as_json: JsonOption = False) ->
 
     Exits with 1 if any waits for a decision."""
     with opened(lake) as open_lake:
-        inputs = open_lake.quarantine()
+        inputs = open_lake.quarantine.all()
     if as_json:
         print_json([asdict(item) for item in inputs])
     elif inputs:
@@ -144,7 +144,7 @@ def pipeline_retry(
     So it can be done with a transaction at which the pipeline is stuck, as where a file has changed since it was
     recorded: its files are then taken as they are now."""
     with opened(lake) as open_lake:
-        _print_decided(open_lake.retry(transaction), as_json=as_json)
+        _print_decided(open_lake.quarantine.retry(transaction), as_json=as_json)
 
 
 @pipeline_app.command("discard", epilog=examples("tracelake pipeline discard 17"))
@@ -156,7 +156,7 @@ def pipeline_discard(
     Of a transaction at which the pipeline is stuck, inputs that have changed since they were recorded are given up,
     or the only one it has; all others are taken again. What was given up is named for ever, and never taken."""
     with opened(lake) as open_lake:
-        _print_decided(open_lake.discard(transaction), as_json=as_json)
+        _print_decided(open_lake.quarantine.discard(transaction), as_json=as_json)
 
 
 def _print_decided(inputs: list[SetAsideInput], *, as_json: bool) -> None:

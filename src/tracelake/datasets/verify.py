@@ -42,28 +42,28 @@ def verify_files(
     """Yield each file that staged entries name, or entries of commits that lead to `heads`, and commits that cannot
     be read."""
 
-    def check(named: Named | Checked) -> list[Checked]:
-        return [named] if isinstance(named, Checked) else list(_check(objects, named))
+    def check(holder: Named | Checked) -> list[Checked]:
+        return [holder] if isinstance(holder, Checked) else list(_check(objects, holder))
 
     seen: set[str] = set()
     # Asked when all others are seen.
-    new_staged = (named for named in staged if file_path(named.files[0]) not in seen)
+    new_staged = (holder for holder in staged if file_path(holder.files[0]) not in seen)
     for checked in at_once(check, chain(_named(repository, heads, seen), new_staged)):
         yield from checked
 
 
-def _check(objects: ObjectStore, named: Named) -> Iterator[Checked]:
+def _check(objects: ObjectStore, holder: Named) -> Iterator[Checked]:
     """Read files down to the first that is there: a staged one may be gone again before it was acknowledged."""
     problem: Checked | None = None
-    for file in named.files:
+    for file in holder.files:
         path = file_path(file)
         try:
             yield Checked("file", path, len(read_file(objects, file)), None)
             return
         except DamageError as error:
             is_gone = objects.head(path) is None
-            if not is_gone or is_fresh(file, named.epoch):
-                problem = Checked("file", path, 0, f"{named.what} names it: {error}")
+            if not is_gone or is_fresh(file, holder.epoch):
+                problem = Checked("file", path, 0, f"{holder.what} names it: {error}")
             if not is_gone:
                 break
     if problem is not None:

@@ -17,8 +17,8 @@ from tracelake.doctor.checks import Checked, Diagnosis, Verdict, run_check
 from tracelake.doctor.index import REBUILD, check_index
 from tracelake.journal.suspects import Suspects
 from tracelake.lake.lake import Lake
-from tracelake.lake.lake import open as open_lake
 from tracelake.lake.location import FORMAT_VERSION, cache_directory
+from tracelake.lake.opening import open as open_lake
 from tracelake.storage import open_objects
 from tracelake.tasks.progress import OnProgress, Progress, silent
 
@@ -114,7 +114,7 @@ def _rows(lake: Lake) -> int:
 
 
 def _check_quarantine(lake: Lake) -> Verdict:
-    standing = Suspects(lake._key_value, "main").read()
+    standing = Suspects(lake._opened.key_value, "main").read()
     if standing.damaged:
         return Verdict(
             "warning",
@@ -128,9 +128,9 @@ def _check_quarantine(lake: Lake) -> Verdict:
 
 
 def _check_records(lake: Lake) -> Verdict:
-    other = lake._stores.open_records()
+    other = lake._opened.location.open_records()
     try:
-        return stores.check_records(lake._key_value, other)
+        return stores.check_records(lake._opened.key_value, other)
     finally:
         other.close()
 

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import chain
 
 from tracelake._errors import DamageError, DatasetNotFoundError
 from tracelake.datasets.dataset import Dataset
 from tracelake.datasets.model import DATASETS, DatasetSpec, check_name, dataset_of, examples_of, spec_path
+from tracelake.lake.opened import OpenLake
 from tracelake.results import DatasetInfo
-from tracelake.storage import ObjectStore
-from tracelake.tables.view import View
 from tracelake.versions.branches import MAIN
 from tracelake.versions.ranges import below
-from tracelake.versions.store import Repository
 
 
-class LakeDatasets(ABC):
-    """The part of `Lake` that knows of datasets."""
+class Datasets:
+    """The datasets of a lake for evaluation: `lake.datasets`."""
 
-    objects: ObjectStore
-    _repository: Repository
+    def __init__(self, opened: OpenLake) -> None:
+        self._opened = opened
+        self._repository = opened.repository
 
-    @abstractmethod
-    def view(self, at: str = "main") -> View:
-        """Open one commit for reading."""
-
-    def dataset(self, name: str, at: str = MAIN) -> Dataset:
+    def get(self, name: str, at: str = MAIN) -> Dataset:
         """Return a dataset at a branch, tag, commit or time. Raises DatasetNotFoundError, RefNotFoundError."""
         found = self._dataset(name, at)
         found.check()
         return found
 
-    def create_dataset(
+    def create(
         self,
         name: str,
         description: str = "",
@@ -51,7 +45,7 @@ class LakeDatasets(ABC):
         made.create(DatasetSpec(name, description), message, committer)
         return made
 
-    def datasets(self, at: str = MAIN) -> list[DatasetInfo]:
+    def all(self, at: str = MAIN) -> list[DatasetInfo]:
         """Return all datasets at a branch, with those that are staged there, or at a tag, commit or time."""
         record = self._repository.branches().get(at)
         head = self._repository.resolve(at) if record is None else record.head
@@ -79,7 +73,7 @@ class LakeDatasets(ABC):
             return ""
 
     def _dataset(self, name: str, at: str) -> Dataset:
-        return Dataset(name, at, self._repository, self.objects, self.view)
+        return Dataset(name, at, self._repository, self._opened.objects, self._opened.view)
 
     def _names(self, head: str) -> Iterator[str]:
         """Yield the datasets that a commit names; goes from one to the next, past the examples."""

@@ -1,36 +1,29 @@
-"""The lake: the façade that puts the rooms together."""
+"""The lake as users have it: each method says what it does, and leads to the part that does it."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-import time
-import weakref
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TypeVar
 
 import pyarrow as pa
 
-from tracelake._errors import ExpiredError, UsageError
-from tracelake._settings import find_lake, find_metadata
-from tracelake.lake.datasets import LakeDatasets
-from tracelake.lake.history import LakeBranches
-from tracelake.lake.location import Stores, cache_directory, make_lake, open_lake, shown
-from tracelake.lake.maintenance import LakeUpkeep
-from tracelake.lake.quarantine import LakeQuarantine
-from tracelake.lake.tables import LakeTables
+from tracelake.lake.datasets import Datasets
+from tracelake.lake.history import History
+from tracelake.lake.location import LakeConfig, Location, shown
+from tracelake.lake.maintenance import Maintenance
+from tracelake.lake.opened import OpenLake
+from tracelake.lake.pipelines import Pipelines
+from tracelake.lake.quarantine import Quarantine
+from tracelake.lake.tables import Tables
 from tracelake.lake.verify import Verifier
-from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX, SEARCH_HITS_DEFAULT, TRANSACTION_INPUT_MAX_BYTES
+from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.pipeline.continuous import InboxPipeline
-from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.inputs import Input, find_files, into_transactions
-from tracelake.pipeline.publish import Outputs
-from tracelake.pipeline.report import report_of
-from tracelake.replicas.info import describe_all
 from tracelake.results import (
+    BranchInfo,
+    CommitInfo,
+    EntryChange,
     Hit,
     InboxInfo,
     IndexInfo,
@@ -40,92 +33,30 @@ from tracelake.results import (
     Trace,
     VerifyReport,
 )
-from tracelake.search.ceiling import ceiling as parts_ceiling
-from tracelake.search.finalize import read_manifest
-from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.tables.indexes import INDEX_ENTRY
+from tracelake.storage import ObjectStore
+from tracelake.tables.changes import Changes
+from tracelake.tables.indexes import describe_index
 from tracelake.tables.table import Table
-from tracelake.tables.view import View, named_by
 from tracelake.tasks.progress import OnProgress, silent
-from tracelake.tasks.runners import Executor, InProcess, Spark
-from tracelake.tracking.inbox import inbox_info
-from tracelake.versions.model import IndexAt, Reference
-from tracelake.versions.store import Repository
-
-ResultT = TypeVar("ResultT")
+from tracelake.tasks.runners import Executor
+from tracelake.versions.branch import Branch
+from tracelake.versions.branches import MAIN
 
 
-def init(
-    place: str | os.PathLike[str], *, metadata: str | None = None, buckets: int = BUCKETS_DEFAULT
-) -> Lake:
-    """Make a lake where nothing is yet. Repeat it after a crash; of two at once, one makes the lake.
+class Lake:
+    """One lake. Threads may share it; `close` it, or use it in a `with` block.
 
-    Args:
-        place: a directory, empty or absent, or `file:///directory`, `s3://bucket/prefix`,
-            `gs://bucket/prefix`, `az://account/container/prefix`, `memory://name` (gone with the process).
-        metadata: URL of the key-value store for the records of the lake, as `open_key_value` takes it, or
-            `objects` for objects in the lake itself. By default the setting `metadata`, else a SQLite file
-            in a directory, `objects` elsewhere. A password in the URL is used and not kept.
-        buckets: hash buckets of its tables, from 1 to 4096; fixed for the life of the lake.
-
-    Raises:
-        LakeExistsError: there is a lake already.
-        UsageError: the place is not empty, a URL is none that can be used, or `buckets` is out of range.
-        StorageError: a store cannot be reached, or refuses.
+    `lake.datasets`, `lake.maintenance` and `lake.quarantine` hold what is about these.
     """
-    if not 1 <= buckets <= BUCKETS_MAX:
-        raise UsageError(f"buckets must be from 1 to {BUCKETS_MAX}, not {buckets}.")
-    metadata = find_metadata(metadata)
-    make_lake(os.fspath(place), metadata, buckets)
-    return Lake(open_lake(os.fspath(place), metadata))
 
-
-def open(place: str | os.PathLike[str] | None = None, *, metadata: str | None = None) -> Lake:
-    """Open a lake: `place`, else TRACELAKE_LAKE, else `tracelake.toml`, else ./.tracelake.
-
-    Its metadata is where `lake.json` says, unless `metadata` or the setting of that name says where it is now.
-
-    Raises:
-        LakeNotFoundError: there is none.
-        UsageError: `metadata` is not that of this lake.
-        DamageError: its metadata is gone.
-        StorageError: a store cannot be reached, or refuses.
-    """
-    found = find_lake(os.fspath(place) if place is not None else None)
-    return Lake(open_lake(found, find_metadata(metadata)))
-
-
-class Lake(LakeBranches, LakeDatasets, LakeQuarantine, LakeTables, LakeUpkeep):
-    """One lake. Threads may share it; `close` it, or use it in a `with` block."""
-
-    def __init__(self, stores: Stores) -> None:
-        self.objects: ObjectStore = stores.objects
-        self.config = stores.config
-        self._stores = stores
-        self._key_value: KeyValueStore = stores.key_value
-        self._repository = Repository(self._key_value, self.objects)
-        self._executor: Executor | None = None
-        self._view: tuple[str | None, View] | None = None
-        if self.in_memory:
-            self._cache = Path(tempfile.mkdtemp(prefix="tracelake-memory-"))
-            weakref.finalize(self, shutil.rmtree, self._cache, ignore_errors=True)
-        else:
-            self._cache = cache_directory(self.config.id)
-
-    @property
-    def url(self) -> str:
-        """Where the lake is, as a URL."""
-        return self.objects.url
-
-    @property
-    def place(self) -> str:
-        """Where the lake is, for people: the path of a directory, another URL as it is."""
-        return shown(self.objects.url)
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether the lake goes with this process."""
-        return self.url.startswith("memory://")
+    def __init__(self, location: Location) -> None:
+        self._opened = OpenLake(location)
+        self._history = History(self._opened)
+        self._pipelines = Pipelines(self._opened)
+        self._tables = Tables(self._opened)
+        self.datasets = Datasets(self._opened)
+        self.maintenance = Maintenance(self._opened)
+        self.quarantine = Quarantine(self._opened)
 
     def __enter__(self) -> Lake:
         """Return the lake."""
@@ -139,13 +70,27 @@ class Lake(LakeBranches, LakeDatasets, LakeQuarantine, LakeTables, LakeUpkeep):
 
     def close(self) -> None:
         """End Spark, where it was started, and release connections."""
-        if self._executor is not None:
-            self._executor.stop()
-            self._executor = None
-        if self._view is not None:
-            self._view[1].close()
-            self._view = None
-        self._key_value.close()
+        self._opened.close()
+
+    @property
+    def url(self) -> str:
+        """Where the lake is, as a URL."""
+        return self._opened.objects.url
+
+    @property
+    def place(self) -> str:
+        """Where the lake is, for people: the path of a directory, another URL as it is."""
+        return shown(self.url)
+
+    @property
+    def config(self) -> LakeConfig:
+        """What was fixed when the lake was made."""
+        return self._opened.config
+
+    @property
+    def objects(self) -> ObjectStore:
+        """The objects of the lake: to look at; whatever changes them is the lake's own."""
+        return self._opened.objects
 
     # Writing
 
@@ -173,11 +118,7 @@ class Lake(LakeBranches, LakeDatasets, LakeQuarantine, LakeTables, LakeUpkeep):
             UsageError: a pattern matches nothing.
             SourceChangedError: an unfinished transaction cannot be replayed: its input has changed.
         """
-        if transaction_bytes is not None and transaction_bytes < 1:
-            raise UsageError(f"transaction_bytes must be at least 1, not {transaction_bytes}.")
-        inputs = find_files(os.fspath(pattern) for pattern in patterns)
-        chosen = self._executor_for(master, executor) or self._spark(master)
-        return self._run(inputs, transaction_bytes, chosen, progress or silent)
+        return self._pipelines.ingest(patterns, transaction_bytes, master, executor, progress)
 
     def pipeline(
         self,
@@ -197,78 +138,25 @@ class Lake(LakeBranches, LakeDatasets, LakeQuarantine, LakeTables, LakeUpkeep):
             master: Spark master; `local[*]` by default.
             executor: run the tasks there instead of on Spark.
         """
-        chosen = self._executor_for(master, executor) or Spark(master or "local[*]", short_lived=False)
-        return InboxPipeline(
-            self._key_value, self.objects, self.config.buckets, chosen, replica=replica, watch=watch
-        )
+        return self._pipelines.pipeline(replica, watch, master, executor)
 
     def replicas(self) -> list[ReplicaInfo]:
         """Return the replicas of the pipeline that work on the lake, or did until they were cut off; by name."""
-        upper = Outputs(self._key_value, self.objects, self.config.buckets).table_upper()
-        return describe_all(self._key_value, upper)
+        return self._pipelines.replicas()
 
     def inbox(self) -> InboxInfo:
         """Return what waits in the inbox of servers."""
-        return inbox_info(self.objects, self.set_aside_paths())
-
-    def _pipeline_of(self, executor: Executor) -> Pipeline:
-        return Pipeline("main", self._key_value, self.objects, self.config.buckets, executor)
-
-    def _run(
-        self, inputs: list[Input], transaction_bytes: int | None, executor: Executor, progress: OnProgress
-    ) -> IngestReport:
-        started = time.monotonic()
-        runs = into_transactions(inputs, transaction_bytes or TRANSACTION_INPUT_MAX_BYTES)
-        result = self._pipeline_of(executor).run(runs, progress)
-        return report_of(result, time.monotonic() - started)
-
-    def _spark(self, master: str | None) -> Executor:
-        if self._executor is None:
-            self._executor = Spark(master or "local[*]", short_lived=True)
-        return self._executor
-
-    def _executor_for(self, master: str | None, executor: Executor | None) -> Executor | None:
-        """Return where tasks are to run, None for Spark. Raises UsageError for Spark on a lake in memory."""
-        if not self.in_memory:
-            return executor
-        if master is not None or isinstance(executor, Spark):
-            raise UsageError(
-                f"{self.url} is in the memory of this process, where Spark's workers cannot reach it; leave master "
-                "and executor out, or make the lake in a directory or a bucket."
-            )
-        return executor or InProcess()
+        return self._pipelines.inbox()
 
     # Reading
 
-    def view(self, at: str = "main") -> View:
-        """Open one commit for reading: branch, commit id, or the beginning of one. Raises RefNotFoundError."""
-        head = self._commit_of(at)
-        view = self._view
-        if view is None or view[0] != head or view[1].is_old:
-            view = (
-                head,
-                View(named_by(self._repository, head), self.stores, self.config.buckets, self._cache, head),
-            )
-            self._view = view
-        return view[1]  # not self._view, which another thread may have changed
-
-    def _read(self, at: str, read: Callable[[View], ResultT]) -> ResultT:
-        """Read a commit; again with its parts as they are now, where garbage collection took us for dead."""
-        view = self.view(at)
-        try:
-            return read(view)
-        except ExpiredError:
-            if self._view is not None and self._view[1] is view:
-                self._view = None
-            return read(self.view(at))
-
     def table(self, name: str, at: str = "main") -> Table:
         """Return a table as of a commit. Raises TableNotFoundError, RefNotFoundError."""
-        return self.view(at).table(name)
+        return self._opened.view(at).table(name)
 
     def tables(self, at: str = "main") -> list[TableInfo]:
         """Return all tables as of a commit."""
-        return self._read(at, lambda view: view.tables())
+        return self._opened.read(at, lambda view: view.tables())
 
     def sql(self, query: str, at: str = "main", *, allow_files: bool = False) -> pa.Table:
         """Run a DuckDB query in which `spans` and `traces` are the tables.
@@ -281,7 +169,7 @@ class Lake(LakeBranches, LakeDatasets, LakeQuarantine, LakeTables, LakeUpkeep):
         Raises:
             QueryError: DuckDB refuses the query.
         """
-        return self._read(at, lambda view: view.sql(query, allow_files))
+        return self._opened.read(at, lambda view: view.sql(query, allow_files))
 
     def search(
         self,
@@ -303,31 +191,158 @@ class Lake(LakeBranches, LakeDatasets, LakeQuarantine, LakeTables, LakeUpkeep):
         Raises:
             QueryError: query or condition does not parse.
         """
-        return self._read(at, lambda view: view.search(query, where, limit, service))
+        return self._opened.read(at, lambda view: view.search(query, where, limit, service))
 
     def trace(self, trace_id: str, at: str = "main") -> Trace:
         """Return all spans of a trace, by its id or the unique beginning of it. Raises NotFoundError."""
-        return self._read(at, lambda view: view.trace(trace_id))
-
-    def verify(self, progress: OnProgress | None = None) -> VerifyReport:
-        """Read everything again and compare it: commits, journal, parts, index, and tables with one another."""
-        return Verifier(self._key_value, self.objects, self.config.buckets, self.view).run(progress or silent)
+        return self._opened.read(at, lambda view: view.trace(trace_id))
 
     def index(self, at: str = "main") -> IndexInfo | None:
         """Return what the full-text index has, and how many parts it could have; None where there is none yet."""
-        named = self._entries_at(at).get(INDEX_ENTRY)
-        if not isinstance(named, IndexAt):
-            return None
-        manifest = read_manifest(self.objects, named.manifest)
-        return IndexInfo(
-            named.manifest, manifest.upper, manifest.documents, manifest.part_count, parts_ceiling()
+        return describe_index(self._opened.objects, self._opened.entries_at(at))
+
+    def verify(self, progress: OnProgress | None = None) -> VerifyReport:
+        """Read everything again and compare it: commits, journal, parts, index, and tables with one another."""
+        opened = self._opened
+        verifier = Verifier(opened.key_value, opened.objects, opened.config.buckets, opened.view)
+        return verifier.run(progress or silent)
+
+    # Changes, and tables of the user
+
+    def listen(
+        self,
+        name: str,
+        since: int | None = None,
+        *,
+        timeout_s: float | None = None,
+        stop: threading.Event | None = None,
+        insertions_only: bool = False,
+    ) -> Iterator[Changes]:
+        """Yield the changes of a table as they are committed, one batch a transaction.
+
+        A replaced row is a row that went (`_change` -1) and one that came (+1). Rows of a transaction are in
+        memory together. Transactions without a change are passed over.
+
+        Args:
+            name: the table.
+            since: yield what is later than this transaction; -1 for everything, None for what comes from now on.
+            timeout_s: end after so long without a change; 0 ends with what is there; None waits for ever.
+            stop: ends it when set, after half a second at most.
+            insertions_only: leave out rows that went, and the columns `_change` and `_transaction`.
+
+        Raises:
+            TableNotFoundError: there is no such table.
+            UsageError: the single changes are forgotten.
+        """
+        return self._tables.listen(
+            name, since, timeout_s=timeout_s, stop=stop, insertions_only=insertions_only
         )
 
-    def _maintenance_executor(self, executor: Executor | None) -> Executor:
-        return self._executor_for(None, executor) or self._spark(None)
+    def create_table(
+        self, name: str, schema: pa.Schema, *, key: Sequence[str] = (), buckets: int | None = None
+    ) -> Table:
+        """Make a table without rows; fine where it is there just so.
 
-    def _entries_at(self, ref: str) -> dict[str, Reference]:
-        return named_by(self._repository, self._commit_of(ref))
+        Args:
+            name: up to 63 of a-z, 0-9 and _, a letter first; not `spans` or `traces`.
+            schema: columns. Names that begin with _ are reserved, and file_index and
+                file_row_number.
+            key: columns of text or integers by which a row is told: each key has one row. Without a key, rows
+                are only added.
+            buckets: hash buckets of the key, from 1 to 4096; those of the lake by default.
 
-    def _forget_view(self) -> None:
-        self._view = None
+        Raises:
+            UsageError: the name is taken by another table, or something above does not hold.
+        """
+        return self._tables.create_table(name, schema, key=key, buckets=buckets)
+
+    def write(
+        self,
+        name: str,
+        rows: pa.Table | Iterable[pa.RecordBatch],
+        *,
+        tombstone: str | None = None,
+        write_id: str | None = None,
+    ) -> str:
+        """Add rows to a table of the user, or replace them by key, with one append and one commit.
+
+        Of several rows with one key the last stands, be it a row or a deletion. Other writers may write at once.
+
+        Args:
+            name: the table.
+            rows: what to write, in an order; columns that lack become null.
+            tombstone: a column of booleans in `rows`, not of the table: where true, the row of the key is deleted.
+            write_id: a write with this id happens once, however often and however much later it is called.
+
+        Returns:
+            the commit that shows the rows.
+
+        Raises:
+            TableNotFoundError: there is no such table.
+            InputError: a row does not fit; nothing was written.
+        """
+        return self._tables.write(name, rows, tombstone=tombstone, write_id=write_id)
+
+    # Branches, tags and commits
+
+    def branch(self, name: str = MAIN) -> Branch:
+        """Return a branch: what is staged on it, its commits, merges. Raises RefNotFoundError where there is none."""
+        return self._history.branch(name)
+
+    def branches(self) -> list[BranchInfo]:
+        """Return all branches: `main` first, the others by name."""
+        return self._history.branches()
+
+    def create_branch(self, name: str, at: str = MAIN) -> Branch:
+        """Make a branch that begins at a commit.
+
+        Raises UsageError for a name that is no name, or is taken; RefNotFoundError for a commit that is not there.
+        """
+        return self._history.create_branch(name, at)
+
+    def delete_branch(self, name: str, force: bool = False) -> None:
+        """Delete a branch; its commits stay as long as another branch or a tag leads to them.
+
+        Raises UsageError for `main`, a protected branch, or, unless forced, one with staged entries;
+        RefNotFoundError where there is none.
+        """
+        self._history.delete_branch(name, force)
+
+    def merge(
+        self,
+        source: str,
+        into: str = MAIN,
+        message: str | None = None,
+        *,
+        prefer: str = "",
+        committer: str | None = None,
+    ) -> str:
+        """Bring onto a branch what a commit has since both parted; see `Branch.merge`."""
+        return self._history.merge(source, into, message, prefer=prefer, committer=committer)
+
+    def log(self, ref: str = MAIN, limit: int | None = None) -> list[CommitInfo]:
+        """Return commits, newest first."""
+        return self._history.log(ref, limit)
+
+    def diff(self, before: str | None, after: str = MAIN, limit: int | None = None) -> list[EntryChange]:
+        """Return the entries that differ between two commits, in order of path; at most `limit` of them.
+
+        Without `before`, from the first parent of `after`. Takes time in proportion to what differs. Raises
+        RefNotFoundError.
+        """
+        return self._history.diff(before, after, limit)
+
+    def tag(self, name: str, ref: str = MAIN) -> str:
+        """Give a commit a name that never moves; return its id.
+
+        Raises UsageError for a name that is taken or no name, RefNotFoundError for a commit that is not there.
+        """
+        return self._history.tag(name, ref)
+
+    def tags(self) -> dict[str, str]:
+        """Return the commit id of each tag, by name."""
+        return self._history.tags()
+
+    def delete_tag(self, name: str) -> None:
+        """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
+        self._history.delete_tag(name)

@@ -34,6 +34,7 @@ from tracelake.storage import (
     KeyValueStore,
     ObjectStore,
     ScopedKeyValueStore,
+    Stores,
     open_key_value,
     open_objects,
 )
@@ -76,11 +77,10 @@ class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Stores:
-    """A lake that is open: its objects, its own records, and what is fixed."""
+class Location:
+    """A lake where it was found: its stores, and what is fixed."""
 
-    objects: ObjectStore
-    key_value: KeyValueStore
+    stores: Stores
     config: LakeConfig
     records_url: str
     """May hold a password: never to be shown."""
@@ -115,7 +115,7 @@ def make_lake(place: str, metadata: str | None, buckets: int) -> None:
         key_value.close()
 
 
-def open_lake(place: str, metadata: str | None) -> Stores:
+def open_location(place: str, metadata: str | None) -> Location:
     """Open the stores of a lake; see `tracelake.open`."""
     url = _url_of(place)
     directory = _directory(url)
@@ -134,7 +134,8 @@ def open_lake(place: str, metadata: str | None) -> Stores:
             raise
         if known:
             scoped = ScopedKeyValueStore(key_value, config.id)
-            return Stores(objects, scoped, config, _records_url(named, url))
+            stores = Stores(scoped, objects, _cache_of(url, config.id))
+            return Location(stores, config, _records_url(named, url))
         key_value.close()
     where = _shown(named, url)
     if metadata is not None and _without_password(named) != config.metadata:
@@ -166,6 +167,16 @@ def cache_directory(lake_id: str) -> Path:
     fallback = Path(tempfile.gettempdir()) / f"tracelake-{user}" / lake_id
     fallback.mkdir(parents=True, exist_ok=True, mode=0o700)
     return fallback
+
+
+def _cache_of(url: str, lake_id: str) -> Path:
+    """Return the directory for copies; for a lake in memory, a new one that goes with who opened it."""
+    return Path(tempfile.mkdtemp(prefix="tracelake-memory-")) if in_memory(url) else cache_directory(lake_id)
+
+
+def in_memory(url: str) -> bool:
+    """Whether a lake goes with this process."""
+    return url.startswith("memory://")
 
 
 def _url_of(place: str) -> str:

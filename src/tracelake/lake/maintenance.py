@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
 from tracelake._errors import DamageError, RefNotFoundError
-from tracelake.lake.location import LakeConfig
+from tracelake.lake.opened import OpenLake
 from tracelake.limits import EPOCH_MIN_S
 from tracelake.pipeline.reindex import rebuild
 from tracelake.results import CompactReport, GcReport, IndexReport
 from tracelake.search.collect import Collected as IndexCollected
 from tracelake.search.collect import collect as collect_index
 from tracelake.shards.store import Shard
-from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.files import FileObjectStore
 from tracelake.tables.indexes import INDEX
 from tracelake.tables.maintenance import ORDERS, Maintainer, collect
 from tracelake.tables.spec import read_spec
 from tracelake.tasks.progress import OnProgress, silent
 from tracelake.tasks.runners import Executor
-from tracelake.user_tables.write import Stores, finish_writes
+from tracelake.user_tables.write import finish_writes
 from tracelake.versions.collect import Collected, RepositoryCollector
 from tracelake.versions.model import Reference, TableAt
 from tracelake.versions.protocol import is_collectable
@@ -33,12 +31,11 @@ INDEX_LINE: Final = "index parts"
 """What stands in the place of a table's name where a report is of no table."""
 
 
-class LakeUpkeep(ABC):
-    """The part of `Lake` that maintains tables."""
+class Maintenance:
+    """What keeps a lake small and quick: `lake.maintenance`."""
 
-    objects: ObjectStore
-    config: LakeConfig
-    _key_value: KeyValueStore
+    def __init__(self, opened: OpenLake) -> None:
+        self._opened = opened
 
     def compact(
         self,
@@ -64,9 +61,9 @@ class LakeUpkeep(ABC):
             RefNotFoundError: no such commit.
             ContentionError: other compactions were faster, again and again.
         """
-        finish_writes(self.stores)
-        maintainer = Maintainer(self._key_value, self.objects, self._maintenance_executor(executor))
-        kept = {} if forget_before is None else self._entries_at(forget_before)
+        finish_writes(self._opened.stores)
+        maintainer = Maintainer(self._opened.key_value, self._opened.objects, self._opened.runner(executor))
+        kept = {} if forget_before is None else self._opened.entries_at(forget_before)
         if forget_before is not None and not kept:
             raise RefNotFoundError(
                 f"no commit {forget_before!r}: the lake is still empty; ingest something first."
@@ -75,7 +72,7 @@ class LakeUpkeep(ABC):
             maintainer.compact_all(shard, order, _since(kept, shard.name), progress or silent)
             for shard, order in self._maintained()
         ]
-        self._forget_view()  # the next one reads the new parts
+        self._opened.forget_view()  # the next one reads the new parts
         return reports
 
     def rebuild_index(
@@ -95,9 +92,15 @@ class LakeUpkeep(ABC):
             ContentionError: transactions were faster than the commit, again and again.
             ExpiredError: garbage was collected twice meanwhile; run it again.
         """
-        chosen = self._maintenance_executor(executor)
-        report = rebuild(self._key_value, self.objects, self.config.buckets, chosen, progress or silent)
-        self._forget_view()
+        chosen = self._opened.runner(executor)
+        report = rebuild(
+            self._opened.key_value,
+            self._opened.objects,
+            self._opened.config.buckets,
+            chosen,
+            progress or silent,
+        )
+        self._opened.forget_view()
         return report
 
     def gc(self, *, dry_run: bool = False, epoch_min_s: float = EPOCH_MIN_S) -> list[GcReport]:
@@ -119,19 +122,19 @@ class LakeUpkeep(ABC):
         damage: list[str] = []
         if not dry_run:
             with _noted(damage):  # a table that is damaged does not keep the others from being collected
-                finish_writes(self.stores)
-            if isinstance(self.objects, FileObjectStore):
-                self.objects.sweep_temporaries()
+                finish_writes(self._opened.stores)
+            if isinstance(self._opened.objects, FileObjectStore):
+                self._opened.objects.sweep_temporaries()
         reports = [self._collected(table, epoch_min_s, dry_run=dry_run) for table in self._tables(damage)]
         collected = Collected(indexes=None)
         with _noted(damage):
-            versions = RepositoryCollector(self._key_value, self.objects)
+            versions = RepositoryCollector(self._opened.key_value, self._opened.objects)
             collected = versions.collect(epoch_min_s=epoch_min_s, dry_run=dry_run)
             damage += collected.damage
         parts = IndexCollected()
         if collected.indexes is not None:  # else nobody knows which of them somebody names
             is_over = partial(is_collectable, newest=collected.epoch)
-            parts = collect_index(self.objects, INDEX, collected.indexes, is_over, dry_run=dry_run)
+            parts = collect_index(self._opened.objects, INDEX, collected.indexes, is_over, dry_run=dry_run)
         noted = tuple(dict.fromkeys(damage))
         return [
             *reports,
@@ -140,9 +143,9 @@ class LakeUpkeep(ABC):
         ]
 
     def _collected(self, table: str, epoch_min_s: float, *, dry_run: bool) -> GcReport:
-        shard = Shard(table, self._key_value, self.objects)
+        shard = self._opened.shard(table)
         try:
-            return collect(shard, self._key_value, self.objects, epoch_min_s, dry_run=dry_run)
+            return collect(shard, self._opened.key_value, self._opened.objects, epoch_min_s, dry_run=dry_run)
         except DamageError as error:
             return GcReport(table, 0, 0, 0, 0, (str(error),))
 
@@ -150,34 +153,17 @@ class LakeUpkeep(ABC):
         """Return the shards of all tables; where `main` cannot be read, of those that every lake has."""
         shards = dict.fromkeys(ORDERS)
         with _noted(damage):
-            named = self._entries_at("main").values()
+            named = self._opened.entries_at("main").values()
             shards |= dict.fromkeys(each.shard for each in named if isinstance(each, TableAt))
         return list(shards)
 
     def _maintained(self) -> list[tuple[Shard, tuple[str, ...]]]:
         """Return the shard of each table, and the columns that sort its rows."""
         orders = dict(ORDERS)
-        for reference in self._entries_at("main").values():
+        for reference in self._opened.entries_at("main").values():
             if isinstance(reference, TableAt) and reference.shard not in orders:
-                orders[reference.shard] = read_spec(self.objects, reference.shard).key
-        return [(Shard(name, self._key_value, self.objects), order) for name, order in orders.items()]
-
-    @property
-    @abstractmethod
-    def stores(self) -> Stores:
-        """Return where the lake is, for writers."""
-
-    @abstractmethod
-    def _maintenance_executor(self, executor: Executor | None) -> Executor:
-        """Return where tasks are to run."""
-
-    @abstractmethod
-    def _entries_at(self, ref: str) -> dict[str, Reference]:
-        """Return what a commit names; nothing for `main` of an empty lake."""
-
-    @abstractmethod
-    def _forget_view(self) -> None:
-        """Open the newest commit anew when it is asked for next."""
+                orders[reference.shard] = read_spec(self._opened.objects, reference.shard).key
+        return [(self._opened.shard(name), order) for name, order in orders.items()]
 
 
 @contextmanager

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from tracelake.journal.suspects import Suspects
-from tracelake.lake.location import LakeConfig
+from tracelake.lake.opened import OpenLake
 from tracelake.pipeline.fates import Fate, Fates
 from tracelake.pipeline.report import shown
 from tracelake.results import SetAsideInput
-from tracelake.storage import KeyValueStore, ObjectStore
 
 
-class LakeQuarantine:
-    """The part of `Lake` that decides of what was set aside."""
+class Quarantine:
+    """The inputs of a lake that no task can do: `lake.quarantine`."""
 
-    objects: ObjectStore
-    config: LakeConfig
-    _key_value: KeyValueStore
+    def __init__(self, opened: OpenLake) -> None:
+        self._opened = opened
 
-    def quarantine(self) -> list[SetAsideInput]:
+    def all(self) -> list[SetAsideInput]:
         """Return the inputs that could not be taken, by transaction: set aside, offered again, or discarded."""
-        suspects = Suspects(self._key_value, "main").all()
+        suspects = Suspects(self._opened.key_value, "main").all()
         return [shown(item) for item in sorted(suspects, key=lambda item: (item.transaction, item.path))]
 
-    def set_aside_paths(self) -> set[str]:
+    def paths(self) -> set[str]:
         """Return the paths of inputs that no pipeline takes until the user decides, or ever."""
-        return {item.path for item in self.quarantine() if item.state != "offered"}
+        return {item.path for item in self.all() if item.state != "offered"}
 
     def retry(self, transaction: int) -> list[SetAsideInput]:
         """Offer the inputs of a transaction that was set aside again, to the next run of any pipeline.
@@ -47,5 +45,5 @@ class LakeQuarantine:
         return self._decide(transaction, "discard")
 
     def _decide(self, transaction: int, fate: Fate) -> list[SetAsideInput]:
-        fates = Fates("main", self._key_value, self.objects, self.config.buckets)
+        fates = Fates("main", self._opened.key_value, self._opened.objects, self._opened.config.buckets)
         return [shown(suspect) for suspect in fates.decide(transaction, fate)]

@@ -7,12 +7,13 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Query, Response
 
+from tracelake.lake.lake import Lake
 from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.server.params import Hits, Text, Wanted
-from tracelake.server.reads import LakeReader, find_span, list_services, list_traces, search, trace_as_otlp
+from tracelake.server.reads import find_span, list_services, list_traces, search, trace_as_otlp
 
 
-def api_routes(lake: LakeReader) -> APIRouter:
+def api_routes(lake: Lake) -> APIRouter:
     """Return the routes of the JSON API over `lake`."""
     router = APIRouter(prefix="/api/v1")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -16,14 +15,13 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 
 from tracelake._errors import StorageError, TracelakeError
+from tracelake.lake.lake import Lake
 from tracelake.limits import INGEST_RETRY_AFTER_S
 from tracelake.server.api import api_routes, json_response
 from tracelake.server.errors import status_of
 from tracelake.server.metrics import OwnReplica, add_metrics
 from tracelake.server.otlp import otlp_routes
 from tracelake.server.pages import STATIC, page_routes, page_templates
-from tracelake.server.reads import LakeReader
-from tracelake.server.versions import LakeVersions
 from tracelake.server.versions_api import versions_api
 from tracelake.server.versions_pages import versions_pages
 from tracelake.tracking.inbox import Inbox
@@ -40,12 +38,8 @@ HEADERS = {
 }
 
 
-class ServedLake(LakeReader, LakeVersions, Protocol):
-    """What a server needs of a lake; `tracelake.Lake` has it."""
-
-
 def create_app(
-    lake: ServedLake,
+    lake: Lake,
     inbox: Inbox,
     pipeline_problem: Callable[[], str | None] = lambda: None,
     own_replica: OwnReplica | None = None,

@@ -15,9 +15,9 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from tracelake._errors import TracelakeError
+from tracelake.lake.lake import Lake
 from tracelake.replicas.protocol import Word
 from tracelake.results import InboxInfo, ReplicaInfo, SetAsideInput, TableInfo
-from tracelake.server.reads import LakeReader
 
 OwnReplica = Callable[[], ReplicaInfo]
 OTHER: Final = "other"
@@ -65,7 +65,7 @@ class Requests:
         self._counter.labels(endpoint, str(status)).inc()
 
 
-def add_metrics(app: FastAPI, lake: LakeReader, own: OwnReplica | None) -> Requests:
+def add_metrics(app: FastAPI, lake: Lake, own: OwnReplica | None) -> Requests:
     """Add the route. `own` tells of the replica in this process, even while its record cannot be written."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_LakeCollector(lake, own))
@@ -80,7 +80,7 @@ def add_metrics(app: FastAPI, lake: LakeReader, own: OwnReplica | None) -> Reque
 class _LakeCollector(Collector):
     """Reads the lake at each scrape. A lake that cannot be reached leaves out what only it knows."""
 
-    def __init__(self, lake: LakeReader, own: OwnReplica | None) -> None:
+    def __init__(self, lake: Lake, own: OwnReplica | None) -> None:
         self._lake = lake
         self._own = own
 
@@ -94,7 +94,7 @@ class _LakeCollector(Collector):
         up = 1
         try:
             tables, inbox, infos = self._lake.tables(), self._lake.inbox(), self._lake.replicas()
-            inputs = self._lake.quarantine()
+            inputs = self._lake.quarantine.all()
         except (TracelakeError, OSError):
             up = 0
         yield GaugeMetricFamily("tracelake_lake_up", "Whether the lake could be read just now.", value=up)

@@ -14,9 +14,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tracelake import limits
 from tracelake._errors import QueryError
+from tracelake.lake.lake import Lake
 from tracelake.server import render
 from tracelake.server.params import Hits, Offset, Text, Wanted
-from tracelake.server.reads import ORDERS, LakeReader, list_services, list_traces, search
+from tracelake.server.reads import ORDERS, list_services, list_traces, search
 from tracelake.server.waterfall import lay_out
 
 HERE = Path(__file__).parent
@@ -63,7 +64,7 @@ def page_maker(lake: Place, templates: Jinja2Templates) -> Callable[..., Respons
     return page
 
 
-def page_routes(lake: LakeReader, templates: Jinja2Templates) -> APIRouter:
+def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
     """Return the routes of the pages over `lake`."""
     router = APIRouter(include_in_schema=False)
 

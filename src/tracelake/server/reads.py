@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, get_args
-
-import pyarrow as pa
+from typing import Literal, TypeAlias, get_args
 
 from tracelake import limits
 from tracelake._errors import NotFoundError, UsageError
+from tracelake.lake.lake import Lake
 from tracelake.otlp.encode import encode, to_json
-from tracelake.results import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, SetAsideInput, TableInfo, Trace
+from tracelake.results import Hit, Row
 
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -26,50 +24,6 @@ TRACE_COLUMNS = (
     "trace_id, workspace, name, service, start_ns, end_ns, duration_ns, span_count, error_count, "
     "input_tokens, output_tokens, session_id, user_id"
 )
-
-
-class SpansOf(Protocol):
-    """The part of a table that the server reads."""
-
-    def lookup(self, trace_ids: Sequence[str]) -> pa.Table:
-        """Return the rows of some traces."""
-
-
-class LakeReader(Protocol):
-    """The part of a lake that the server reads; `tracelake.Lake` is one."""
-
-    @property
-    def url(self) -> str:
-        """Where the lake is."""
-
-    def sql(self, query: str) -> pa.Table:
-        """Run a query over the tables of the newest commit."""
-
-    def search(
-        self, query: str, *, limit: int = limits.SEARCH_HITS_DEFAULT, service: str | None = None
-    ) -> list[Hit]:
-        """Return the best hits. Raises QueryError."""
-
-    def trace(self, trace_id: str) -> Trace:
-        """Return one trace by its id, or the unique beginning of it. Raises NotFoundError."""
-
-    def table(self, name: str) -> SpansOf:
-        """Return a table of the newest commit."""
-
-    def tables(self) -> list[TableInfo]:
-        """Return totals of all tables of the newest commit."""
-
-    def index(self) -> IndexInfo | None:
-        """Return what the full-text index has, None where there is none yet. Raises DamageError."""
-
-    def inbox(self) -> InboxInfo:
-        """Return what waits for the pipeline."""
-
-    def replicas(self) -> list[ReplicaInfo]:
-        """Return the replicas of the pipeline."""
-
-    def quarantine(self) -> list[SetAsideInput]:
-        """Return the inputs that no task could do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +49,7 @@ class TracePage:
     more: bool
 
 
-def list_traces(lake: LakeReader, wanted: TraceFilter) -> TracePage:
+def list_traces(lake: Lake, wanted: TraceFilter) -> TracePage:
     """Return one page of traces."""
     conditions = _equal_conditions(service=wanted.service, session_id=wanted.session, user_id=wanted.user)
     if wanted.name:
@@ -112,7 +66,7 @@ def list_traces(lake: LakeReader, wanted: TraceFilter) -> TracePage:
     return TracePage(rows[: wanted.limit], more=len(rows) > wanted.limit)
 
 
-def list_services(lake: LakeReader) -> list[str]:
+def list_services(lake: Lake) -> list[str]:
     """Return the services that traces begin in, by name."""
     table = lake.sql(
         f"SELECT DISTINCT service FROM traces WHERE service IS NOT NULL ORDER BY service LIMIT {limits.PAGE_ROWS_MAX}"
@@ -120,12 +74,12 @@ def list_services(lake: LakeReader) -> list[str]:
     return [str(service) for service in table.column("service").to_pylist()]
 
 
-def search(lake: LakeReader, query: str, service: str | None, limit: int) -> list[Hit]:
+def search(lake: Lake, query: str, service: str | None, limit: int) -> list[Hit]:
     """Return the best hits of a full-text query, in one service or in all."""
     return lake.search(query, service=service or None, limit=limit)
 
 
-def find_span(lake: LakeReader, trace_id: str, span_id: str) -> Row:
+def find_span(lake: Lake, trace_id: str, span_id: str) -> Row:
     """Return one span of a trace. Raises NotFoundError."""
     for span in lake.trace(trace_id).spans:
         if span["span_id"] == span_id:
@@ -133,7 +87,7 @@ def find_span(lake: LakeReader, trace_id: str, span_id: str) -> Row:
     raise NotFoundError(f"trace {trace_id} has no span {span_id}")
 
 
-def trace_as_otlp(lake: LakeReader, trace_id: str) -> bytes:
+def trace_as_otlp(lake: Lake, trace_id: str) -> bytes:
     """Return a trace as OTLP/JSON, spans by start time. Raises NotFoundError."""
     full_id = lake.trace(trace_id).trace_id  # first: it opens a table anew that was left for long
     spans = lake.table("spans").lookup([full_id])

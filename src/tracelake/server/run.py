@@ -59,7 +59,7 @@ def serve(
             loop.start()
             problem, own = loop.problem, running.replica
         # Entered last, so drained first: a run of the pipeline may take its time to finish.
-        inbox = stack.enter_context(closing(Inbox(lake.objects, set_aside=lake.set_aside_paths)))
+        inbox = stack.enter_context(closing(Inbox(lake.objects, set_aside=lake.quarantine.paths)))
         config = uvicorn.Config(
             create_app(lake, inbox, problem, own),
             log_config=None,

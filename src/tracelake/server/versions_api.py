@@ -16,10 +16,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from tracelake import limits
 from tracelake._errors import ConflictError, DecodeError, UnsupportedError
 from tracelake.formats import MALFORMED, decoder
+from tracelake.lake.lake import Lake
 from tracelake.server.api import json_response
 from tracelake.server.body import Budget, read_body
 from tracelake.server.params import Limit, Name, Text
-from tracelake.server.versions import LakeVersions, list_changes, list_commits, list_examples
+from tracelake.server.versions import list_changes, list_commits, list_examples
 
 BodyT = TypeVar("BodyT")
 
@@ -92,7 +93,7 @@ def _body(kind: type[BodyT]) -> Callable[[Request], Awaitable[BodyT]]:
     return read
 
 
-def versions_api(lake: LakeVersions) -> APIRouter:
+def versions_api(lake: Lake) -> APIRouter:
     """Return the routes of the JSON API for history and datasets."""
     router = APIRouter(prefix="/api/v1")
     _add_reads(router, lake)
@@ -101,7 +102,7 @@ def versions_api(lake: LakeVersions) -> APIRouter:
     return router
 
 
-def _add_reads(router: APIRouter, lake: LakeVersions) -> None:
+def _add_reads(router: APIRouter, lake: Lake) -> None:
     @router.get("/branches", summary="List branches and tags")
     def branches() -> Response:
         return json_response({"branches": lake.branches(), "tags": lake.tags()})
@@ -124,7 +125,7 @@ def _add_reads(router: APIRouter, lake: LakeVersions) -> None:
 
     @router.get("/datasets", summary="List datasets")
     def datasets(ref: Name = "main") -> Response:
-        return json_response({"datasets": lake.datasets(ref)})
+        return json_response({"datasets": lake.datasets.all(ref)})
 
     @router.get("/datasets/{name}", summary="Examples of a dataset")
     def dataset(
@@ -134,7 +135,7 @@ def _add_reads(router: APIRouter, lake: LakeVersions) -> None:
         return json_response({"name": name, "ref": ref, **asdict(page)})
 
 
-def _add_names(router: APIRouter, lake: LakeVersions) -> None:
+def _add_names(router: APIRouter, lake: Lake) -> None:
     @router.post("/branches", summary="Make a branch")
     def create_branch(body: Annotated[NewBranch, Depends(_body(NewBranch))]) -> Response:
         branch = lake.create_branch(body.name, body.at)
@@ -162,7 +163,7 @@ def _add_names(router: APIRouter, lake: LakeVersions) -> None:
         return json_response({"tag": name})
 
 
-def _add_commits(router: APIRouter, lake: LakeVersions) -> None:
+def _add_commits(router: APIRouter, lake: Lake) -> None:
     @router.post("/commits", summary="Commit what is staged on a branch")
     def commit(body: Annotated[NewCommit, Depends(_body(NewCommit))]) -> Response:
         branch = lake.branch(body.branch)

@@ -8,13 +8,14 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
+from tracelake.lake.lake import Lake
 from tracelake.server.pages import page_maker
 from tracelake.server.params import Limit, Name, Text
 from tracelake.server.render import with_query
-from tracelake.server.versions import LakeVersions, list_changes, list_commits, list_examples, names_of
+from tracelake.server.versions import list_changes, list_commits, list_examples, names_of
 
 
-def versions_pages(lake: LakeVersions, templates: Jinja2Templates) -> APIRouter:
+def versions_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
     """Return the routes of these pages over `lake`."""
     router = APIRouter(include_in_schema=False)
     page = page_maker(lake, templates)
@@ -54,7 +55,7 @@ def versions_pages(lake: LakeVersions, templates: Jinja2Templates) -> APIRouter:
     def datasets(request: Request, ref: Name = "main") -> Response:
         return page(
             request, "datasets.html", "/api/v1/datasets",
-            ref=ref, datasets=lake.datasets(ref), branches=lake.branches(), tags=lake.tags(),
+            ref=ref, datasets=lake.datasets.all(ref), branches=lake.branches(), tags=lake.tags(),
         )  # fmt: skip
 
     @router.get("/datasets/{name}")

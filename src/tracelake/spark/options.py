@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
 from tracelake._errors import UsageError
-from tracelake.lake.lake import Lake, open
+from tracelake.lake.opened import OpenLake
+from tracelake.lake.opening import find_location
 from tracelake.tables.changes import Retractions
 from tracelake.tables.scan import CHANGE, CHANGED_AT
 
@@ -76,9 +77,9 @@ class Options:
         return pa.schema([by_name[name] for name in self.columns])
 
     @contextmanager
-    def opened(self) -> Iterator[Lake]:
+    def opened(self) -> Iterator[OpenLake]:
         """Open the lake, and close it again."""
-        with open(self.lake, metadata=self.metadata) as lake:
+        with closing(OpenLake(find_location(self.lake, self.metadata))) as lake:
             yield lake
 
 

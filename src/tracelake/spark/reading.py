@@ -41,7 +41,7 @@ class Reader(DataSourceReader):
                 until = lake.view(at).time_of(name)
                 since = until if self._options.since == "latest" else int(self._options.since)
                 return change_partitions(lake.change_log(name), since, until, self._options.retractions)
-            table = lake.table(name, at)
+            table = lake.view(at).table(name)
             return [ScanPartition(scan) for scan in table.splits(self._where)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -35,9 +35,9 @@ class TracelakeSource(DataSource):
         """Return the columns of the table, and stay with the commit that has them."""
         options = Options.of(self.options)
         with options.opened() as lake:
-            schema = options.schema_of(lake.table(options.table, options.at).schema)
-            if log := lake.log(options.at, limit=1):
-                self.options["at"] = log[0].id
+            schema = options.schema_of(lake.view(options.at).table(options.table).schema)
+            if commit := lake.commit_of(options.at):
+                self.options["at"] = commit
         return to_spark_schema(schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:

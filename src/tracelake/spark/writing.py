@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from tracelake._errors import TableNotFoundError, UsageError
-from tracelake.lake.lake import Lake
+from tracelake.lake.opened import OpenLake
 from tracelake.spark.options import Options, number
 from tracelake.spark.types import to_arrow
 from tracelake.storage import open_objects
@@ -131,12 +131,12 @@ def make_writer(told: Options, options: Mapping[str, str], schema: StructType, *
         if tombstone is not None and not spec.key:
             raise UsageError(f"table {table} has no key, so no row of it can be deleted by one.")
         order.check(spec)
-        epoch = lake.epoch(table)
+        epoch = lake.shard(table).state().epoch
         return Writer(told, lake.objects.url, spec, epoch, tombstone, order, write_id)
 
 
 def _spec(
-    lake: Lake, table: str, columns: pa.Schema, key: tuple[str, ...], tombstone: str | None, buckets: int
+    lake: OpenLake, table: str, columns: pa.Schema, key: tuple[str, ...], tombstone: str | None, buckets: int
 ) -> TableSpec:
     """Return the table as it is, or as the first write makes it."""
     try:

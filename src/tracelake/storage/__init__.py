@@ -23,6 +23,7 @@ from tracelake.storage.ports import (
 )
 from tracelake.storage.scoped import ScopedKeyValueStore
 from tracelake.storage.sqlite import SqliteKeyValueStore
+from tracelake.storage.stores import Stores
 from tracelake.storage.versioned_records import VersionedKeyValueStore
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Outcome",
     "ScopedKeyValueStore",
     "SqliteKeyValueStore",
+    "Stores",
     "Version",
     "VersionedKeyValueStore",
     "copy_all",

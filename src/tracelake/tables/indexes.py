@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
 
+from tracelake.results import IndexInfo
+from tracelake.search.ceiling import ceiling as parts_ceiling
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Manifest, manifest_path
 from tracelake.storage import ObjectStore
-from tracelake.versions.model import IndexAt
+from tracelake.versions.model import IndexAt, Reference
 from tracelake.versions.store import Repository
 
 INDEX: Final = "spans"
@@ -27,6 +30,15 @@ def index_at(repository: Repository, commit_id: str | None) -> str | None:
     """Return the path of the manifest that a commit names, None where it names none."""
     named = repository.find(commit_id, [INDEX_ENTRY]).get(INDEX_ENTRY) if commit_id else None
     return named.manifest if isinstance(named, IndexAt) else None
+
+
+def describe_index(objects: ObjectStore, entries: Mapping[str, Reference]) -> IndexInfo | None:
+    """Return what the index of a commit has, and how many parts it could have; None where there is none yet."""
+    named = entries.get(INDEX_ENTRY)
+    if not isinstance(named, IndexAt):
+        return None
+    manifest = read_manifest(objects, named.manifest)
+    return IndexInfo(named.manifest, manifest.upper, manifest.documents, manifest.part_count, parts_ceiling())
 
 
 def base_of(repository: Repository, objects: ObjectStore, transaction: int) -> Manifest | None:

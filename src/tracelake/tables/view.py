@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from tracelake.search.highlight import highlight
 from tracelake.search.query import RawHit, Searcher
 from tracelake.shards.leases import Leases
 from tracelake.shards.store import EMPTY, Shard, Snapshot
+from tracelake.storage import Stores
 from tracelake.tables.conditions import condition, reading, words
 from tracelake.tables.indexes import INDEX_ENTRY
 from tracelake.tables.pruning import Layout
@@ -26,7 +26,6 @@ from tracelake.tables.scan import Scan, checked, connection, select
 from tracelake.tables.spec import read_spec
 from tracelake.tables.table import Origin, Table
 from tracelake.tables.traces import TRACES
-from tracelake.user_tables.write import Stores
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.ranges import below
 from tracelake.versions.store import Repository
@@ -46,17 +45,14 @@ class View:
         entries: dict[str, Reference],
         stores: Stores,
         buckets: int,
-        cache: Path,
         commit_id: str | None,
     ) -> None:
-        self._objects = stores.objects
-        self._key_value = stores.key_value
+        self._stores = stores
         self._buckets = buckets
-        self._cache = cache
         self._entries = entries
         url = stores.objects.url
         self._origin = None if commit_id is None or url.startswith("memory://") else Origin(url, commit_id)
-        cache.mkdir(parents=True, exist_ok=True)
+        stores.cache.mkdir(parents=True, exist_ok=True)
         self._leases = Leases()
         self._opened_s = time.monotonic()
         named = (name.removeprefix(_TABLES) for name in entries if name.startswith(_TABLES))
@@ -65,21 +61,21 @@ class View:
         self._searcher: Searcher | None = None
 
     def _open(self, name: str) -> Table:
-        scan = Scan(self._objects.url, str(self._cache / "parts"), self.layout(name), self._snapshot(name))
+        scan = Scan(self._stores.objects.url, self._stores.copies, self.layout(name), self._snapshot(name))
         return Table(name, scan, self._origin, self._leases)
 
     def layout(self, name: str) -> Layout:
         """Return the columns and buckets of a table of this view."""
         if name in SCHEMAS:
             return Layout(SCHEMAS[name], ("trace_id",), self._buckets)
-        return read_spec(self._objects, name).layout()
+        return read_spec(self._stores.objects, name).layout()
 
     def _snapshot(self, name: str) -> Snapshot:
         reference = self._entries.get(_TABLES + name)
         if not isinstance(reference, TableAt):
             return EMPTY  # the lake is still empty
-        shard = Shard(reference.shard, self._key_value, self._objects)
-        lease = self._leases.take(shard, self._key_value)
+        shard = Shard(reference.shard, self._stores.key_value, self._stores.objects)
+        lease = self._leases.take(shard, self._stores.key_value)
         return shard.snapshot(reference.as_of, lease.state)
 
     def time_of(self, name: str) -> int:
@@ -177,8 +173,8 @@ class View:
     def _open_searcher(self) -> Searcher | None:
         reference = self._entries.get(INDEX_ENTRY)
         if self._searcher is None and isinstance(reference, IndexAt):
-            manifest = read_manifest(self._objects, reference.manifest)
-            self._searcher = Searcher(self._objects, manifest, self._cache / "search")
+            manifest = read_manifest(self._stores.objects, reference.manifest)
+            self._searcher = Searcher(self._stores.objects, manifest, self._stores.cache / "search")
         return self._searcher
 
     def _rows_of(self, found: list[RawHit], where: str | None, query: str) -> list[Hit]:

@@ -21,7 +21,7 @@ from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, ShardState, Write
 from tracelake.shards.protocol import may_append
 from tracelake.shards.store import EMPTY, Shard
-from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage import Stores
 from tracelake.tables.maintenance import Maintainer
 from tracelake.tables.scan import Scan
 from tracelake.tables.spec import TableSpec, create_spec, read_spec, table_names
@@ -30,15 +30,6 @@ from tracelake.user_tables.merge import Merge
 from tracelake.user_tables.staging import Staged, staged_anew, staged_for
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
-
-
-@dataclass(frozen=True, slots=True)
-class Stores:
-    """Where a lake is; `copies` is a directory for copies of remote parts."""
-
-    key_value: KeyValueStore
-    objects: ObjectStore
-    copies: str
 
 
 def create_table(stores: Stores, spec: TableSpec) -> TableSpec:

@@ -1,0 +1,138 @@
+"""A lake that is open: what its parts share, so that each of them is a thing of its own."""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
+
+from tracelake._errors import ExpiredError, UsageError
+from tracelake.lake.location import Location, in_memory
+from tracelake.shards.leases import Lease
+from tracelake.shards.store import Shard
+from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tables.changes import ChangeLog
+from tracelake.tables.view import View, named_by
+from tracelake.tasks.runners import Executor, InProcess, Spark
+from tracelake.versions.branches import MAIN
+from tracelake.versions.model import Reference
+from tracelake.versions.store import Repository
+
+ResultT = TypeVar("ResultT")
+
+
+class OpenLake:
+    """The stores of a lake, the commit that is open for reading, and where tasks run. Threads may share it."""
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self.stores = location.stores
+        self.config = location.config
+        self.repository = Repository(self.key_value, self.objects)
+        self._spark: Spark | None = None
+        self._view: tuple[str | None, View] | None = None
+        if self.in_memory:
+            weakref.finalize(self, shutil.rmtree, self.stores.cache, ignore_errors=True)
+
+    @property
+    def key_value(self) -> KeyValueStore:
+        """Its records."""
+        return self.stores.key_value
+
+    @property
+    def objects(self) -> ObjectStore:
+        """Its objects."""
+        return self.stores.objects
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the lake goes with this process."""
+        return in_memory(self.objects.url)
+
+    def close(self) -> None:
+        """End Spark, where it was started, and release connections."""
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+        if self._view is not None:
+            self._view[1].close()
+            self._view = None
+        self.key_value.close()
+
+    def shard(self, name: str) -> Shard:
+        """Return the shard of a table."""
+        return Shard(name, self.key_value, self.objects)
+
+    # Commits
+
+    def commit_of(self, ref: str) -> str | None:
+        """Return the commit that a reference names; None for `main` of an empty lake. Raises RefNotFoundError."""
+        return self.repository.head() if ref == MAIN else self.repository.resolve(ref)
+
+    def entries_at(self, ref: str) -> dict[str, Reference]:
+        """Return the tables and indexes that a commit names; none for `main` of an empty lake."""
+        return named_by(self.repository, self.commit_of(ref))
+
+    def view(self, at: str = MAIN) -> View:
+        """Open one commit for reading: branch, commit id, or the beginning of one. Raises RefNotFoundError."""
+        head = self.commit_of(at)
+        view = self._view
+        if view is None or view[0] != head or view[1].is_old:
+            view = head, View(named_by(self.repository, head), self.stores, self.config.buckets, head)
+            self._view = view
+        return view[1]  # not self._view, which another thread may have changed
+
+    def read(self, at: str, read: Callable[[View], ResultT]) -> ResultT:
+        """Read a commit; again with its parts as they are now, where garbage collection took us for dead."""
+        view = self.view(at)
+        try:
+            return read(view)
+        except ExpiredError:
+            if self._view is not None and self._view[1] is view:
+                self._view = None
+            return read(self.view(at))
+
+    def forget_view(self) -> None:
+        """Open the newest commit anew when it is asked for next."""
+        self._view = None
+
+    # Tables
+
+    def change_log(self, name: str) -> ChangeLog:
+        """Return the changes of a table. Raises TableNotFoundError."""
+        self.view().table(name)
+        return ChangeLog(name, self.view, self.shard(name))
+
+    def hold(self, name: str) -> None:
+        """Keep the parts of a table for tasks of other processes, which list them from now on, for an hour.
+
+        Nobody gives the lease back, for nobody here knows when the tasks have ended.
+        """
+        Lease(self.shard(name), self.key_value)
+
+    # Tasks
+
+    def runner(self, given: Executor | None, master: str | None = None) -> Executor:
+        """Return where tasks are to run: as given, in this process for a lake in memory, else on Spark, kept open."""
+        chosen = self.runner_given(given, master)
+        if chosen is not None:
+            return chosen
+        if self._spark is None:
+            self._spark = Spark(master or "local[*]", short_lived=True)
+        return self._spark
+
+    def lasting_runner(self, given: Executor | None, master: str | None) -> Executor:
+        """Return where the tasks of a pipeline are to run that goes on and on; who asks for it stops it."""
+        return self.runner_given(given, master) or Spark(master or "local[*]", short_lived=False)
+
+    def runner_given(self, given: Executor | None, master: str | None) -> Executor | None:
+        """Return where tasks are to run, None for Spark. Raises UsageError for Spark on a lake in memory."""
+        if not self.in_memory:
+            return given
+        if master is not None or isinstance(given, Spark):
+            raise UsageError(
+                f"{self.objects.url} is in the memory of this process, where Spark's workers cannot reach it; leave "
+                "master and executor out, or make the lake in a directory or a bucket."
+            )
+        return given or InProcess()
