@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.scenarios import ShardScenario
 from tests.simulation.simulate import FAULTS, SCENARIOS
-from tracelake._errors import StorageError
+from tracelake._errors import ContentionError, StorageError
 from tracelake.storage import ABSENT, Done, Indeterminate
 from tracelake.testing import (
     Actor,
@@ -170,6 +170,19 @@ def test_a_run_in_which_everything_fails_does_not_pass() -> None:
     error = replay(Hopeless(), Faults(), []).error
     assert isinstance(error, Violation)
     assert "no progress" in str(error)
+
+
+def test_an_actor_that_loses_every_race_is_a_violation() -> None:
+    """It is not begun again, as after a failure of the store: few actors lose so often only in circles."""
+
+    class Circling(OneCall):
+        def _run(self, process: Process) -> None:
+            process.key_value.get("p", "k")
+            raise ContentionError("others were faster")
+
+    error = replay(Circling(), Faults(), []).error
+    assert isinstance(error, Violation)
+    assert "stopped: ContentionError" in str(error)
 
 
 def test_what_checks_raise_is_a_violation() -> None:
