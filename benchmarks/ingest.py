@@ -64,20 +64,20 @@ def tracelake_rounds(files: list[str], folder: Path, rounds: int, started: float
     import tracelake  # noqa: PLC0415  each contestant imports its own
     from tracelake.tasks.runners import Spark  # noqa: PLC0415
 
-    executor = Spark("local[*]", short_lived=True)
-    executor.start()
+    runner = Spark("local[*]", short_lived=True)
+    runner.start()
     ready = time.perf_counter()
     results = []
     for number in range(rounds):
         begun = time.perf_counter()
         with tracelake.init(folder / str(number)) as lake:
-            report = lake.ingest(*files, executor=executor)
+            report = lake.ingest(*files, runner=runner)
             hits = lake.search("refund", limit=1)
             results.append({"seconds": time.perf_counter() - begun, SPANS_PER_RUN: report.spans_read})
         assert not report.bad, report.bad
         assert len(hits) <= 1
     results[0]["start_seconds"] = ready - started
-    executor.stop()
+    runner.stop()
     return results
 
 

@@ -70,7 +70,7 @@ def main() -> None:
         seconds.clear()
         with tempfile.TemporaryDirectory() as folder, tracelake.init(Path(folder) / "lake") as lake:
             begun, cpu = time.perf_counter(), time.process_time()
-            report = lake.ingest(*options.files, executor=InProcess())
+            report = lake.ingest(*options.files, runner=InProcess())
             wall, cpu = time.perf_counter() - begun, time.process_time() - cpu
     if options.json:
         sys.stdout.write(

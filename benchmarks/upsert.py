@@ -162,7 +162,7 @@ def run_tracelake(folder: Path, work: Path) -> dict[str, Any]:
         result["scan_s"], result["found"] = best_scan(f"({lake.table('users').sql()})")
         result["plain_scan_s"], _ = best_scan(plain)
         begun = time.perf_counter()
-        lake.maintenance.compact(forget_before="main", executor=InProcess())
+        lake.maintenance.compact(forget_before="main", runner=InProcess())
         result["compact_s"] = time.perf_counter() - begun
         result["compacted_scan_s"], found = best_scan(f"({lake.table('users').sql()})")
         assert found == result["found"], (found, result["found"])

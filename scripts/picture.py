@@ -45,7 +45,7 @@ def fill(lake: tracelake.Lake, folder: Path) -> str:
     sent, shop = folder / "agent.otlp.pb", folder / "shop.otlp.jsonl.gz"
     sent.write_bytes(encode_spans(kept.get_finished_spans()).SerializeToString())
     write_batch(shop, SHOP_SPANS, time.time_ns() - SHOP_AGO_NS)
-    lake.ingest(sent, shop, executor=InProcess())
+    lake.ingest(sent, shop, runner=InProcess())
     return next(answer.trace_id for answer in answers if answer.missing)
 
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 import tracelake
 from tests.altered import sealed
-from tests.datasets.lab import talk
+from tests.datasets.conversations import talk
 from tests.pipeline.poison import Poisoned, poisoned
 from tests.pipeline.spans import a_line
 from tracelake import Lake, TracelakeError
 from tracelake.otlp.framing import write_segment
-from tracelake.replicas.account import Account, Tally
+from tracelake.replicas.account import BatchCounts, ReplicaProgress
 from tracelake.replicas.heartbeat import Heartbeat
 from tracelake.storage import KeyValueStore, MemoryKeyValueStore, ObjectStore, open_key_value, open_objects
 from tracelake.tasks.runners import InProcess
@@ -49,11 +49,11 @@ def build(folder: Path) -> Lake:
         file.write_bytes(
             a_line(*(talk(trace, 0, f"why {trace}", "so") for trace in range(number, number + 3)))
         )
-        lake.ingest(file, executor=InProcess())
+        lake.ingest(file, runner=InProcess())
     # Two transactions are set aside: of one the task fails that reads, of the other the one that merges.
     for number, stage in enumerate(("read", "merge")):
         lake.objects.put(f"inbox/0000000000000000000{number}-aside.segment", poisoned(7 + number))
-        lake.pipeline(executor=Poisoned(stage)).run_once()
+        lake.pipeline(runner=Poisoned(stage)).run_once()
     _delete_what_nothing_names(lake)
     questions = lake.datasets.create("questions", message="questions")
     questions.add(where="true", limit=1, message="one")
@@ -67,10 +67,10 @@ def build(folder: Path) -> Lake:
     lake.objects.put(
         "inbox/00000000000000000001-a.segment", write_segment([("json", a_line(talk(9, 0, "a", "b")))])
     )
-    Heartbeat(lake._opened.key_value, Account("r", Tally(), tables=2)).beat()
+    Heartbeat(lake._opened.key_value, ReplicaProgress("r", BatchCounts(), tables=2)).beat()
     lake._opened.hold("spans")
     for partition in ("answers", "sightings"):
-        lake._opened.key_value.set(partition, "one", sealed(b'{"version":1}'))
+        lake._opened.key_value.set(partition, "one", sealed(b'{"format_version":1}'))
     return lake
 
 

@@ -14,10 +14,10 @@ from unittest import mock
 import pytest
 
 import tracelake
-from tests import test_verify as record_tests
-from tests import test_verify_mismatch as verify_tests
 from tests.broken import Broken, assert_caught
 from tests.journal import test_protocol as protocol_tests
+from tests.lake import test_verify as record_tests
+from tests.lake import test_verify_mismatch as verify_tests
 from tests.pipeline import test_setting_aside as aside_tests
 from tests.pipeline.poison import good
 from tests.versions import test_collect as collect_tests
@@ -133,7 +133,7 @@ def check_commit_is_asked() -> None:
     """A record says that T is set aside, and its commit that it was published before: then it was."""
     with a_lake() as made:
         made.objects.put("inbox/0.segment", good(0))
-        made.pipeline(executor=InProcess()).run_once()
+        made.pipeline(runner=InProcess()).run_once()
         made.objects.put("inbox/0.segment", good(0))  # killed before it was deleted
         fates = Fates("main", made._opened.key_value, made.objects, 2)
         fates._journal.set_aside(Aside(0, "no", 3, "pipeline", "now", 0, ()))

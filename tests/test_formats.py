@@ -48,7 +48,7 @@ for _ in range(100):
 
 class Thing(msgspec.Struct):
     name: str
-    version: int = 3
+    format_version: int = 3
 
 
 def test_threads_that_meet_a_class_at_once() -> None:
@@ -79,17 +79,17 @@ def test_what_is_wrong_is_said() -> None:
     unreadable = (
         b"",
         b'{"name":',
-        b'{"name":"a","version":3}',
-        sealed(b'{"name":7,"version":3}'),
-        sealed(b'{"name":"\xff","version":3}'),
+        b'{"name":"a","format_version":3}',
+        sealed(b'{"name":7,"format_version":3}'),
+        sealed(b'{"name":"\xff","format_version":3}'),
         sealed(b'{"name":"a"}'),
-        sealed(b'{"name":"a","version":3,"x":' + b"[" * 9_999 + b"]" * 9_999 + b"}"),
+        sealed(b'{"name":"a","format_version":3,"x":' + b"[" * 9_999 + b"]" * 9_999 + b"}"),
     )
     for data in unreadable:
         with pytest.raises(DamageError, match=r"thing a cannot be read: .* Restore it from a backup\."):
             decode(Thing, data, "thing a", 3)
     with pytest.raises(DamageError, match="thing a has format 4; this release reads 3"):
-        decode(Thing, sealed(b'{"version":4,"of":"a later release"}'), "thing a", 3)
+        decode(Thing, sealed(b'{"format_version":4,"of":"a later release"}'), "thing a", 3)
 
 
 def test_every_flip_of_every_byte_is_damage() -> None:

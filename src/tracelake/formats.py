@@ -32,12 +32,12 @@ class Versioned(Protocol):
     """A record that says in which format it was written."""
 
     @property
-    def version(self) -> int:
+    def format_version(self) -> int:
         """The number of the format."""
 
 
 class _Format(msgspec.Struct):
-    version: int
+    format_version: int
 
 
 KindT = TypeVar("KindT")
@@ -108,7 +108,7 @@ def decode(kind: type[VersionedT], data: bytes, what: str, version: int, place: 
         )
     plain = data[:-_FIELD_BYTES] + b"}"
     try:
-        found = decoder(_Format).decode(plain).version
+        found = decoder(_Format).decode(plain).format_version
         if found == version:
             return decoder(kind).decode(plain)
     except MALFORMED as error:

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import serving
 from tests.browser.lake_to_look_at import HOSTILE
-from tests.datasets.lab import a_lake, ids, ingest, talk
+from tests.datasets.conversations import a_lake, ids, ingest, talk
 
 
 @pytest.fixture(scope="module")

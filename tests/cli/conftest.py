@@ -31,7 +31,7 @@ def agents_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a lake with one commit, the agent traces; read it only."""
     place = tmp_path_factory.mktemp("lakes") / "agents"
     with tracelake.init(place) as lake:
-        lake.ingest(AGENTS, executor=InProcess())
+        lake.ingest(AGENTS, runner=InProcess())
     return place
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import tracelake
 from tests.cli.conftest import RunCli
-from tests.datasets.lab import a_lake, ids
+from tests.datasets.conversations import a_lake, ids
 from tests.pipeline.spans import a_line, a_span
 from tracelake.versions.model import Change, Request
 from tracelake.versions.protocol import seal

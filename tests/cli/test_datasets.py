@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import RunCli
 from tests.cli.test_branches import told
-from tests.datasets.lab import a_lake, ids
+from tests.datasets.conversations import a_lake, ids
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(3):
             path = folder / f"{number}.jsonl"
             path.write_bytes(a_line(a_span(0, 0, end=10 + number), a_span(number + 1, number + 1)))
-            lake.ingest(path, executor=InProcess())
+            lake.ingest(path, runner=InProcess())
     return folder / "lake"
 
 

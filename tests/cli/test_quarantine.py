@@ -19,7 +19,7 @@ def lake(tmp_path: Path) -> Path:
     place = tmp_path / "lake"
     with tracelake.init(place, buckets=2) as opened:
         opened.objects.put("inbox/0.segment", poisoned(0))
-        opened.pipeline(executor=Poisoned("merge")).run_once()
+        opened.pipeline(runner=Poisoned("merge")).run_once()
     return place
 
 
@@ -57,7 +57,7 @@ def test_retry_offers_it_again(cli: RunCli, lake: Path) -> None:
     assert listed.code == 0
     assert "inbox/0.segment" in listed.out
     with tracelake.open(lake) as opened:
-        opened.pipeline(executor=InProcess()).run_once()
+        opened.pipeline(runner=InProcess()).run_once()
         assert names(opened) == {0}
     assert cli("pipeline", "quarantine", "--lake", lake).out == "Nothing is set aside.\n"
 
@@ -70,7 +70,7 @@ def test_discard_names_it_for_ever(cli: RunCli, lake: Path) -> None:
     with tracelake.open(lake) as opened:
         assert list(opened.objects.list("inbox/")) == []
         opened.objects.put("inbox/1.segment", good(1))
-        opened.pipeline(executor=InProcess()).run_once()
+        opened.pipeline(runner=InProcess()).run_once()
         assert names(opened) == {1}
     (item,) = json.loads(cli("pipeline", "quarantine", "--json", "--lake", lake).out)
     assert item["state"] == "discarded"

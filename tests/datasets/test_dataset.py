@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tracelake
-from tests.datasets.lab import a_lake, ids, ingest, talk
+from tests.datasets.conversations import a_lake, ids, ingest, talk
 from tracelake import (
     DamageError,
     Dataset,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.datasets.lab import a_lake, ingest, talk
+from tests.datasets.conversations import a_lake, ingest, talk
 from tracelake import Dataset, ExpiredError, Lake
 from tracelake.datasets.model import DatasetSpec
 from tracelake.limits import FILES_EXPIRED_TRIES_MAX

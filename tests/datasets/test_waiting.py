@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.datasets.lab import a_lake, ids
+from tests.datasets.conversations import a_lake, ids
 from tests.versions.test_poison import asked, put_on_list
 from tracelake import Lake
 from tracelake.datasets.files import write_file

@@ -80,7 +80,7 @@ def test_no_lake(cli: RunCli, tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
 
 
-@pytest.mark.parametrize("config", [b"{", b"", b'{"id":"x","created_at":"","buckets":8,"version":99}'])
+@pytest.mark.parametrize("config", [b"{", b"", b'{"id":"x","created_at":"","buckets":8,"format_version":99}'])
 def test_a_damaged_configuration(cli: RunCli, tmp_path: Path, config: bytes) -> None:
     """A lake.json that is torn, empty or of another release is a failed check; a full disk may have done it."""
     cli("init", "./lake")

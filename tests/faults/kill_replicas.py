@@ -356,7 +356,7 @@ class Campaign:
     def _single_writer(self, fed: dict[str, bytes], taken: Sequence[Sequence[str]]) -> list[str]:
         with (
             tracelake.init(self._path.with_name("reference")) as reference,
-            closing(reference.pipeline(executor=InProcess())) as pipeline,
+            closing(reference.pipeline(runner=InProcess())) as pipeline,
         ):
             for paths in taken:
                 for path in paths:

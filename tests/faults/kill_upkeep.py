@@ -50,7 +50,7 @@ def write_inputs(folder: Path, count: int, chance: random.Random) -> list[Path]:
 
 def ingest_one_by_one(lake: Lake, paths: Sequence[Path]) -> None:
     """Make each file a transaction."""
-    lake.ingest(*paths, transaction_bytes=1, executor=InProcess())
+    lake.ingest(*paths, transaction_bytes=1, runner=InProcess())
 
 
 def content(lake: Lake, commit_id: str) -> tuple[str, str]:
@@ -77,7 +77,7 @@ def compact(lake: Lake, _folder: Path, seed: int) -> None:
     chance = random.Random(seed)
     while True:
         try:
-            lake.maintenance.compact(executor=InProcess())
+            lake.maintenance.compact(runner=InProcess())
         except (ExpiredError, tracelake.ContentionError) as error:
             print(f"wasted: {error}", flush=True)
         time.sleep(chance.uniform(0, 0.3))
@@ -201,7 +201,7 @@ class Campaign:
             found = {commit.message: content(lake, commit.id) for commit in lake.log()}
             assert found == self.expected
             assert lake.verify().findings == ()
-            lake.maintenance.compact(executor=InProcess())
+            lake.maintenance.compact(runner=InProcess())
             for entry in lake._opened.key_value.scan("leases"):  # of those that were killed
                 lake._opened.key_value.delete_if("leases", entry.key, entry.version)
         with tracelake.open(self.lake) as lake:

@@ -11,10 +11,10 @@ import sys
 
 from tracelake import cli
 from tracelake.lake import lake
-from tracelake.tasks.runners import Executor, InProcess
+from tracelake.tasks.runners import InProcess, TaskRunner
 
 
-def in_process(*_args: object, **_options: object) -> Executor:
+def in_process(*_args: object, **_options: object) -> TaskRunner:
     """Stand in for `Spark`."""
     return InProcess()
 

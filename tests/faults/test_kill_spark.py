@@ -40,7 +40,7 @@ def test_a_killed_jvm_is_started_again(tmp_path: Path) -> None:
             spark.run(wait_and_return, [30.0], lambda _: None)
         killing.join()
         with tracelake.init(tmp_path / "lake") as lake:
-            assert lake.ingest(AGENTS, executor=spark).spans_new == 4_931
+            assert lake.ingest(AGENTS, runner=spark).spans_new == 4_931
             assert lake.verify().ok
     finally:
         spark.stop()

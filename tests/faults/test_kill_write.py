@@ -28,7 +28,7 @@ with tracelake.open(sys.argv[1]) as lake:
 PEOPLE = pa.table({"id": [1, 2], "who": ["ann", "bob"]})
 FINISHERS: dict[str, Callable[[Lake], object]] = {
     "gc": lambda lake: lake.maintenance.gc(),
-    "compact": lambda lake: lake.maintenance.compact(executor=InProcess()),
+    "compact": lambda lake: lake.maintenance.compact(runner=InProcess()),
     "the same write again": lambda lake: lake.write("people", PEOPLE, write_id="one"),
     "a write that changes nothing": lambda lake: lake.write("people", PEOPLE.slice(0, 1)),
 }

@@ -7,7 +7,7 @@ import pytest
 from tracelake._errors import DamageError
 from tracelake.journal.model import ReadRange, Seal, Step, to_bytes
 from tracelake.journal.protocol import totals
-from tracelake.journal.store import Journal, Recorded
+from tracelake.journal.store import Journal, TransactionRecord
 from tracelake.storage import MemoryKeyValueStore
 
 
@@ -28,15 +28,15 @@ def test_the_loser_adopts_the_winners_record() -> None:
     seal = a_seal(a_step())
     assert first.append_seal(seal) == seal
     assert second.append_seal(Seal(0, seal.records, seal.checksum, "later")) == seal
-    assert second.read(0) == Recorded(a_step(path="a"), seal)
-    assert second.read(1) == Recorded(None, None)
+    assert second.read(0) == TransactionRecord(a_step(path="a"), seal)
+    assert second.read(1) == TransactionRecord(None, None)
 
 
 def test_pipelines_of_other_names_do_not_meet() -> None:
     """Each pipeline has a journal of its own."""
     store = MemoryKeyValueStore()
     Journal(store, "main").append_step(a_step())
-    assert Journal(store, "other").read(0) == Recorded(None, None)
+    assert Journal(store, "other").read(0) == TransactionRecord(None, None)
 
 
 def test_j12_a_torn_record_is_loud() -> None:

@@ -25,7 +25,7 @@ from tracelake.otlp.framing import Format, write_segment
 from tracelake.otlp.size import has_spans_beyond
 from tracelake.pipeline.decode import run_read_task
 from tracelake.pipeline.inputs import INBOX, Gathered, Input, gather, read_tasks
-from tracelake.server.body import Budget, Share
+from tracelake.server.body import Budget, BudgetShare
 from tracelake.server.otlp import _decode
 from tracelake.storage import open_objects
 
@@ -48,7 +48,7 @@ def with_stack(left: int | None, call: Callable[[], ResultT]) -> ResultT:
 
 def by_the_door(format: Format, payload: bytes) -> Decoded | None:
     """Give the payload to the server; return what it takes and refuses, None where it refuses the payload."""
-    share = Share(Budget(limits.REQUESTS_MEMORY_MAX_BYTES))
+    share = BudgetShare(Budget(limits.REQUESTS_MEMORY_MAX_BYTES))
     try:
         return with_stack(None, lambda: _decode(format, payload, share))
     except DecodeError as error:

@@ -45,8 +45,8 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 def test_two_replicas_account_for_every_batch(lake: Lake) -> None:
     """Batches won and batches of peers add up to all batches, and the one that comes late drops what it read."""
-    a = lake.pipeline(replica="a", executor=InProcess())
-    b = lake.pipeline(replica="b", executor=InProcess())
+    a = lake.pipeline(replica="a", runner=InProcess())
+    b = lake.pipeline(replica="b", runner=InProcess())
     assert b.run_once() is None
     for number in range(3):
         arrive(lake, number)
@@ -81,7 +81,7 @@ def test_a_store_that_is_away_is_survived(lake: Lake, monkeypatch: pytest.Monkey
         put(path, data)
 
     monkeypatch.setattr(lake.objects, "put", failing_put)
-    pipeline = lake.pipeline(replica="a", executor=InProcess())
+    pipeline = lake.pipeline(replica="a", runner=InProcess())
     pipeline.start()
     said: list[str] = []
     loop = PipelineLoop(pipeline.run_once, 0.05, lambda error, _pause_s: said.append(str(error)))
@@ -107,7 +107,7 @@ def test_a_changed_source_stays_stuck_until_it_is_put_back(lake: Lake, tmp_path:
     path = tmp_path / "watched.jsonl"
     path.write_bytes(a_line(a_span(0, 0)))
     os.utime(path, (1, 1))
-    pipeline = lake.pipeline(replica="a", watch=[str(tmp_path / "*.jsonl")], executor=InProcess())
+    pipeline = lake.pipeline(replica="a", watch=[str(tmp_path / "*.jsonl")], runner=InProcess())
 
     def fail_after_the_step(step: tracelake.Progress) -> None:
         if step.stage == "writing":
@@ -133,8 +133,8 @@ def test_files_that_appear_are_taken_once(
     folder = tmp_path / "in"
     folder.mkdir()
     pattern = str(folder / "**/*.jsonl")
-    a = lake.pipeline(replica="a", watch=[pattern], executor=InProcess())
-    b = lake.pipeline(replica="b", watch=[pattern], executor=InProcess())
+    a = lake.pipeline(replica="a", watch=[pattern], runner=InProcess())
+    b = lake.pipeline(replica="b", watch=[pattern], runner=InProcess())
     assert a.run_once() is None
     path = folder / "one.jsonl"
     path.write_bytes(a_line(a_span(0, 0)))
@@ -161,7 +161,7 @@ def test_stop_ends_after_the_transaction_under_way(lake: Lake, monkeypatch: pyte
     monkeypatch.setattr("tracelake.pipeline.continuous.TRANSACTION_INPUT_MAX_BYTES", 1)
     for number in range(3):
         arrive(lake, number)
-    pipeline = lake.pipeline(executor=InProcess())
+    pipeline = lake.pipeline(runner=InProcess())
     stopping: list[str] = []
     report = pipeline.run_once(lambda step: stopping.append(step.stage), lambda: "writing" in stopping)
     assert report is not None
@@ -179,7 +179,7 @@ def test_a_watched_file_left_while_stopping_is_taken_later(
         path = tmp_path / f"{number}.jsonl"
         path.write_bytes(a_line(a_span(number, number)))
         os.utime(path, (1 + number, 1 + number))
-    pipeline = lake.pipeline(watch=[str(tmp_path / "*.jsonl")], executor=InProcess())
+    pipeline = lake.pipeline(watch=[str(tmp_path / "*.jsonl")], runner=InProcess())
     stopping: list[str] = []
     first = pipeline.run_once(lambda step: stopping.append(step.stage), lambda: "writing" in stopping)
     assert first is not None
@@ -202,9 +202,9 @@ def test_who_loses_the_race_for_a_transaction_takes_its_inputs_into_the_next(
 
     def overtake(step: tracelake.Progress) -> None:
         if step.stage == "reading" and step.done == step.total and not of_peer:
-            of_peer.append(lake.ingest(theirs, executor=InProcess()))
+            of_peer.append(lake.ingest(theirs, runner=InProcess()))
 
-    report = lake.ingest(ours, broken, executor=InProcess(), progress=overtake)
+    report = lake.ingest(ours, broken, runner=InProcess(), progress=overtake)
     assert [taken.transactions for taken in of_peer] == [(0,)]
     assert (report.transactions, report.files, report.spans_read) == ((0, 1), 3, 2), (
         "the peer's is passed, too"

@@ -74,7 +74,7 @@ def _looks_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(lake: Lake, tasks: InProcess) -> bool:
     """Run once, as a process of its own on a machine of its own; return whether it lived to the end."""
     try:
-        lake.pipeline(executor=tasks).run_once()
+        lake.pipeline(runner=tasks).run_once()
     except Killed:
         return False
     return True
@@ -151,7 +151,7 @@ def test_a_file_that_kills_whoever_reads_it_is_counted_across_transactions(
         fine.write_bytes(a_line(a_span(number, number)))
         for path in (fine, bad):
             try:
-                lake.ingest(path, executor=Killing("read"))
+                lake.ingest(path, runner=Killing("read"))
             except Killed:
                 deaths += 1
     assert deaths == 2 * TRANSACTION_TRIES_MAX
@@ -196,7 +196,7 @@ def test_failures_that_are_told_are_no_deaths(lake: Lake) -> None:
             tasks.error = error  # type: ignore[assignment]
             for _ in range(TRANSACTION_TRIES_MAX):
                 with pytest.raises(type(error)):
-                    lake.pipeline(executor=tasks).run_once()
+                    lake.pipeline(runner=tasks).run_once()
         assert notes(lake) == []
     tasks.mended = True
     assert run(lake, tasks)

@@ -34,10 +34,10 @@ def fails_on_two(number: int) -> int:
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Spark]:
     """Return Spark, started once; stopping it twice is allowed."""
-    executor = Spark("local[2]")
-    yield executor
-    executor.stop()
-    executor.stop()
+    runner = Spark("local[2]")
+    yield runner
+    runner.stop()
+    runner.stop()
 
 
 def test_results_come_in_order_and_errors_in_one_line(spark: Spark) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.spans import a_span, a_table
-from tracelake.pipeline.upsert import Merged, merge, taken
+from tracelake.pipeline.upsert import UpsertResult, merge, taken
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Part
 from tracelake.shards.parts import write_part
@@ -33,7 +33,7 @@ class Bucket:
         self._gone: dict[str, list[Part]] = {"spans": [], "traces": []}
         self._transaction = 0
 
-    def apply(self, *spans: dict[str, Any]) -> Merged:
+    def apply(self, *spans: dict[str, Any]) -> UpsertResult:
         t = self._transaction
         incoming = [a_table(span) for span in spans]
         merged = merge(lambda: incoming, self._stored("spans"), self._stored("traces"), t)
@@ -74,7 +74,7 @@ class Bucket:
         return sorted(rows, key=lambda row: (row["trace_id"], row.get("span_id", "")))
 
 
-def counts(merged: Merged) -> tuple[int, int, int]:
+def counts(merged: UpsertResult) -> tuple[int, int, int]:
     return merged.new, merged.replaced, merged.repeated
 
 

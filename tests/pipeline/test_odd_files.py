@@ -45,12 +45,12 @@ def test_a_file_name_that_is_not_utf8(lake: Lake, tmp_path: Path) -> None:
     """It is taken like any other, known the next time, and named in reports by its URL."""
     path = odd_path(tmp_path)
     path.write_bytes(a_line(a_span(0, 0)) + b"\nnonsense")
-    first, again = (lake.ingest(path, executor=InProcess()) for _ in range(2))
+    first, again = (lake.ingest(path, runner=InProcess()) for _ in range(2))
     assert (first.spans_new, first.files_known, again.files_known) == (1, 0, 1)
     assert [Path(bad.path).name for bad in first.bad + again.bad] == ["caf%E9%20100%25.jsonl"] * 2
     assert json.dumps(first.to_dict()).encode()
     with pytest.raises(tracelake.UsageError, match=r"no file matches '\\udce9\*'"):
-        lake.ingest(os.fsdecode(b"\xe9*"), executor=InProcess())
+        lake.ingest(os.fsdecode(b"\xe9*"), runner=InProcess())
 
 
 def test_a_watched_file_name_that_is_not_utf8(lake: Lake, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_watched_file_name_that_is_not_utf8(lake: Lake, tmp_path: Path) -> Non
         path.write_bytes(a_line(a_span(number, 0)))
         os.utime(path, (1, 1))
     lake.objects.put("inbox/1.segment", write_segment([("json", a_line(a_span(2, 0)))]))
-    pipeline = lake.pipeline(watch=[str(folder / "*")], executor=InProcess())
+    pipeline = lake.pipeline(watch=[str(folder / "*")], runner=InProcess())
 
     def fail_after_the_step(step: tracelake.Progress) -> None:
         if step.stage == "writing":
@@ -100,12 +100,12 @@ def test_what_is_no_file(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyP
     Path("good").write_bytes(a_line(a_span(0, 0)))
     for name, (make, _) in KINDS.items():
         make(Path(name))
-    reports = [lake.ingest("good", *KINDS, executor=InProcess()) for _ in range(2)]
+    reports = [lake.ingest("good", *KINDS, runner=InProcess()) for _ in range(2)]
     assert [report.spans_new for report in reports] == [1, 0]
     for report in reports:
         assert [bad.problems[0].reason for bad in report.bad] == [reason for _, reason in KINDS.values()]
     with pytest.raises(tracelake.UsageError, match="null character"):
-        lake.ingest("go\0od", executor=InProcess())
+        lake.ingest("go\0od", runner=InProcess())
 
 
 def test_only_files_are_watched(lake: Lake, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_only_files_are_watched(lake: Lake, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "zeros.jsonl").symlink_to("/dev/zero")
     (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
-    assert lake.pipeline(watch=[str(tmp_path / "*.jsonl")], executor=InProcess()).run_once() is None
+    assert lake.pipeline(watch=[str(tmp_path / "*.jsonl")], runner=InProcess()).run_once() is None
 
 
 def test_a_watched_file_that_becomes_readable(
@@ -124,7 +124,7 @@ def test_a_watched_file_that_becomes_readable(
     path.write_bytes(a_line(a_span(1, 0)))
     os.utime(path, (1, 1))
     path.chmod(0o000)
-    pipeline = lake.pipeline(watch=[str(path)], executor=InProcess())
+    pipeline = lake.pipeline(watch=[str(path)], runner=InProcess())
     real_open = os.open
 
     def as_a_user(name: Any, *rest: Any, **more: Any) -> int:
@@ -149,7 +149,7 @@ def test_a_watched_file_replaced_by_one_of_equal_size_and_time(lake: Lake, tmp_p
     for number, one in enumerate((path, other)):
         one.write_bytes(a_line(a_span(number, 0)))
         os.utime(one, (1, 1))
-    pipeline = lake.pipeline(watch=[str(path)], executor=InProcess())
+    pipeline = lake.pipeline(watch=[str(path)], runner=InProcess())
     for _ in range(2):
         report = pipeline.run_once()
         assert report is not None
@@ -165,7 +165,7 @@ def test_a_watched_file_of_the_future(lake: Lake, tmp_path: Path) -> None:
         path = tmp_path / f"{number}.jsonl"
         path.write_bytes(a_line(a_span(number, 0)))
         os.utime(path, (time.time() + ahead_s,) * 2)
-    pipeline = lake.pipeline(watch=[str(tmp_path / "*.jsonl")], executor=InProcess())
+    pipeline = lake.pipeline(watch=[str(tmp_path / "*.jsonl")], runner=InProcess())
     report = pipeline.run_once()
     assert report is not None
     assert (report.files, report.spans_new) == (1, 1)

@@ -23,7 +23,7 @@ def paths(lake: Lake, prefix: str) -> list[str]:
 
 def run_once(lake: Lake) -> IngestReport | None:
     """Let the pipeline take what waits."""
-    return lake.pipeline(executor=InProcess()).run_once()
+    return lake.pipeline(runner=InProcess()).run_once()
 
 
 def test_a_segment_is_deleted_after_its_commit(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_segment_that_a_peer_took_is_no_bad_input(tmp_path: Path) -> None:
                     lake.objects.delete("inbox/2.segment")
                 return super().run(function, tasks, on_done)
 
-        report = lake.pipeline(executor=Deleting()).run_once()
+        report = lake.pipeline(runner=Deleting()).run_once()
         assert report is not None
         assert (report.files, report.bad, report.spans_new) == (1, (), 3)
         assert paths(lake, "quarantine/") == []

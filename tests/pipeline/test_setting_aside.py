@@ -56,7 +56,7 @@ def test_one_poisoned_segment_takes_no_other_down(lake: Lake, stage: str, poison
     """The good ones are found in the tables after one run; the poison is named, retried when mended, and in."""
     path = fill(lake, 5, poison)
     tasks = Poisoned(stage)
-    pipeline = lake.pipeline(executor=tasks)
+    pipeline = lake.pipeline(runner=tasks)
     report = pipeline.run_once()
     assert report is not None
     assert names(lake) == {0, 1, 2, 3, 4} - {poison}
@@ -86,7 +86,7 @@ def test_one_poisoned_segment_takes_no_other_down(lake: Lake, stage: str, poison
 def test_what_is_discarded_is_named_for_ever(lake: Lake, stage: str) -> None:
     """Its segment is deleted, it is not taken again, and a second decision changes nothing."""
     fill(lake, 2, poison=1)
-    pipeline = lake.pipeline(executor=Poisoned(stage))
+    pipeline = lake.pipeline(runner=Poisoned(stage))
     pipeline.run_once()
     (aside,) = lake.quarantine.all()
     (discarded,) = lake.quarantine.discard(aside.transaction)
@@ -103,7 +103,7 @@ def test_what_is_discarded_is_named_for_ever(lake: Lake, stage: str) -> None:
 def test_retried_too_early_it_is_set_aside_again(lake: Lake, stage: str) -> None:
     """A retry of what still fails ends where it began, whether or not other transactions came between."""
     fill(lake, 1, poison=0)
-    pipeline = lake.pipeline(executor=Poisoned(stage))
+    pipeline = lake.pipeline(runner=Poisoned(stage))
     for number in range(3):
         pipeline.run_once()
         (aside,) = lake.quarantine.all()
@@ -124,18 +124,18 @@ def test_a_poisoned_file_is_set_aside_by_its_content(lake: Lake, tmp_path: Path,
     bad.write_bytes(a_line(a_span(0, 0, note="poison")))
     fine.write_bytes(a_line(a_span(1, 1)))
     tasks = Poisoned(stage)
-    report = lake.ingest(bad, fine, executor=tasks)
+    report = lake.ingest(bad, fine, runner=tasks)
     assert [item.path for item in report.set_aside] == [str(bad)]
     assert names(lake) == {1}
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(bad.read_bytes())
     failures = sum(tasks.failures.values())
-    again = lake.ingest(copy, executor=tasks)
+    again = lake.ingest(copy, runner=tasks)
     assert [item.path for item in again.set_aside] == [str(copy)]
     assert sum(tasks.failures.values()) == failures, "it is not read again"
     bad.write_bytes(a_line(a_span(0, 0, note="mended")))
     lake.quarantine.retry(report.set_aside[0].transaction)
-    assert lake.ingest(fine, executor=tasks).spans_new == 1, "what is offered is taken by any run"
+    assert lake.ingest(fine, runner=tasks).spans_new == 1, "what is offered is taken by any run"
     assert (names(lake), lake.quarantine.all()) == ({0, 1}, [])
 
 
@@ -144,7 +144,7 @@ def test_an_offered_file_that_changes_while_it_is_read_stays_offered(lake: Lake,
     bad = tmp_path / "bad.jsonl"
     bad.write_bytes(a_line(a_span(0, 0, note="poison")))
     tasks = Poisoned("read")
-    report = lake.ingest(bad, executor=tasks)
+    report = lake.ingest(bad, runner=tasks)
     lake.quarantine.retry(report.set_aside[0].transaction)
 
     class Writer(InProcess):
@@ -152,9 +152,9 @@ def test_an_offered_file_that_changes_while_it_is_read_stays_offered(lake: Lake,
             bad.write_bytes(a_line(a_span(0, 0, note="new")))
             return super().run(*task)
 
-    lake.pipeline(executor=Writer()).run_once()
+    lake.pipeline(runner=Writer()).run_once()
     assert (names(lake), [item.state for item in lake.quarantine.all()]) == (set(), ["offered"])
-    lake.pipeline(executor=InProcess()).run_once()
+    lake.pipeline(runner=InProcess()).run_once()
     assert (names(lake), lake.quarantine.all()) == ({0}, [])
 
 
@@ -163,9 +163,9 @@ def test_nothing_is_set_aside_when_no_task_works(lake: Lake) -> None:
 
     fill(lake, 2, poison=5)
     with pytest.raises(ValueError, match="no such codec"):
-        lake.pipeline(executor=Broken()).run_once()
+        lake.pipeline(runner=Broken()).run_once()
     assert lake.quarantine.all() == []
-    lake.pipeline(executor=InProcess()).run_once()
+    lake.pipeline(runner=InProcess()).run_once()
     assert names(lake) == {0, 1}
 
 
@@ -180,12 +180,12 @@ def test_failures_of_stores_and_machines_do_not_count(lake: Lake, stage: str, er
     tasks.error = error
     for _ in range(TRANSACTION_TRIES_MAX + 1):
         with pytest.raises(type(error)):
-            lake.pipeline(executor=tasks).run_once()
+            lake.pipeline(runner=tasks).run_once()
         assert left(lake, "staging/pipeline/") == [], "a failing try leaves none of its rows"
     assert sum(tasks.failures.values()) == TRANSACTION_TRIES_MAX + 1
     assert lake.quarantine.all() == []
     tasks.mended = True
-    lake.pipeline(executor=tasks).run_once()
+    lake.pipeline(runner=tasks).run_once()
     assert names(lake) == {0, 1}
 
 
@@ -209,7 +209,7 @@ def stuck_on_a_changed_file(lake: Lake, folder: Path) -> tuple[Path, Path]:
     for path in (changed, same):
         os.utime(path, (1, 1))
     lake.objects.put("inbox/2.segment", good(2))
-    pipeline = lake.pipeline(watch=[str(folder / "*.jsonl")], executor=InProcess())
+    pipeline = lake.pipeline(watch=[str(folder / "*.jsonl")], runner=InProcess())
 
     def fail_after_the_seal(step: tracelake.Progress) -> None:
         if step.stage == "writing":
@@ -219,7 +219,7 @@ def stuck_on_a_changed_file(lake: Lake, folder: Path) -> tuple[Path, Path]:
         pipeline.run_once(fail_after_the_seal)
     changed.write_bytes(a_line(a_span(7, 7)))
     with pytest.raises(tracelake.SourceChangedError, match=r"retry 0.*discard 0"):
-        lake.pipeline(executor=InProcess()).run_once()
+        lake.pipeline(runner=InProcess()).run_once()
     return changed, same
 
 
@@ -227,7 +227,7 @@ def test_j11_a_changed_source_can_be_taken_as_it_is_now(lake: Lake, tmp_path: Pa
     """J11: retry sets the stuck transaction aside, and all of its inputs are read anew."""
     stuck_on_a_changed_file(lake, tmp_path)
     assert {item.state for item in lake.quarantine.retry(0)} == {"offered"}
-    lake.pipeline(executor=InProcess()).run_once()
+    lake.pipeline(runner=InProcess()).run_once()
     assert names(lake) == {1, 2, 7}
     assert (lake.quarantine.all(), left(lake, "inbox/")) == ([], [])
     assert lake.verify().ok
@@ -239,7 +239,7 @@ def test_j11_a_changed_source_can_be_given_up(lake: Lake, tmp_path: Path) -> Non
     changed.unlink()
     states = {Path(item.path).name: item.state for item in lake.quarantine.discard(0)}
     assert states == {"changed.jsonl": "discarded", "same.jsonl": "offered", "2.segment": "offered"}
-    lake.pipeline(executor=InProcess()).run_once()
+    lake.pipeline(runner=InProcess()).run_once()
     assert names(lake) == {1, 2}
     assert [item.state for item in lake.quarantine.all()] == ["discarded"]
     assert "changed since the journal" in lake.quarantine.all()[0].reason
@@ -270,13 +270,13 @@ def test_a_file_that_cannot_be_read_to_be_set_aside_waits(
     bad.write_bytes(a_line(a_span(0, 0, note="poison")))
     os.utime(bad, (1, 1))
     tasks = Poisoned("read")
-    pipeline = lake.pipeline(watch=[str(bad)], executor=tasks)
+    pipeline = lake.pipeline(watch=[str(bad)], runner=tasks)
 
     def fail_once_it_was_tried(_: object) -> bool:
         fail_to_open(monkeypatch, bad, errno.EMFILE)
         return True
 
-    monkeypatch.setattr("tracelake.pipeline.staging.Reader.tasks_work", fail_once_it_was_tried)
+    monkeypatch.setattr("tracelake.pipeline.staging.InputReader.tasks_work", fail_once_it_was_tried)
     with pytest.raises(StorageError, match=r"bad\.jsonl among them: cannot be read"):
         pipeline.run_once()
     monkeypatch.undo()
@@ -287,7 +287,7 @@ def test_a_file_that_cannot_be_read_to_be_set_aside_waits(
 def test_only_what_is_stuck_or_set_aside_can_be_decided(lake: Lake) -> None:
     """A transaction that is done, or that there is not, is refused by name."""
     lake.objects.put("inbox/0.segment", good(0))
-    lake.pipeline(executor=InProcess()).run_once()
+    lake.pipeline(runner=InProcess()).run_once()
     for t in (0, 1, -1):
         with pytest.raises(tracelake.UsageError, match=f"no input of transaction {t} is set aside"):
             lake.quarantine.retry(t)
@@ -296,13 +296,13 @@ def test_only_what_is_stuck_or_set_aside_can_be_decided(lake: Lake) -> None:
 def test_a_lake_that_begins_with_poison_has_an_index(lake: Lake) -> None:
     """The first transaction may be empty: searches find nothing, and then what comes later."""
     fill(lake, 1, poison=0)
-    lake.pipeline(executor=Poisoned("merge")).run_once()
+    lake.pipeline(runner=Poisoned("merge")).run_once()
     assert lake.search("work") == []
     (commit,) = lake.log()
     assert (commit.metadata["set_aside"], commit.metadata["spans_new"]) == ("pipeline", "0")
     assert "set aside" in commit.message
     lake.objects.put("inbox/1.segment", good(1))
-    lake.pipeline(executor=InProcess()).run_once()
+    lake.pipeline(runner=InProcess()).run_once()
     assert len(lake.search("work")) == 1
 
 
@@ -311,7 +311,7 @@ def test_inputs_of_a_transaction_are_bounded(lake: Lake, monkeypatch: pytest.Mon
     monkeypatch.setattr("tracelake.pipeline.inputs.TRANSACTION_INPUTS_MAX", 4)
     monkeypatch.setattr("tracelake.pipeline.taking.STEP_RECORD_MAX_BYTES", 700)
     fill(lake, 9, poison=9)
-    report = lake.pipeline(executor=InProcess()).run_once()
+    report = lake.pipeline(runner=InProcess()).run_once()
     assert report is not None
     assert report.transactions == (0, 1, 2, 3, 4)
     assert names(lake) == set(range(9))
@@ -329,17 +329,17 @@ def test_what_a_peer_takes_meanwhile_is_not_set_aside(lake: Lake, tmp_path: Path
     def overtaken(*of: Any) -> tuple[int, str]:
         content = content_of(*of)
         if source == "inbox":
-            lake.pipeline(executor=InProcess()).run_once()
+            lake.pipeline(runner=InProcess()).run_once()
         else:
-            lake.ingest(path, executor=InProcess())
+            lake.ingest(path, runner=InProcess())
         return content
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("tracelake.pipeline.narrowing.content_of", overtaken)
         if source == "inbox":
-            lake.pipeline(executor=Poisoned("read")).run_once()
+            lake.pipeline(runner=Poisoned("read")).run_once()
         else:
-            lake.ingest(path, executor=Poisoned("read"))
+            lake.ingest(path, runner=Poisoned("read"))
     assert (names(lake), lake.quarantine.all()) == ({0}, [])
     assert lake.verify().ok
 
@@ -355,9 +355,9 @@ def test_a_damaged_record_stops_nothing_but_its_own_input(
     tasks = Poisoned(stage)
     if source == "inbox":
         lake.objects.put("inbox/0.segment", poisoned(0))
-        lake.pipeline(executor=tasks).run_once()
+        lake.pipeline(runner=tasks).run_once()
     else:
-        lake.ingest(path, executor=tasks)
+        lake.ingest(path, runner=tasks)
     records = lake._opened.key_value
     (entry,) = records.scan("suspects/main")
     records.set("suspects/main", entry.key, entry.value[:-1])
@@ -368,10 +368,10 @@ def test_a_damaged_record_stops_nothing_but_its_own_input(
             with pytest.raises(
                 StorageError, match=rf"inbox/0\.segment among them: record suspects/main/{entry.key}"
             ):
-                lake.pipeline(executor=tasks).run_once()
+                lake.pipeline(runner=tasks).run_once()
         else:
-            lake.pipeline(executor=tasks).run_once()
-            report = lake.ingest(path, executor=tasks)
+            lake.pipeline(runner=tasks).run_once()
+            report = lake.ingest(path, runner=tasks)
             assert "record suspects/main" in report.bad[0].problems[0].reason
         assert names(lake) == set(range(1, number + 1))
     assert sum(tasks.failures.values()) == failures, "it is not read again"
@@ -386,7 +386,7 @@ def test_a_damaged_record_stops_nothing_but_its_own_input(
     assert [item.state for item in lake.quarantine.all()] == ["set aside"]
     lake.quarantine.retry(lake.quarantine.all()[0].transaction)
     tasks.mended = True
-    lake.pipeline(executor=tasks).run_once()
+    lake.pipeline(runner=tasks).run_once()
     assert (names(lake), lake.quarantine.all()) == ({0, 1, 2}, [])
 
 
@@ -394,7 +394,7 @@ def test_a_transaction_is_passed_where_the_record_of_one_of_its_inputs_is_damage
     """It is damaged between the tries: what it says nobody knows, and the pipeline goes on behind it."""
     fill(lake, 1, poison=0)
     tasks = Poisoned("merge")
-    lake.pipeline(executor=tasks).run_once()
+    lake.pipeline(runner=tasks).run_once()
     (entry,) = lake._opened.key_value.scan("suspects/main")
     lake.quarantine.retry(0)
 
@@ -403,10 +403,10 @@ def test_a_transaction_is_passed_where_the_record_of_one_of_its_inputs_is_damage
             lake._opened.key_value.set("suspects/main", entry.key, b"torn")
 
     tasks.error = OverflowError("too much")
-    lake.pipeline(executor=tasks).run_once(damage)
+    lake.pipeline(runner=tasks).run_once(damage)
     lake.objects.put("inbox/1.segment", good(1))
     with pytest.raises(StorageError, match="suspects/main"):
-        lake.pipeline(executor=tasks).run_once()
+        lake.pipeline(runner=tasks).run_once()
     assert names(lake) == {1}
     assert left(lake, "inbox/") == ["inbox/0.segment"]
 
@@ -420,7 +420,7 @@ def test_a_size_that_cannot_be_told_is_not_none(
     for index, path in enumerate(paths):
         path.write_bytes(a_line(a_span(index, index, note=None if index else "poison")))
     tasks = Poisoned("read")
-    lake.ingest(paths[0], executor=tasks)
+    lake.ingest(paths[0], runner=tasks)
     lake.quarantine.retry(lake.quarantine.all()[0].transaction)
     tasks.mended = True
     failing = {str(path) for path in paths[:2]}
@@ -432,11 +432,11 @@ def test_a_size_that_cannot_be_told_is_not_none(
         return real_stat(path, **more)
 
     monkeypatch.setattr(Path, "stat", fail)
-    report = lake.ingest(*paths[1:], executor=tasks)
+    report = lake.ingest(*paths[1:], runner=tasks)
     told = {Path(bad.path).name: bad.problems[0].reason for bad in report.bad}
     assert told == dict.fromkeys(("0.jsonl", "1.jsonl"), f"cannot be read: {os.strerror(number)}")
     assert names(lake) == {2}
     assert [item.state for item in lake.quarantine.all()] == ["offered"]
     failing.clear()
-    assert lake.ingest(*paths[1:], executor=tasks).bad == ()
+    assert lake.ingest(*paths[1:], runner=tasks).bad == ()
     assert (names(lake), lake.quarantine.all()) == ({0, 1, 2}, [])

@@ -55,9 +55,9 @@ def test_altered_rows_are_not_published(lake: Lake, tmp_path: Path) -> None:
     file.write_bytes(a_line(*(a_span(trace, 0, note="why") for trace in range(5))))
     for before_end in (9, 40, 400):
         with pytest.raises(DamageError, match=r"staged rows in staging/.* are not what was written"):
-            lake.ingest(file, executor=Altering(before_end))
+            lake.ingest(file, runner=Altering(before_end))
         assert lake.sql("select * from spans").num_rows == 0
-    report = lake.ingest(file, executor=InProcess())
+    report = lake.ingest(file, runner=InProcess())
     found = lake.sql("select * from spans").num_rows
     assert (found, report.set_aside, lake.verify().findings) == (5, (), ())
 

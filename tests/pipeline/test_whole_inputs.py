@@ -71,7 +71,7 @@ def test_a_file_that_changes_between_its_tasks(lake: Lake, tmp_path: Path, what:
         elif what == "now a pipe":
             os.mkfifo(path)
 
-    report = lake.ingest(path, good, executor=Meddling(stripe, path, meddle))
+    report = lake.ingest(path, good, runner=Meddling(stripe, path, meddle))
     if what == "replaced" and stripe == 0:  # all tasks have read the same file
         assert (report.spans_new, report.bad) == (13, ())
         return
@@ -85,7 +85,7 @@ def test_a_file_that_changes_between_its_tasks(lake: Lake, tmp_path: Path, what:
         assert re.match(f"changed while it was read{how}, and nothing", bad.problems[0].reason)
     assert nothing_is_left_over(lake)
     (tmp_path / "away").replace(path)
-    again = lake.ingest(path, executor=InProcess())
+    again = lake.ingest(path, runner=InProcess())
     assert (again.files_known, again.spans_new, again.bad) == (0, 12, ())
 
 
@@ -98,9 +98,9 @@ def test_what_is_appended_while_it_is_read_is_the_next_input(lake: Lake, tmp_pat
         with path.open("ab") as file:
             file.write(b"\n" + a_line(a_span(50, 0)))
 
-    first = lake.ingest(path, executor=Meddling(2, path, append))
+    first = lake.ingest(path, runner=Meddling(2, path, append))
     assert (first.spans_new, first.bad) == (12, ())
-    again = lake.ingest(path, executor=InProcess())
+    again = lake.ingest(path, runner=InProcess())
     assert (again.files_known, again.spans_new, again.spans_repeated) == (0, 1, 12)
 
 
@@ -127,10 +127,10 @@ def test_a_file_that_cannot_be_opened_for_a_moment(
     path = tmp_path / "big.jsonl"
     path.write_bytes(LINES)
     failing_open(monkeypatch, path, 1)
-    report = lake.ingest(path, executor=InProcess())
+    report = lake.ingest(path, runner=InProcess())
     assert report.spans_new == 0
     assert [bad.problems[0].reason for bad in report.bad] == ["cannot be read: Too many open files"]
-    again = lake.ingest(path, executor=InProcess())
+    again = lake.ingest(path, runner=InProcess())
     assert (again.files_known, again.spans_new) == (0, 12)
     assert nothing_is_left_over(lake)
 
@@ -144,7 +144,7 @@ def test_a_segment_that_cannot_be_opened_for_a_moment_is_kept(
     lake.objects.put("inbox/1.segment", big)
     lake.objects.put("inbox/2.segment", write_segment([("json", a_line(a_span(100, 0)))]))
     failing_open(monkeypatch, tmp_path / "lake" / "inbox" / "1.segment", 1)
-    pipeline = lake.pipeline(executor=InProcess())
+    pipeline = lake.pipeline(runner=InProcess())
     with pytest.raises(tracelake.StorageError, match=r"1\.segment among them: cannot be read: Too many"):
         pipeline.run_once()
     assert pipeline.replica().status == "stuck"
@@ -174,7 +174,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_file(
         return block
 
     monkeypatch.setattr(whole.InputFile, "read", failing_read)
-    pipeline = lake.pipeline(watch=[str(path)], executor=InProcess())
+    pipeline = lake.pipeline(watch=[str(path)], runner=InProcess())
     with pytest.raises(tracelake.StorageError, match="cannot be read: Input/output error"):
         pipeline.run_once()
     report = pipeline.run_once()
@@ -192,8 +192,8 @@ def test_a_replay_that_cannot_read_for_a_moment(
     after_the_step(lake, path)
     failing_open(monkeypatch, path, 1)
     with pytest.raises(tracelake.StorageError, match=r"transaction 0: .*Too many open files"):
-        lake.ingest(path, executor=InProcess())
-    assert lake.ingest(path, executor=InProcess()).recovered == (0,)
+        lake.ingest(path, runner=InProcess())
+    assert lake.ingest(path, runner=InProcess()).recovered == (0,)
     assert lake.table("spans").info().rows == 12
 
 
@@ -205,7 +205,7 @@ def after_the_step(lake: Lake, path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        lake.ingest(path, executor=InProcess(), progress=die)
+        lake.ingest(path, runner=InProcess(), progress=die)
 
 
 @pytest.mark.parametrize("stripe", range(4))
@@ -220,10 +220,10 @@ def test_a_file_that_is_replaced_while_it_is_replayed(lake: Lake, tmp_path: Path
         (tmp_path / "other").replace(path)
 
     with pytest.raises(tracelake.SourceChangedError, match=r"big\.jsonl has changed"):
-        lake.ingest(path, executor=Meddling(stripe, path, replace))
+        lake.ingest(path, runner=Meddling(stripe, path, replace))
     assert lake.log() == []
     path.write_bytes(LINES)
-    report: IngestReport = lake.ingest(path, executor=InProcess())
+    report: IngestReport = lake.ingest(path, runner=InProcess())
     assert (report.recovered, report.spans_new) == ((0,), 12)
 
 
@@ -233,7 +233,7 @@ def test_a_file_that_grew_after_its_step_is_replayed(lake: Lake, tmp_path: Path)
     path.write_bytes(LINES)
     after_the_step(lake, path)
     path.write_bytes(LINES + b"\n" + a_line(a_span(50, 0)))
-    report = lake.ingest(path, executor=InProcess())
+    report = lake.ingest(path, runner=InProcess())
     assert (report.recovered, report.transactions, report.bad) == ((0,), (0, 1), ())
     assert (report.spans_new, report.spans_repeated) == (13, 12)
     assert lake.verify().ok

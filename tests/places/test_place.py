@@ -237,7 +237,7 @@ def test_spark_cannot_reach_a_lake_in_memory(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="in the memory of this process"):
             lake.ingest(tmp_path / "0.jsonl", master="local[2]")
         with pytest.raises(UsageError, match="in the memory of this process"):
-            lake.pipeline(executor=Spark())
+            lake.pipeline(runner=Spark())
         assert lake.ingest(tmp_path / "0.jsonl").spans_new == 1
     with tracelake.open(url) as lake:
         assert lake.table("spans").info().rows == 1
@@ -263,7 +263,7 @@ def ingest(lake: tracelake.Lake, folder: Path, spans: int = 1) -> None:
     """Put some spans in, without Spark."""
     file = folder / f"{spans}.jsonl"
     file.write_bytes(a_line(*(a_span(number, 0) for number in range(spans))))
-    assert lake.ingest(file, executor=InProcess()).spans_new == spans
+    assert lake.ingest(file, runner=InProcess()).spans_new == spans
 
 
 @pytest.mark.parametrize("content", [b"", b"no database at all" * 100])

@@ -17,7 +17,7 @@ from tests.storage.servers.postgres import PostgresServer
 from tests.storage.servers.s3 import S3Server
 from tracelake import Lake
 from tracelake.otlp.framing import write_segment
-from tracelake.tasks.runners import Executor, InProcess, Spark
+from tracelake.tasks.runners import InProcess, Spark, TaskRunner
 
 PLACES = (
     ("directory", None),
@@ -55,14 +55,14 @@ class Content:
 def expected(slices: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Content:
     """Return the content after all slices in one transaction, in a directory."""
     with tracelake.init(tmp_path_factory.mktemp("expected") / "lake") as lake:
-        lake.ingest(*slices, executor=InProcess())
+        lake.ingest(*slices, runner=InProcess())
         return content(lake)
 
 
 @pytest.fixture(params=PLACES, ids=lambda pair: f"{pair[0]}+{pair[1] or 'default'}")
 def place(
     request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[str, str | None, Executor | None]]:
+) -> Iterator[tuple[str, str | None, TaskRunner | None]]:
     """Each kind of place in turn: where the lake is to be, where its metadata, and what runs its tasks."""
     where, records = request.param
     if where == "s3":
@@ -72,20 +72,20 @@ def place(
         database: PostgresServer = request.getfixturevalue("postgres")
         records = database.url()  # one schema for all lakes
     # Started after the servers: its workers have the environment that this process has then.
-    executor: Executor | None = Spark("local[2]") if request.param == ON_SPARK else InProcess()
-    yield url or server.url(), records, None if where == "memory" else executor
-    if executor is not None:
-        executor.stop()
+    runner: TaskRunner | None = Spark("local[2]") if request.param == ON_SPARK else InProcess()
+    yield url or server.url(), records, None if where == "memory" else runner
+    if runner is not None:
+        runner.stop()
 
 
 def test_the_same_lake_in_every_place(
-    place: tuple[str, str | None, Executor | None], slices: list[Path], expected: Content
+    place: tuple[str, str | None, TaskRunner | None], slices: list[Path], expected: Content
 ) -> None:
     """Make, ingest, read, verify, open again, ingest again: the same rows and hits, and nothing new at last."""
-    url, metadata, executor = place
+    url, metadata, runner = place
     with tracelake.init(url, metadata=metadata) as lake:
         assert lake.tables()[0].rows == 0
-        report = lake.ingest(*slices, executor=executor, transaction_bytes=1)
+        report = lake.ingest(*slices, runner=runner, transaction_bytes=1)
         assert (report.bad, len(report.transactions)) == ((), 3)
         assert report.spans_repeated > 0
         assert content(lake) == expected
@@ -96,10 +96,10 @@ def test_the_same_lake_in_every_place(
         assert (verified.commits, verified.index_parts) == (3, 3)
     with tracelake.open(url) as lake:
         assert content(lake) == expected
-        again = lake.ingest(*slices, executor=executor)
+        again = lake.ingest(*slices, runner=runner)
         assert (again.files_known, again.spans_new, again.commit) == (3, 0, None)
         lake.objects.put("inbox/1.segment", write_segment([("json", a_line(a_span(0, 0)))]))
-        inbox = lake.pipeline(executor=executor).run_once()
+        inbox = lake.pipeline(runner=runner).run_once()
         assert inbox is not None
         assert inbox.spans_new == 1
         assert lake.verify().ok

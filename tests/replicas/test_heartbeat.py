@@ -9,7 +9,7 @@ import pytest
 from tracelake import limits
 from tracelake._errors import StorageError
 from tracelake.replicas import heartbeat as heartbeats
-from tracelake.replicas.account import Account, Tally, Waiting
+from tracelake.replicas.account import BatchCounts, ReplicaProgress, Waiting
 from tracelake.replicas.heartbeat import PARTITION, Heartbeat, replicas
 from tracelake.replicas.protocol import status
 from tracelake.storage import MemoryKeyValueStore
@@ -30,9 +30,9 @@ class FailingStore(MemoryKeyValueStore):
         return Indeterminate("lost", "no reply") if self.losing else outcome
 
 
-def account(name: str = "a") -> Account:
+def account(name: str = "a") -> ReplicaProgress:
     """Return a new account."""
-    return Account(name, Tally(), tables=2)
+    return ReplicaProgress(name, BatchCounts(), tables=2)
 
 
 def until(condition: object, seconds: float = 5.0) -> None:
@@ -45,8 +45,8 @@ def until(condition: object, seconds: float = 5.0) -> None:
 
 def test_the_record_says_what_the_account_says() -> None:
     """Frontier, what waits, what was won and dropped, and the last error."""
-    store, tally = MemoryKeyValueStore(), Tally()
-    own = Account("a", tally, tables=2)
+    store, tally = MemoryKeyValueStore(), BatchCounts()
+    own = ReplicaProgress("a", tally, tables=2)
     own.look(3, [Waiting("inbox/1", 10, 5.0), Waiting("inbox/2", 20, 6.0)])
     own.reach(None, 0, 1, "reading new input")
     tally.won, tally.rows_dropped = 1, 7
@@ -126,7 +126,7 @@ def test_records_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
     """A replica that starts removes what is left of those that are gone for long; unknown formats are left out."""
     store = MemoryKeyValueStore()
     Heartbeat(store, account("old")).beat()
-    store.set(PARTITION, "strange", b'{"version": 99}')
+    store.set(PARTITION, "strange", b'{"format_version": 99}')
     monkeypatch.setattr(heartbeats, "REPLICA_FORGOTTEN_S", -1.0)
     beating = Heartbeat(store, account("new"))
     beating.start()

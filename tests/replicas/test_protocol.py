@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tracelake.limits import REPLICA_GONE_S, REPLICA_STUCK_S
 from tracelake.replicas.model import Replica
 from tracelake.replicas.protocol import (
-    Moves,
+    Advance,
     batches_of_peers,
     oldest_age_s,
     on_failure,
@@ -57,7 +57,7 @@ def test_words(record: Replica, word: str, reason: str) -> None:
 
 def test_looking_again_at_the_same_input_is_no_progress() -> None:
     """Only an input that is no longer there, a transaction that passed, or nothing to do is progress."""
-    moves, moved = on_look(Moves(), 3, "inbox/1")
+    moves, moved = on_look(Advance(), 3, "inbox/1")
     assert moved
     for frontier, oldest, expected in ((3, "inbox/1", False), (3, "inbox/2", True), (4, "inbox/2", True)):
         moves, moved = on_look(moves, frontier, oldest)
@@ -68,7 +68,7 @@ def test_looking_again_at_the_same_input_is_no_progress() -> None:
 
 def test_a_stage_counts_once() -> None:
     """A transaction that comes as far as before, or less far, has not moved."""
-    moves, moved = on_stage(Moves(), 5, 0, 1)
+    moves, moved = on_stage(Advance(), 5, 0, 1)
     assert moved
     for at, expected in (((5, 0, 1), False), ((5, 0, 2), True), ((5, 0, 1), False), ((5, 1, 0), True)):
         moves, moved = on_stage(moves, *at)
@@ -79,7 +79,7 @@ def test_a_stage_counts_once() -> None:
 
 def test_trying_again_is_no_progress_until_it_goes_further() -> None:
     """A writer that fails at the same stage for ever does not move, even while its peers do its work."""
-    moves, _ = on_stage(Moves(), 5, 1, 0)
+    moves, _ = on_stage(Advance(), 5, 1, 0)
     moves = on_failure(moves)
     for transaction in range(5, 50):
         for seen, moved in (on_look(moves, transaction, f"inbox/{transaction}"), on_look(moves, 5, None)):
@@ -103,7 +103,7 @@ def test_trying_again_is_no_progress_until_it_goes_further() -> None:
 )
 def test_progress_ends(steps: list[tuple[int, int, int]], fails_at: int) -> None:
     """Whatever steps are repeated, the second time brings no progress."""
-    moves = Moves()
+    moves = Advance()
     for number, step in enumerate(steps):
         moves, _ = on_stage(moves, *step)
         if number == fails_at:

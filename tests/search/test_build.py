@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.search.lab import BUILD, INDEX, agents, finalize_build, index_of, plain_rows, span, table
+from tests.search.build_inputs import BUILD, INDEX, agents, finalize_build, index_of, plain_rows, span, table
 from tracelake import limits
 from tracelake.search import fields
 from tracelake.search.build import build_part

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.search.lab import index_of, span, table
+from tests.search.build_inputs import index_of, span, table
 from tracelake._errors import LimitError
 from tracelake.doctor.index import check_index
 from tracelake.limits import INDEX_MAPS_KEPT_FREE

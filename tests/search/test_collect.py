@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.search.lab import BUILD, INDEX, HookedStore, finalize_build, paths, stage
+from tests.search.build_inputs import BUILD, INDEX, HookedStore, finalize_build, paths, stage
 from tests.search.test_finalize import MARKER, RANGES, SIZE, check_complete, fail_at
 from tests.search.test_lists import chain, stage_bytes
-from tracelake.search.collect import Collected, collect
+from tracelake.search.collect import CollectedIndexParts, collect
 from tracelake.search.finalize import read_parts, with_lists, write_marker, write_parts
 from tracelake.search.model import Manifest, manifest_path, rebuild_name
 from tracelake.search.protocol import parts_of_build
@@ -22,7 +22,9 @@ def everything(objects: ObjectStore) -> list[str]:
     return [info.path for info in objects.list("")]
 
 
-def swept(objects: ObjectStore, *reached: str, over: Callable[[int], bool] = lambda _: True) -> Collected:
+def swept(
+    objects: ObjectStore, *reached: str, over: Callable[[int], bool] = lambda _: True
+) -> CollectedIndexParts:
     """Collect; by default no rebuild that is not named can be committed any more."""
     return collect(objects, INDEX, reached, over)
 
@@ -61,7 +63,7 @@ def test_what_a_loser_wrote_goes_and_what_is_published_stays() -> None:
     objects = MemoryObjectStore()
     stage(objects, RANGES)
     assert len(write_parts(objects, INDEX, BUILD, SIZE)) == 3
-    assert swept(objects) == Collected()
+    assert swept(objects) == CollectedIndexParts()
     for path in paths(objects, "staging"):
         objects.delete(path)
     stage(objects, [(0, 8)], attempt="twin")
@@ -83,7 +85,7 @@ def test_all_manifests_of_transactions_stay_whole() -> None:
     objects = MemoryObjectStore()
     manifests = list(chain(objects, 40))
     before = everything(objects)
-    assert swept(objects) == Collected()
+    assert swept(objects) == CollectedIndexParts()
     lost = f"search/{INDEX}/lists/spans-7/{'0' * 64}.json"
     objects.put(lost, b"of a finalizer that lost")
     assert swept(objects).objects == 1
@@ -139,7 +141,7 @@ def test_a_rebuild_goes_once_it_can_no_longer_be_committed() -> None:
     assert named is not None
     path = manifest_path(INDEX, named.build)
     assert named.lists, "it has a list of its own"
-    assert swept(objects, path, over=lambda epoch: epoch < 3) == Collected()
+    assert swept(objects, path, over=lambda epoch: epoch < 3) == CollectedIndexParts()
     swept(objects, path, over=lambda epoch: epoch <= 3)
     of_it = {path, named.lists[0].path, *(part.path for part in read_parts(objects, named))}
     assert set(everything(objects)) == {*before, *of_it}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.altered import sealed
-from tests.search.lab import BUILD, INDEX, HookedStore, finalize_build, paths, span, stage, table
+from tests.search.build_inputs import BUILD, INDEX, HookedStore, finalize_build, paths, span, stage, table
 from tracelake._errors import DamageError, StorageError, UsageError
 from tracelake.search import fields
 from tracelake.search.build import build_part
@@ -333,7 +333,7 @@ def test_a_marker_of_a_later_format_is_never_replaced() -> None:
     """JSON that is no manifest of ours is an error, for another version may read it."""
     objects = MemoryObjectStore()
     stage(objects, RANGES)
-    later = sealed(b'{"version":2}', MARKER)
+    later = sealed(b'{"format_version":2}', MARKER)
     objects.put(MARKER, later)
     with pytest.raises(DamageError, match=MARKER):
         finalize_build(objects, SIZE)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.search.lab import index_of, span, table
+from tests.search.build_inputs import index_of, span, table
 from tracelake.search.grammar import AllOf, AnyOf, Atom, Not, parse
 from tracelake.search.query import Searcher
 from tracelake.search.syntax import terms

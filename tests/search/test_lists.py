@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.search.lab import INDEX, finalize_build
+from tests.search.build_inputs import INDEX, finalize_build
 from tests.search.test_finalize import SIZE, Alter, flip_one_bit, shorten
 from tracelake._errors import DamageError
 from tracelake.limits import INDEX_NEWEST_PARTS_MAX

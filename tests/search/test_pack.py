@@ -13,7 +13,7 @@ import tantivy
 from msgspec.structs import replace
 
 from tests.altered import altered
-from tests.search.lab import HookedStore, index_of, span, table
+from tests.search.build_inputs import HookedStore, index_of, span, table
 from tracelake._errors import DamageError, UsageError
 from tracelake.search import fields
 from tracelake.search.finalize import read_parts

@@ -143,7 +143,7 @@ def test_records_read_back_as_they_were_written() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b'"version":1', b'"version":2'),
+        (b'"format_version":1', b'"format_version":2'),
         (b'"documents":1', b'"documents":0'),
         (b'"upper":1', b'"upper":-1'),
         (b'"upper":1', b'"upper":1,"surprise":0'),

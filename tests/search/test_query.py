@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.search.lab import index_of, span, table
+from tests.search.build_inputs import index_of, span, table
 from tracelake import limits
 from tracelake._errors import QueryError
 from tracelake.search.highlight import highlight

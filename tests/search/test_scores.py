@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.search.lab import INDEX, agents, finalize_build, index_of, plain_rows, span, table
+from tests.search.build_inputs import INDEX, agents, finalize_build, index_of, plain_rows, span, table
 from tracelake.search.build import build_part
 from tracelake.search.documents import document_text
 from tracelake.search.model import Manifest

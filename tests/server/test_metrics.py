@@ -39,7 +39,7 @@ def test_a_lake_with_a_replica(tmp_path: Path) -> None:
     with tracelake.init(tmp_path / "lake") as lake, closing(Inbox(lake.objects)) as inbox:
         line = b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"%s","spanId":"%s"}]}]}]}'
         inbox.append("json", line % (b"1" * 32, b"1" * 16))
-        pipeline = lake.pipeline(replica="a", executor=InProcess())
+        pipeline = lake.pipeline(replica="a", runner=InProcess())
         pipeline.run_once()
         pipeline.start()
         inbox.append("json", line % (b"2" * 32, b"1" * 16))
@@ -86,9 +86,9 @@ def test_inputs_that_are_set_aside_are_counted_by_state(tmp_path: Path) -> None:
         assert counts() == [0, 0, 0, 0]
         for number in range(2):
             lake.objects.put(f"inbox/{number}.segment", poisoned(number))
-            lake.pipeline(executor=Poisoned("read")).run_once()
+            lake.pipeline(runner=Poisoned("read")).run_once()
             lake.objects.put(f"inbox/{number + 5}.segment", good(number + 5))
-            lake.pipeline(executor=InProcess()).run_once()
+            lake.pipeline(runner=InProcess()).run_once()
         first, second = lake.quarantine.all()
         assert counts() == [2, 0, 0, 0]
         lake.quarantine.retry(first.transaction)
@@ -124,7 +124,7 @@ def test_a_lake_that_is_away(tmp_path: Path) -> None:
     with (
         tracelake.init(tmp_path / "lake") as lake,
         closing(Inbox(FaultyStore())) as inbox,
-        closing(lake.pipeline(replica="own", executor=InProcess())) as pipeline,
+        closing(lake.pipeline(replica="own", runner=InProcess())) as pipeline,
     ):
         app = create_app(AwayLake([span_row()]), inbox, own_replica=pipeline.replica)
         samples = scrape(Client(app))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.datasets.lab import a_lake, ids, talk
-from tests.datasets.lab import ingest as bring
+from tests.datasets.conversations import a_lake, ids, talk
+from tests.datasets.conversations import ingest as bring
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake
 from tests.server.faults import FaultyStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.shards.lab import Lab
+from tests.shards.modelled_shard import Lab
 from tracelake.shards.model import Batch
 from tracelake.shards.protocol import UpperMismatch
 from tracelake.shards.store import Shard

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shards.lab import Lab
+from tests.shards.modelled_shard import Lab
 from tracelake._errors import DamageError, ExpiredError
 from tracelake.shards.collect import Collector
 from tracelake.shards.leases import Lease

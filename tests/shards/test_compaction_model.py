@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.shards.lab import Lab
+from tests.shards.modelled_shard import Lab
 from tracelake._errors import ExpiredError
 from tracelake.shards.leases import Lease
 from tracelake.shards.protocol import forget

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from tests.shards.lab import Lab
+from tests.shards.modelled_shard import Lab
 from tracelake._errors import ExpiredError, StorageError
 from tracelake.limits import LEASE_MARGIN_S, LEASE_S
 from tracelake.shards.leases import Lease, Leases, leases

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shards.lab import ORDER, Lab
+from tests.shards.modelled_shard import ORDER, Lab
 from tracelake._errors import DamageError
 from tracelake.shards.leases import leases
 from tracelake.shards.model import Part

@@ -14,8 +14,8 @@ from tracelake.shards.protocol import (
     Lost,
     Swap,
     TooLate,
+    UpdateFate,
     UpperMismatch,
-    Verdict,
     append,
     classify,
     collectable,
@@ -47,11 +47,11 @@ def test_classify_is_total_and_never_waits_behind_upper() -> None:
     for ts, upper, frontier in itertools.product(range(5), repeat=3):
         verdict = classify(ts, upper, frontier)
         if ts < upper:
-            assert verdict is Verdict.DROP
+            assert verdict is UpdateFate.DROP
         elif ts == upper and ts < frontier:
-            assert verdict is Verdict.PROCESS
+            assert verdict is UpdateFate.PROCESS
         else:
-            assert verdict is Verdict.HOLD
+            assert verdict is UpdateFate.HOLD
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_classify_is_total_and_never_waits_behind_upper() -> None:
 )
 def test_s1_to_s4_by_verdict(upper: int, frontier: int, rows: tuple[int, ...], expected: str) -> None:
     """The scenarios as verdicts: d drop, p process, h hold."""
-    letters = {Verdict.DROP: "d", Verdict.PROCESS: "p", Verdict.HOLD: "h"}
+    letters = {UpdateFate.DROP: "d", UpdateFate.PROCESS: "p", UpdateFate.HOLD: "h"}
     assert "".join(letters[classify(ts, upper, frontier)] for ts in rows) == expected
 
 

@@ -19,7 +19,7 @@ from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import INBOX, Input
 from tracelake.pipeline.merge import ShapeTask
 from tracelake.pipeline.outcome import RunResult
-from tracelake.replicas.account import Tally
+from tracelake.replicas.account import BatchCounts
 from tracelake.shards.model import Batch, Write
 from tracelake.shards.protocol import UpperMismatch
 from tracelake.shards.store import Shard
@@ -72,9 +72,9 @@ class World:
 
     def replica(
         self, meanwhile: Callable[[], object] = nothing, last: int = 10**9
-    ) -> tuple[RunResult, Tally]:
+    ) -> tuple[RunResult, BatchCounts]:
         """Let a replica empty the inbox; it begins no transaction after `last`."""
-        tally = Tally()
+        tally = BatchCounts()
         pipeline = Pipeline("main", self.key_value, self.objects, 1, Paused(meanwhile), tally)
         waiting = [Input(INBOX, info.path, info.size_bytes) for info in self.objects.list("inbox/")]
         result = pipeline.run([[item] for item in waiting], stopping=lambda: pipeline.upper() > last)

@@ -12,13 +12,15 @@ from tests.simulation.mutants import Mutant
 from tracelake.testing import Faults
 from tracelake.versions import protocol
 from tracelake.versions.collect import RepositoryCollector
-from tracelake.versions.model import Answer, Branch, Reference
+from tracelake.versions.model import Answer, BranchRecord, Reference
 from tracelake.versions.staging import Staging
 
 # 1. A name is for its own epoch and the next
 
 
-def cut_in_any_epoch(branch: Branch, built: Branch, head: str, done: tuple[Answer, ...]) -> Branch | None:
+def cut_in_any_epoch(
+    branch: BranchRecord, built: BranchRecord, head: str, done: tuple[Answer, ...]
+) -> BranchRecord | None:
     """What was built long ago is published."""
     return protocol.cut(branch, replace(built, epoch=branch.epoch), head, done)
 

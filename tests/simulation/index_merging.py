@@ -18,7 +18,7 @@ from tests.simulation.scenarios import require
 from tests.simulation.versions import Before
 from tracelake._errors import ContentionError, ExpiredError
 from tracelake.pipeline.index_build import Builder
-from tracelake.pipeline.index_merge import IndexMerger, Standing
+from tracelake.pipeline.index_merge import IndexMerger, StandingIndex
 from tracelake.pipeline.reindex import Rebuild
 from tracelake.search import fields
 from tracelake.search.collect import collect as collect_index
@@ -104,7 +104,9 @@ class Merger(IndexMerger):
     fan_out = 2
     gone: set[str]
 
-    def _merge(self, standing: Standing, run: Sequence[Generation], level: int, progress: OnProgress) -> bool:
+    def _merge(
+        self, standing: StandingIndex, run: Sequence[Generation], level: int, progress: OnProgress
+    ) -> bool:
         won = super()._merge(standing, run, level, progress)
         if won:
             self.gone |= {part.path for each in run for part in each.parts}

@@ -20,9 +20,9 @@ from tests.simulation.scenarios import (
     StoreScenario,
 )
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.journal.model import Record
+from tracelake.journal.model import JournalRecord
 from tracelake.journal.model import to_bytes as to_journal_bytes
-from tracelake.journal.store import Journal, Recorded
+from tracelake.journal.store import Journal, TransactionRecord
 from tracelake.search import fields
 from tracelake.search.finalize import (
     _receipts,
@@ -36,7 +36,7 @@ from tracelake.search.finalize import (
 from tracelake.search.model import Manifest, manifest_path, part_path
 from tracelake.search.protocol import assemble, choose
 from tracelake.shards.model import Batch, ShardState, Write, to_bytes
-from tracelake.shards.protocol import AlreadyThere, Swap, UpperMismatch, Verdict, append, classify
+from tracelake.shards.protocol import AlreadyThere, Swap, UpdateFate, UpperMismatch, append, classify
 from tracelake.shards.states import States
 from tracelake.shards.store import Shard
 from tracelake.storage import ABSENT, Done, Entry, Indeterminate, KeyValueStore, ObjectStore, Version
@@ -132,9 +132,9 @@ class PublishedFirst(Shard):
 class NotEqualIsNotYet(ShardScenario):
     """Waits for `upper` to be equal to its time, and so for ever once `upper` has passed it."""
 
-    def classify(self, ts: int, upper: int, input_frontier: int) -> Verdict:
+    def classify(self, ts: int, upper: int, input_frontier: int) -> UpdateFate:
         verdict = classify(ts, upper, input_frontier)
-        return Verdict.HOLD if ts != upper else verdict
+        return UpdateFate.HOLD if ts != upper else verdict
 
 
 # Journal
@@ -143,7 +143,7 @@ class NotEqualIsNotYet(ShardScenario):
 class KeepsItsOwn(Journal):
     """The loser goes on with its own record."""
 
-    def _create(self, sequence: int, record: Record) -> tuple[Record, bool]:
+    def _create(self, sequence: int, record: JournalRecord) -> tuple[JournalRecord, bool]:
         super()._create(sequence, record)
         return record, True
 
@@ -151,7 +151,7 @@ class KeepsItsOwn(Journal):
 class StepBeforeSeal(Journal):
     """Reads the step first: a peer may record both between the two reads."""
 
-    def read(self, transaction: int) -> Recorded:
+    def read(self, transaction: int) -> TransactionRecord:
         if self._get(2 * transaction) is None and self._get(2 * transaction + 1) is not None:
             raise AssertionError("a seal without a step")
         return super().read(transaction)
@@ -160,7 +160,7 @@ class StepBeforeSeal(Journal):
 class CreatedOnce(Journal):
     """Takes it for granted that a record stands after a lost reply."""
 
-    def _create(self, sequence: int, record: Record) -> tuple[Record, bool]:
+    def _create(self, sequence: int, record: JournalRecord) -> tuple[JournalRecord, bool]:
         key = self._key(sequence)
         outcome = self._store.set_if(self._partition, key, to_journal_bytes(record), ABSENT)
         if isinstance(outcome, Indeterminate):
@@ -171,7 +171,7 @@ class CreatedOnce(Journal):
 class BlindRecord(Journal):
     """Records whatever stands there."""
 
-    def _create(self, sequence: int, record: Record) -> tuple[Record, bool]:
+    def _create(self, sequence: int, record: JournalRecord) -> tuple[JournalRecord, bool]:
         self._store.set(self._partition, self._key(sequence), to_journal_bytes(record))
         return record, True
 

@@ -16,7 +16,7 @@ from tracelake.search.finalize import finalize, read_manifest, read_parts
 from tracelake.search.model import Manifest, Receipt, manifest_path, staged_path
 from tracelake.shards.model import Batch, Part, ShardState
 from tracelake.shards.model import from_bytes as shard_from_bytes
-from tracelake.shards.protocol import Verdict, classify
+from tracelake.shards.protocol import UpdateFate, classify
 from tracelake.shards.store import Shard
 from tracelake.storage import ABSENT, KeyValueStore, ObjectStore
 from tracelake.testing import (
@@ -55,12 +55,12 @@ class ShardScenario(Scenario):
     def _write(self, process: Process) -> None:
         shard = self.shard("spans", process.key_value, process.objects)
         for time in range(self._times):
-            while (verdict := self.classify(time, shard.state().upper, time + 1)) is Verdict.HOLD:
+            while (verdict := self.classify(time, shard.state().upper, time + 1)) is UpdateFate.HOLD:
                 process.sleep(1)
-            if verdict is Verdict.PROCESS:
+            if verdict is UpdateFate.PROCESS:
                 self.append(process, shard, time)
 
-    def classify(self, ts: int, upper: int, input_frontier: int) -> Verdict:
+    def classify(self, ts: int, upper: int, input_frontier: int) -> UpdateFate:
         """Decide by the rule of the protocol; a mutant does it by another."""
         return classify(ts, upper, input_frontier)
 

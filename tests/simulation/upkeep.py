@@ -17,7 +17,7 @@ from tracelake.limits import LEASE_S
 from tracelake.shards.collect import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, BatchRef, Part
-from tracelake.shards.protocol import Verdict, classify, due, forget
+from tracelake.shards.protocol import UpdateFate, classify, due, forget
 from tracelake.shards.rows import first_row_id
 from tracelake.shards.store import Shard, Snapshot
 from tracelake.storage import ABSENT, KeyValueStore, ObjectStore
@@ -112,7 +112,7 @@ class UpkeepScenario(Scenario):
     def _write(self, process: Process) -> None:
         shard = self._open(process)
         for t in range(self._times):
-            while classify(t, shard.state().upper, t + 1) is Verdict.PROCESS:
+            while classify(t, shard.state().upper, t + 1) is UpdateFate.PROCESS:
                 try:
                     self._append(Stores(process.key_value, process.objects, process.name), shard, t)
                 except ExpiredError:  # too slow for the collector: upload it all again

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tests.simulation.mutants import Mutant
 from tests.simulation.upkeep import FilledScenario, Stores, UpkeepScenario
-from tracelake.shards.collect import Collected, Collector
+from tracelake.shards.collect import CollectedParts, Collector
 from tracelake.shards.leases import Lease, leases
 from tracelake.shards.model import Batch, BatchRef, Moment, Retired, ShardState, Write
 from tracelake.shards.protocol import (
@@ -46,7 +46,7 @@ class LeaseAfterListing(FilledScenario):
 class _Deaf(Collector):
     """Asks nobody."""
 
-    def retired(self, *, dry_run: bool = False) -> Collected:
+    def retired(self, *, dry_run: bool = False) -> CollectedParts:
         del dry_run
         state = self._shard.state()
         return _delete(self, state, state.retired)
@@ -61,7 +61,7 @@ class LeasesIgnored(FilledScenario):
 class _EarlyLook(Collector):
     """Looks for leases first, and at the state then."""
 
-    def retired(self, *, dry_run: bool = False) -> Collected:
+    def retired(self, *, dry_run: bool = False) -> CollectedParts:
         del dry_run
         seen = list(leases(self._shard.name, self._key_value).values())
         state = self._shard.state()
@@ -78,7 +78,7 @@ class LeasesBeforeState(FilledScenario):
 class _SharedDeleted(Collector):
     """Deletes all parts of replaced batches, those too that the new batch took over."""
 
-    def retired(self, *, dry_run: bool = False) -> Collected:
+    def retired(self, *, dry_run: bool = False) -> CollectedParts:
         del dry_run
         with Lease(self._shard, self._key_value) as own:
             state = own.state
@@ -94,27 +94,27 @@ class SharedPartsDeleted(FilledScenario):
 
 def _delete(
     collector: Collector, state: ShardState, gone: Sequence[Retired], needed: bool = True
-) -> Collected:
+) -> CollectedParts:
     live = {part.path for part in collector._live(state.batches)} if needed else set()
     for part in collector._passing(gone):
         if part.path not in live:
             collector._objects.delete(part.path)
     if gone:
         collector._shard.change(partial(drop_retired, gone=gone))
-    return Collected()
+    return CollectedParts()
 
 
 class _NoEpochs(Collector):
     """Deletes whatever no state names."""
 
-    def orphans(self, *, epoch_min_s: float = 0, dry_run: bool = False) -> Collected:
+    def orphans(self, *, epoch_min_s: float = 0, dry_run: bool = False) -> CollectedParts:
         del epoch_min_s, dry_run
         state = self._shard.state()
         named = {part.path for part in (*self._live(state.batches), *self._passing(state.retired))}
         for path, _, _ in list(self._written()):
             if "/parts/" in path and path not in named:
                 self._objects.delete(path)
-        return Collected()
+        return CollectedParts()
 
 
 class OrphansAtOnce(UpkeepScenario):

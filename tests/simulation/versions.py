@@ -15,7 +15,7 @@ from tracelake.storage import Conflict, Done, Expected, Outcome
 from tracelake.testing import Actor, Process, Run, Scenario
 from tracelake.testing.clock import Simulated
 from tracelake.testing.simulated import SimulatedKeyValueStore
-from tracelake.versions.model import TRANSACTION, Change, Changes, FileAt, Reference, Request, TableAt
+from tracelake.versions.model import TRANSACTION, Change, FileAt, PathChanges, Reference, Request, TableAt
 from tracelake.versions.protocol import Refusal
 from tracelake.versions.store import Repository
 
@@ -187,7 +187,7 @@ class RepositoryScenario(Scenario):
         """Ask for what nobody can build, by itself and with what is staged: it is refused, and nobody waits."""
         committer = self.open(process)._committer
         for n in range(2 * self._rounds):
-            entries: Changes = () if n % 2 else (("c/poison", a_file(1)),)
+            entries: PathChanges = () if n % 2 else (("c/poison", a_file(1)),)
             request_id = f"{process.name}-{n}-{process.attempt}"
             poison = Request(request_id, Change(entries, staged=not entries), "", "", CREATED, POISON)
             answer = committer.submit(MAIN, poison)

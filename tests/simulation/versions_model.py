@@ -12,19 +12,19 @@ from tracelake.versions.history import log
 from tracelake.versions.model import (
     TRANSACTION,
     Answer,
-    Branch,
+    BranchRecord,
     Change,
-    Changes,
     ChangeSet,
     CherryPick,
     Commit,
-    Merge,
+    MergeRequest,
     Metarange,
+    PathChanges,
     Range,
     Reference,
     Request,
     Revert,
-    Sealed,
+    SealedRequest,
     TableAt,
     content_id,
     from_bytes,
@@ -99,7 +99,7 @@ class BranchModel:
         self.history = [at for at, _ in log(self.head, lambda at: read(self._run, Commit, at))][::-1]
         self.moves = 0
         """Successful writes of the record, by anyone."""
-        self.sealed: dict[str, Sealed] = {}
+        self.sealed: dict[str, SealedRequest] = {}
         """All that ever was on the list."""
         self.answers = {answer.request: answer for answer in record.done}
         self._listed: list[str] = []
@@ -121,13 +121,15 @@ class BranchModel:
         require(record.head == self.head, "the head is not the commit of the last answer")
         self._watch_list(record)
 
-    def _record(self) -> tuple[Branch, Version]:
+    def _record(self) -> tuple[BranchRecord, Version]:
         entry = self._run.key_value.get("branches", self.name)
         return (
-            (Branch(), "") if entry is None else (from_bytes(Branch, entry.value, self.name), entry.version)
+            (BranchRecord(), "")
+            if entry is None
+            else (from_bytes(BranchRecord, entry.value, self.name), entry.version)
         )
 
-    def _watch_list(self, record: Branch) -> None:
+    def _watch_list(self, record: BranchRecord) -> None:
         waiting = [request for request in self._listed if request not in self.answers]
         self._listed = [sealed.request.id for sealed in record.sealed]
         require(self._listed[: len(waiting)] == waiting, "a request left the list, or changed its place")
@@ -165,7 +167,7 @@ class BranchModel:
 
     def _replay_commit(self, request: Request, commit_id: str, options: Options) -> None:
         commit, found = read(self._run, Commit, commit_id), entries_of(self._run, commit_id)
-        merged = (request.operation.commit,) if isinstance(request.operation, Merge) else ()
+        merged = (request.operation.commit,) if isinstance(request.operation, MergeRequest) else ()
         require(commit.parents == ((self.head,) if self.head else ()) + merged, "the history is not linear")
         said = (commit.request, commit.message, commit.created_at)
         require(said == (request.id, request.message, request.created_at), "a commit says something else")
@@ -179,7 +181,7 @@ class BranchModel:
         self.head, self.entries = commit_id, found
         self.history.append(commit_id)
 
-    def _expected(self, sealed: Sealed) -> tuple[tuple[str, ...], Options]:
+    def _expected(self, sealed: SealedRequest) -> tuple[tuple[str, ...], Options]:
         """Return which refusals are right, empty for a commit, and what each path may name after a commit."""
         operation = sealed.request.operation
         if sealed.request.metadata.get(TRANSACTION, "0") == "none":
@@ -189,24 +191,24 @@ class BranchModel:
             options: Options = {path: self._forward(path, to, operation) for path, to in changes}
         else:
             before, after = self._sides(operation)
-            if isinstance(operation, Merge) and before == after:
+            if isinstance(operation, MergeRequest) and before == after:
                 return (NOTHING,), {}
-            prefer = operation.prefer if isinstance(operation, Merge) else ""
+            prefer = operation.prefer if isinstance(operation, MergeRequest) else ""
             sides = (entries_of(self._run, before), self.entries, entries_of(self._run, after))
             if (merged := three_way(*sides, prefer)) is None:
                 return (CONFLICT,), {}
             options = merged
         is_same = all(self.entries.get(path) in allowed for path, allowed in options.items())
-        if sealed.request.allow_empty or isinstance(operation, Merge) or not is_same:
+        if sealed.request.allow_empty or isinstance(operation, MergeRequest) or not is_same:
             return (COMMIT,), options
         return (NOTHING,) if all(len(allowed) == 1 for allowed in options.values()) else (
             COMMIT,
             NOTHING,
         ), options
 
-    def _sides(self, operation: Merge | Revert | CherryPick) -> tuple[str, str]:
+    def _sides(self, operation: MergeRequest | Revert | CherryPick) -> tuple[str, str]:
         """Return the commits between which the change lies."""
-        if isinstance(operation, Merge):
+        if isinstance(operation, MergeRequest):
             return common_ancestor(self._run, self.head, operation.commit), operation.commit
         parents = read(self._run, Commit, operation.commit).parents
         sides = parents[operation.parent] if parents else "", operation.commit
@@ -218,7 +220,7 @@ class BranchModel:
             return (now,) if now.as_of > wanted.as_of else allowed
         return allowed
 
-    def _changes(self, sealed: Sealed) -> Iterator[tuple[str, Allowed]]:
+    def _changes(self, sealed: SealedRequest) -> Iterator[tuple[str, Allowed]]:
         change = sealed.request.operation
         assert isinstance(change, Change)
         at_seal = self._at_seal.get(sealed.token, {})
@@ -245,6 +247,6 @@ def three_way(base: Entries, ours: Entries, theirs: Entries, prefer: str) -> Opt
     return options
 
 
-def staged(run: Run, token: str) -> Changes:
+def staged(run: Run, token: str) -> PathChanges:
     """Return what lies under a token."""
     return BranchRecords(run.direct_key_value).staged(token)

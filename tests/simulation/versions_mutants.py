@@ -13,39 +13,41 @@ from tracelake.formats import encode
 from tracelake.storage import Done, Indeterminate, settle
 from tracelake.testing import Faults
 from tracelake.versions.branches import BRANCHES, BranchAt, BranchRecords
-from tracelake.versions.build import _Building, _RefusedError, build
+from tracelake.versions.build import _Building, _RequestRefusedError, build
 from tracelake.versions.committer import Committer
-from tracelake.versions.entries import STAGED, _Staged
+from tracelake.versions.entries import STAGED, _StagedEntry
 from tracelake.versions.model import (
     Announcement,
     Answer,
-    Branch,
-    Changes,
+    BranchRecord,
+    PathChanges,
     Range,
     RangeRef,
     Reference,
     Request,
-    Sealed,
+    SealedRequest,
     from_bytes,
     to_bytes,
 )
-from tracelake.versions.protocol import CommitDecision, Place, cut, decide, kept, place, seal
+from tracelake.versions.protocol import CommitDecision, RequestState, cut, decide, kept, seal, state_of
 from tracelake.versions.staging import Staging
-from tracelake.versions.tree import Tree, View
+from tracelake.versions.tree import CommitTree, Tree
 
 Swapped = tuple[bool, BranchAt]
-IsMine = Callable[[Branch], bool]
+IsMine = Callable[[BranchRecord], bool]
 
 # The conditional write
 
 
-def blind(self: BranchRecords, branch: str, _at: BranchAt, record: Branch, is_mine: IsMine) -> Swapped:
+def blind(self: BranchRecords, branch: str, _at: BranchAt, record: BranchRecord, is_mine: IsMine) -> Swapped:
     """The record is written whatever stands there."""
     del is_mine
     return True, BranchAt(record, self._key_value.set(BRANCHES, branch, to_bytes(record)))
 
 
-def trusting(self: BranchRecords, branch: str, at: BranchAt, record: Branch, is_mine: IsMine) -> Swapped:
+def trusting(
+    self: BranchRecords, branch: str, at: BranchAt, record: BranchRecord, is_mine: IsMine
+) -> Swapped:
     """A lost reply is taken for success."""
     del is_mine
     outcome = self._key_value.set_if(BRANCHES, branch, to_bytes(record), at.version)
@@ -54,7 +56,9 @@ def trusting(self: BranchRecords, branch: str, at: BranchAt, record: Branch, is_
     return False, self.read(branch)
 
 
-def what_we_wrote(self: BranchRecords, branch: str, at: BranchAt, record: Branch, is_mine: IsMine) -> Swapped:
+def what_we_wrote(
+    self: BranchRecords, branch: str, at: BranchAt, record: BranchRecord, is_mine: IsMine
+) -> Swapped:
     """After a lost reply, what we wrote is taken for what is there, where another did the same in another way."""
     outcome = self._key_value.set_if(BRANCHES, branch, to_bytes(record), at.version)
     settled = settle(
@@ -62,7 +66,7 @@ def what_we_wrote(self: BranchRecords, branch: str, at: BranchAt, record: Branch
         BRANCHES,
         branch,
         outcome,
-        is_mine=lambda entry: is_mine(from_bytes(Branch, entry.value, branch)),
+        is_mine=lambda entry: is_mine(from_bytes(BranchRecord, entry.value, branch)),
     )
     return (
         (True, BranchAt(record, settled.version)) if isinstance(settled, Done) else (False, self.read(branch))
@@ -82,7 +86,7 @@ def finish_write_last(self: Committer, branch: str, at: BranchAt) -> BranchAt:
     record = cut(at.record, at.record, built.head, stay)
     assert record is not None
     _, at = self._records.swap(
-        branch, at, record, lambda found: place(found, built.answers[0].request) is Place.DONE
+        branch, at, record, lambda found: state_of(found, built.answers[0].request) is RequestState.DONE
     )
     self._contents.write(built.records)
     return at
@@ -103,16 +107,16 @@ def finish_again(self: Committer, branch: str, at: BranchAt) -> BranchAt:
 
 
 def without_those_between(
-    self: Tree, view: View, changes: Changes, epoch: int
+    self: Tree, view: CommitTree, changes: PathChanges, epoch: int
 ) -> tuple[tuple[RangeRef, ...], list[Range]]:
     """A metarange is made from the last one, without what commits between have changed."""
-    return _changed(self, View(view.refs), changes, epoch)
+    return _changed(self, CommitTree(view.refs), changes, epoch)
 
 
-def nearest_alone(self: Tree, commit_id: str) -> View:
+def nearest_alone(self: Tree, commit_id: str) -> CommitTree:
     """Of several commits without a metarange only the newest is asked what it changed."""
     view = _view(self, commit_id)
-    return View(view.refs, dict(list(view.since.items())[-1:]), view.commits)
+    return CommitTree(view.refs, dict(list(view.since.items())[-1:]), view.commits)
 
 
 def always_next(transaction: int, head: int | None) -> CommitDecision:
@@ -121,23 +125,27 @@ def always_next(transaction: int, head: int | None) -> CommitDecision:
     return CommitDecision.BUILD if decision is CommitDecision.THERE else decision
 
 
-def cut_by_head(branch: Branch, built: Branch, head: str, done: tuple[Answer, ...]) -> Branch | None:
+def cut_by_head(
+    branch: BranchRecord, built: BranchRecord, head: str, done: tuple[Answer, ...]
+) -> BranchRecord | None:
     """A cut asks for the head alone."""
     seen = replace(built, sealed=branch.sealed[: len(built.sealed)], done=branch.done)
     return cut(branch, seen, head, done)
 
 
-def seal_keeping_token(branch: Branch, requests: tuple[Request, ...], token: str, epoch: int) -> Branch:
+def seal_keeping_token(
+    branch: BranchRecord, requests: tuple[Request, ...], token: str, epoch: int
+) -> BranchRecord:
     """The token stays where it was sealed."""
     return replace(seal(branch, requests, token, epoch), staging=branch.staging or token)
 
 
-def escaping(self: _Building, sealed: Sealed, *, is_last: bool) -> Answer:
+def escaping(self: _Building, sealed: SealedRequest, *, is_last: bool) -> Answer:
     """What building one request raises is raised in whoever builds it, and those behind it wait."""
     answer = Answer(sealed.request.id, token=sealed.token)
     try:
         return self._built(sealed, answer, is_last=is_last)
-    except _RefusedError as refused:
+    except _RequestRefusedError as refused:
         return replace(answer, commit=self._head, refusal=refused.why, detail=refused.detail)
 
 
@@ -146,7 +154,9 @@ def not_restaged(self: BranchRecords, token: str, to: str) -> None:
     del self, token, to
 
 
-def cut_past_a_drop(branch: Branch, built: Branch, head: str, done: tuple[Answer, ...]) -> Branch | None:
+def cut_past_a_drop(
+    branch: BranchRecord, built: BranchRecord, head: str, done: tuple[Answer, ...]
+) -> BranchRecord | None:
     """A cut does not look whether a request was dropped meanwhile, and takes its answer away."""
     return cut(branch, replace(built, done=branch.done), head, done)
 
@@ -234,7 +244,7 @@ def stage_once(self: Staging, branch: str, entries: Mapping[str, Reference | Non
 
 def stage_blindly(self: BranchRecords, token: str, path: str, named: Reference | None) -> None:
     """An entry is staged unconditionally, and may land late."""
-    self._key_value.set(STAGED, f"{token}/{path}", encode(_Staged((named,))))
+    self._key_value.set(STAGED, f"{token}/{path}", encode(_StagedEntry((named,))))
 
 
 def read_once(self: Staging, branch: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:

@@ -25,7 +25,7 @@ from tracelake.storage import Stores
 from tracelake.tables.maintenance import committed_upper
 from tracelake.tables.spec import TableSpec, create_spec, make_spec
 from tracelake.testing import Actor, Process, Run, Scenario
-from tracelake.user_tables.staging import Block, Staged
+from tracelake.user_tables.staging import Block, Pieces
 from tracelake.user_tables.ties import LAST_STANDS
 from tracelake.user_tables.write import WriteId, finish_writes, publish
 from tracelake.versions.store import Repository
@@ -87,7 +87,7 @@ class WritesScenario(Scenario):
             epoch = Shard(TABLE, process.key_value, process.objects).state().epoch
             block = Block([self._piece(process, write_id, epoch)] if with_rows else [])
             try:
-                publish(stores, spec, [Staged(epoch, 1, LAST_STANDS, [block])], write_id)
+                publish(stores, spec, [Pieces(epoch, 1, LAST_STANDS, [block])], write_id)
                 return
             except ExpiredError:  # too slow for the collector: stage it again
                 continue

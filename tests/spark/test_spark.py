@@ -23,13 +23,13 @@ from tracelake.tasks.runners import InProcess, Spark
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """Return a session; PySpark finds the format by itself."""
-    executor = Spark("local[2]")
-    executor.start()
+    runner = Spark("local[2]")
+    runner.start()
     session = SparkSession.builder.getOrCreate()
     session.conf.set("spark.sql.shuffle.partitions", "2")
     session.conf.set("spark.sql.session.timeZone", "UTC")
     yield session
-    executor.stop()
+    runner.stop()
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +37,10 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     """Return a lake with the real data, and a span of its own that was replaced since."""
     folder = tmp_path_factory.mktemp("spark")
     with tracelake.init(folder / "lake", buckets=2) as lake:
-        lake.ingest(AGENTS, executor=InProcess())
+        lake.ingest(AGENTS, runner=InProcess())
         for end in (20, 30):
             (folder / f"{end}.jsonl").write_bytes(a_line(a_span(0, 0, end=end, note="own"), service="own"))
-            lake.ingest(folder / f"{end}.jsonl", executor=InProcess())
+            lake.ingest(folder / f"{end}.jsonl", runner=InProcess())
         yield lake
 
 
@@ -111,7 +111,7 @@ def test_filters_are_handed_down(spark: SparkSession, tmp_path: Path) -> None:
         for number in range(2):
             lines = [a_line(a_span(n, number, start=1000 + number), service=f"s{number}") for n in range(20)]
             (tmp_path / f"{number}.jsonl").write_bytes(b"\n".join(lines))
-            lake.ingest(tmp_path / f"{number}.jsonl", executor=InProcess())
+            lake.ingest(tmp_path / f"{number}.jsonl", runner=InProcess())
         register(spark)
         wanted = {part.path for part in lake.table("spans").scan.where("start_ns > 1000").snapshot.parts}
         assert len(wanted) == 4
@@ -138,7 +138,7 @@ def test_a_stream_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> N
         def ingest(*ends: int) -> None:
             for end in ends:
                 (tmp_path / f"{end}.jsonl").write_bytes(a_line(a_span(0, 0, end=end), a_span(end, 0)))
-                lake.ingest(tmp_path / f"{end}.jsonl", executor=InProcess())
+                lake.ingest(tmp_path / f"{end}.jsonl", runner=InProcess())
 
         ingest(20, 30)
         fails_at = [1]

@@ -40,7 +40,7 @@ def test_a_session_without_the_format_is_told_what_to_do(tmp_path: Path) -> None
     """Spark's own words speak of class paths; ours of what helps. Any other refusal of Spark's comes as it is."""
     (tmp_path / "one.jsonl").write_bytes(a_line(a_span(0, 0)))
     with tracelake.init(tmp_path / "lake") as lake:
-        lake.ingest(tmp_path / "one.jsonl", executor=InProcess())
+        lake.ingest(tmp_path / "one.jsonl", runner=InProcess())
         spans = lake.table("spans")
         with pytest.raises(tracelake.UsageError, match=r"call tracelake\.spark\.register\(spark\) first"):
             spans.to_spark(cast("SparkSession", Refusing("DATA_SOURCE_NOT_FOUND")))

@@ -70,7 +70,7 @@ def test_an_abort_after_the_append_leaves_what_the_table_names(
     lake.write("people", pa.table({"id": [40], "who": ["next"]}))
     assert lake.table("people").to_arrow(where="id < 40", order_by="id").equals(PEOPLE)
     assert lake.verify().findings == ()
-    lake.maintenance.compact(executor=InProcess())
+    lake.maintenance.compact(runner=InProcess())
     for _ in range(3):
         lake.maintenance.gc(epoch_min_s=0)
     assert lake.table("people").info().rows == 41

@@ -11,7 +11,7 @@ from psycopg import errors as postgres
 
 from tracelake.storage.failures import (
     OBSTORE_ERRORS,
-    Failure,
+    FailureKind,
     obstore_text,
     of_obstore,
     of_postgres,
@@ -24,31 +24,31 @@ STATUS = "Generic GCS error: Error performing PUT http://x/y in 1ms - Server ret
 @pytest.mark.parametrize(
     ("error", "failure"),
     [
-        (FileNotFoundError("Object at location a not found"), Failure.NOT_FOUND),
-        (FileNotFoundError("404: <Code>NoSuchBucket</Code>"), Failure.REFUSED),
-        (FileNotFoundError("404: <Code>ContainerNotFound</Code>"), Failure.REFUSED),
-        (FileNotFoundError("404: The specified bucket does not exist"), Failure.REFUSED),
-        (FileNotFoundError("Bulk delete: The specified container does not exist."), Failure.REFUSED),
-        (obstore.AlreadyExistsError("409"), Failure.LOST),
-        (obstore.PreconditionError("412"), Failure.LOST),
-        (obstore.NotModifiedError("304"), Failure.LOST),
-        (obstore.PermissionDeniedError("403"), Failure.REFUSED),
-        (obstore.UnauthenticatedError("401"), Failure.REFUSED),
-        (obstore.InvalidPathError("a//b"), Failure.REFUSED),
-        (obstore.NotSupportedError("no"), Failure.REFUSED),
-        (obstore.UnknownConfigurationKeyError("x"), Failure.REFUSED),
-        (obstore.GenericError(STATUS + "429 Too Many Requests"), Failure.NOT_DONE),
-        (obstore.GenericError(STATUS + "400 Bad Request"), Failure.UNKNOWN),
-        (obstore.GenericError(STATUS + "500 Internal Server Error"), Failure.UNKNOWN),
-        (obstore.GenericError(STATUS + "503 Slow Down"), Failure.UNKNOWN),
-        (obstore.GenericError("HTTP error: error sending request"), Failure.UNKNOWN),
-        (obstore.JoinError("task was cancelled"), Failure.UNKNOWN),
-        (ConnectionResetError("reset by peer"), Failure.UNKNOWN),
-        (TimeoutError("operation timed out"), Failure.UNKNOWN),
-        (OSError("something else"), Failure.UNKNOWN),
+        (FileNotFoundError("Object at location a not found"), FailureKind.NOT_FOUND),
+        (FileNotFoundError("404: <Code>NoSuchBucket</Code>"), FailureKind.REFUSED),
+        (FileNotFoundError("404: <Code>ContainerNotFound</Code>"), FailureKind.REFUSED),
+        (FileNotFoundError("404: The specified bucket does not exist"), FailureKind.REFUSED),
+        (FileNotFoundError("Bulk delete: The specified container does not exist."), FailureKind.REFUSED),
+        (obstore.AlreadyExistsError("409"), FailureKind.LOST),
+        (obstore.PreconditionError("412"), FailureKind.LOST),
+        (obstore.NotModifiedError("304"), FailureKind.LOST),
+        (obstore.PermissionDeniedError("403"), FailureKind.REFUSED),
+        (obstore.UnauthenticatedError("401"), FailureKind.REFUSED),
+        (obstore.InvalidPathError("a//b"), FailureKind.REFUSED),
+        (obstore.NotSupportedError("no"), FailureKind.REFUSED),
+        (obstore.UnknownConfigurationKeyError("x"), FailureKind.REFUSED),
+        (obstore.GenericError(STATUS + "429 Too Many Requests"), FailureKind.NOT_DONE),
+        (obstore.GenericError(STATUS + "400 Bad Request"), FailureKind.UNKNOWN),
+        (obstore.GenericError(STATUS + "500 Internal Server Error"), FailureKind.UNKNOWN),
+        (obstore.GenericError(STATUS + "503 Slow Down"), FailureKind.UNKNOWN),
+        (obstore.GenericError("HTTP error: error sending request"), FailureKind.UNKNOWN),
+        (obstore.JoinError("task was cancelled"), FailureKind.UNKNOWN),
+        (ConnectionResetError("reset by peer"), FailureKind.UNKNOWN),
+        (TimeoutError("operation timed out"), FailureKind.UNKNOWN),
+        (OSError("something else"), FailureKind.UNKNOWN),
     ],
 )
-def test_buckets(error: Exception, failure: Failure) -> None:
+def test_buckets(error: Exception, failure: FailureKind) -> None:
     """What is not known as certain may have been done."""
     assert of_obstore(error) is failure
     assert isinstance(error, OBSTORE_ERRORS), "else the stores would not catch it"
@@ -67,26 +67,26 @@ def test_every_error_of_the_client_library_is_caught() -> None:
 @pytest.mark.parametrize(
     ("error", "connection_lost", "failure"),
     [
-        (postgres.UndefinedTable(), False, Failure.REFUSED),
-        (postgres.InsufficientPrivilege(), False, Failure.REFUSED),
-        (postgres.SyntaxError(), False, Failure.REFUSED),
-        (postgres.StringDataRightTruncation(), False, Failure.REFUSED),
-        (postgres.LockNotAvailable(), False, Failure.NOT_DONE),
-        (postgres.QueryCanceled(), False, Failure.NOT_DONE),
-        (postgres.SerializationFailure(), False, Failure.NOT_DONE),
-        (postgres.DeadlockDetected(), False, Failure.NOT_DONE),
-        (postgres.DiskFull(), False, Failure.NOT_DONE),
-        (postgres.ReadOnlySqlTransaction(), False, Failure.NOT_DONE),
+        (postgres.UndefinedTable(), False, FailureKind.REFUSED),
+        (postgres.InsufficientPrivilege(), False, FailureKind.REFUSED),
+        (postgres.SyntaxError(), False, FailureKind.REFUSED),
+        (postgres.StringDataRightTruncation(), False, FailureKind.REFUSED),
+        (postgres.LockNotAvailable(), False, FailureKind.NOT_DONE),
+        (postgres.QueryCanceled(), False, FailureKind.NOT_DONE),
+        (postgres.SerializationFailure(), False, FailureKind.NOT_DONE),
+        (postgres.DeadlockDetected(), False, FailureKind.NOT_DONE),
+        (postgres.DiskFull(), False, FailureKind.NOT_DONE),
+        (postgres.ReadOnlySqlTransaction(), False, FailureKind.NOT_DONE),
         # The connection is gone: whatever was said last, the commit may have been before.
-        (postgres.AdminShutdown(), True, Failure.UNKNOWN),
-        (postgres.CrashShutdown(), True, Failure.UNKNOWN),
-        (postgres.UndefinedTable(), True, Failure.UNKNOWN),
+        (postgres.AdminShutdown(), True, FailureKind.UNKNOWN),
+        (postgres.CrashShutdown(), True, FailureKind.UNKNOWN),
+        (postgres.UndefinedTable(), True, FailureKind.UNKNOWN),
         # No answer of the server at all.
-        (psycopg.OperationalError("server closed the connection unexpectedly"), False, Failure.UNKNOWN),
-        (psycopg.OperationalError("no reply in 30.0 s"), True, Failure.UNKNOWN),
+        (psycopg.OperationalError("server closed the connection unexpectedly"), False, FailureKind.UNKNOWN),
+        (psycopg.OperationalError("no reply in 30.0 s"), True, FailureKind.UNKNOWN),
     ],
 )
-def test_postgres(error: psycopg.Error, connection_lost: bool, failure: Failure) -> None:
+def test_postgres(error: psycopg.Error, connection_lost: bool, failure: FailureKind) -> None:
     """An answer on a connection that lives means that it was rolled back; without one nothing is known."""
     assert of_postgres(error, connection_lost) is failure
 
@@ -94,15 +94,15 @@ def test_postgres(error: psycopg.Error, connection_lost: bool, failure: Failure)
 @pytest.mark.parametrize(
     ("code", "failure"),
     [
-        (sqlite3.SQLITE_FULL, Failure.NOT_DONE),
-        (sqlite3.SQLITE_IOERR, Failure.UNKNOWN),
-        (sqlite3.SQLITE_IOERR_FSYNC, Failure.UNKNOWN),
-        (sqlite3.SQLITE_BUSY, Failure.UNKNOWN),
-        (sqlite3.SQLITE_CORRUPT, Failure.UNKNOWN),
-        (None, Failure.UNKNOWN),
+        (sqlite3.SQLITE_FULL, FailureKind.NOT_DONE),
+        (sqlite3.SQLITE_IOERR, FailureKind.UNKNOWN),
+        (sqlite3.SQLITE_IOERR_FSYNC, FailureKind.UNKNOWN),
+        (sqlite3.SQLITE_BUSY, FailureKind.UNKNOWN),
+        (sqlite3.SQLITE_CORRUPT, FailureKind.UNKNOWN),
+        (None, FailureKind.UNKNOWN),
     ],
 )
-def test_sqlite_commit(code: int | None, failure: Failure) -> None:
+def test_sqlite_commit(code: int | None, failure: FailureKind) -> None:
     """Only for want of space it is certain that a COMMIT did not happen."""
     error = sqlite3.OperationalError("failed")
     if code is not None:

@@ -21,7 +21,7 @@ from tracelake.tables.pruning import key_text
 from tracelake.tables.scan import connection
 from tracelake.tables.spec import TableSpec, make_spec, read_spec
 from tracelake.user_tables import staging
-from tracelake.user_tables.staging import Staged, stage
+from tracelake.user_tables.staging import Pieces, stage
 from tracelake.user_tables.write import publish
 
 KINDS: dict[str, pa.DataType] = {"id": pa.int64(), "x": pa.float64(), "text": pa.string()}
@@ -43,14 +43,14 @@ def rows(low: int, high: int, text: str = "a") -> pa.Table:
     return pa.table({"id": ids, "x": [i / 2 for i in ids], "text": [text] * len(ids)}, SCHEMA)
 
 
-def staged(lake: Lake, given: pa.Table) -> Staged:
+def staged(lake: Lake, given: pa.Table) -> Pieces:
     """Stage rows as one task."""
     return stage(
         lake.objects, read_spec(lake.objects, "t"), lake._opened.shard("t").state().epoch, given.to_batches()
     )
 
 
-def written(lake: Lake, *tasks: Staged) -> list[Part]:
+def written(lake: Lake, *tasks: Pieces) -> list[Part]:
     """Publish what tasks staged; return the parts that this made."""
     before = {part.path for part in lake.table("t").scan.snapshot.parts}
     publish(lake._opened.stores, read_spec(lake.objects, "t"), tasks)

@@ -14,8 +14,8 @@ import pytest
 import tracelake
 from tracelake import InputError, Lake, limits
 from tracelake.tables.spec import read_spec
-from tracelake.user_tables.staging import Staged, stage
-from tracelake.user_tables.ties import Order
+from tracelake.user_tables.staging import Pieces, stage
+from tracelake.user_tables.ties import RowOrder
 from tracelake.user_tables.write import WriteId, publish
 
 KINDS: dict[str, pa.DataType] = {
@@ -26,8 +26,8 @@ KINDS: dict[str, pa.DataType] = {
 }
 SCHEMA = pa.schema(KINDS)
 GIVEN = pa.schema([*SCHEMA, pa.field("gone", pa.bool_())])
-NOTHING = Order()
-BY_AT = Order(column="at")
+NOTHING = RowOrder()
+BY_AT = RowOrder(column="at")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def batch(*rows: tuple[int, float | None, str | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=GIVEN)
 
 
-def tasks(lake: Lake, order: Order, *given: pa.RecordBatch) -> list[Staged]:
+def tasks(lake: Lake, order: RowOrder, *given: pa.RecordBatch) -> list[Pieces]:
     """Stage each batch as a task of its own."""
     spec = read_spec(lake.objects, "people")
     return [
@@ -60,7 +60,7 @@ def tasks(lake: Lake, order: Order, *given: pa.RecordBatch) -> list[Staged]:
     ]
 
 
-def written(lake: Lake, staged: list[Staged], write_id: str = "") -> str:
+def written(lake: Lake, staged: list[Pieces], write_id: str = "") -> str:
     spec = read_spec(lake.objects, "people")
     return publish(lake._opened.stores, spec, staged, WriteId(write_id) if write_id else None)
 

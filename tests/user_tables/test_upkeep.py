@@ -49,12 +49,12 @@ def test_a_table_of_the_user_stays_small_and_readable(
         assert [ref.level for ref in shard.state().batches] == [1, 1, 0, 0, 0, 0]
         before = {commit: lake.table("mine", at=commit).content_hash() for commit in commits}
         assert len(set(before.values())) == 20
-        reports = {report.table: report for report in lake.maintenance.compact(executor=InProcess())}
+        reports = {report.table: report for report in lake.maintenance.compact(runner=InProcess())}
         assert reports["mine"].batches == 6
         assert {report.table: report.held for report in lake.maintenance.gc(epoch_min_s=0)}["mine"] == 0
         assert {commit: lake.table("mine", at=commit).content_hash() for commit in commits} == before
         assert lake.table("mine").info().parts == (2 if key else 1)
-        lake.maintenance.compact(forget_before=commits[-2], executor=InProcess())
+        lake.maintenance.compact(forget_before=commits[-2], runner=InProcess())
         assert {c: lake.table("mine", at=c).content_hash() for c in commits[-2:]} == {
             c: before[c] for c in commits[-2:]
         }

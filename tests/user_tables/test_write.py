@@ -257,11 +257,11 @@ def test_the_pipeline_goes_on_beside_writers(lake: Lake, tmp_path: Path) -> None
     for number in range(3):
         lake.write("people", rows([number], "ann"))
         (tmp_path / f"{number}.jsonl").write_bytes(a_line(a_span(number, 0)))
-        report = lake.ingest(tmp_path / f"{number}.jsonl", executor=InProcess())
+        report = lake.ingest(tmp_path / f"{number}.jsonl", runner=InProcess())
         assert report.transactions == (number,)
         assert report.commit == lake.log()[0].id
     assert len(people(lake)) == len(lake.table("spans").to_arrow()) == 3
     assert [c.metadata.get("transaction") for c in lake.log()] == ["2", None, "1", None, "0", None, None]
-    again = lake.ingest(tmp_path / "1.jsonl", executor=InProcess())
+    again = lake.ingest(tmp_path / "1.jsonl", runner=InProcess())
     assert again.spans_new == 0
     assert lake.verify().ok

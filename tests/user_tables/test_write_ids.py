@@ -76,7 +76,7 @@ def test_an_id_is_known_however_many_writes_came_after_it(lake: Lake) -> None:
     for number in range(2 * WRITES_REMEMBERED + 3):
         lake.write("log", ONE, write_id=f"w{number}" if number % 3 else None)
     rows = count(lake)
-    lake.maintenance.compact(executor=InProcess())
+    lake.maintenance.compact(runner=InProcess())
     for _ in range(3):
         lake.maintenance.gc(epoch_min_s=0)
     for number in range(2 * WRITES_REMEMBERED + 3):

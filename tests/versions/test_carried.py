@@ -10,7 +10,7 @@ from tracelake._errors import DamageError, UsageError
 from tracelake.storage import Entry
 from tracelake.versions.branches import BranchRecords
 from tracelake.versions.build import _Building
-from tracelake.versions.model import Change, Sealed
+from tracelake.versions.model import Change, SealedRequest
 
 
 def test_what_was_acknowledged_stays_below_what_was_not() -> None:
@@ -63,7 +63,7 @@ def test_what_another_helper_committed_is_not_staged_again(monkeypatch: pytest.M
     committed_meanwhile(world)
     make = _Building._make
 
-    def fails_once(_: _Building, sealed: Sealed) -> object:
+    def fails_once(_: _Building, sealed: SealedRequest) -> object:
         monkeypatch.setattr(_Building, "_make", make)
         why = f"for {sealed.request.id} only"
         raise DamageError(why)

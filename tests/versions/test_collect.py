@@ -22,20 +22,20 @@ from tracelake.datasets.files import read_file, write_file
 from tracelake.limits import ANSWERS_KEPT_EPOCHS
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
 from tracelake.versions.branches import BranchAt
-from tracelake.versions.collect import Collected, RepositoryCollector
+from tracelake.versions.collect import CollectedCommits, RepositoryCollector
 from tracelake.versions.entries import Staged, Under
 from tracelake.versions.model import (
     Answer,
-    Branch,
+    BranchRecord,
     Change,
     ChangeSet,
     Commit,
     FileAt,
     Metarange,
-    Operation,
+    OldAnswer,
     Range,
-    Recorded,
     Request,
+    RequestKind,
     TableAt,
 )
 from tracelake.versions.objects import FILES, Content, file_path, folder_of, id_of, path_of
@@ -54,7 +54,7 @@ class World:
         """Open it anew: nothing is remembered."""
         return Repository(self.key_value, self.objects)
 
-    def collect(self, *, dry_run: bool = False) -> Collected:
+    def collect(self, *, dry_run: bool = False) -> CollectedCommits:
         """Collect once; every call begins an epoch."""
         return RepositoryCollector(self.key_value, self.objects).collect(epoch_min_s=0.0, dry_run=dry_run)
 
@@ -405,7 +405,7 @@ def test_what_a_sealed_request_names_stays() -> None:
     world.check()
 
 
-def request(name: str, operation: Operation) -> Request:
+def request(name: str, operation: RequestKind) -> Request:
     """Return a request that says nothing of itself."""
     return Request(name, operation, "", "", "", {})
 
@@ -490,7 +490,7 @@ def test_main_is_fenced_before_it_has_a_record() -> None:
     swap = world.repository._records.swap
 
     def swap_late(
-        branch: str, at: BranchAt, record: Branch, is_mine: Callable[[Branch], bool]
+        branch: str, at: BranchAt, record: BranchRecord, is_mine: Callable[[BranchRecord], bool]
     ) -> tuple[bool, BranchAt]:
         if next(collections, None) == 0:
             world.collect()
@@ -643,7 +643,7 @@ def test_answers_are_kept_for_as_long_as_they_may_be_asked_for() -> None:
     assert world.repository.commit_entries({"b": TableAt("s", 7)}, request_id="id-99") == told
     early = world.repository.commit_entries({"b": TableAt("s", 7)}, request_id="id-1")
     assert world.repository.commit(early).request == "id-1"
-    newest = Recorded("main", Answer("id", remembered=True), 0)
+    newest = OldAnswer("main", Answer("id", remembered=True), 0)
     assert not is_forgotten(newest, ANSWERS_KEPT_EPOCHS, {"main"})
     assert is_forgotten(newest, ANSWERS_KEPT_EPOCHS + 1, {"main"})
 

@@ -12,7 +12,15 @@ from tests.versions.histories import check_history
 from tracelake.storage import Entry, MemoryKeyValueStore, MemoryObjectStore
 from tracelake.versions.branches import BranchAt, BranchRecords
 from tracelake.versions.lookout import Lookout
-from tracelake.versions.model import Announcement, Answer, Branch, Change, Request, Sealed, TableAt
+from tracelake.versions.model import (
+    Announcement,
+    Answer,
+    BranchRecord,
+    Change,
+    Request,
+    SealedRequest,
+    TableAt,
+)
 from tracelake.versions.protocol import kept, patience
 from tracelake.versions.store import Repository
 
@@ -25,7 +33,7 @@ def a_request(name: str) -> Request:
 
 def test_patience_ends_one_after_the_other() -> None:
     """The second on the list helps first; who is not on it waits longest."""
-    branch = Branch(sealed=tuple(Sealed(a_request(str(number))) for number in range(8)))
+    branch = BranchRecord(sealed=tuple(SealedRequest(a_request(str(number))) for number in range(8)))
     assert [patience(branch, str(number)) for number in range(9)] == [0, 1, 2, 2, 3, 3, 3, 3, 4]
 
 

@@ -17,7 +17,7 @@ from tracelake.versions.branches import MAIN, BranchRecords, scope
 from tracelake.versions.model import (
     Announcement,
     Answer,
-    Branch,
+    BranchRecord,
     Change,
     Commit,
     FileAt,
@@ -56,8 +56,8 @@ def test_after_a_lost_reply_what_is_there_counts() -> None:
     store = LostWrites()
     records = BranchRecords(store)
     at = records.read(MAIN)
-    theirs = Branch(head="theirs", done=(Answer("r", "theirs"),))
-    ours = Branch(head="ours", done=(Answer("r", "ours"),))
+    theirs = BranchRecord(head="theirs", done=(Answer("r", "theirs"),))
+    ours = BranchRecord(head="ours", done=(Answer("r", "ours"),))
     store.instead = to_bytes(theirs)
     is_there, found = records.swap(MAIN, at, ours, is_mine=lambda record: record.done[0].request == "r")
     assert is_there

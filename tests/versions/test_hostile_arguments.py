@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracelake
-from tests.datasets.lab import a_lake
+from tests.datasets.conversations import a_lake
 from tracelake import Lake, LimitError, TracelakeError, UsageError
 from tracelake.limits import COMMIT_REQUEST_MAX_BYTES
 from tracelake.versions.model import FileAt, IndexAt, TableAt

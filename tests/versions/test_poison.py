@@ -21,15 +21,15 @@ from tracelake.versions.model import (
     TRANSACTION,
     Announcement,
     Answer,
-    Branch,
+    BranchRecord,
     Change,
-    Changes,
     Commit,
     FileAt,
-    Merge,
+    MergeRequest,
+    PathChanges,
     Request,
     Revert,
-    Sealed,
+    SealedRequest,
     TableAt,
     to_bytes,
 )
@@ -46,7 +46,7 @@ def a_repository(answers_kept: int = BRANCH_ANSWERS_KEPT) -> Repository:
     return Repository(MemoryKeyValueStore(), MemoryObjectStore(), patience_polls=0, answers_kept=answers_kept)
 
 
-def asked(name: str, operation: Change | Merge | Revert, **metadata: str) -> Request:
+def asked(name: str, operation: Change | MergeRequest | Revert, **metadata: str) -> Request:
     return Request(name, operation, "", "", "2026-01-01T00:00:00+00:00", metadata)
 
 
@@ -59,7 +59,7 @@ def put_on_list(repository: Repository, *requests: Request, branch: str = MAIN) 
 
 def poison(name: str = "poison", *, staged: bool = False) -> Request:
     """Return a request that no edge lets in: building it raises ValueError."""
-    entries: Changes = () if staged else (("p", a_file(1)),)
+    entries: PathChanges = () if staged else (("p", a_file(1)),)
     return asked(name, Change(entries, staged=staged), **{TRANSACTION: "no number"})
 
 
@@ -183,7 +183,7 @@ def test_who_waits_for_a_request_that_is_dropped_is_told(monkeypatch: pytest.Mon
     other = Repository(repository._key_value, repository._contents._objects)
     make = _Building._make
 
-    def dropped_meanwhile(self: _Building, sealed: Sealed) -> object:
+    def dropped_meanwhile(self: _Building, sealed: SealedRequest) -> object:
         monkeypatch.setattr(_Building, "_make", make)
         other.drop_request(sealed.request.id, why="not today")
         return make(self, sealed)
@@ -226,12 +226,16 @@ def test_waiting_merges_in_conflict_have_room_in_the_record(monkeypatch: pytest.
     repository.create_branch("dev", base)
     theirs = repository.commit_entries(dict.fromkeys(paths, a_file(2)), "dev")
     repository.commit_entries(dict.fromkeys(paths, a_file(3)))
-    put_on_list(repository, *(asked(f"merge-{number}", Merge(theirs)) for number in range(300)))
+    put_on_list(repository, *(asked(f"merge-{number}", MergeRequest(theirs)) for number in range(300)))
     sizes = []
     swap = BranchRecords.swap
 
     def measured(
-        self: BranchRecords, branch: str, at: BranchAt, record: Branch, is_mine: Callable[[Branch], bool]
+        self: BranchRecords,
+        branch: str,
+        at: BranchAt,
+        record: BranchRecord,
+        is_mine: Callable[[BranchRecord], bool],
     ) -> tuple[bool, BranchAt]:
         sizes.append(len(to_bytes(record)))
         return swap(self, branch, at, record, is_mine)

@@ -10,20 +10,20 @@ from msgspec.structs import replace
 from tracelake.versions.model import (
     EPOCH_UNSET,
     Answer,
-    Branch,
+    BranchRecord,
     Change,
     FileAt,
     Reference,
     Request,
     Revert,
-    Sealed,
+    SealedRequest,
     TableAt,
 )
 from tracelake.versions.protocol import (
     UNCLEAR,
     Base,
-    Conflict,
-    Place,
+    EntryConflict,
+    RequestState,
     agreed,
     cut,
     effective,
@@ -32,9 +32,9 @@ from tracelake.versions.protocol import (
     kept,
     merged,
     patience,
-    place,
     requests_in,
     seal,
+    state_of,
 )
 
 FILES: list[Reference | None] = [None, FileAt("a", 1), FileAt("b", 2), FileAt("c", 3)]
@@ -45,8 +45,8 @@ def a_request(name: str, *, staged: bool = False) -> Request:
     return Request(name, Change(staged=staged), "", "", "", {})
 
 
-def sealed(*names: str) -> tuple[Sealed, ...]:
-    return tuple(Sealed(a_request(name)) for name in names)
+def sealed(*names: str) -> tuple[SealedRequest, ...]:
+    return tuple(SealedRequest(a_request(name)) for name in names)
 
 
 def answers(*names: str) -> tuple[Answer, ...]:
@@ -55,18 +55,18 @@ def answers(*names: str) -> tuple[Answer, ...]:
 
 def test_place_of_a_request() -> None:
     """A request is done, on the list, or unknown; what is done counts first."""
-    branch = Branch(sealed=sealed("a", "b"), done=answers("c", "d"))
-    places = {name: place(branch, name) for name in "abcde"}
+    branch = BranchRecord(sealed=sealed("a", "b"), done=answers("c", "d"))
+    places = {name: state_of(branch, name) for name in "abcde"}
     assert places == {
-        "a": Place.SEALED,
-        "b": Place.SEALED,
-        "c": Place.DONE,
-        "d": Place.DONE,
-        "e": Place.UNKNOWN,
+        "a": RequestState.SEALED,
+        "b": RequestState.SEALED,
+        "c": RequestState.DONE,
+        "d": RequestState.DONE,
+        "e": RequestState.UNKNOWN,
     }
     assert requests_in(branch) == set("abcd")
     assert [is_for_others(branch, name) for name in "abx"] == [False, True, True]
-    assert not is_for_others(Branch(done=answers("c")), "x")
+    assert not is_for_others(BranchRecord(done=answers("c")), "x")
     assert [patience(replace(branch, sealed=sealed(*"abcde")), name) for name in "abcdex"] == [
         0,
         1,
@@ -81,7 +81,7 @@ def test_place_of_a_request() -> None:
 @pytest.mark.parametrize("new", [p for n in range(4) for p in itertools.product("abcd", repeat=n)])
 def test_seal_takes_each_request_once(there: tuple[str, str], new: tuple[str, ...]) -> None:
     """What the record knows, or comes twice, is left out; the others come at the end, in order."""
-    branch = Branch("", "head", "old", sealed(there[0]), answers(there[1]), epoch=3)
+    branch = BranchRecord("", "head", "old", sealed(there[0]), answers(there[1]), epoch=3)
     made = seal(branch, [a_request(name) for name in new], "new", 9)
     expected = [there[0], *dict.fromkeys(name for name in new if name not in there)]
     assert [item.request.id for item in made.sealed] == expected
@@ -95,7 +95,7 @@ def test_seal_gives_the_token_to_the_first_that_takes_what_is_staged(
 ) -> None:
     """The others get fresh ones; the branch has another token then, and one in any case."""
     requests = [a_request(str(number), staged=takes) for number, takes in enumerate(staged)]
-    made = seal(Branch(staging=token), requests, "new", 4)
+    made = seal(BranchRecord(staging=token), requests, "new", 4)
     given = [item.token for item, takes in zip(made.sealed, staged, strict=True) if takes]
     assert [item.token for item, takes in zip(made.sealed, staged, strict=True) if not takes] == [""] * (
         3 - len(given)
@@ -110,9 +110,13 @@ def test_seal_gives_the_token_to_the_first_that_takes_what_is_staged(
 
 def test_seal_leaves_an_epoch_that_is_set() -> None:
     """Only a branch that has none takes the epoch that was read."""
-    assert Branch().epoch == EPOCH_UNSET
-    assert seal(Branch(epoch=0), [a_request("a")], "t", 7).epoch == 0
-    assert not seal(Branch(staging="s"), [Request("r", Revert("c"), "", "", "", {})], "t", 0).sealed[0].token
+    assert BranchRecord().epoch == EPOCH_UNSET
+    assert seal(BranchRecord(epoch=0), [a_request("a")], "t", 7).epoch == 0
+    assert (
+        not seal(BranchRecord(staging="s"), [Request("r", Revert("c"), "", "", "", {})], "t", 0)
+        .sealed[0]
+        .token
+    )
 
 
 @pytest.mark.parametrize("began", ["", "a", "ab", "abc"])
@@ -121,11 +125,13 @@ def test_seal_leaves_an_epoch_that_is_set() -> None:
 @pytest.mark.parametrize("epochs", [0, 1, 2])
 def test_cut(began: str, now: str, head: str, epochs: int) -> None:
     """What was built is cut off where it is still the beginning of the list, on the same head, not too long ago."""
-    built = Branch("id", "head", "old", sealed(*began), answers("x"), epoch=5)
-    branch = Branch("id", head, "new", sealed(*now), answers("x"), True, 5 + epochs)
+    built = BranchRecord("id", "head", "old", sealed(*began), answers("x"), epoch=5)
+    branch = BranchRecord("id", head, "new", sealed(*now), answers("x"), True, 5 + epochs)
     made = cut(branch, built, "next", answers("y"))
     if now.startswith(began) and head == "head" and epochs < 2:
-        assert made == Branch("id", "next", "new", sealed(*now[len(began) :]), answers("y"), True, 5 + epochs)
+        assert made == BranchRecord(
+            "id", "next", "new", sealed(*now[len(began) :]), answers("y"), True, 5 + epochs
+        )
     else:
         assert made is None
 
@@ -171,7 +177,7 @@ def test_merged_files(
     both = mine not in (base, theirs)
     assert bool(taken) == (mine == base or (both and prefer == "source"))
     assert taken in ((), (("p", theirs),))
-    assert conflicts == ([Conflict("p", base, mine, theirs)] if both and not prefer else [])
+    assert conflicts == ([EntryConflict("p", base, mine, theirs)] if both and not prefer else [])
 
 
 @pytest.mark.parametrize(("base", "side"), list(itertools.product([UNCLEAR, *FILES, *TABLES], FILES)))
@@ -180,7 +186,7 @@ def test_what_is_unclear_stays_unclear(base: Base, side: Reference | None) -> No
     assert agreed(base, UNCLEAR, side) is agreed(base, side, UNCLEAR) is UNCLEAR
     mine = FileAt("2" * 64, 9)
     assert agreed(UNCLEAR, mine, side) is UNCLEAR
-    assert merged([("p", UNCLEAR, side)], {"p": mine}) == ((), [Conflict("p", None, mine, side)])
+    assert merged([("p", UNCLEAR, side)], {"p": mine}) == ((), [EntryConflict("p", None, mine, side)])
     assert agreed(UNCLEAR, mine, mine) == mine
 
 
@@ -201,4 +207,4 @@ def test_merged_tables(base: Reference | None, mine: Reference | None, theirs: R
     elif is_one and went_on:
         assert (taken, conflicts) == ((("p", theirs),) if is_older(theirs, mine) else (), [])
     else:
-        assert (taken, conflicts) == ((), [Conflict("p", base, mine, theirs)])
+        assert (taken, conflicts) == ((), [EntryConflict("p", base, mine, theirs)])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelake.versions import ranges
-from tracelake.versions.model import Changes, FileAt, Range, RangeRef, Reference
+from tracelake.versions.model import FileAt, PathChanges, Range, RangeRef, Reference
 from tracelake.versions.objects import id_of
 
 PATHS = st.integers(0, 60).map(lambda number: f"p/{number:03d}")
@@ -35,14 +35,16 @@ class Store:
         self.reads.append(range_id)
         return self.there[range_id]
 
-    def change(self, refs: tuple[RangeRef, ...], changes: Changes, epoch: int = 0) -> tuple[RangeRef, ...]:
+    def change(
+        self, refs: tuple[RangeRef, ...], changes: PathChanges, epoch: int = 0
+    ) -> tuple[RangeRef, ...]:
         """Apply changes, and keep the new ranges."""
         refs, new = ranges.changed(refs, changes, self.read, epoch)
         self.there.update({id_of(made): made for made in new})
         return refs
 
 
-def _all(entries: dict[str, FileAt]) -> Changes:
+def _all(entries: dict[str, FileAt]) -> PathChanges:
     return tuple(sorted(entries.items()))
 
 

@@ -26,7 +26,7 @@ from tracelake.results import (
 )
 
 if TYPE_CHECKING:
-    from tracelake.doctor import Checked, Diagnosis
+    from tracelake.doctor import CheckResult, Diagnosis
 
 COMMIT_SHOWN: Final = 12
 """Digits of a commit's id in a list; the beginning of an id is enough to name it."""
@@ -374,10 +374,10 @@ def diagnosis(findings: Diagnosis) -> Table:
     return table
 
 
-def _said(checked: Checked) -> Text:
+def _said(checked: CheckResult) -> Text:
     text = Text(plain(checked.message))
     return text.append(f"\n→ {plain(checked.mend)}", _STATUS_STYLES["warning"]) if checked.mend else text
 
 
-def _seconds(checked: Checked) -> str:
+def _seconds(checked: CheckResult) -> str:
     return f"{checked.seconds:.1f} s"

@@ -18,7 +18,7 @@ from tracelake.datasets.uploads import Made, stage_files
 from tracelake.limits import DATASET_ADD_DEFAULT
 from tracelake.results import AddReport, EntryChange, ExportReport
 from tracelake.storage import ObjectStore
-from tracelake.tables.view import View
+from tracelake.tables.commit_view import CommitView
 from tracelake.versions.branch import Branch
 from tracelake.versions.model import FileAt, Reference
 from tracelake.versions.store import Repository
@@ -31,7 +31,12 @@ class Dataset:
     """
 
     def __init__(
-        self, name: str, at: str, repository: Repository, objects: ObjectStore, view: Callable[[str], View]
+        self,
+        name: str,
+        at: str,
+        repository: Repository,
+        objects: ObjectStore,
+        view: Callable[[str], CommitView],
     ) -> None:
         self.name = name
         self.at = at

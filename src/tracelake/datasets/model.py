@@ -29,7 +29,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     description: str = ""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ class Example(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expected_output: str | None
     metadata: dict[str, str]
     provenance: Provenance
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
     def to_row(self) -> dict[str, Any]:
         """Return the example as exports have it: one level, the provenance in columns of its own."""

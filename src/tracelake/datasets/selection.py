@@ -11,7 +11,7 @@ from tracelake.datasets.model import Example, Provenance, example_id
 from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, DATASET_LOOKUP_SPANS, SEARCH_HITS_MAX
 from tracelake.results import Row
 from tracelake.shards.rows import literal
-from tracelake.tables.view import View, to_rows
+from tracelake.tables.commit_view import CommitView, to_rows
 
 Key: TypeAlias = tuple[str, str]
 """Trace id and span id."""
@@ -44,7 +44,7 @@ class Selection:
         if len(self.traces) + len(self.spans) > DATASET_ADD_MAX:
             raise UsageError(f"at most {DATASET_ADD_MAX:,} ids can be added at once.")
 
-    def keys(self, view: View) -> list[Key]:
+    def keys(self, view: CommitView) -> list[Key]:
         """Return the spans in a view, each once. Raises NotFoundError for an id that is not there, QueryError."""
         if self.search is not None:
             return [(hit.trace_id, hit.span_id) for hit in view.search(self.search, self.where, self.limit)]
@@ -54,7 +54,7 @@ class Selection:
             return list(dict.fromkeys(key for trace in self.traces for key in self._of_trace(view, trace)))
         return self._everywhere(view)
 
-    def _of_trace(self, view: View, trace_id: str) -> list[Key]:
+    def _of_trace(self, view: CommitView, trace_id: str) -> list[Key]:
         trace = view.trace(trace_id)
         if not self.spans:
             walk = [span for _, span in trace.walk()]
@@ -66,7 +66,7 @@ class Selection:
             raise NotFoundError(f"trace {trace.trace_id} has no span {min(missing)}.")
         return keys
 
-    def _everywhere(self, view: View) -> list[Key]:
+    def _everywhere(self, view: CommitView) -> list[Key]:
         keys = _matching(view, f"span_id in ({', '.join(map(literal, self.spans))})", DATASET_ADD_MAX)
         if missing := set(self.spans) - {span_id for _, span_id in keys}:
             raise NotFoundError(
@@ -75,13 +75,13 @@ class Selection:
         return keys
 
 
-def _matching(view: View, where: str, limit: int) -> list[Key]:
+def _matching(view: CommitView, where: str, limit: int) -> list[Key]:
     table = view.table("spans").to_arrow(["trace_id", "span_id"], where, _ORDER, limit)
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def examples(
-    view: View, commit: str, keys: Sequence[Key], metadata: Mapping[str, str]
+    view: CommitView, commit: str, keys: Sequence[Key], metadata: Mapping[str, str]
 ) -> Iterator[list[Example]]:
     """Yield the examples that spans make, some at a time; a span without input and output makes none.
 

@@ -27,7 +27,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedFile:
     """A file that was read, or a commit that could not be; `problem` says what is wrong with it."""
 
     what: str
@@ -38,12 +38,12 @@ class Checked:
 
 def verify_files(
     repository: Repository, objects: ObjectStore, heads: Iterable[str], staged: Iterable[Named]
-) -> Iterator[Checked]:
+) -> Iterator[CheckedFile]:
     """Yield each file that staged entries name, or entries of commits that lead to `heads`, and commits that cannot
     be read."""
 
-    def check(holder: Named | Checked) -> list[Checked]:
-        return [holder] if isinstance(holder, Checked) else list(_check(objects, holder))
+    def check(holder: Named | CheckedFile) -> list[CheckedFile]:
+        return [holder] if isinstance(holder, CheckedFile) else list(_check(objects, holder))
 
     seen: set[str] = set()
     # Asked when all others are seen.
@@ -52,25 +52,25 @@ def verify_files(
         yield from checked
 
 
-def _check(objects: ObjectStore, holder: Named) -> Iterator[Checked]:
+def _check(objects: ObjectStore, holder: Named) -> Iterator[CheckedFile]:
     """Read files down to the first that is there: a staged one may be gone again before it was acknowledged."""
-    problem: Checked | None = None
+    problem: CheckedFile | None = None
     for file in holder.files:
         path = file_path(file)
         try:
-            yield Checked("file", path, len(read_file(objects, file)), None)
+            yield CheckedFile("file", path, len(read_file(objects, file)), None)
             return
         except DamageError as error:
             is_gone = objects.head(path) is None
             if not is_gone or is_fresh(file, holder.epoch):
-                problem = Checked("file", path, 0, f"{holder.what} names it: {error}")
+                problem = CheckedFile("file", path, 0, f"{holder.what} names it: {error}")
             if not is_gone:
                 break
     if problem is not None:
         yield problem
 
 
-def _named(repository: Repository, heads: Iterable[str], files: set[str]) -> Iterator[Named | Checked]:
+def _named(repository: Repository, heads: Iterable[str], files: set[str]) -> Iterator[Named | CheckedFile]:
     """Yield the files that entries name, each once: of every commit, those that its first parent does not name."""
     todo = list(heads)
     seen = {""}
@@ -87,7 +87,7 @@ def _named(repository: Repository, heads: Iterable[str], files: set[str]) -> Ite
                     files.add(file_path(file))
                     yield Named(path, (file,))
         except DamageError as error:
-            yield Checked("commit", path_of(Commit, commit_id), 0, str(error))
+            yield CheckedFile("commit", path_of(Commit, commit_id), 0, str(error))
 
 
 def _new_files(

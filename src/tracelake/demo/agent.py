@@ -42,7 +42,7 @@ QUESTIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AgentAnswer:
     """What the agent said, from where, and the trace in which it did."""
 
     question: str
@@ -65,7 +65,7 @@ class Agent:
         self._index = index
         self._spans, self._missing = 0, list[str]()
 
-    def ask(self, question: str, *, session: str, user: str) -> Answer:
+    def ask(self, question: str, *, session: str, user: str) -> AgentAnswer:
         """Answer one question; everything it does is one trace."""
         self._spans, self._missing = 1, []
         attributes = {
@@ -84,7 +84,7 @@ class Agent:
             text, sources = self._compose(question, passages)
             span.set_attribute("gen_ai.output.messages", _messages("assistant", text))
             trace_id = f"{span.get_span_context().trace_id:032x}"
-            return Answer(question, text, sources, trace_id, self._spans, tuple(self._missing))
+            return AgentAnswer(question, text, sources, trace_id, self._spans, tuple(self._missing))
 
     def _plan(self, question: str) -> list[str]:
         """Decide which names to read before searching: those that the question quotes."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import tracelake
 from tracelake._errors import TracelakeError
-from tracelake.demo.agent import AGENT_NAME, QUESTIONS, Agent, Answer
+from tracelake.demo.agent import AGENT_NAME, QUESTIONS, Agent, AgentAnswer
 from tracelake.demo.corpus import passages
 from tracelake.demo.place import demo_lake
 from tracelake.demo.retrieval import Index
@@ -86,7 +86,7 @@ def _ingest_batch(commands: CommandLine, lake: str, path: Path, spans: int) -> i
     return generated
 
 
-def _ask_all(server: Server) -> list[Answer]:
+def _ask_all(server: Server) -> list[AgentAnswer]:
     """Let the agent answer all questions, its spans going to the server as they end."""
     index = Index(passages())
     _tell(
@@ -103,7 +103,7 @@ def _ask_all(server: Server) -> list[Answer]:
     return answers
 
 
-def _wait_for(lake: str, answers: list[Answer], server: Server) -> int:
+def _wait_for(lake: str, answers: list[AgentAnswer], server: Server) -> int:
     """Wait until the server's pipeline has committed all spans of the answers; return how many."""
     traces = ", ".join(f"'{answer.trace_id}'" for answer in answers)
     query = f"select count(*) as spans from spans where trace_id in ({traces})"
@@ -122,7 +122,7 @@ def _wait_for(lake: str, answers: list[Answer], server: Server) -> int:
     return committed
 
 
-def _look(commands: CommandLine, lake: str, shown: Answer) -> None:
+def _look(commands: CommandLine, lake: str, shown: AgentAnswer) -> None:
     """Show what the lake holds, each time by a command."""
     _show(commands, "tables", "--lake", lake)
     _show(commands, "sql", LATENCIES, "--lake", lake)

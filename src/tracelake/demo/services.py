@@ -23,24 +23,24 @@ _KINDS: Final = {"SERVER": 2, "CLIENT": 3}
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Rpc:
     """What a service does in one call: its own median time, and whom it calls in turn."""
 
     service: str
     name: str
     median_ms: float
-    calls: tuple[Call, ...] = ()
+    calls: tuple[Rpc, ...] = ()
 
 
-_STOCK = Call("inventory", "GET /stock/{sku}", 3, (Call("inventory-db", "SELECT stock", 1.2),))
-_PRICE = Call("pricing", "price.Quote", 2)
-_CATALOG = Call("catalog", "GET /products", 4, (Call("catalog-db", "SELECT products", 2), _PRICE))
-_PAY = Call("payment", "payment.Charge", 25, (Call("fraud", "fraud.Score", 12),))
+_STOCK = Rpc("inventory", "GET /stock/{sku}", 3, (Rpc("inventory-db", "SELECT stock", 1.2),))
+_PRICE = Rpc("pricing", "price.Quote", 2)
+_CATALOG = Rpc("catalog", "GET /products", 4, (Rpc("catalog-db", "SELECT products", 2), _PRICE))
+_PAY = Rpc("payment", "payment.Charge", 25, (Rpc("fraud", "fraud.Score", 12),))
 ROUTES: Final = (
-    Call("gateway", "GET /", 2, (_CATALOG,)),
-    Call("gateway", "GET /product", 2, (_CATALOG, _STOCK)),
-    Call("gateway", "POST /cart", 2, (Call("cart", "cart.Add", 3, (_STOCK, _PRICE)),)),
-    Call("gateway", "POST /checkout", 4, (Call("checkout", "checkout.Place", 6, (_STOCK, _PRICE, _PAY)),)),
+    Rpc("gateway", "GET /", 2, (_CATALOG,)),
+    Rpc("gateway", "GET /product", 2, (_CATALOG, _STOCK)),
+    Rpc("gateway", "POST /cart", 2, (Rpc("cart", "cart.Add", 3, (_STOCK, _PRICE)),)),
+    Rpc("gateway", "POST /checkout", 4, (Rpc("checkout", "checkout.Place", 6, (_STOCK, _PRICE, _PAY)),)),
 )
 
 
@@ -63,7 +63,7 @@ def write_batch(path: Path, spans: int, end_ns: int) -> int:
 def _call(
     rng: random.Random,
     by_service: _Spans,
-    call: Call,
+    call: Rpc,
     trace_id: str,
     parent: str | None,
     start_ns: int,

@@ -25,7 +25,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckResult:
     """One check with its answer, and the seconds that it took."""
 
     check: str
@@ -40,7 +40,7 @@ class Diagnosis:
     """All checks that were run. `lake` is the URL of the lake, None where it could not be opened."""
 
     lake: str | None
-    checks: tuple[Checked, ...]
+    checks: tuple[CheckResult, ...]
 
     @property
     def ok(self) -> bool:
@@ -52,7 +52,7 @@ class Diagnosis:
         return {"ok": self.ok, **asdict(self)}
 
 
-def run_check(name: str, check: Callable[[], Verdict], mend: str, limit_s: float) -> Checked:
+def run_check(name: str, check: Callable[[], Verdict], mend: str, limit_s: float) -> CheckResult:
     """Run one check; an error, or no answer within `limit_s` seconds, is a failed one with the given mend."""
     started = time.monotonic()
     answers: queue.SimpleQueue[Verdict] = queue.SimpleQueue()
@@ -65,7 +65,7 @@ def run_check(name: str, check: Callable[[], Verdict], mend: str, limit_s: float
     except queue.Empty:
         verdict = Verdict("failed", f"no answer within {limit_s:g} s", mend)
     seconds = round(time.monotonic() - started, 3)
-    return Checked(name, verdict.status, verdict.message, verdict.mend, seconds)
+    return CheckResult(name, verdict.status, verdict.message, verdict.mend, seconds)
 
 
 def _answer(check: Callable[[], Verdict], mend: str) -> Verdict:

@@ -13,7 +13,7 @@ from tracelake import limits
 from tracelake._errors import DamageError, LakeNotFoundError, StorageError, TracelakeError
 from tracelake._settings import find_lake
 from tracelake.doctor import machine, stores
-from tracelake.doctor.checks import Checked, Diagnosis, Verdict, run_check
+from tracelake.doctor.checks import CheckResult, Diagnosis, Verdict, run_check
 from tracelake.doctor.index import REBUILD, check_index
 from tracelake.journal.suspects import Suspects
 from tracelake.lake.lake import Lake
@@ -69,7 +69,7 @@ def diagnose(lake: str | None = None, *, spark: bool = True, progress: OnProgres
     return Diagnosis(lake_open.url if lake_open else None, tuple(results))
 
 
-def _run(checks: list[_Check], total: int, progress: OnProgress) -> Iterator[Checked]:
+def _run(checks: list[_Check], total: int, progress: OnProgress) -> Iterator[CheckResult]:
     for number, check in enumerate(checks):
         progress(Progress("checking", number, total, "checks"))
         yield run_check(check.name, check.run, check.mend, check.limit_s)

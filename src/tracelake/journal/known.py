@@ -15,9 +15,9 @@ from tracelake.journal.model import FORMAT_VERSION, ReadRange
 from tracelake.storage import KeyValueStore
 
 
-class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _KnownInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     taken: ReadRange
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class KnownInputs:
@@ -30,7 +30,7 @@ class KnownInputs:
     def remember(self, taken: ReadRange) -> None:
         """Note an input of a committed transaction; again is fine."""
         key = f"{taken.size_bytes:016x}-{taken.sha256}"
-        self._store.set(self._partition, key, encode(_Known(taken)))
+        self._store.set(self._partition, key, encode(_KnownInput(taken)))
 
     def find(self, size_bytes: int, sha256: Callable[[], str]) -> ReadRange | None:
         """Return how an input of this size and checksum was read before, or None.
@@ -43,4 +43,4 @@ class KnownInputs:
         entry = self._store.get(self._partition, prefix + sha256())
         if entry is None:
             return None
-        return decode(_Known, entry.value, f"the known input {entry.key}", FORMAT_VERSION).taken
+        return decode(_KnownInput, entry.value, f"the known input {entry.key}", FORMAT_VERSION).taken

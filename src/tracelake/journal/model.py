@@ -43,7 +43,7 @@ class Step(msgspec.Struct, frozen=True, tag="step", forbid_unknown_fields=True):
     sources: Sources
     transform: str
     """Fingerprint of the code that shapes rows: a change while T is unfinished is refused (J15)."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class Seal(msgspec.Struct, frozen=True, tag="seal", forbid_unknown_fields=True):
@@ -54,10 +54,10 @@ class Seal(msgspec.Struct, frozen=True, tag="seal", forbid_unknown_fields=True):
     checksum: str
     sealed_at: str
     """ISO 8601, UTC. The commit of T carries this time, so that every replica builds the same commit."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
-Record: TypeAlias = Step | Seal
+JournalRecord: TypeAlias = Step | Seal
 
 
 class Aside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,7 +73,7 @@ class Aside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Its inputs are taken again, at most so many in one transaction; 0: the only one is at fault, and waits."""
     given_up: tuple[str, ...] = ()
     """Paths of inputs that are not taken again."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 SuspectState: TypeAlias = Literal["offered", "set aside", "discarded"]
@@ -95,17 +95,17 @@ class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: SuspectState
     together: int = 0
     """Offered: it shares a transaction with others up to this number."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
-def to_bytes(record: Record) -> bytes:
+def to_bytes(record: JournalRecord) -> bytes:
     """Encode a record as JSON."""
     return encode(record)
 
 
-def from_bytes(data: bytes, where: str) -> Record:
+def from_bytes(data: bytes, where: str) -> JournalRecord:
     """Decode a record. Raises DamageError for one that is torn or of another format (J12)."""
-    return decode(cast("type[Record]", Record), data, f"journal record {where}", FORMAT_VERSION)
+    return decode(cast("type[JournalRecord]", JournalRecord), data, f"journal record {where}", FORMAT_VERSION)
 
 
 def add_checksums(*parts: str) -> str:

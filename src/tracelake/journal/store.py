@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from tracelake._errors import ContentionError, DamageError
 from tracelake.formats import decode, encode
-from tracelake.journal.model import FORMAT_VERSION, Aside, Record, Seal, Step, from_bytes, to_bytes
+from tracelake.journal.model import FORMAT_VERSION, Aside, JournalRecord, Seal, Step, from_bytes, to_bytes
 from tracelake.journal.protocol import sealed_totals_agree
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Conflict, Entry, KeyValueStore, settle
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class TransactionRecord:
     """What the journal holds of one transaction."""
 
     step: Step | None
@@ -32,25 +32,25 @@ class Journal:
         self._partition = f"journal/{pipeline}"
         self._asides = f"asides/{pipeline}"
 
-    def read(self, transaction: int) -> Recorded:
+    def read(self, transaction: int) -> TransactionRecord:
         """Return the records of one transaction. Raises DamageError for torn or contradicting ones (J12)."""
         # The seal first: a peer may record both between two reads, and who then saw no step and a seal would
         # take a whole journal for a damaged one. Records are never deleted, so a seal seen has its step.
         seal = self._get(2 * transaction + 1)
         step = self._get(2 * transaction)
         if step is None and seal is None:
-            return Recorded(None, None)
+            return TransactionRecord(None, None)
         if not isinstance(step, Step) or step.transaction != transaction:
             raise DamageError(
                 f"the journal has no step for transaction {transaction}. Restore it from a backup."
             )
         if seal is None:
-            return Recorded(step, None)
+            return TransactionRecord(step, None)
         if not isinstance(seal, Seal) or seal.transaction != transaction:
             raise DamageError(f"the journal record at the seal of transaction {transaction} is none.")
         if not sealed_totals_agree(step, seal):
             raise DamageError(f"the seal of transaction {transaction} does not carry the totals of its step.")
-        return Recorded(step, seal)
+        return TransactionRecord(step, seal)
 
     def append_step(self, step: Step) -> tuple[Step, bool]:
         """Record the step unless a peer has recorded one; return the one that stands, and whether it is ours."""
@@ -80,11 +80,11 @@ class Journal:
     def _key(self, sequence: int) -> str:
         return f"{sequence:016d}"
 
-    def _get(self, sequence: int) -> Record | None:
+    def _get(self, sequence: int) -> JournalRecord | None:
         entry = self._store.get(self._partition, self._key(sequence))
         return from_bytes(entry.value, f"{self._partition}/{entry.key}") if entry else None
 
-    def _create(self, sequence: int, record: Record) -> tuple[Record, bool]:
+    def _create(self, sequence: int, record: JournalRecord) -> tuple[JournalRecord, bool]:
         entry = self._create_entry(self._partition, self._key(sequence), to_bytes(record))
         if entry is None:
             return record, True

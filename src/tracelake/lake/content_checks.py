@@ -8,13 +8,13 @@ from tracelake._errors import TableNotFoundError, TracelakeError
 from tracelake.results import Finding
 from tracelake.shards.rows import quoted
 from tracelake.storage import ObjectStore
+from tracelake.tables.commit_view import CommitView
 from tracelake.tables.scan import connection
 from tracelake.tables.spec import read_spec
 from tracelake.tables.traces import TRACES, aggregate_sql
-from tracelake.tables.view import View
 
 
-def check_lake_tables(view: View) -> Iterator[Finding]:
+def check_lake_tables(view: CommitView) -> Iterator[Finding]:
     """Check that spans are unique, and that table `traces` is what table `spans` makes of it."""
     spans, traces = (view.table(name).sql() for name in ("spans", "traces"))
     content = ", ".join(name for name in TRACES.names if name != "transaction")
@@ -32,7 +32,7 @@ def check_lake_tables(view: View) -> Iterator[Finding]:
     )
 
 
-def check_keys(view: View, name: str) -> Iterator[Finding]:
+def check_keys(view: CommitView, name: str) -> Iterator[Finding]:
     """Check that no two rows of a table of the user have one key."""
     table = view.table(name)
     if key := ", ".join(map(quoted, table.scan.layout.bucketed_by)):

@@ -38,7 +38,7 @@ from tracelake.tables.changes import Changes
 from tracelake.tables.indexes import describe_index
 from tracelake.tables.table import Table
 from tracelake.tasks.progress import OnProgress, silent
-from tracelake.tasks.runners import Executor
+from tracelake.tasks.runners import TaskRunner
 from tracelake.versions.branch import Branch
 from tracelake.versions.branches import MAIN
 
@@ -99,7 +99,7 @@ class Lake:
         *patterns: str | os.PathLike[str],
         transaction_bytes: int | None = None,
         master: str | None = None,
-        executor: Executor | None = None,
+        runner: TaskRunner | None = None,
         progress: OnProgress | None = None,
     ) -> IngestReport:
         """Read OTLP files, and make them part of the tables, each span once.
@@ -111,14 +111,14 @@ class Lake:
             patterns: files, or glob patterns.
             transaction_bytes: input bytes, as stored, of one transaction at most; 64 MiB by default.
             master: Spark master; `local[*]` by default. A lake in memory takes none: its tasks run here.
-            executor: run the tasks there instead of on Spark.
+            runner: run the tasks there instead of on Spark.
             progress: is told what is going on.
 
         Raises:
             UsageError: a pattern matches nothing.
             SourceChangedError: an unfinished transaction cannot be replayed: its input has changed.
         """
-        return self._pipelines.ingest(patterns, transaction_bytes, master, executor, progress)
+        return self._pipelines.ingest(patterns, transaction_bytes, master, runner, progress)
 
     def pipeline(
         self,
@@ -126,7 +126,7 @@ class Lake:
         replica: str | None = None,
         watch: Sequence[str] = (),
         master: str | None = None,
-        executor: Executor | None = None,
+        runner: TaskRunner | None = None,
     ) -> InboxPipeline:
         """Return the pipeline that takes what the server received; call its `run_once` again and again.
 
@@ -136,9 +136,9 @@ class Lake:
             replica: its name, which no other should have; host and process id by default.
             watch: glob patterns; OTLP files that appear there are taken too.
             master: Spark master; `local[*]` by default.
-            executor: run the tasks there instead of on Spark.
+            runner: run the tasks there instead of on Spark.
         """
-        return self._pipelines.pipeline(replica, watch, master, executor)
+        return self._pipelines.pipeline(replica, watch, master, runner)
 
     def replicas(self) -> list[ReplicaInfo]:
         """Return the replicas of the pipeline that work on the lake, or did until they were cut off; by name."""

@@ -65,15 +65,15 @@ class LakeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buckets: int
     metadata: str
     """SQLITE, OBJECTS, or the URL of another key-value store, without a password."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
-class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _KnownLake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the metadata store says of a lake: where it was when it was made."""
 
     lake: str
     created_at: str
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def make_lake(place: str, metadata: str | None, buckets: int) -> None:
     objects = open_objects(url)
     key_value = _open_records(metadata, url)
     try:
-        entry = encode(_Known(url, config.created_at), f"{LAKES}/{config.id}")
+        entry = encode(_KnownLake(url, config.created_at), f"{LAKES}/{config.id}")
         version = key_value.set(LAKES, config.id, entry)  # nobody else has this id
         if not objects.create(CONFIG, encode(config, CONFIG)):
             with suppress(StorageError):  # it leads nowhere, and harms nobody
@@ -289,7 +289,7 @@ def _is_known(key_value: KeyValueStore, lake_id: str) -> bool:
     """Tell whether a metadata store has the records of a lake. Raises DamageError where it cannot say."""
     entry = key_value.get(LAKES, lake_id)
     if entry is not None:
-        decode(_Known, entry.value, f"the record of lake {lake_id}", FORMAT_VERSION, f"{LAKES}/{lake_id}")
+        decode(_KnownLake, entry.value, f"the record of lake {lake_id}", FORMAT_VERSION, f"{LAKES}/{lake_id}")
     return entry is not None
 
 

@@ -12,7 +12,7 @@ from tracelake.lake.opened import OpenLake
 from tracelake.limits import EPOCH_MIN_S
 from tracelake.pipeline.reindex import rebuild
 from tracelake.results import CompactReport, GcReport, IndexReport
-from tracelake.search.collect import Collected as IndexCollected
+from tracelake.search.collect import CollectedIndexParts as IndexCollected
 from tracelake.search.collect import collect as collect_index
 from tracelake.shards.store import Shard
 from tracelake.storage.files import FileObjectStore
@@ -20,9 +20,9 @@ from tracelake.tables.indexes import INDEX
 from tracelake.tables.maintenance import ORDERS, Maintainer, collect
 from tracelake.tables.spec import read_spec
 from tracelake.tasks.progress import OnProgress, silent
-from tracelake.tasks.runners import Executor
+from tracelake.tasks.runners import TaskRunner
 from tracelake.user_tables.write import finish_writes
-from tracelake.versions.collect import Collected, RepositoryCollector
+from tracelake.versions.collect import CollectedCommits, RepositoryCollector
 from tracelake.versions.model import Reference, TableAt
 from tracelake.versions.protocol import is_collectable
 
@@ -41,7 +41,7 @@ class Maintenance:
         self,
         *,
         forget_before: str | None = None,
-        executor: Executor | None = None,
+        runner: TaskRunner | None = None,
         progress: OnProgress | None = None,
     ) -> list[CompactReport]:
         """Put the rows of each table into few sorted parts. Safe beside readers and writers.
@@ -54,7 +54,7 @@ class Maintenance:
         Args:
             forget_before: a commit before which no table need be readable any more: rows that were replaced by
                 then are left out.
-            executor: run the tasks there instead of on Spark.
+            runner: run the tasks there instead of on Spark.
             progress: is told what is going on.
 
         Raises:
@@ -62,7 +62,7 @@ class Maintenance:
             ContentionError: other compactions were faster, again and again.
         """
         finish_writes(self._opened.stores)
-        maintainer = Maintainer(self._opened.key_value, self._opened.objects, self._opened.runner(executor))
+        maintainer = Maintainer(self._opened.key_value, self._opened.objects, self._opened.runner(runner))
         kept = {} if forget_before is None else self._opened.entries_at(forget_before)
         if forget_before is not None and not kept:
             raise RefNotFoundError(
@@ -76,7 +76,7 @@ class Maintenance:
         return reports
 
     def rebuild_index(
-        self, *, executor: Executor | None = None, progress: OnProgress | None = None
+        self, *, runner: TaskRunner | None = None, progress: OnProgress | None = None
     ) -> IndexReport:
         """Build the full-text index anew from table `spans`, and publish it on `main` in one commit.
 
@@ -84,7 +84,7 @@ class Maintenance:
         document of a row that was replaced. Older commits keep the index that they have.
 
         Args:
-            executor: run the tasks there instead of on Spark.
+            runner: run the tasks there instead of on Spark.
             progress: is told what is going on.
 
         Raises:
@@ -92,7 +92,7 @@ class Maintenance:
             ContentionError: transactions were faster than the commit, again and again.
             ExpiredError: garbage was collected twice meanwhile; run it again.
         """
-        chosen = self._opened.runner(executor)
+        chosen = self._opened.runner(runner)
         report = rebuild(
             self._opened.key_value,
             self._opened.objects,
@@ -126,7 +126,7 @@ class Maintenance:
             if isinstance(self._opened.objects, FileObjectStore):
                 self._opened.objects.sweep_temporaries()
         reports = [self._collected(table, epoch_min_s, dry_run=dry_run) for table in self._tables(damage)]
-        collected = Collected(indexes=None)
+        collected = CollectedCommits(indexes=None)
         with _noted(damage):
             versions = RepositoryCollector(self._opened.key_value, self._opened.objects)
             collected = versions.collect(epoch_min_s=epoch_min_s, dry_run=dry_run)

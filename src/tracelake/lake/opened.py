@@ -13,8 +13,8 @@ from tracelake.shards.leases import Lease
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.changes import ChangeLog
-from tracelake.tables.view import View, named_by
-from tracelake.tasks.runners import Executor, InProcess, Spark
+from tracelake.tables.commit_view import CommitView, named_by
+from tracelake.tasks.runners import InProcess, Spark, TaskRunner
 from tracelake.versions.branches import MAIN
 from tracelake.versions.model import Reference
 from tracelake.versions.store import Repository
@@ -31,7 +31,7 @@ class OpenLake:
         self.config = location.config
         self.repository = Repository(self.key_value, self.objects)
         self._spark: Spark | None = None
-        self._view: tuple[str | None, View] | None = None
+        self._view: tuple[str | None, CommitView] | None = None
         if self.in_memory:
             weakref.finalize(self, shutil.rmtree, self.stores.cache, ignore_errors=True)
 
@@ -74,16 +74,16 @@ class OpenLake:
         """Return the tables and indexes that a commit names; none for `main` of an empty lake."""
         return named_by(self.repository, self.commit_of(ref))
 
-    def view(self, at: str = MAIN) -> View:
+    def view(self, at: str = MAIN) -> CommitView:
         """Open one commit for reading: branch, commit id, or the beginning of one. Raises RefNotFoundError."""
         head = self.commit_of(at)
         view = self._view
         if view is None or view[0] != head or view[1].is_old:
-            view = head, View(named_by(self.repository, head), self.stores, self.config.buckets, head)
+            view = head, CommitView(named_by(self.repository, head), self.stores, self.config.buckets, head)
             self._view = view
         return view[1]  # not self._view, which another thread may have changed
 
-    def read(self, at: str, read: Callable[[View], ResultT]) -> ResultT:
+    def read(self, at: str, read: Callable[[CommitView], ResultT]) -> ResultT:
         """Read a commit; again with its parts as they are now, where garbage collection took us for dead."""
         view = self.view(at)
         try:
@@ -113,7 +113,7 @@ class OpenLake:
 
     # Tasks
 
-    def runner(self, given: Executor | None, master: str | None = None) -> Executor:
+    def runner(self, given: TaskRunner | None, master: str | None = None) -> TaskRunner:
         """Return where tasks are to run: as given, in this process for a lake in memory, else on Spark, kept open."""
         chosen = self.runner_given(given, master)
         if chosen is not None:
@@ -122,17 +122,17 @@ class OpenLake:
             self._spark = Spark(master or "local[*]", short_lived=True)
         return self._spark
 
-    def lasting_runner(self, given: Executor | None, master: str | None) -> Executor:
+    def lasting_runner(self, given: TaskRunner | None, master: str | None) -> TaskRunner:
         """Return where the tasks of a pipeline are to run that goes on and on; who asks for it stops it."""
         return self.runner_given(given, master) or Spark(master or "local[*]", short_lived=False)
 
-    def runner_given(self, given: Executor | None, master: str | None) -> Executor | None:
+    def runner_given(self, given: TaskRunner | None, master: str | None) -> TaskRunner | None:
         """Return where tasks are to run, None for Spark. Raises UsageError for Spark on a lake in memory."""
         if not self.in_memory:
             return given
         if master is not None or isinstance(given, Spark):
             raise UsageError(
                 f"{self.objects.url} is in the memory of this process, where Spark's workers cannot reach it; leave "
-                "master and executor out, or make the lake in a directory or a bucket."
+                "master and runner out, or make the lake in a directory or a bucket."
             )
         return given or InProcess()

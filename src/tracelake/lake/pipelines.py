@@ -18,7 +18,7 @@ from tracelake.pipeline.report import report_of
 from tracelake.replicas.info import describe_all
 from tracelake.results import InboxInfo, IngestReport, ReplicaInfo
 from tracelake.tasks.progress import OnProgress, silent
-from tracelake.tasks.runners import Executor
+from tracelake.tasks.runners import TaskRunner
 from tracelake.tracking.inbox import inbox_info
 
 
@@ -33,30 +33,30 @@ class Pipelines:
         patterns: Sequence[str | os.PathLike[str]],
         transaction_bytes: int | None,
         master: str | None,
-        executor: Executor | None,
+        runner: TaskRunner | None,
         progress: OnProgress | None,
     ) -> IngestReport:
         """See `Lake.ingest`."""
         if transaction_bytes is not None and transaction_bytes < 1:
             raise UsageError(f"transaction_bytes must be at least 1, not {transaction_bytes}.")
         inputs = find_files(os.fspath(pattern) for pattern in patterns)
-        pipeline = self._main(self._opened.runner(executor, master))
+        pipeline = self._main(self._opened.runner(runner, master))
         started = time.monotonic()
         runs = into_transactions(inputs, transaction_bytes or TRANSACTION_INPUT_MAX_BYTES)
         result = pipeline.run(runs, progress or silent)
         return report_of(result, time.monotonic() - started)
 
     def pipeline(
-        self, replica: str | None, watch: Sequence[str], master: str | None, executor: Executor | None
+        self, replica: str | None, watch: Sequence[str], master: str | None, runner: TaskRunner | None
     ) -> InboxPipeline:
         """See `Lake.pipeline`."""
         opened = self._opened
-        runner = opened.lasting_runner(executor, master)
+        runner = opened.lasting_runner(runner, master)
         return InboxPipeline(
             opened.key_value, opened.objects, opened.config.buckets, runner, replica=replica, watch=watch
         )
 
-    def _main(self, runner: Executor) -> Pipeline:
+    def _main(self, runner: TaskRunner) -> Pipeline:
         opened = self._opened
         return Pipeline("main", opened.key_value, opened.objects, opened.config.buckets, runner)
 

@@ -20,7 +20,7 @@ from tracelake.storage.record_objects import whole_of
 from tracelake.tracking.inbox import PREFIX
 from tracelake.versions.branches import BRANCHES, TAGS, scope
 from tracelake.versions.entries import STAGED, path_in, staged_layers, token_of
-from tracelake.versions.model import Branch, FileAt, Tag, from_bytes
+from tracelake.versions.model import BranchRecord, FileAt, Tag, from_bytes
 from tracelake.versions.protocol import pending_tokens
 
 _PARTITIONS: Final = (
@@ -29,7 +29,7 @@ _PARTITIONS: Final = (
 )
 """Those whose names are fixed; others are named for branches."""
 
-NamesT = TypeVar("NamesT", Branch, Tag)
+NamesT = TypeVar("NamesT", BranchRecord, Tag)
 
 
 @dataclass(slots=True)
@@ -50,9 +50,9 @@ def read_records(key_value: KeyValueStore) -> Records:
     for entry in entries[TAGS]:
         if (tag := _decoded(entry, Tag)) is not None:
             found.heads.append(tag.commit)
-    waiting: dict[str, tuple[str, Branch]] = {}
+    waiting: dict[str, tuple[str, BranchRecord]] = {}
     for entry in entries[BRANCHES]:
-        if (branch := _decoded(entry, Branch)) is not None:
+        if (branch := _decoded(entry, BranchRecord)) is not None:
             _scan(found, f"requests/{scope(entry.key, branch)}", key_value.notes)
             found.heads.append(branch.head)
             waiting |= dict.fromkeys(pending_tokens(branch), (entry.key, branch))
@@ -86,7 +86,7 @@ def _decoded(entry: Entry, kind: type[NamesT]) -> NamesT | None:
         return None
 
 
-def _add_staged(found: Records, entry: Entry, waiting: tuple[str, Branch] | None) -> None:
+def _add_staged(found: Records, entry: Entry, waiting: tuple[str, BranchRecord] | None) -> None:
     """Add a staged entry that names a file, where it waits on a branch.
 
     What was committed names files that may have been written again since, and collected.

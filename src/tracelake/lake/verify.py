@@ -28,9 +28,9 @@ from tracelake.shards.model import Batch, BatchRef, Part
 from tracelake.shards.rows import rows_by_time
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tables.commit_view import CommitView, named_by
 from tracelake.tables.indexes import INDEX_ENTRY
 from tracelake.tables.spec import table_names
-from tracelake.tables.view import View, named_by
 from tracelake.tasks.progress import OnProgress, Progress
 from tracelake.versions.model import TRANSACTION, Commit, IndexAt, Reference, TableAt
 from tracelake.versions.objects import COMMITS
@@ -68,7 +68,7 @@ class Verifier:
     """One run of `verify`. It changes nothing; what it finds, it names, and goes on."""
 
     def __init__(
-        self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, view: Callable[[str], View]
+        self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, view: Callable[[str], CommitView]
     ) -> None:
         self._key_value = key_value
         self._objects = objects

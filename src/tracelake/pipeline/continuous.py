@@ -13,14 +13,14 @@ from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import FILES, INBOX, Input, into_transactions
 from tracelake.pipeline.publish import TABLES
 from tracelake.pipeline.report import report_of
-from tracelake.pipeline.watching import Watch
-from tracelake.replicas.account import Account, Tally, Waiting, default_name
+from tracelake.pipeline.watching import FileWatch
+from tracelake.replicas.account import BatchCounts, ReplicaProgress, Waiting, default_name
 from tracelake.replicas.heartbeat import Heartbeat
 from tracelake.replicas.info import describe
 from tracelake.results import IngestReport, ReplicaInfo
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tasks.progress import OnProgress, Progress, Stage, silent
-from tracelake.tasks.runners import Executor
+from tracelake.tasks.runners import TaskRunner
 from tracelake.tracking.inbox import PREFIX
 
 _STAGES: Final[dict[Stage, int]] = {
@@ -47,17 +47,17 @@ class InboxPipeline:
         key_value: KeyValueStore,
         objects: ObjectStore,
         buckets: int,
-        executor: Executor,
+        runner: TaskRunner,
         *,
         replica: str | None = None,
         watch: Sequence[str] = (),
     ) -> None:
-        tally = Tally()
+        tally = BatchCounts()
         self._objects = objects
-        self._executor = executor
-        self._watch = Watch(watch)
-        self._pipeline = Pipeline("main", key_value, objects, buckets, executor, tally)
-        self._account = Account(replica or default_name(), tally, TABLES)
+        self._runner = runner
+        self._watch = FileWatch(watch)
+        self._pipeline = Pipeline("main", key_value, objects, buckets, runner, tally)
+        self._account = ReplicaProgress(replica or default_name(), tally, TABLES)
         self._heartbeat = Heartbeat(key_value, self._account)
 
     def start(self, *, warm: bool = False, on_namesake: Callable[[str], None] = lambda _: None) -> None:
@@ -68,7 +68,7 @@ class InboxPipeline:
             on_namesake: is told, once, of another live process that uses the same name.
         """
         if warm:
-            self._executor.start()
+            self._runner.start()
         self._heartbeat.start(on_namesake)
 
     def replica(self) -> ReplicaInfo:
@@ -109,7 +109,7 @@ class InboxPipeline:
     def close(self) -> None:
         """End Spark, and say no more of this replica."""
         self._heartbeat.stop()
-        self._executor.stop()
+        self._runner.stop()
 
     @contextmanager
     def _accounted(self) -> Iterator[None]:

@@ -50,14 +50,14 @@ from tracelake.pipeline.faults import Guarded, InputFaultError
 from tracelake.pipeline.inputs import Input
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.publish import TRANSFORM, OvertakenError
-from tracelake.pipeline.rooms import Rooms
-from tracelake.pipeline.staging import Reader, Staged
+from tracelake.pipeline.rooms import Dependencies
+from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.pipeline.taking import Taking
-from tracelake.replicas.account import Tally
+from tracelake.replicas.account import BatchCounts
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.maintenance import ORDERS
 from tracelake.tasks.progress import OnProgress, Progress, silent
-from tracelake.tasks.runners import Executor
+from tracelake.tasks.runners import TaskRunner
 
 
 class Pipeline:
@@ -69,10 +69,10 @@ class Pipeline:
         key_value: KeyValueStore,
         objects: ObjectStore,
         buckets: int,
-        executor: Executor,
-        tally: Tally | None = None,
+        runner: TaskRunner,
+        tally: BatchCounts | None = None,
     ) -> None:
-        self._rooms = Rooms.of(name, key_value, objects, buckets, executor, tally)
+        self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally)
 
     def run(
         self,
@@ -91,7 +91,7 @@ class Pipeline:
             SourceChangedError: the unfinished transaction cannot be replayed as it was recorded.
             DamageError: the journal contradicts the tables.
         """
-        return _Run(self._rooms, progress, stopping).go(runs)
+        return _DriverRun(self._rooms, progress, stopping).go(runs)
 
     def upper(self) -> int:
         """Return the least transaction that has no commit."""
@@ -106,15 +106,15 @@ class Pipeline:
         return self._rooms.suspects.all()
 
 
-class _Run:
+class _DriverRun:
     """One run of the loop, with its state."""
 
-    def __init__(self, rooms: Rooms, progress: OnProgress, stopping: Callable[[], bool]) -> None:
+    def __init__(self, rooms: Dependencies, progress: OnProgress, stopping: Callable[[], bool]) -> None:
         self._rooms = rooms
         self._progress = progress
         self._stopping = stopping
         self._result = RunResult()
-        self._reader = Reader(rooms.objects, rooms.buckets, rooms.executor, self._tell)
+        self._reader = InputReader(rooms.objects, rooms.buckets, rooms.runner, self._tell)
         self._taking = Taking(
             self._reader,
             rooms.objects,
@@ -125,8 +125,8 @@ class _Run:
             self._result,
             stopping,
         )
-        self._read: Staged | None = None  # new input that is not recorded yet
-        self._fed: Staged | None = None  # the staged rows of the transaction under way
+        self._read: ReadInput | None = None  # new input that is not recorded yet
+        self._fed: ReadInput | None = None  # the staged rows of the transaction under way
         self._tries: Counter[int] = Counter()
         self._fault: InputFaultError | None = None  # of the last try that failed
 
@@ -256,7 +256,7 @@ class _Run:
             if self._rooms.outputs.upper() > t:
                 return Published()  # and what a peer has published may be compacted by now
             raise
-        self._fed = Staged(step.sources, pieces, ())
+        self._fed = ReadInput(step.sources, pieces, ())
         return Fed(step.sources)
 
     def _append(self, t: int) -> Appended:
@@ -287,7 +287,7 @@ class _Run:
             self._rooms.tries.begin(t)
         try:
             commit, counts = self._rooms.outputs.publish(
-                recorded.step, recorded.seal, pieces, Guarded(self._rooms.executor), self._tell
+                recorded.step, recorded.seal, pieces, Guarded(self._rooms.runner), self._tell
             )
         except InputFaultError as fault:
             return self._undone(recorded.step, fault)

@@ -28,7 +28,7 @@ from tracelake.pipeline.merge import ShapeTask, run_shape_task
 from tracelake.search.finalize import clean_staging
 from tracelake.shards.store import EMPTY
 from tracelake.storage import ObjectStore
-from tracelake.tasks.runners import Executor
+from tracelake.tasks.runners import TaskRunner
 
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")
@@ -50,27 +50,27 @@ class InputFaultError(Exception):
 class Guarded:
     """An executor that tells apart failures that may be due to the input."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+    def __init__(self, runner: TaskRunner) -> None:
+        self._runner = runner
 
     def start(self) -> None:
-        """See Executor."""
-        self._executor.start()
+        """See TaskRunner."""
+        self._runner.start()
 
     def run(
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
     ) -> list[ReceiptT]:
         """Run all tasks. Raises InputFaultError for a failure that may be due to one of them."""
         try:
-            return self._executor.run(function, tasks, on_done)
+            return self._runner.run(function, tasks, on_done)
         except Exception as error:
             if may_be_of_input(error):
                 raise InputFaultError(error) from error
             raise
 
     def stop(self) -> None:
-        """See Executor."""
-        self._executor.stop()
+        """See TaskRunner."""
+        self._runner.stop()
 
 
 def may_be_of_input(error: Exception) -> bool:
@@ -87,7 +87,7 @@ def _may_be(name: str) -> bool:
     return name != "IOException" and not (isinstance(kind, type) and issubclass(kind, _NOT_OF_INPUT))
 
 
-def tasks_work(executor: Executor, objects: ObjectStore, buckets: int) -> bool:
+def tasks_work(runner: TaskRunner, objects: ObjectStore, buckets: int) -> bool:
     """Carry out both tasks on a small input that is known to be good; leave nothing of it behind.
 
     What a store raises is raised: then it is unknown whether tasks work, and the next run looks again.
@@ -99,7 +99,7 @@ def tasks_work(executor: Executor, objects: ObjectStore, buckets: int) -> bool:
     try:
         objects.put(segment, data)
         read = ReadTask(objects.url, INBOX, segment, len(data), True, 0, 1, buckets, staging)
-        (receipt,) = executor.run(run_read_task, [read], lambda _: None)
+        (receipt,) = runner.run(run_read_task, [read], lambda _: None)
         written += [piece.path for piece in receipt.pieces]
         shape = ShapeTask(
             objects_url=objects.url,
@@ -115,7 +115,7 @@ def tasks_work(executor: Executor, objects: ObjectStore, buckets: int) -> bool:
             spans_epoch=0,
             traces_epoch=0,
         )
-        (shaped,) = executor.run(run_shape_task, [shape], lambda _: None)
+        (shaped,) = runner.run(run_shape_task, [shape], lambda _: None)
         written += [part.path for part in (*shaped.span_parts, *shaped.trace_parts)]
     except Exception as error:  # whatever it is, it is not the input of anybody
         if not may_be_of_input(error):

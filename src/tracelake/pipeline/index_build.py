@@ -27,7 +27,7 @@ from tracelake.shards.store import Snapshot
 from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore, open_objects
 from tracelake.tables.indexes import INDEX
 from tracelake.tasks.progress import OnProgress, Progress
-from tracelake.tasks.runners import Executor
+from tracelake.tasks.runners import TaskRunner
 from tracelake.versions.protocol import may_publish
 from tracelake.versions.store import Repository
 
@@ -86,7 +86,7 @@ class Builder:
     key_value: KeyValueStore
     objects: ObjectStore
     buckets: int
-    executor: Executor
+    runner: TaskRunner
 
     def build(
         self,
@@ -136,7 +136,7 @@ class Builder:
             )
             for low, high in self._groups(_rows(held) if rows is None else rows)
         ]
-        self.executor.run(
+        self.runner.run(
             run_index_task, tasks, lambda done: progress(Progress("indexing", done, len(tasks), "tasks"))
         )
 
@@ -146,7 +146,7 @@ class Builder:
             CountTask(self.objects.url, snapshot.for_buckets(set(range(low, high))))
             for low, high in self._groups(_rows(snapshot))
         ]
-        counted = self.executor.run(
+        counted = self.runner.run(
             run_count_task, tasks, lambda done: progress(Progress("indexing", done, len(tasks), "tasks"))
         )
         return sum(counted, Counter())

@@ -42,7 +42,7 @@ logger = logging.getLogger("tracelake.maintenance")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StandingIndex:
     """The index of the head of `main`."""
 
     transaction: int
@@ -70,7 +70,7 @@ class IndexMerger:
 
         A failure is logged, and left to a later call: nothing but time and scores depend on this.
         """
-        standing: Standing | None = None
+        standing: StandingIndex | None = None
         try:
             while (standing := standing_of(self._repository, self._objects, self._not_before)) is not None:
                 if not self._step(standing, progress):
@@ -79,7 +79,7 @@ class IndexMerger:
             self._not_before = standing.transaction + self.fan_out if standing is not None else 0
             logger.warning("the index was not merged: %s. It will be tried again.", error)
 
-    def _step(self, standing: Standing, progress: OnProgress) -> bool:
+    def _step(self, standing: StandingIndex, progress: OnProgress) -> bool:
         """Do what is due; return whether something was done, and more may be due."""
         found = generations(read_parts(self._objects, standing.manifest))
         run = due(found, self.fan_out)
@@ -95,14 +95,16 @@ class IndexMerger:
         return False
 
     def _to_rewrite(
-        self, standing: Standing, found: Sequence[Generation], progress: OnProgress
+        self, standing: StandingIndex, found: Sequence[Generation], progress: OnProgress
     ) -> list[Generation]:
         shard = Shard(standing.shard, self._builder.key_value, self._objects)
         with Lease(shard, self._builder.key_value) as lease:
             live = self._builder.count_live(shard.snapshot(standing.transaction, lease.state), progress)
         return to_rewrite(found, live)
 
-    def _merge(self, standing: Standing, run: Sequence[Generation], level: int, progress: OnProgress) -> bool:
+    def _merge(
+        self, standing: StandingIndex, run: Sequence[Generation], level: int, progress: OnProgress
+    ) -> bool:
         begun = Begun.now(self._repository)
         lower, upper = run[0].lower, run[-1].upper
         shard = Shard(standing.shard, self._builder.key_value, self._objects)
@@ -117,7 +119,7 @@ class IndexMerger:
         return won
 
 
-def standing_of(repository: Repository, objects: ObjectStore, not_before: int = 0) -> Standing | None:
+def standing_of(repository: Repository, objects: ObjectStore, not_before: int = 0) -> StandingIndex | None:
     """Return the index of the head of `main`; None where there is none of this version, or it was taken back."""
     head = repository.head()
     transaction = -1 if head is None else repository.transaction_of(head)
@@ -133,7 +135,7 @@ def standing_of(repository: Repository, objects: ObjectStore, not_before: int = 
     manifest = base_of(repository, objects, transaction + 1)
     if manifest is None or manifest.fingerprint != fields.FINGERPRINT:
         return None
-    return Standing(transaction, index.manifest, manifest, table.shard)
+    return StandingIndex(transaction, index.manifest, manifest, table.shard)
 
 
 def publish_merged(
@@ -172,7 +174,7 @@ def publish_merged(
 
 def _draft(
     objects: ObjectStore,
-    standing: Standing,
+    standing: StandingIndex,
     build: str,
     run: Sequence[PartRef],
     merged: Sequence[PartRef],

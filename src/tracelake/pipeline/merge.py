@@ -100,7 +100,7 @@ class _Shaping:
 
     def _shape(self, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
         task, receipt = self._task, self._receipt
-        tables = _Tables(self._objects, pieces)
+        tables = _OldParts(self._objects, pieces)
         buckets = {piece.bucket for piece in pieces}
         merged = merge(
             tables.read,
@@ -121,7 +121,7 @@ class _Shaping:
         receipt.repeated += merged.repeated
         receipt.traces += sum(map(len, merged.traces))
 
-    def _write_spans(self, pieces: list[Piece], tables: _Tables, lost: Numbers) -> Iterator[pa.RecordBatch]:
+    def _write_spans(self, pieces: list[Piece], tables: _OldParts, lost: Numbers) -> Iterator[pa.RecordBatch]:
         """Write the spans that are taken, of each bucket one part, or several of bounded size."""
         task = self._task
         came = 0
@@ -176,7 +176,7 @@ def _runs_of_parts(pieces: Sequence[Piece], max_bytes: int) -> Iterator[list[Pie
         yield run
 
 
-class _Tables:
+class _OldParts:
     """Pieces as tables: they stay in memory if all of them may, and are read once more otherwise."""
 
     def __init__(self, objects: ObjectStore, pieces: Sequence[Piece]) -> None:

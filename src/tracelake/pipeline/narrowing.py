@@ -13,7 +13,7 @@ from tracelake.limits import ASIDE_REASON_MAX_CHARS
 from tracelake.pipeline.inputs import Input, content_of
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.settling import Settling
-from tracelake.pipeline.staging import Reader
+from tracelake.pipeline.staging import InputReader
 from tracelake.pipeline.tries import Tries
 from tracelake.storage import ObjectStore
 
@@ -23,7 +23,7 @@ class Narrowing:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: InputReader,
         objects: ObjectStore,
         suspects: Suspects,
         settling: Settling,

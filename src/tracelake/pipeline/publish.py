@@ -17,17 +17,17 @@ from tracelake._errors import DamageError, NotFoundError
 from tracelake.journal.model import Aside, Seal, Step
 from tracelake.pipeline.decode import Piece
 from tracelake.pipeline.merge import ShapeReceipt, ShapeTask, run_shape_task
-from tracelake.replicas.account import Tally
+from tracelake.replicas.account import BatchCounts
 from tracelake.search.finalize import finalize, finalize_nothing
 from tracelake.search.model import manifest_path
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part, ShardState
-from tracelake.shards.protocol import Verdict, classify
+from tracelake.shards.protocol import UpdateFate, classify
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.indexes import INDEX, INDEX_ENTRY, base_of, build_name
 from tracelake.tasks.progress import OnProgress, Progress
-from tracelake.tasks.runners import Executor
+from tracelake.tasks.runners import TaskRunner
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.store import Repository
 
@@ -73,11 +73,11 @@ class Outputs:
     """The tables, the index and the branch that a pipeline writes."""
 
     def __init__(
-        self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, tally: Tally | None = None
+        self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, tally: BatchCounts | None = None
     ) -> None:
         self._key_value = key_value
         self._objects = objects
-        self.tally = tally or Tally()
+        self.tally = tally or BatchCounts()
         self._buckets = buckets
         self.spans = Shard("spans", key_value, objects)
         self.traces = Shard("traces", key_value, objects)
@@ -109,7 +109,7 @@ class Outputs:
         return self._objects.head(manifest_path(INDEX, build_name(transaction))) is not None
 
     def publish(
-        self, step: Step, seal: Seal, pieces: Sequence[Piece] | None, executor: Executor, progress: OnProgress
+        self, step: Step, seal: Seal, pieces: Sequence[Piece] | None, runner: TaskRunner, progress: OnProgress
     ) -> tuple[str, Counts]:
         """Publish what is missing of a sealed transaction; return its commit and counts.
 
@@ -118,7 +118,7 @@ class Outputs:
         t = step.transaction
         if pieces is not None:
             with Lease(self.spans, self._key_value) as spans, Lease(self.traces, self._key_value) as traces:
-                receipts = self._shape(t, pieces, (spans.state, traces.state), executor, progress)
+                receipts = self._shape(t, pieces, (spans.state, traces.state), runner, progress)
             progress(Progress("publishing", 0, 4, "steps", t))
             self._append_all(t, receipts, spans.state.epoch, traces.state.epoch)
             progress(Progress("publishing", 2, 4, "steps", t))
@@ -179,11 +179,11 @@ class Outputs:
         t: int,
         pieces: Sequence[Piece],
         states: tuple[ShardState, ShardState],
-        executor: Executor,
+        runner: TaskRunner,
         progress: OnProgress,
     ) -> list[ShapeReceipt]:
         tasks = self._tasks(t, pieces, *states)
-        return executor.run(
+        return runner.run(
             run_shape_task, tasks, lambda done: progress(Progress("writing", done, len(tasks), "tasks", t))
         )
 
@@ -250,8 +250,10 @@ class Outputs:
         batch = Batch(t, t + 1, uuid.uuid4().hex, tuple(parts), tuple(retractions), counts, epoch=epoch)
         upper = shard.state().upper
         verdict = classify(t, upper, t + 1)
-        assert verdict is not Verdict.HOLD, f"{shard.name} is at {upper}, behind transaction {t} of its peers"
-        if verdict is Verdict.PROCESS and shard.compare_and_append(batch) is None:
+        assert verdict is not UpdateFate.HOLD, (
+            f"{shard.name} is at {upper}, behind transaction {t} of its peers"
+        )
+        if verdict is UpdateFate.PROCESS and shard.compare_and_append(batch) is None:
             self.tally.won += 1
             return
         self.tally.rows_dropped += sum(part.rows for part in parts)

@@ -29,13 +29,13 @@ from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, index_at
 from tracelake.tasks.progress import OnProgress
-from tracelake.tasks.runners import Executor
+from tracelake.tasks.runners import TaskRunner
 from tracelake.versions.model import IndexAt, TableAt
 from tracelake.versions.store import Repository
 
 
 def rebuild(
-    key_value: KeyValueStore, objects: ObjectStore, buckets: int, executor: Executor, progress: OnProgress
+    key_value: KeyValueStore, objects: ObjectStore, buckets: int, runner: TaskRunner, progress: OnProgress
 ) -> IndexReport:
     """Build the index anew, and publish it on `main`.
 
@@ -44,7 +44,7 @@ def rebuild(
         ContentionError: others were faster, again and again.
         ExpiredError: garbage was collected twice meanwhile; run it again.
     """
-    return Rebuild(Builder(key_value, objects, buckets, executor), progress).run()
+    return Rebuild(Builder(key_value, objects, buckets, runner), progress).run()
 
 
 class Rebuild:

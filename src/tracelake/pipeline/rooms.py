@@ -12,14 +12,14 @@ from tracelake.pipeline.index_merge import IndexMerger
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.settling import Settling
 from tracelake.pipeline.tries import Tries
-from tracelake.replicas.account import Tally
+from tracelake.replicas.account import BatchCounts
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.maintenance import Maintainer
-from tracelake.tasks.runners import Executor
+from tracelake.tasks.runners import TaskRunner
 
 
 @dataclass(frozen=True, slots=True)
-class Rooms:
+class Dependencies:
     """What a pipeline works with."""
 
     journal: Journal
@@ -29,7 +29,7 @@ class Rooms:
     settling: Settling
     objects: ObjectStore
     buckets: int
-    executor: Executor
+    runner: TaskRunner
     maintainer: Maintainer
     merger: IndexMerger
     tries: Tries
@@ -41,18 +41,18 @@ class Rooms:
         key_value: KeyValueStore,
         objects: ObjectStore,
         buckets: int,
-        executor: Executor,
-        tally: Tally | None,
-    ) -> Rooms:
+        runner: TaskRunner,
+        tally: BatchCounts | None,
+    ) -> Dependencies:
         """Open those of a pipeline."""
         journal = Journal(key_value, name)
         known = KnownInputs(key_value, name)
         suspects = Suspects(key_value, name)
         outputs = Outputs(key_value, objects, buckets, tally)
         settling = Settling(journal, known, suspects, outputs, objects)
-        maintainer = Maintainer(key_value, objects, executor)
-        merger = IndexMerger(Builder(key_value, objects, buckets, executor))
+        maintainer = Maintainer(key_value, objects, runner)
+        merger = IndexMerger(Builder(key_value, objects, buckets, runner))
         tries = Tries(key_value, name)
         return cls(
-            journal, known, suspects, outputs, settling, objects, buckets, executor, maintainer, merger, tries
+            journal, known, suspects, outputs, settling, objects, buckets, runner, maintainer, merger, tries
         )

@@ -16,13 +16,13 @@ from tracelake.pipeline.restaging import RestageTask, run_restage_task
 from tracelake.shards.model import Part
 from tracelake.storage import ObjectStore
 from tracelake.tasks.progress import OnProgress, Progress, Stage
-from tracelake.tasks.runners import Executor, ReceiptT, TaskT
+from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT
 
 STAGING: Final = "staging/pipeline/"
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class ReadInput:
     """Input that was read: what the journal records of it, and its rows as staged."""
 
     sources: Sources
@@ -36,16 +36,16 @@ class Staged:
         return [taken for ranges in self.sources.values() for taken in ranges]
 
 
-class Reader:
+class InputReader:
     """Carries out read tasks, and stages what they read."""
 
-    def __init__(self, objects: ObjectStore, buckets: int, executor: Executor, progress: OnProgress) -> None:
+    def __init__(self, objects: ObjectStore, buckets: int, runner: TaskRunner, progress: OnProgress) -> None:
         self._objects = objects
         self._buckets = buckets
-        self._executor = executor
+        self._runner = runner
         self._progress = progress
 
-    def stage(self, inputs: Sequence[Input], transaction: int | None = None) -> Staged:
+    def stage(self, inputs: Sequence[Input], transaction: int | None = None) -> ReadInput:
         """Read inputs; what a failing try has staged is deleted. Raises InputFaultError."""
         staging = f"{STAGING}{uuid.uuid4().hex}/"
         tasks = read_tasks(inputs, self._objects.url, self._buckets, staging)
@@ -53,7 +53,7 @@ class Reader:
         receipts = self._run(run_read_task, tasks, staging, stage, transaction)
         gathered = gather(inputs, receipts)
         self._delete(gathered.dropped)
-        return Staged(gathered.sources, gathered.pieces, tuple(inputs), gathered.failed)
+        return ReadInput(gathered.sources, gathered.pieces, tuple(inputs), gathered.failed)
 
     def restage(self, parts: Sequence[Part], transaction: int) -> list[Piece]:
         """Stage the rows of parts of table `spans`. Raises InputFaultError."""
@@ -71,7 +71,7 @@ class Reader:
         transaction: int | None,
     ) -> list[ReceiptT]:
         try:
-            return Guarded(self._executor).run(
+            return Guarded(self._runner).run(
                 function,
                 tasks,
                 lambda done: self._progress(Progress(stage, done, len(tasks), "tasks", transaction)),
@@ -80,7 +80,7 @@ class Reader:
             self._delete_below(staging)
             raise
 
-    def discard(self, staged: Staged) -> None:
+    def discard(self, staged: ReadInput) -> None:
         """Delete what was staged."""
         self._delete(staged.pieces)
 
@@ -90,7 +90,7 @@ class Reader:
 
     def tasks_work(self) -> bool:
         """Whether tasks can be done at all."""
-        return tasks_work(self._executor, self._objects, self._buckets)
+        return tasks_work(self._runner, self._objects, self._buckets)
 
     def _delete(self, pieces: Sequence[Piece]) -> None:
         for path in sorted({piece.path for piece in pieces}):

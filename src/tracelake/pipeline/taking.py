@@ -19,7 +19,7 @@ from tracelake.pipeline.names import to_path
 from tracelake.pipeline.narrowing import Narrowing
 from tracelake.pipeline.outcome import RunResult
 from tracelake.pipeline.settling import Settling
-from tracelake.pipeline.staging import Reader, Staged
+from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.pipeline.tries import Tries
 from tracelake.storage import ObjectStore
 
@@ -29,7 +29,7 @@ class Taking:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: InputReader,
         objects: ObjectStore,
         known: KnownInputs,
         suspects: Suspects,
@@ -60,7 +60,7 @@ class Taking:
         paths = {item.path for item in inputs}
         self._offered = {suspect for suspect in self._offered if suspect.path not in paths}
 
-    def open(self, t: int) -> Staged | None:
+    def open(self, t: int) -> ReadInput | None:
         """Read what is to be transaction T; None where there is nothing more.
 
         What a transaction that was set aside has left comes last: new input does not wait for it.
@@ -84,7 +84,7 @@ class Taking:
                 return staged
         return None
 
-    def _kept(self, staged: Staged, offers: Sequence[Suspect]) -> Staged:
+    def _kept(self, staged: ReadInput, offers: Sequence[Suspect]) -> ReadInput:
         """Leave out what gave no span: it is reported and not recorded, so that a later run may read it, mended."""
         self._result.failed |= staged.failed
         for source, ranges in staged.sources.items():
@@ -105,7 +105,7 @@ class Taking:
         }
         paths = {(source, taken.path) for source, ranges in kept.items() for taken in ranges}
         left = tuple(item for item in staged.inputs if (item.source, item.path) in paths)
-        return Staged(kept, staged.pieces, left)
+        return ReadInput(kept, staged.pieces, left)
 
     @staticmethod
     def _changed(taken: ReadRange) -> bool:
@@ -127,7 +127,7 @@ class Taking:
                 self._settling.delete_segments([taken])
         self._result.ranges.append(taken)
 
-    def _is_bounded(self, staged: Staged) -> bool:
+    def _is_bounded(self, staged: ReadInput) -> bool:
         """Whether one transaction can record these inputs; else they wait again, in halves."""
         size_bytes = len(to_bytes(Step(0, staged.sources, "")))
         if size_bytes <= STEP_RECORD_MAX_BYTES or len(staged.inputs) == 1:
@@ -196,7 +196,7 @@ class Taking:
             self._result.failed[item.path] = damage
         return damage is not None
 
-    def _read(self, t: int, inputs: Sequence[Input]) -> Staged:
+    def _read(self, t: int, inputs: Sequence[Input]) -> ReadInput:
         """Read inputs; those on which a task fails, each alone, are set aside, and the others are read."""
         tries = 0
         while True:
@@ -211,7 +211,7 @@ class Taking:
                     break
                 if tries >= TRANSACTION_TRIES_MAX:
                     self._narrowing.set_aside(t, inputs[0], tries, fault.error)
-                    return Staged({}, [], ())
+                    return ReadInput({}, [], ())
             else:
                 self._tries.read_well(inputs)
                 return staged
@@ -221,7 +221,7 @@ class Taking:
             source: (*first.sources.get(source, ()), *second.sources.get(source, ()))
             for source in dict.fromkeys((*first.sources, *second.sources))
         }
-        return Staged(
+        return ReadInput(
             sources, first.pieces + second.pieces, first.inputs + second.inputs, first.failed | second.failed
         )
 

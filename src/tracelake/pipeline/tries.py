@@ -42,7 +42,7 @@ class _Try(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The input that is read and in no transaction yet, as marks. Empty: the journal has the transaction."""
     beats: int = 0
     """How often it was written anew."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class Tries:

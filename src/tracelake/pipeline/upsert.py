@@ -38,7 +38,7 @@ _STORED: Final = pa.schema([*(SPANS.field(name) for name in SPAN_COLUMNS), ROW_I
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class UpsertResult:
     """What is to be done, of which the spans themselves are with the caller (see `taken`)."""
 
     lost: Numbers
@@ -52,7 +52,7 @@ class Merged:
     repeated: int
 
 
-def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -> Merged:
+def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -> UpsertResult:
     """Merge incoming spans with what is stored."""
     with _connect() as db:
         came = _load_incoming(db, incoming)
@@ -64,7 +64,7 @@ def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -
         # A trace has a row iff it has a span.
         known = _distinct(held["trace_id"])
         trace_rows, trace_gone = _merge_traces(db, traces, known, transaction)
-    return Merged(
+    return UpsertResult(
         lost=lost,
         span_retractions=_retractions(gone, transaction),
         traces=trace_rows,

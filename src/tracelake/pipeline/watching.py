@@ -18,7 +18,7 @@ _Form: TypeAlias = tuple[int, int, int, int]
 is the same is not looked into again."""
 
 
-class Watch:
+class FileWatch:
     """Looks for new files. What the lake holds already, it finds out by content; this only saves the reading."""
 
     def __init__(self, patterns: Iterable[str]) -> None:

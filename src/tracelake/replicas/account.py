@@ -14,7 +14,7 @@ from typing import Final
 from tracelake.limits import ERROR_MAX_CHARS, REPLICA_GONE_S
 from tracelake.replicas import protocol
 from tracelake.replicas.model import Replica
-from tracelake.replicas.protocol import Moves
+from tracelake.replicas.protocol import Advance
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class Tally:
+class BatchCounts:
     """What became of the batches that a replica wrote; the publishing thread alone changes it."""
 
     won: int = 0
@@ -39,18 +39,18 @@ def default_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
-class Account:
+class ReplicaProgress:
     """The account of one replica.
 
     Only the main loop's own calls count as progress: however long the heartbeat goes on reading the account,
     a loop that hangs moves nothing in it.
     """
 
-    def __init__(self, name: str, tally: Tally, tables: int) -> None:
+    def __init__(self, name: str, tally: BatchCounts, tables: int) -> None:
         self._lock = Lock()
         self._tally = tally
         self._tables = tables
-        self._moves = Moves()
+        self._moves = Advance()
         self._first: int | None = None
         self._frontier = 0
         self._waiting: Sequence[Waiting] = ()

@@ -15,7 +15,7 @@ from typing import Final
 from tracelake._errors import DamageError
 from tracelake.formats import decode, encode
 from tracelake.limits import REPLICA_FORGOTTEN_S, REPLICA_HEARTBEAT_S
-from tracelake.replicas.account import Account
+from tracelake.replicas.account import ReplicaProgress
 from tracelake.replicas.model import FORMAT_VERSION, Replica
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore
 
@@ -40,7 +40,7 @@ def _decode(entry: Entry | None) -> Replica | None:
 class Heartbeat:
     """Keeps the record of one replica up to date while it lives."""
 
-    def __init__(self, store: KeyValueStore, account: Account) -> None:
+    def __init__(self, store: KeyValueStore, account: ReplicaProgress) -> None:
         self._store = store
         self._account = account
         self._on_namesake: Callable[[str], None] = lambda _: None

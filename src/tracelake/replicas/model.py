@@ -44,4 +44,4 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     last_error_s: float | None = None
     namesake: str | None = None
     """Another live process that uses the same name."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION

@@ -15,12 +15,12 @@ from typing import Final, Literal, TypeAlias
 from tracelake.limits import REPLICA_GONE_S, REPLICA_STUCK_S
 from tracelake.replicas.model import Replica
 
-Word: TypeAlias = Literal["running", "idle", "stuck", "gone"]
+ReplicaStatus: TypeAlias = Literal["running", "idle", "stuck", "gone"]
 NOT_BEGUN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class Advance:
     """How far a replica has come, to tell progress from repetition."""
 
     furthest: tuple[int, int, int] = (0, NOT_BEGUN, 0)
@@ -32,39 +32,39 @@ class Moves:
     """The latest stage reached since a run went well."""
 
 
-def on_look(moves: Moves, frontier: int, oldest: str | None) -> tuple[Moves, bool]:
+def on_look(moves: Advance, frontier: int, oldest: str | None) -> tuple[Advance, bool]:
     """Note a look at the inputs, of which `oldest` waits longest; return whether that is progress."""
     moved = oldest is None or oldest != moves.oldest or frontier > moves.furthest[0]
     furthest = max(moves.furthest, (frontier, NOT_BEGUN, 0))
     return replace(moves, oldest=oldest, furthest=furthest), moved and not moves.failing
 
 
-def on_stage(moves: Moves, transaction: int, stage: int, done: int) -> tuple[Moves, bool]:
+def on_stage(moves: Advance, transaction: int, stage: int, done: int) -> tuple[Advance, bool]:
     """Note that a transaction has come to a stage (0 is the first); return whether that is progress."""
     at = (transaction, stage, done)
     moved = stage > moves.stage if moves.failing else at > moves.furthest
     return replace(moves, furthest=max(moves.furthest, at), stage=max(moves.stage, stage)), moved
 
 
-def on_failure(moves: Moves) -> Moves:
+def on_failure(moves: Advance) -> Advance:
     """Note that a run failed."""
     return replace(moves, failing=True)
 
 
-def on_success(moves: Moves) -> tuple[Moves, bool]:
+def on_success(moves: Advance) -> tuple[Advance, bool]:
     """Note that a run went well; after a failure that is progress."""
     return replace(moves, failing=False, stage=NOT_BEGUN), moves.failing
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ReplicaReport:
     """What a replica is, and why: the reason is empty where the word says it all."""
 
-    word: Word
+    word: ReplicaStatus
     reason: str = ""
 
 
-def status(replica: Replica, now_s: float) -> Status:
+def status(replica: Replica, now_s: float) -> ReplicaReport:
     """Return what a replica is at a time, from what it last told.
 
     running: something waits or is under way, and it moves. idle: nothing waits. stuck: it fails, or nothing
@@ -72,15 +72,17 @@ def status(replica: Replica, now_s: float) -> Status:
     """
     silent_s = now_s - replica.heartbeat_s
     if silent_s > REPLICA_GONE_S:
-        return Status("gone", f"no sign of life for {silent_s:.0f} s: it was killed, paused or cut off")
+        return ReplicaReport(
+            "gone", f"no sign of life for {silent_s:.0f} s: it was killed, paused or cut off"
+        )
     if replica.failing:
-        return Status("stuck", replica.last_error or "it fails")
+        return ReplicaReport("stuck", replica.last_error or "it fails")
     still_s = now_s - replica.moved_s
     if still_s > REPLICA_STUCK_S:
-        return Status(
+        return ReplicaReport(
             "stuck", f"nothing has moved for {still_s:.0f} s: {replica.doing or 'between two looks'}"
         )
-    return Status("running" if replica.doing or replica.waiting_inputs else "idle")
+    return ReplicaReport("running" if replica.doing or replica.waiting_inputs else "idle")
 
 
 def transactions_behind(replica: Replica, upper: int) -> int:

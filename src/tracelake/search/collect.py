@@ -26,7 +26,7 @@ _KINDS: Final = ("staging", "parts", "lists")
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectedIndexParts:
     """What was deleted, or would be."""
 
     objects: int = 0
@@ -40,7 +40,7 @@ def collect(
     is_over: Callable[[int], bool],
     *,
     dry_run: bool = False,
-) -> Collected:
+) -> CollectedIndexParts:
     """Delete the garbage of an index.
 
     Args:
@@ -54,7 +54,7 @@ def collect(
     if not dry_run:
         for info in doomed:
             objects.delete(info.path)
-    return Collected(len(doomed), sum(info.size_bytes for info in doomed))
+    return CollectedIndexParts(len(doomed), sum(info.size_bytes for info in doomed))
 
 
 def _garbage(

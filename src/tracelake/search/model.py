@@ -58,22 +58,22 @@ def manifest_path(index: str, build: str) -> str:
     return f"search/{index}/manifests/{build}.json"
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    version: int = FORMAT_VERSION
+class _ManifestRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format_version: int = FORMAT_VERSION
 
     def to_json(self, path: str) -> bytes:
         """Return the record as JSON for its path; equal records give equal bytes."""
         return encode(self, path)
 
 
-_AnyRecord = TypeVar("_AnyRecord", bound=_Record)
+_AnyRecord = TypeVar("_AnyRecord", bound=_ManifestRecord)
 
 
 def _decode(kind: type[_AnyRecord], data: bytes, path: str) -> _AnyRecord:
     return decode(kind, data, f"{kind.__name__.lower()} {path}", FORMAT_VERSION, path)
 
 
-class Receipt(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Receipt(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a worker says of the part that it staged for buckets [lo, hi): its path, and what is in it.
 
     A range without documents has a receipt and no part: `path` and `sha256` are None.
@@ -130,7 +130,7 @@ class PartRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             )
 
 
-class PartList(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PartList(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Some parts, in order."""
 
     parts: tuple[PartRef, ...]
@@ -149,7 +149,7 @@ class ListRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     documents: Annotated[int, msgspec.Meta(gt=0)]
 
 
-class Manifest(_Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Manifest(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole index as of transaction `upper` - 1: exactly the parts that a searcher opens, in order.
 
     These are the parts of the lists, then the newest. Every list has more than twice the parts of the next, so

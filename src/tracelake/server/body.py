@@ -26,9 +26,9 @@ class Budget:
         self._lock = Lock()
 
     @contextmanager
-    def share(self) -> Iterator[Share]:
+    def share(self) -> Iterator[BudgetShare]:
         """Lend a share for one request, and take back all of it at the end."""
-        share = Share(self)
+        share = BudgetShare(self)
         try:
             yield share
         finally:
@@ -54,7 +54,7 @@ class Budget:
             self._held_bytes -= size_bytes
 
 
-class Share:
+class BudgetShare:
     """What one request holds of a budget."""
 
     def __init__(self, budget: Budget) -> None:
@@ -63,7 +63,7 @@ class Share:
         self.size_bytes = 0
 
     @contextmanager
-    def for_now(self) -> Iterator[Share]:
+    def for_now(self) -> Iterator[BudgetShare]:
         """Give back at the end of the block what was taken in it."""
         before_bytes = self.size_bytes
         try:
@@ -82,7 +82,7 @@ class Share:
         self.size_bytes -= size_bytes
 
 
-async def read_body(request: Request, share: Share, max_bytes: int) -> bytes:
+async def read_body(request: Request, share: BudgetShare, max_bytes: int) -> bytes:
     """Return the body as sent. Raises LimitError beyond `max_bytes`, before it has read that much."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
@@ -96,7 +96,7 @@ async def read_body(request: Request, share: Share, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-def decompress(body: bytes, encoding: str, max_bytes: int, share: Share) -> bytes:
+def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -> bytes:
     """Undo the Content-Encoding `gzip` or `deflate`; a gzip body may have several members.
 
     Raises DecodeError where the body is damaged or cut off, LimitError beyond `max_bytes`, BackPressureError.

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from tracelake._errors import TracelakeError
 from tracelake.lake.lake import Lake
-from tracelake.replicas.protocol import Word
+from tracelake.replicas.protocol import ReplicaStatus
 from tracelake.results import InboxInfo, ReplicaInfo, SetAsideInput, TableInfo
 
 OwnReplica = Callable[[], ReplicaInfo]
@@ -167,7 +167,7 @@ def _of_replicas(infos: list[ReplicaInfo]) -> Iterator[Metric]:
         "tracelake_replica_status", "1 for what a replica is, else 0.", labels=["replica", "status"]
     )
     for info in infos:
-        for word in get_args(Word):
+        for word in get_args(ReplicaStatus):
             words.add_metric([info.name, word], int(info.status == word))
     yield words
     for name, text in _GAUGES.items():

@@ -36,7 +36,7 @@ from tracelake._errors import InternalError, LimitError, TracelakeError, Unsuppo
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
 from tracelake.otlp.size import MESSAGE_BYTES, Size, has_spans_beyond, parse_max_bytes
-from tracelake.server.body import WINDOW_BITS, Budget, Share, decompress, read_body
+from tracelake.server.body import WINDOW_BITS, Budget, BudgetShare, decompress, read_body
 from tracelake.server.errors import status_of
 from tracelake.tracking.inbox import Format, Inbox
 
@@ -139,7 +139,7 @@ async def _in_thread(
         del outcome
 
 
-def _decode(format: Format, payload: bytes, share: Share) -> Decoded:
+def _decode(format: Format, payload: bytes, share: BudgetShare) -> Decoded:
     """Decode a request to see which spans can be taken. Raises InputError, LimitError, BackPressureError."""
     with share.for_now() as room:
         if format == "protobuf" and has_spans_beyond(payload, limits.OTLP_REQUEST_SPANS_MAX):

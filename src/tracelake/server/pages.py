@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 STATIC = HERE / "static"
 
 
-class Place(Protocol):
+class HasUrl(Protocol):
     """What is somewhere."""
 
     @property
@@ -53,7 +53,7 @@ def page_templates() -> Jinja2Templates:
     return Jinja2Templates(env=environment)
 
 
-def page_maker(lake: Place, templates: Jinja2Templates) -> Callable[..., Response]:
+def page_maker(lake: HasUrl, templates: Jinja2Templates) -> Callable[..., Response]:
     """Return what renders a page: of a request, by template, with the path of its JSON twin, and what it shows."""
 
     def page(request: Request, name: str, twin: str, status_code: int = 200, **context: Any) -> Response:

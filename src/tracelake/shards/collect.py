@@ -25,7 +25,7 @@ FOLDERS: Final = (PARTS, STAGED, "batches", "states")
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectedParts:
     """What was deleted, or would be."""
 
     objects: int = 0
@@ -46,7 +46,7 @@ class Collector:
         self._objects = objects
         self._machine = machine or this_machine()
 
-    def retired(self, *, dry_run: bool = False) -> Collected:
+    def retired(self, *, dry_run: bool = False) -> CollectedParts:
         """Delete what compaction replaced and no reader can name any more."""
         name, ended = self._shard.name, set[str]()
         if dry_run:
@@ -59,7 +59,7 @@ class Collector:
             held = leases(name, self._key_value)
             gone = collectable(state, [held[key] for key in held if key not in ended])
             if not gone:  # before anything is read: a long lease lets many be held
-                return Collected(held=len(state.retired))
+                return CollectedParts(held=len(state.retired))
             left = [retired for retired in state.retired if retired not in gone]
             needed = {part.path for part in (*self._live(state.batches), *self._passing(left))}
             doomed = {part.path: part.size_bytes for part in self._passing(gone) if part.path not in needed}
@@ -68,9 +68,9 @@ class Collector:
                 for path in (*doomed, *records):  # records last: they lead to the parts
                     self._objects.delete(path)
                 self._shard.change(partial(drop_retired, gone=gone))
-        return Collected(len(doomed) + len(records), sum(doomed.values()), held=len(left))
+        return CollectedParts(len(doomed) + len(records), sum(doomed.values()), held=len(left))
 
-    def orphans(self, *, epoch_min_s: float = EPOCH_MIN_S, dry_run: bool = False) -> Collected:
+    def orphans(self, *, epoch_min_s: float = EPOCH_MIN_S, dry_run: bool = False) -> CollectedParts:
         """Delete objects that no state names, written two epochs ago or earlier; begin an epoch when it is time.
 
         So an orphan goes with the second or third collection after it was written, each `epoch_min_s` after
@@ -93,7 +93,7 @@ class Collector:
             if not dry_run:
                 for path, _ in found:
                     self._objects.delete(path)
-        return Collected(len(found), sum(size for _, size in found))
+        return CollectedParts(len(found), sum(size for _, size in found))
 
     def _now(self) -> Moment:
         return moment(self._shard.name, self._objects, self._machine)

@@ -24,7 +24,7 @@ Sizes: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _RowGroup:
     """A row group of one of the parts; `first` is the number of its first row among the rows of all."""
 
     part: Part
@@ -39,7 +39,7 @@ class Sources:
 
     def __init__(self, parts: Sequence[Part], file: FileOf) -> None:
         self._file = file
-        self._groups: list[_Group] = []
+        self._groups: list[_RowGroup] = []
         self.looked_up = False
         """Whether somebody looks for keys in these parts (see `write_part`)."""
         ids: list[Numbers] = []
@@ -50,7 +50,7 @@ class Sources:
                 last = self._groups[-1] if self._groups else None
                 first = 0 if last is None else last.first + last.rows
                 rows = footer.row_group(number).num_rows
-                self._groups.append(_Group(part, number, first, rows, arrow_bytes))
+                self._groups.append(_RowGroup(part, number, first, rows, arrow_bytes))
             ids.append(pq.read_table(file(part.path), columns=[ROW_ID.name])[ROW_ID.name].to_numpy())
             ids[-1] = ids[-1] + part.first_row_id if part.relative else ids[-1]
         self._ids = np.concatenate(ids)
@@ -96,7 +96,7 @@ class Sources:
                 return []
         return found
 
-    def _of_group(self, group: _Group, rows: Numbers) -> pa.Table:
+    def _of_group(self, group: _RowGroup, rows: Numbers) -> pa.Table:
         with pq.ParquetFile(self._file(group.part.path)) as file:
             table = file.read_row_group(group.number, self.schema.names, use_threads=False)
         found = table.take(rows - group.first)

@@ -60,7 +60,7 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows that came and went within the batch, with `_row_id` and `_gone`, the time at which they went."""
     epoch: int = 0
     """The shard's epoch when the first of its objects was written (see `protocol.may_append`)."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
     @property
     def is_empty(self) -> bool:
@@ -114,7 +114,7 @@ class Write(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of a series, such as the micro-batches of a query: all up to this one are there. 0 for a write alone."""
     counts: dict[str, int]
     """What the writer counted on the way."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class ShardState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,7 +137,7 @@ class ShardState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When the epoch began, in seconds since 1970."""
     rolled: Rolled | None = None
     """In the record as it is stored, `batches` and `retired` go on where this object ends."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class Beginning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,7 +145,7 @@ class Beginning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     batches: tuple[BatchRef, ...]
     retired: tuple[Retired, ...]
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,7 +154,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seq: int
     seconds: float
     """How long it lasts unless it is renewed, which gives the record another version."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -171,7 +171,7 @@ class Sighting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     lease: str
     at: Moment
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 RecordT = TypeVar("RecordT", ShardState, Batch, Beginning, LeaseRecord, Sighting, Write)

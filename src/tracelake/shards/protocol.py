@@ -17,7 +17,7 @@ EPOCHS_TO_APPEND: Final = 1
 """A writer may append in the epoch in which it began to upload, and in so many after it."""
 
 
-class Verdict(Enum):
+class UpdateFate(Enum):
     """What becomes of a buffered update."""
 
     DROP = "another writer has persisted it"
@@ -25,13 +25,13 @@ class Verdict(Enum):
     HOLD = "its time has not come"
 
 
-def classify(ts: int, upper: int, input_frontier: int) -> Verdict:
+def classify(ts: int, upper: int, input_frontier: int) -> UpdateFate:
     """Decide on an update at `ts`, given the shard's upper and the input frontier; total over all integers."""
     if ts < upper:
-        return Verdict.DROP
+        return UpdateFate.DROP
     if ts == upper and ts < input_frontier:
-        return Verdict.PROCESS
-    return Verdict.HOLD
+        return UpdateFate.PROCESS
+    return UpdateFate.HOLD
 
 
 @dataclass(frozen=True, slots=True)

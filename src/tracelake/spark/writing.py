@@ -18,8 +18,8 @@ from tracelake.spark.options import Options, number
 from tracelake.spark.types import to_arrow
 from tracelake.storage import open_objects
 from tracelake.tables.spec import TableSpec, check_name, create_spec, make_spec, read_spec, table_names
-from tracelake.user_tables.staging import Staged, stage
-from tracelake.user_tables.ties import Order
+from tracelake.user_tables.staging import Pieces, stage
+from tracelake.user_tables.ties import RowOrder
 from tracelake.user_tables.write import WriteId, check_first, publish
 
 
@@ -27,7 +27,7 @@ from tracelake.user_tables.write import WriteId, check_first, publish
 class StagedMessage(WriterCommitMessage):
     """What one task wrote."""
 
-    staged: Staged
+    staged: Pieces
 
 
 class Writer(DataSourceArrowWriter):
@@ -40,7 +40,7 @@ class Writer(DataSourceArrowWriter):
         spec: TableSpec,
         epoch: int,
         tombstone: str | None,
-        order: Order,
+        order: RowOrder,
         write_id: WriteId | None,
     ) -> None:
         self._told = told
@@ -122,7 +122,7 @@ def make_writer(told: Options, options: Mapping[str, str], schema: StructType, *
     columns = to_arrow(schema)
     if tombstone is not None and tombstone not in columns.names:
         raise UsageError(f"there is no column {tombstone!r} to tell which keys to delete.")
-    order = Order(column=options.get("orderBy"))
+    order = RowOrder(column=options.get("orderBy"))
     if order.column is not None and order.column not in columns.names:
         raise UsageError(f"there is no column {order.column!r} to order rows by.")
     key = tuple(name.strip() for name in options.get("key", "").split(",") if name.strip())

@@ -15,14 +15,14 @@ import obstore
 from tracelake import limits
 from tracelake._errors import ContentionError, DamageError, IndeterminateError, StorageError
 from tracelake.storage.buckets import Bucket, BucketObjectStore, failed
-from tracelake.storage.failures import OBSTORE_ERRORS, Failure, obstore_text, of_obstore
+from tracelake.storage.failures import OBSTORE_ERRORS, FailureKind, obstore_text, of_obstore
 from tracelake.storage.many import delete_all
 from tracelake.storage.names import check_value, encode_beginning
 from tracelake.storage.note_objects import NoteObjects
 from tracelake.storage.outcomes import is_at, new_version
 from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
 from tracelake.storage.record_objects import (
-    Record,
+    ObjectRecord,
     decode,
     encode,
     may_hold,
@@ -106,7 +106,7 @@ class BucketKeyValueStore(NoteObjects):
         raise ContentionError(f"others write {key!r} in {self._bucket.url} all the time; try again later")
 
     def _replace(
-        self, partition: str, key: str, value: bytes | None, before: Record | None, mode: PutMode
+        self, partition: str, key: str, value: bytes | None, before: ObjectRecord | None, mode: PutMode
     ) -> Outcome:
         """Replace what was read; Conflict where another write came first and ours certainly did not."""
         path, version = record_path(partition, key), new_version()
@@ -116,7 +116,7 @@ class BucketKeyValueStore(NoteObjects):
             error = self._bucket.put_once(path, body, mode, {})
             if error is None:
                 return Done(version)
-            if of_obstore(error) is Failure.UNKNOWN:
+            if of_obstore(error) is FailureKind.UNKNOWN:
                 reason = reason or f"no clear answer from {self._bucket.url}: {obstore_text(error)}"
             try:
                 now = self._read(path)[0]
@@ -137,13 +137,13 @@ class BucketKeyValueStore(NoteObjects):
             raise failed("write", self._bucket.url, path, error) from error
         return Indeterminate(version, reason)
 
-    def _read(self, path: str) -> tuple[Record | None, PutMode]:
+    def _read(self, path: str) -> tuple[ObjectRecord | None, PutMode]:
         """Return what is at the path, and the condition under which a put replaces exactly that."""
         try:
             reply = obstore.get(self._bucket.reading, path)
             record = decode(path, reply.bytes().to_bytes())
         except OBSTORE_ERRORS as error:
-            if of_obstore(error) is Failure.NOT_FOUND:
+            if of_obstore(error) is FailureKind.NOT_FOUND:
                 return None, "create"
             raise failed("read", self._bucket.url, path, error) from error
         # S3 and Azure go by the e-tag, GCS by the version; the client library takes no None.

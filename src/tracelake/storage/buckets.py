@@ -20,7 +20,7 @@ from obstore.store import from_url
 
 from tracelake import limits
 from tracelake._errors import IndeterminateError, NotFoundError, StorageError, UsageError
-from tracelake.storage.failures import OBSTORE_ERRORS, Failure, explain_obstore, obstore_text, of_obstore
+from tracelake.storage.failures import OBSTORE_ERRORS, FailureKind, explain_obstore, obstore_text, of_obstore
 from tracelake.storage.names import check_path, check_prefix, check_range
 from tracelake.storage.ports import ObjectInfo
 from tracelake.storage.retries import tries
@@ -89,7 +89,7 @@ class Bucket:
                 use_multipart=False,
             )
         except OBSTORE_ERRORS as error:
-            if of_obstore(error) in (Failure.REFUSED, Failure.NOT_FOUND):
+            if of_obstore(error) in (FailureKind.REFUSED, FailureKind.NOT_FOUND):
                 raise failed("write", self.url, path, error) from error
             return error
         return None
@@ -130,7 +130,7 @@ class BucketObjectStore:
             error = self._bucket.put_once(path, data, "create", {_WRITE_ID: write_id})
             if error is None:
                 return True
-            if of_obstore(error) is Failure.UNKNOWN:
+            if of_obstore(error) is FailureKind.UNKNOWN:
                 doubt = error
             try:
                 stored_id = self._write_id(path)
@@ -164,7 +164,7 @@ class BucketObjectStore:
                 return obstore.get_range(self._client, path, start=start, length=length).to_bytes()
             except OBSTORE_ERRORS as error:
                 # Stores answer with an error where a range begins at the end or behind it.
-                if of_obstore(error) is not Failure.UNKNOWN:
+                if of_obstore(error) is not FailureKind.UNKNOWN:
                     raise failed("read", self.url, path, error) from error
         with self._failures("read", path):
             size: int = obstore.head(self._client, path)["size"]
@@ -254,7 +254,7 @@ class BucketObjectStore:
 
 def failed(doing: str, url: str, path: str, error: Exception) -> StorageError | NotFoundError:
     """Return the error to raise for one of the client library."""
-    if of_obstore(error) is Failure.NOT_FOUND:
+    if of_obstore(error) is FailureKind.NOT_FOUND:
         return NotFoundError(f"no object {path!r} in {url}; check the path, or list what is there")
     return StorageError(f"cannot {doing} {path!r} in {url}: {explain_obstore(error)}")
 

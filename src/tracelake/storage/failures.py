@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import psycopg
 
 
-class Failure(Enum):
+class FailureKind(Enum):
     """What is known about the request that failed."""
 
     NOT_FOUND = "nothing is there"
@@ -34,16 +34,16 @@ class Failure(Enum):
 # The client library raises Python's own FileNotFoundError for an absent object.
 OBSTORE_ERRORS: Final = (obstore.BaseError, OSError)
 _OBSTORE = (
-    (FileNotFoundError, Failure.NOT_FOUND),
-    (obstore.NotFoundError, Failure.NOT_FOUND),
-    (obstore.AlreadyExistsError, Failure.LOST),
-    (obstore.PreconditionError, Failure.LOST),
-    (obstore.NotModifiedError, Failure.LOST),
-    (obstore.PermissionDeniedError, Failure.REFUSED),
-    (obstore.UnauthenticatedError, Failure.REFUSED),
-    (obstore.InvalidPathError, Failure.REFUSED),
-    (obstore.NotSupportedError, Failure.REFUSED),
-    (obstore.UnknownConfigurationKeyError, Failure.REFUSED),
+    (FileNotFoundError, FailureKind.NOT_FOUND),
+    (obstore.NotFoundError, FailureKind.NOT_FOUND),
+    (obstore.AlreadyExistsError, FailureKind.LOST),
+    (obstore.PreconditionError, FailureKind.LOST),
+    (obstore.NotModifiedError, FailureKind.LOST),
+    (obstore.PermissionDeniedError, FailureKind.REFUSED),
+    (obstore.UnauthenticatedError, FailureKind.REFUSED),
+    (obstore.InvalidPathError, FailureKind.REFUSED),
+    (obstore.NotSupportedError, FailureKind.REFUSED),
+    (obstore.UnknownConfigurationKeyError, FailureKind.REFUSED),
 )
 # Where the client asks for the role of the machine, having found no credentials.
 _MACHINE_ROLES: Final = ("169.254.169.254", "metadata.google.internal")
@@ -59,15 +59,15 @@ _NO_BUCKET: Final = (
 _TOO_MANY: Final = "status code: 429"
 
 
-def of_obstore(error: Exception) -> Failure:
+def of_obstore(error: Exception) -> FailureKind:
     """Classify an error of S3, GCS or Azure for a request that was sent once."""
     for kind, failure in _OBSTORE:
         if isinstance(error, kind):
-            if failure is Failure.NOT_FOUND and any(code in str(error) for code in _NO_BUCKET):
-                return Failure.REFUSED
+            if failure is FailureKind.NOT_FOUND and any(code in str(error) for code in _NO_BUCKET):
+                return FailureKind.REFUSED
             return failure
     # The library has no kind of its own for this, which GCS says of a second write to an object in a second.
-    return Failure.NOT_DONE if _TOO_MANY in str(error) else Failure.UNKNOWN
+    return FailureKind.NOT_DONE if _TOO_MANY in str(error) else FailureKind.UNKNOWN
 
 
 def obstore_text(error: Exception) -> str:
@@ -92,22 +92,22 @@ def explain_obstore(error: Exception) -> str:
     return f"{text}; check the store and its credentials, then try again"
 
 
-def of_postgres(error: psycopg.Error, connection_lost: bool) -> Failure:
+def of_postgres(error: psycopg.Error, connection_lost: bool) -> FailureKind:
     """Classify an error of a single statement that commits by itself.
 
     PostgreSQL that answers with an error and keeps the connection has rolled back. Where the connection is
     gone, even an answer proves nothing: an administrator's shutdown may hit after the commit.
     """
     if connection_lost or error.sqlstate is None:
-        return Failure.UNKNOWN
+        return FailureKind.UNKNOWN
     # Class 42: no such table, no privilege; class 22: a value that the server cannot take.
-    return Failure.REFUSED if error.sqlstate[:2] in {"22", "42"} else Failure.NOT_DONE
+    return FailureKind.REFUSED if error.sqlstate[:2] in {"22", "42"} else FailureKind.NOT_DONE
 
 
-def of_sqlite_commit(error: sqlite3.Error) -> Failure:
+def of_sqlite_commit(error: sqlite3.Error) -> FailureKind:
     """Classify an error of COMMIT: only for want of space is it certain that nothing happened.
 
     The frame that makes the log's transaction whole could not be written then.
     """
     code: int = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return Failure.NOT_DONE if code == sqlite3.SQLITE_FULL else Failure.UNKNOWN
+    return FailureKind.NOT_DONE if code == sqlite3.SQLITE_FULL else FailureKind.UNKNOWN

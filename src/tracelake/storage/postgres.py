@@ -21,7 +21,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 
 from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError, UsageError
-from tracelake.storage.failures import Failure, of_postgres
+from tracelake.storage.failures import FailureKind, of_postgres
 from tracelake.storage.names import check_scan_limit, check_value, encode_beginning, encode_key, encode_text
 from tracelake.storage.outcomes import new_version
 from tracelake.storage.ports import ABSENT, Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
@@ -68,14 +68,14 @@ _REFUSALS: Final = {
 _NO_REPLY: Final = "check that it runs at that address and takes connections, then try again"
 
 
-class _Connection(psycopg.Connection[Row]):
+class _PostgresConnection(psycopg.Connection[Row]):
     """A connection that gives up a reply that does not come, as from a machine that vanished."""
 
     answered_s: float = -math.inf
     """When the server last replied, by the monotonic clock."""
 
     @staticmethod
-    def check(connection: _Connection) -> None:
+    def check(connection: _PostgresConnection) -> None:
         """Ask the server for a reply, unless it gave one a moment ago. Raises psycopg.Error where it is gone.
 
         An idle connection may have been closed; without this a write over it would have an unknown outcome.
@@ -130,9 +130,9 @@ class PostgresKeyValueStore:
         # Never the URL itself: it may hold a password.
         self._name = f"PostgreSQL database {parts.get('dbname', '')!r} on {parts.get('host', 'localhost')}"
         self._reach(url)
-        self._pool: ConnectionPool[_Connection] = ConnectionPool(
+        self._pool: ConnectionPool[_PostgresConnection] = ConnectionPool(
             url,
-            connection_class=_Connection,
+            connection_class=_PostgresConnection,
             kwargs={
                 "autocommit": True,
                 "connect_timeout": int(limits.STORE_CONNECT_TIMEOUT_S),
@@ -144,7 +144,7 @@ class PostgresKeyValueStore:
             timeout=limits.POSTGRES_TURN_TIMEOUT_S,
             reconnect_timeout=limits.STORE_CONNECT_TIMEOUT_S,
             configure=_configure,
-            check=_Connection.check,
+            check=_PostgresConnection.check,
             open=True,
         )
         try:
@@ -247,9 +247,9 @@ class PostgresKeyValueStore:
                 return connection.execute(query.encode(), values).fetchone() is not None
             except psycopg.Error as error:
                 failed, failure = error, of_postgres(error, connection.closed)
-                if failure is Failure.UNKNOWN:
+                if failure is FailureKind.UNKNOWN:
                     return Indeterminate(version, f"the connection to {self._name} was lost: {_text(error)}")
-                if failure is Failure.REFUSED:
+                if failure is FailureKind.REFUSED:
                     break
             finally:
                 self._pool.putconn(connection)
@@ -266,7 +266,7 @@ class PostgresKeyValueStore:
             lambda connection: connection.execute(query.encode(), values, binary=True).fetchall(), "read"
         )
 
-    def _run(self, action: Callable[[_Connection], T], doing: str) -> T:
+    def _run(self, action: Callable[[_PostgresConnection], T], doing: str) -> T:
         """Do what may be done twice, again over another connection where one is lost."""
         failed: psycopg.Error | None = None
         for _ in tries():
@@ -275,7 +275,7 @@ class PostgresKeyValueStore:
                 return action(connection)
             except psycopg.Error as error:
                 failed = error
-                if of_postgres(error, connection.closed) is Failure.REFUSED:
+                if of_postgres(error, connection.closed) is FailureKind.REFUSED:
                     break
             finally:
                 self._pool.putconn(connection)
@@ -298,7 +298,7 @@ class PostgresKeyValueStore:
         way_out = next((way_out for word, way_out in _REFUSALS.items() if word in reason), _NO_REPLY)
         raise StorageError(f"cannot connect to {self._name}: {reason}; {way_out}")
 
-    def _take(self) -> _Connection:
+    def _take(self) -> _PostgresConnection:
         try:
             return self._pool.getconn()
         except PoolClosed as error:
@@ -309,7 +309,7 @@ class PostgresKeyValueStore:
                 "takes connections, and knows the user and password"
             ) from error
 
-    def _set_up(self, connection: _Connection) -> None:
+    def _set_up(self, connection: _PostgresConnection) -> None:
         mark = connection.execute(_FORMAT).fetchone()
         if mark == (None,):
             with connection.transaction():
@@ -325,7 +325,7 @@ class PostgresKeyValueStore:
         return StorageError(f"cannot {doing} in {self._name}: {_text(error)}; repair it, then try again")
 
 
-def _configure(connection: _Connection) -> None:
+def _configure(connection: _PostgresConnection) -> None:
     connection.execute(
         "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),"
         # A database may have it off for speed; an acknowledged write must be durable.

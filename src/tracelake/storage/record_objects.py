@@ -34,10 +34,10 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     write: Version
     deleted: bool
     value_xxh3: str
-    version: int = _FORMAT
+    format_version: int = _FORMAT
 
 
-class Record(msgspec.Struct, frozen=True):
+class ObjectRecord(msgspec.Struct, frozen=True):
     """What one object holds: a record, or that it was deleted."""
 
     entry: Entry
@@ -69,13 +69,13 @@ def encode(path: str, partition: str, key: str, value: bytes | None, version: Ve
     return formats.encode(header, path) + b"\n" + (value or b"")
 
 
-def decode(path: str, body: bytes) -> Record:
+def decode(path: str, body: bytes) -> ObjectRecord:
     """Return what a body says. Raises DamageError where it is no whole record, or one of another path."""
     line, _, value = body.partition(b"\n")
     header = formats.decode(_Header, line, f"record {path}", _FORMAT, path)
     if header.value_xxh3 != xxhash.xxh3_128_hexdigest(value):
         raise DamageError(f"{path} is not what was written: its value is another. Restore it from a backup.")
-    return Record(Entry(header.key, value, header.write), header.deleted)
+    return ObjectRecord(Entry(header.key, value, header.write), header.deleted)
 
 
 def partition_path(partition: str) -> str:

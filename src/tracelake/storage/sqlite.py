@@ -23,7 +23,7 @@ from pathlib import Path
 from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
 from tracelake.storage.directories import make_directory
-from tracelake.storage.failures import Failure, of_sqlite_commit
+from tracelake.storage.failures import FailureKind, of_sqlite_commit
 from tracelake.storage.names import check_scan_limit, check_value, encode_beginning, encode_key, encode_text
 from tracelake.storage.outcomes import is_at, new_version
 from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
@@ -177,7 +177,7 @@ class SqliteKeyValueStore:
             try:
                 self._commit(connection)
             except sqlite3.Error as error:
-                if of_sqlite_commit(error) is not Failure.UNKNOWN:
+                if of_sqlite_commit(error) is not FailureKind.UNKNOWN:
                     raise
                 self._doubtful.add(where)
                 return Indeterminate(version, f"commit to {self._path} failed: {error}")

@@ -32,7 +32,7 @@ from tracelake.storage.ports import (
     Version,
 )
 from tracelake.storage.record_objects import (
-    Record,
+    ObjectRecord,
     decode,
     encode,
     may_hold,
@@ -140,7 +140,7 @@ class VersionedKeyValueStore(NoteObjects):
                 # The write is done; the next one removes what is left, lowest first as ever.
                 break
 
-    def _newest(self, directory: str) -> tuple[int, Record | None]:
+    def _newest(self, directory: str) -> tuple[int, ObjectRecord | None]:
         """Return the highest number and its record; 0 and None where there is none."""
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
             # A listing that runs while versions come and go can miss all of them, but not twice.

@@ -15,8 +15,8 @@ from tracelake.limits import LISTEN_POLL_S
 from tracelake.shards.model import BatchRef
 from tracelake.shards.rows import first_row_id, lost_rows, retracted
 from tracelake.shards.store import Shard, Snapshot
+from tracelake.tables.commit_view import CommitView
 from tracelake.tables.scan import Changed, Scan
-from tracelake.tables.view import View
 
 
 class Retractions(Enum):
@@ -38,7 +38,7 @@ class Changes:
 class ChangeLog:
     """The changes of one table on `main`, as they are committed."""
 
-    def __init__(self, name: str, view: Callable[[], View], shard: Shard) -> None:
+    def __init__(self, name: str, view: Callable[[], CommitView], shard: Shard) -> None:
         self._name = name
         self._view = view
         self._shard = shard

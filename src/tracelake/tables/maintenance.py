@@ -24,7 +24,7 @@ from tracelake.shards.protocol import due, forget, settled
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tasks.progress import OnProgress, Progress, silent
-from tracelake.tasks.runners import Executor
+from tracelake.tasks.runners import TaskRunner
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
 
@@ -45,13 +45,13 @@ class Maintainer:
         self,
         key_value: KeyValueStore,
         objects: ObjectStore,
-        executor: Executor,
+        runner: TaskRunner,
         committed: Callable[[str], int] | None = None,
     ) -> None:
         """`committed` tells the committed upper of a table; that of branch `main` by default."""
         self._key_value = key_value
         self._objects = objects
-        self._executor = executor
+        self._runner = runner
         self._committed = committed or partial(committed_upper, Repository(key_value, objects))
 
     def maintain(
@@ -109,7 +109,7 @@ class Maintainer:
             batches = [shard.batch(ref) for ref in run]
             epoch, since = lease.state.epoch, lease.state.since
             tasks = compact_tasks(self._objects.url, shard.name, epoch, since, order, batches)
-            receipts = self._executor.run(
+            receipts = self._runner.run(
                 run_compact_task,
                 tasks,
                 lambda done: progress(Progress("compacting", done, len(tasks), "buckets")),

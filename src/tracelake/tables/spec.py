@@ -32,7 +32,7 @@ class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns: bytes
     key: tuple[str, ...]
     buckets: int
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
     @property
     def schema(self) -> pa.Schema:

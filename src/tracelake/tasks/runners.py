@@ -25,7 +25,7 @@ _spark_users: set[int] = set()
 """Ids of the `Spark` that are started: a process has one Spark context, which the last of them ends."""
 
 
-class Executor(Protocol):
+class TaskRunner(Protocol):
     """Runs tasks, in any order and any number at once, and returns their receipts in order of the tasks."""
 
     def start(self) -> None:

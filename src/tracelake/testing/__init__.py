@@ -6,7 +6,7 @@ from tracelake.testing.exhaustive import explore
 from tracelake.testing.linearizability import Operation, RecordingKeyValueStore, find_contradiction
 from tracelake.testing.process import Process
 from tracelake.testing.randomized import run_once, search
-from tracelake.testing.reports import Failure, Report
+from tracelake.testing.reports import FailedRun, Report
 from tracelake.testing.scenario import Actor, Scenario, Violation
 from tracelake.testing.simulation import Run, replay
 
@@ -17,7 +17,7 @@ __all__ = [
     "Crashed",
     "CrashingKeyValueStore",
     "CrashingObjectStore",
-    "Failure",
+    "FailedRun",
     "Fate",
     "Faults",
     "Operation",

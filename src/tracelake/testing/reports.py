@@ -8,7 +8,7 @@ from tracelake.testing.calls import Choice
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedRun:
     """A run that broke a rule, shrunk to a short schedule."""
 
     scenario: str
@@ -45,7 +45,7 @@ class Report:
     seconds: float = 0.0
     is_complete: bool = False
     """Whether an exhaustive search saw all schedules within its bounds, up to the order of independent calls."""
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailedRun] = field(default_factory=list)
 
     @property
     def violations(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelake.testing.calls import Choice, Faults
-from tracelake.testing.reports import Failure
+from tracelake.testing.reports import FailedRun
 from tracelake.testing.scenario import Scenario
 from tracelake.testing.simulation import Run, replay
 
@@ -39,7 +39,7 @@ def shrink(scenario: Scenario, faults: Faults, choices: Sequence[Choice]) -> tup
 
 def failure(
     scenario: Scenario, faults: Faults, run: Run, *, seed: int | None, schedule: int, shortens: bool
-) -> Failure:
+) -> FailedRun:
     """Tell a run that broke a rule; `shortens` says whether to shrink it before."""
     choices, again = tuple(run.choices), run
     if shortens:
@@ -47,4 +47,4 @@ def failure(
         replayed = replay(scenario, faults, shorter)
         if replayed.error is not None:  # a schedule that fails only by its clock is told as it was
             choices, again = shorter, replayed
-    return Failure(scenario.name, str(again.error), seed, schedule, choices, again.story())
+    return FailedRun(scenario.name, str(again.error), seed, schedule, choices, again.story())

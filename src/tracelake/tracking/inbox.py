@@ -38,7 +38,7 @@ def inbox_info(objects: ObjectStore, set_aside: Collection[str] = ()) -> InboxIn
 
 
 @dataclass(slots=True)
-class _Group:
+class _SegmentGroup:
     """Requests that will share one segment; `written` is done when the segment is durable."""
 
     written: Future[None] = field(init=False)
@@ -63,7 +63,7 @@ class Inbox:
         self._objects = objects
         self._ack_timeout_s = ack_timeout_s
         self._lock = Lock()
-        self._open: _Group | None = None
+        self._open: _SegmentGroup | None = None
         self._waiting_requests = 0
         self._waiting_bytes = 0
         self._closed = False
@@ -114,12 +114,12 @@ class Inbox:
             self._closed = True
         self._writer.shutdown(wait=True)
 
-    def _join_group(self, format: Format, payload: bytes) -> _Group:
+    def _join_group(self, format: Format, payload: bytes) -> _SegmentGroup:
         """Add the request to the group that waits, or begin one. The lock is held."""
         self._check_queue(len(payload))
         group = self._open
         if group is None or group.size_bytes + len(payload) > limits.INBOX_SEGMENT_MAX_BYTES:
-            group = self._open = _Group()
+            group = self._open = _SegmentGroup()
             group.written = self._writer.submit(self._write, group)
         group.payloads.append((format, payload))
         group.size_bytes += len(payload)
@@ -154,7 +154,7 @@ class Inbox:
                 "and send the request again"
             )
 
-    def _write(self, group: _Group) -> None:
+    def _write(self, group: _SegmentGroup) -> None:
         """Close the group and write it as one segment; what goes wrong is raised by `group.written`."""
         with self._lock:
             if self._open is group:

@@ -26,7 +26,7 @@ from tracelake.tables.pruning import overlap
 from tracelake.tables.scan import Scan, check_parts, connection
 from tracelake.tables.spec import TableSpec
 from tracelake.user_tables.staging import Block
-from tracelake.user_tables.ties import Order, untold, untold_sql
+from tracelake.user_tables.ties import RowOrder, untold, untold_sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Outcome:
 
 
 def compare(
-    files: LocalFiles, spec: TableSpec, order: Order, blocks: Sequence[Block], stored: Scan
+    files: LocalFiles, spec: TableSpec, order: RowOrder, blocks: Sequence[Block], stored: Scan
 ) -> Outcome:
     """Compare staged pieces with one another and with what is stored, by key.
 
@@ -62,7 +62,7 @@ def compare(
         )
         here.check(files)
         with connection() as db:
-            _Comparison(db, files, spec, order, number_of, pieces, tombs, here).into(outcome)
+            _KeyComparison(db, files, spec, order, number_of, pieces, tombs, here).into(outcome)
     return outcome
 
 
@@ -91,7 +91,7 @@ def _may_meet(part: Part, pieces: Sequence[Part], key: Sequence[str]) -> bool:
     )
 
 
-class _Comparison:
+class _KeyComparison:
     """The comparison of some buckets. A staged row is told by its piece, as a number, and its place there.
 
     Names of columns that begin with _ are ours: no table of a user has one.
@@ -102,7 +102,7 @@ class _Comparison:
         db: duckdb.DuckDBPyConnection,
         files: LocalFiles,
         spec: TableSpec,
-        order: Order,
+        order: RowOrder,
         number_of: Mapping[str, int],
         pieces: Sequence[Part],
         tombs: Sequence[Part],

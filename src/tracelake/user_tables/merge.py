@@ -35,7 +35,7 @@ from tracelake.storage import LocalFiles, ObjectStore
 from tracelake.tables.scan import Scan, check_parts
 from tracelake.tables.spec import TableSpec
 from tracelake.user_tables.keys import Outcome, compare
-from tracelake.user_tables.staging import Staged
+from tracelake.user_tables.staging import Pieces
 from tracelake.user_tables.ties import LAST_STANDS
 
 Together: TypeAlias = list[Part]
@@ -43,7 +43,7 @@ Together: TypeAlias = list[Part]
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedParts:
     """What a batch is made of."""
 
     parts: list[Part] = field(default_factory=list)
@@ -59,10 +59,10 @@ class Merged:
         return not self.parts and not self.retractions
 
 
-class Merge:
+class TableMerge:
     """Merges staged rows with the rows of a snapshot."""
 
-    def __init__(self, objects: ObjectStore, copies: str, spec: TableSpec, staged: Sequence[Staged]) -> None:
+    def __init__(self, objects: ObjectStore, copies: str, spec: TableSpec, staged: Sequence[Pieces]) -> None:
         self._objects = objects
         self._files = LocalFiles(objects, Path(copies), PART_COPIES_MAX_BYTES)
         self._spec = spec
@@ -72,7 +72,7 @@ class Merge:
         assert len(orders) <= 1, "one write has one order"
         self._order = orders.pop() if orders else LAST_STANDS
 
-    def against(self, stored: Scan, epoch: int) -> Merged:
+    def against(self, stored: Scan, epoch: int) -> MergedParts:
         """Write the changes that lead from what is stored to what is wanted; called again for a newer state.
 
         Raises InputError where nothing tells which of several rows of a key stands.
@@ -86,7 +86,7 @@ class Merge:
             went = threads.map(
                 lambda found: self._retraction(found[0], found[1], time, epoch), outcome.gone.items()
             )
-            return Merged(parts, list(went))
+            return MergedParts(parts, list(went))
 
     def compared(self, stored: Scan) -> Outcome:
         """Compare by key. Raises InputError as `against`."""

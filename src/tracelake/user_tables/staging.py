@@ -30,7 +30,7 @@ from tracelake.storage import LocalFiles, ObjectStore
 from tracelake.tables.pruning import key_text
 from tracelake.tables.scan import check_parts
 from tracelake.tables.spec import TableSpec, check_columns
-from tracelake.user_tables.ties import LAST_STANDS, Order, may_stand
+from tracelake.user_tables.ties import LAST_STANDS, RowOrder, may_stand
 
 _ESCAPED_IN_JSON: Final = r'["\\\x00-\x1f]'
 
@@ -44,7 +44,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class Pieces:
     """What one task staged, in blocks, as the rows came. In the caller's order a block has each key once.
 
     `epoch` is that of the table's shard, read before the first of them was written.
@@ -53,7 +53,7 @@ class Staged:
     epoch: int
     buckets: int
     """Of how many the pieces tell theirs: where several first writes make one table, it may have another number."""
-    order: Order
+    order: RowOrder
     blocks: list[Block] = field(default_factory=list)
 
     @property
@@ -77,8 +77,8 @@ def stage(
     epoch: int,
     batches: Iterable[pa.RecordBatch],
     tombstone: str | None = None,
-    order: Order = LAST_STANDS,
-) -> Staged:
+    order: RowOrder = LAST_STANDS,
+) -> Pieces:
     """Write rows as pieces, in memory of a bounded size.
 
     Where `tombstone` names a column of booleans, which is not of the table, rows in which it is true delete
@@ -86,7 +86,7 @@ def stage(
     Raises InputError where a row cannot be taken, UsageError where the table can be read only.
     """
     check_columns(spec.name, spec.schema)
-    staged = Staged(epoch, spec.buckets, order)
+    staged = Pieces(epoch, spec.buckets, order)
     for came in _blocks(batches):
         block = Block()
         staged.blocks.append(block)
@@ -102,7 +102,7 @@ def stage(
     return staged
 
 
-def staged_anew(objects: ObjectStore, spec: TableSpec, staged: Staged, epoch: int) -> Staged:
+def staged_anew(objects: ObjectStore, spec: TableSpec, staged: Pieces, epoch: int) -> Pieces:
     """Copy pieces into a newer epoch, as they are; those of the old one may not be appended any more.
 
     Raises ExpiredError where they are gone.
@@ -122,16 +122,16 @@ def staged_anew(objects: ObjectStore, spec: TableSpec, staged: Staged, epoch: in
     blocks = [
         Block(list(map(copied, block.rows)), list(map(copied, block.deleted))) for block in staged.blocks
     ]
-    return Staged(epoch, staged.buckets, staged.order, blocks)
+    return Pieces(epoch, staged.buckets, staged.order, blocks)
 
 
-def staged_for(objects: ObjectStore, copies: str, spec: TableSpec, staged: Staged) -> Staged:
+def staged_for(objects: ObjectStore, copies: str, spec: TableSpec, staged: Pieces) -> Pieces:
     """Write pieces again that a first write made for another number of buckets than its table got by a peer."""
     if staged.buckets == spec.buckets or not spec.key:
         return staged
     files = LocalFiles(objects, Path(copies), PART_COPIES_MAX_BYTES)
     check_parts(files, (*staged.rows, *staged.deleted))
-    anew = Staged(staged.epoch, spec.buckets, staged.order)
+    anew = Pieces(staged.epoch, spec.buckets, staged.order)
     for block in staged.blocks:
         anew.blocks.append(Block())
         for pieces, columns, into in (
@@ -204,7 +204,7 @@ def _check_keys(rows: pa.Table, spec: TableSpec) -> None:
             )
 
 
-def _write(objects: ObjectStore, spec: TableSpec, staged: Staged, rows: pa.Table, into: list[Part]) -> None:
+def _write(objects: ObjectStore, spec: TableSpec, staged: Pieces, rows: pa.Table, into: list[Part]) -> None:
     """Write rows as pieces, one for each bucket that has any."""
     if not len(rows):
         return

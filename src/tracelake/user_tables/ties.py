@@ -24,7 +24,7 @@ from tracelake.tables.spec import TableSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RowOrder:
     """By what rows of one key follow one another: as the caller gave them, or by a column, or by nothing."""
 
     of_caller: bool = False
@@ -58,10 +58,10 @@ class Order:
         return "0" if self.column is None else quoted(self.column)
 
 
-LAST_STANDS: Final = Order(of_caller=True)
+LAST_STANDS: Final = RowOrder(of_caller=True)
 
 
-def may_stand(rows: pa.Table, key: Sequence[str], order: Order) -> Numbers:
+def may_stand(rows: pa.Table, key: Sequence[str], order: RowOrder) -> Numbers:
     """Return the places of rows that may stand, in the order of their keys; `rows` are of one block, and some.
 
     In the caller's order one of each key is left. Else it is known only when all tasks are done, and what goes here
@@ -108,7 +108,7 @@ def untold_sql(claims: str, key: str) -> str:
     """
 
 
-def untold(spec: TableSpec, order: Order, keys: Sequence[dict[str, Any]]) -> InputError:
+def untold(spec: TableSpec, order: RowOrder, keys: Sequence[dict[str, Any]]) -> InputError:
     """Return the error that names keys, of which there may be more."""
     told = "; ".join(
         ", ".join(f"{column} = {_shortened(repr(key[column]))}" for column in spec.key)

@@ -10,6 +10,7 @@ commits: the same `write_id` again, the next write, or `finish_writes`.
 from __future__ import annotations
 
 import hashlib
+import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ from tracelake.tables.maintenance import Maintainer
 from tracelake.tables.scan import Scan
 from tracelake.tables.spec import TableSpec, create_spec, read_spec, table_names
 from tracelake.tasks.runners import InProcess
-from tracelake.user_tables.merge import Merge
-from tracelake.user_tables.staging import Staged, staged_anew, staged_for
+from tracelake.user_tables.merge import TableMerge
+from tracelake.user_tables.staging import Pieces, staged_anew, staged_for
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
 
@@ -60,7 +61,7 @@ class WriteId:
 
 
 def publish(
-    stores: Stores, spec: TableSpec, staged: Sequence[Staged], write_id: WriteId | None = None
+    stores: Stores, spec: TableSpec, staged: Sequence[Pieces], write_id: WriteId | None = None
 ) -> str:
     """Make staged rows part of a table; return the commit that shows them.
 
@@ -76,18 +77,18 @@ def publish(
         ExpiredError: the rows were staged more than a day ago, and have been collected.
     """
     staged = [staged_for(stores.objects, stores.copies, spec, task) for task in staged]
-    time, counts = _append(stores, spec, staged, write_id)
-    commit = _commit(stores, spec, time, f"table {spec.name}: {counts.get('came', 0)} rows came", counts)
+    as_of, counts = _append(stores, spec, staged, write_id)
+    commit = _commit(stores, spec, as_of, f"table {spec.name}: {counts.get('came', 0)} rows came", counts)
     shard = Shard(spec.name, stores.key_value, stores.objects)
     Maintainer(stores.key_value, stores.objects, InProcess()).maintain(shard, spec.key)
     return commit
 
 
-def check_first(stores: Stores, spec: TableSpec, staged: Sequence[Staged]) -> None:
+def check_first(stores: Stores, spec: TableSpec, staged: Sequence[Pieces]) -> None:
     """Raise InputError where a first write cannot be for the order of its rows: then it makes no table either."""
     nothing = Scan(stores.objects.url, stores.copies, spec.layout(), EMPTY)
     try:
-        Merge(stores.objects, stores.copies, spec, staged).compared(nothing)
+        TableMerge(stores.objects, stores.copies, spec, staged).compared(nothing)
     except InputError:
         _delete(stores, staged, kept=())
         raise
@@ -103,15 +104,15 @@ def finish_writes(stores: Stores) -> list[str]:
     finished = []
     for name in table_names(stores.objects):
         shard = Shard(name, stores.key_value, stores.objects)
-        time = shard.state().upper - 1
-        if time < 0 or _was_named(repository, name, time):
+        as_of = shard.state().upper - 1
+        if as_of < 0 or _was_named(repository, name, as_of):
             continue
-        batch = shard.batch_at(time)
+        batch = shard.batch_at(as_of)
         counts = batch.counts if batch is not None else {}
         _commit(
             stores,
             read_spec(stores.objects, name),
-            time,
+            as_of,
             f"table {name}: rows of a writer that ended",
             counts,
         )
@@ -119,18 +120,18 @@ def finish_writes(stores: Stores) -> list[str]:
     return finished
 
 
-def _was_named(repository: Repository, table: str, time: int) -> bool:
+def _was_named(repository: Repository, table: str, as_of: int) -> bool:
     """Whether a commit of the history names a table at this time or a later one: nearly always, the newest does."""
     path = f"tables/{table}"
     for commit_id, _ in repository.log(repository.head() or ""):
         found = repository.find(commit_id, [path]).get(path)
-        if isinstance(found, TableAt) and found.as_of >= time:
+        if isinstance(found, TableAt) and found.as_of >= as_of:
             return True
     return False
 
 
 def _append(
-    stores: Stores, spec: TableSpec, staged: Sequence[Staged], write_id: WriteId | None
+    stores: Stores, spec: TableSpec, staged: Sequence[Pieces], write_id: WriteId | None
 ) -> tuple[int, dict[str, int]]:
     """Append; return a time at which the rows are there, and what was counted.
 
@@ -140,16 +141,16 @@ def _append(
     for _ in range(UPPER_MISMATCHES_MAX):
         with Lease(shard, stores.key_value) as lease:
             state = lease.state
-            time = state.upper
+            as_of = state.upper
             if write_id is not None:
                 wanted = write_id.to_write({})
                 if (there := shard.find_write(state, wanted.name, wanted.number)) is not None:
-                    return time - 1, there.counts
+                    return as_of - 1, there.counts
             staged = [_timely(stores, spec, task, state) for task in staged]
-            snapshot = shard.snapshot(time - 1, state)
+            snapshot = shard.snapshot(as_of - 1, state)
             stored = Scan(stores.objects.url, stores.copies, spec.layout(), snapshot)
             try:
-                merged = Merge(stores.objects, stores.copies, spec, staged).against(stored, state.epoch)
+                merged = TableMerge(stores.objects, stores.copies, spec, staged).against(stored, state.epoch)
             except InputError:
                 _delete(stores, staged, kept=())  # no append was tried with these rows that did not say no
                 raise
@@ -158,10 +159,10 @@ def _append(
         counts = {"came": came, "went": went}
         if merged.is_empty and write_id is None:
             _delete(stores, staged, kept=())
-            return time - 1, counts
+            return as_of - 1, counts
         batch = Batch(
-            lower=time,
-            upper=time + 1,
+            lower=as_of,
+            upper=as_of + 1,
             id=uuid.uuid4().hex,
             parts=tuple(merged.parts),
             retractions=tuple(merged.retractions),
@@ -171,7 +172,7 @@ def _append(
         write = write_id.to_write(counts) if write_id is not None else None
         if shard.compare_and_append(batch, write) is None:
             _delete(stores, staged, kept=merged.paths())
-            return time, counts
+            return as_of, counts
         for path in merged.paths() - _paths(staged):
             stores.objects.delete(path)
     raise ContentionError(
@@ -180,7 +181,7 @@ def _append(
     )
 
 
-def _timely(stores: Stores, spec: TableSpec, staged: Staged, state: ShardState) -> Staged:
+def _timely(stores: Stores, spec: TableSpec, staged: Pieces, state: ShardState) -> Pieces:
     """Return pieces that may be appended: of a task that took long, copies."""
     if may_append(state, staged.epoch):
         return staged
@@ -189,21 +190,21 @@ def _timely(stores: Stores, spec: TableSpec, staged: Staged, state: ShardState) 
     return anew
 
 
-def _delete(stores: Stores, staged: Sequence[Staged], kept: Collection[str]) -> None:
+def _delete(stores: Stores, staged: Sequence[Pieces], kept: Collection[str]) -> None:
     """Delete the pieces that no batch names."""
     for path in _paths(staged).difference(kept):
         stores.objects.delete(path)
 
 
-def _paths(staged: Sequence[Staged]) -> set[str]:
+def _paths(staged: Sequence[Pieces]) -> set[str]:
     return {path for task in staged for path in task.paths()}
 
 
-def _commit(stores: Stores, spec: TableSpec, time: int, message: str, counts: Mapping[str, int]) -> str:
+def _commit(stores: Stores, spec: TableSpec, as_of: int, message: str, counts: Mapping[str, int]) -> str:
     return Repository(stores.key_value, stores.objects).commit_entries(
-        {f"tables/{spec.name}": TableAt(spec.name, time)},
+        {f"tables/{spec.name}": TableAt(spec.name, as_of)},
         message=message,
         committer="writer",
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        created_at=datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds"),
         metadata={"table": spec.name, **{f"rows_{name}": str(count) for name, count in counts.items()}},
     )

@@ -16,9 +16,9 @@ from tracelake.versions.model import (
     CERTAIN,
     Announcement,
     Answer,
-    Branch,
+    BranchRecord,
     Epoch,
-    Recorded,
+    OldAnswer,
     Tag,
     content_id,
     from_bytes,
@@ -39,7 +39,7 @@ def new_token() -> str:
     return uuid.uuid4().hex
 
 
-def scope(branch: str, record: Branch) -> str:
+def scope(branch: str, record: BranchRecord) -> str:
     """Return what tells requests to this branch from those to a deleted one of the same name."""
     return f"{branch}:{record.id}" if record.id else branch
 
@@ -48,7 +48,7 @@ def scope(branch: str, record: Branch) -> str:
 class BranchAt:
     """A branch as it was read: the record, and the version to name in a conditional write."""
 
-    record: Branch
+    record: BranchRecord
     version: Expected
 
     @property
@@ -76,7 +76,7 @@ class BranchRecords(StagedEntries):
         return {name: at for name, at in found.items() if not at.is_absent}
 
     def swap(
-        self, branch: str, at: BranchAt, record: Branch, is_mine: Callable[[Branch], bool]
+        self, branch: str, at: BranchAt, record: BranchRecord, is_mine: Callable[[BranchRecord], bool]
     ) -> tuple[bool, BranchAt]:
         """Write the record in the place of the one that was read; return whether it is there, and what is.
 
@@ -181,7 +181,7 @@ class BranchRecords(StagedEntries):
 
     def record_answer(self, scope: str, answer: Answer) -> None:
         """Keep the answer to a request for who asks later; durable on return."""
-        recorded = Recorded(scope, answer, self.epoch().number)
+        recorded = OldAnswer(scope, answer, self.epoch().number)
         self._create(_ANSWERS, _asked(scope, answer.request), to_bytes(recorded))
 
     def answer(self, scope: str, request: str) -> Answer | None:
@@ -189,7 +189,7 @@ class BranchRecords(StagedEntries):
         entry = self._key_value.get(_ANSWERS, _asked(scope, request))
         return None if entry is None else _recorded(entry).answer
 
-    def forget_answers(self, is_over: Callable[[Recorded], bool]) -> None:
+    def forget_answers(self, is_over: Callable[[OldAnswer], bool]) -> None:
         """Delete recorded answers that nobody will ask for any more. Those that are damaged stay, for `verify`."""
         with suppress(DamageError):
             for entry in self._key_value.scan(_ANSWERS):
@@ -200,13 +200,13 @@ class BranchRecords(StagedEntries):
 
 def _branch_at(branch: str, entry: Entry | None) -> BranchAt:
     if entry is None:
-        return BranchAt(Branch(), ABSENT)
+        return BranchAt(BranchRecord(), ABSENT)
     record = _branch(branch, entry)
-    return BranchAt(record, entry.version) if record.claimed == CERTAIN else BranchAt(Branch(), ABSENT)
+    return BranchAt(record, entry.version) if record.claimed == CERTAIN else BranchAt(BranchRecord(), ABSENT)
 
 
-def _branch(branch: str, entry: Entry) -> Branch:
-    return from_bytes(Branch, entry.value, f"branch {branch}")
+def _branch(branch: str, entry: Entry) -> BranchRecord:
+    return from_bytes(BranchRecord, entry.value, f"branch {branch}")
 
 
 def _announced(scope: str) -> str:
@@ -217,5 +217,5 @@ def _asked(scope: str, request: str) -> str:
     return content_id(f"{scope}\0{request}".encode())
 
 
-def _recorded(entry: Entry) -> Recorded:
-    return from_bytes(Recorded, entry.value, f"the answer {entry.key}")
+def _recorded(entry: Entry) -> OldAnswer:
+    return from_bytes(OldAnswer, entry.value, f"the answer {entry.key}")

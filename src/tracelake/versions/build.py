@@ -20,20 +20,20 @@ from tracelake.versions.merging import their_changes
 from tracelake.versions.model import (
     AFTER,
     Answer,
-    Branch,
+    BranchRecord,
     Change,
-    Changes,
     ChangeSet,
     CherryPick,
     Commit,
     FileAt,
     IndexAt,
-    Merge,
+    MergeRequest,
     Metarange,
+    PathChanges,
     Reference,
     Request,
     Revert,
-    Sealed,
+    SealedRequest,
 )
 from tracelake.versions.objects import Content, Contents, ContentT, file_path, id_of
 from tracelake.versions.protocol import (
@@ -49,7 +49,7 @@ from tracelake.versions.protocol import (
     told,
     transaction_of,
 )
-from tracelake.versions.tree import Tree, View
+from tracelake.versions.tree import CommitTree, Tree
 
 LayersOf = Callable[[str], Staged]
 """Returns what is staged under a token, in order of path, each with what it stands on."""
@@ -74,7 +74,7 @@ class Built:
     """In which the oldest of what it names for the first time was written."""
 
 
-class _RefusedError(Exception):
+class _RequestRefusedError(Exception):
     """A request gets no commit."""
 
     def __init__(self, why: Refusal, detail: tuple[str, ...] = ()) -> None:
@@ -84,20 +84,20 @@ class _RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _BuiltCommit:
     """What a request comes to: changes of the head, and further parents."""
 
-    changes: Changes
+    changes: PathChanges
     parents: tuple[str, ...] = ()
 
 
-def build(branch: Branch, contents: Contents, staged: LayersOf, reaches: Reaches) -> Built:
+def build(branch: BranchRecord, contents: Contents, staged: LayersOf, reaches: Reaches) -> Built:
     """Build the commits of all sealed requests on top of the head."""
     return _Building(branch, contents, staged, reaches).run()
 
 
 class _Building:
-    def __init__(self, branch: Branch, contents: Contents, staged: LayersOf, reaches: Reaches) -> None:
+    def __init__(self, branch: BranchRecord, contents: Contents, staged: LayersOf, reaches: Reaches) -> None:
         self._branch = branch
         self._contents = contents
         self._staged = staged
@@ -120,14 +120,14 @@ class _Building:
                 break
         return Built(self._head, tuple(answers), carried, self._records, self._epoch)
 
-    def _answer(self, sealed: Sealed, *, is_last: bool) -> Answer:
+    def _answer(self, sealed: SealedRequest, *, is_last: bool) -> Answer:
         """Build one request. Whatever is wrong with it is its answer: those behind it go on."""
         answer = Answer(sealed.request.id, token=sealed.token, remembered=sealed.request.remembered)
         try:
             return self._built(sealed, answer, is_last=is_last)
         except (StorageError, OSError, MemoryError):
             raise  # of the store or this machine, and not of the request: to be tried again
-        except _RefusedError as refused:
+        except _RequestRefusedError as refused:
             why, detail = refused.why, refused.detail
         except DamageError as error:
             why, detail = Refusal.DAMAGED, (excerpt(str(error)),)
@@ -135,7 +135,7 @@ class _Building:
             why, detail = Refusal.FAILED, (excerpt(f"{type(error).__name__}: {error}"),)
         return replace(answer, commit=self._head, refusal=why, detail=detail)
 
-    def _built(self, sealed: Sealed, answer: Answer, *, is_last: bool) -> Answer:
+    def _built(self, sealed: SealedRequest, answer: Answer, *, is_last: bool) -> Answer:
         transaction = transaction_of(sealed.request)
         if transaction is not None:
             decision = decide(transaction, history.newest_transaction(self._head, self._commit))
@@ -146,7 +146,7 @@ class _Building:
         self._head, self._view = self._add(sealed.request, self._make(sealed), is_last=is_last)
         return replace(answer, commit=self._head)
 
-    def _make(self, sealed: Sealed) -> _Made:
+    def _make(self, sealed: SealedRequest) -> _BuiltCommit:
         operation = sealed.request.operation
         made = (
             self._change(operation, sealed.token)
@@ -154,15 +154,15 @@ class _Building:
             else self._of_commits(operation)
         )
         if not made.changes and not made.parents and not sealed.request.allow_empty:
-            raise _RefusedError(Refusal.NOTHING)
+            raise _RequestRefusedError(Refusal.NOTHING)
         return made
 
-    def _change(self, change: Change, token: str) -> _Made:
+    def _change(self, change: Change, token: str) -> _BuiltCommit:
         try:
             sets = [self._read(ChangeSet, object_id) for object_id in change.objects]
         except DamageError as error:
             if isinstance(error.__cause__, NotFoundError):
-                raise _RefusedError(Refusal.EXPIRED, (excerpt(str(error)),)) from error
+                raise _RequestRefusedError(Refusal.EXPIRED, (excerpt(str(error)),)) from error
             raise
         listed = [entry for listed_in in sets for entry in listed_in.entries]
         staged = dict(self._staged(token) if token else ())
@@ -170,9 +170,9 @@ class _Building:
         changes = ranges.latest((*newest, *listed, *change.entries))
         there = self._named([path for path, _ in changes])
         fresh = self._fresh(effective(change, changes, there), staged)
-        return _Made(effective(change, fresh, there))
+        return _BuiltCommit(effective(change, fresh, there))
 
-    def _fresh(self, changes: Changes, staged: Mapping[str, Layers]) -> Changes:
+    def _fresh(self, changes: PathChanges, staged: Mapping[str, Layers]) -> PathChanges:
         """Return changes with files that may be published: what was written too long ago is written again.
 
         Where a file is gone, its entry was never acknowledged: what it stands on counts, else the request is refused.
@@ -180,7 +180,7 @@ class _Building:
         epoch = self._branch.epoch
         for _, named in changes:
             if isinstance(named, IndexAt) and not is_fresh(named, epoch):
-                raise _RefusedError(Refusal.EXPIRED, (f"{named.manifest} may have been collected.",))
+                raise _RequestRefusedError(Refusal.EXPIRED, (f"{named.manifest} may have been collected.",))
         waiting = {path: (named, *staged.get(path, ())[1:]) for path, named in changes}
         fresh: dict[str, Reference | None] = {}
         while waiting:
@@ -193,7 +193,7 @@ class _Building:
                 if isinstance(named, FileAt) and not is_fresh(named, epoch):
                     found = renewed.get(file_path(named))
                     if found is None and path not in staged:
-                        raise _RefusedError(Refusal.EXPIRED, (f"{file_path(named)} is gone.",))
+                        raise _RequestRefusedError(Refusal.EXPIRED, (f"{file_path(named)} is gone.",))
                     if found is None:
                         below |= {path: tuple(earlier)} if earlier else {}
                         continue
@@ -203,44 +203,48 @@ class _Building:
             waiting = below
         return tuple(sorted(fresh.items(), key=lambda change: change[0]))
 
-    def _of_commits(self, operation: Merge | CherryPick | Revert) -> _Made:
+    def _of_commits(self, operation: MergeRequest | CherryPick | Revert) -> _BuiltCommit:
         self._commit(operation.commit)
         if not self._reaches(operation.commit):  # else what it names may be collected at any moment
-            raise _RefusedError(Refusal.UNREACHABLE, (f"no branch or tag leads to {operation.commit[:12]}",))
-        if isinstance(operation, Merge):
+            raise _RequestRefusedError(
+                Refusal.UNREACHABLE, (f"no branch or tag leads to {operation.commit[:12]}",)
+            )
+        if isinstance(operation, MergeRequest):
             return self._merge(operation)
         sides = self._parent(operation.commit, operation.parent), operation.commit
         before, after = sides if isinstance(operation, CherryPick) else sides[::-1]
-        return _Made(self._onto_head(their_changes((before,), after, self._tree, self._commit)))
+        return _BuiltCommit(self._onto_head(their_changes((before,), after, self._tree, self._commit)))
 
-    def _merge(self, merge: Merge) -> _Made:
+    def _merge(self, merge: MergeRequest) -> _BuiltCommit:
         bases = history.merge_bases((self._head,), (merge.commit,), self._commit)
         if merge.commit in bases:
-            raise _RefusedError(Refusal.NOTHING)
+            raise _RequestRefusedError(Refusal.NOTHING)
         changes = their_changes(bases, merge.commit, self._tree, self._commit)
-        return _Made(self._onto_head(changes, merge.prefer), (merge.commit,))
+        return _BuiltCommit(self._onto_head(changes, merge.prefer), (merge.commit,))
 
     def _parent(self, commit_id: str, number: int) -> str:
         parents = self._commit(commit_id).parents
         if not parents and number == 0:
             return ""
         if not 0 <= number < len(parents):
-            raise _RefusedError(Refusal.DAMAGED, (f"commit {commit_id[:12]} has no parent {number}",))
+            raise _RequestRefusedError(Refusal.DAMAGED, (f"commit {commit_id[:12]} has no parent {number}",))
         return parents[number]
 
-    def _onto_head(self, theirs: list[Theirs], prefer: str = "") -> Changes:
+    def _onto_head(self, theirs: list[Theirs], prefer: str = "") -> PathChanges:
         """Return those changes of another side that apply to the head."""
         changes, conflicts = merged(theirs, self._named([path for path, _, _ in theirs]), prefer)
         if conflicts:
-            raise _RefusedError(Refusal.CONFLICT, told(conflict.path for conflict in conflicts))
+            raise _RequestRefusedError(Refusal.CONFLICT, told(conflict.path for conflict in conflicts))
         return changes
 
-    def _add(self, request: Request, made: _Made, *, is_last: bool) -> tuple[str, View]:
+    def _add(self, request: Request, made: _BuiltCommit, *, is_last: bool) -> tuple[str, CommitTree]:
         """Return the commit, and what it names."""
         parents = (self._head, *made.parents) if self._head else made.parents
         is_whole = is_last or self._view.needs_metarange(made.changes)
         metarange = self._metarange(made.changes) if is_whole else ""
-        view = View(self._read(Metarange, metarange).ranges) if is_whole else self._view.then(made.changes)
+        view = (
+            CommitTree(self._read(Metarange, metarange).ranges) if is_whole else self._view.then(made.changes)
+        )
         last = history.newest_transaction(self._head, self._commit)
         is_other = transaction_of(request) is None and last >= 0
         commit_id = self._keep(
@@ -259,7 +263,7 @@ class _Building:
         )
         return commit_id, view
 
-    def _metarange(self, changes: Changes) -> str:
+    def _metarange(self, changes: PathChanges) -> str:
         """Return the metarange of all that the head names after changes."""
         if not changes and not self._view.commits and self._head:
             return self._commit(self._head).metarange

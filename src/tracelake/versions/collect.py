@@ -21,7 +21,7 @@ from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, KeyValueStore, ObjectInfo, ObjectStore, delete_all
 from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, scope
 from tracelake.versions.entries import damage_of
-from tracelake.versions.model import EPOCH_UNSET, Branch, Change, ChangeSet, Commit, FileAt, Request
+from tracelake.versions.model import EPOCH_UNSET, BranchRecord, Change, ChangeSet, Commit, FileAt, Request
 from tracelake.versions.naming import Names
 from tracelake.versions.objects import FILES, Content, Contents, file_epoch, folder_of, path_of
 from tracelake.versions.protocol import is_collectable, is_forgotten, known_tokens, next_epoch, pending_tokens
@@ -29,7 +29,7 @@ from tracelake.versions.reach import BEHIND, Kind, Reached, ids_in
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectedCommits:
     """What was deleted, or would be."""
 
     commits: int = 0
@@ -53,7 +53,7 @@ class RepositoryCollector:
         self._contents = Contents(objects)
         self._names_given = Names(key_value, self._records, lambda _: False)
 
-    def collect(self, *, epoch_min_s: float, dry_run: bool = False) -> Collected:
+    def collect(self, *, epoch_min_s: float, dry_run: bool = False) -> CollectedCommits:
         """Delete what nothing leads to, where it was written two epochs ago or earlier.
 
         An epoch lasts for `epoch_min_s` seconds at least, so that who writes has that long to be done; with 0 it may
@@ -78,7 +78,7 @@ class RepositoryCollector:
         if not dry_run:
             delete_all(self._objects, [info.path for _, info in doomed])
             self._erase_entries()
-        return Collected(
+        return CollectedCommits(
             commits=sum(kind is Commit for kind, _ in doomed),
             objects=len(doomed),
             size_bytes=sum(info.size_bytes for _, info in doomed),
@@ -107,7 +107,7 @@ class RepositoryCollector:
         if not dry_run:
             epoch = self._records.advance(partial(next_epoch, now_s=time.time(), epoch_min_s=epoch_min_s))
             # `main` too where there is no record yet: who is about to make one has read an epoch before.
-            for name, at in ({MAIN: BranchAt(Branch(), ABSENT)} | self._records.all()).items():
+            for name, at in ({MAIN: BranchAt(BranchRecord(), ABSENT)} | self._records.all()).items():
                 self._raise(name, at, epoch.number)
         # A branch without an epoch takes one that it reads later, so not an older one.
         epochs = {at.record.epoch for at in self._records.all().values()} - {EPOCH_UNSET}

@@ -21,18 +21,26 @@ from tracelake.versions import history
 from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token, scope
 from tracelake.versions.build import Reaches, build
 from tracelake.versions.lookout import Lookout
-from tracelake.versions.model import EPOCH_UNSET, Announcement, Answer, Branch, Commit, Request, to_bytes
+from tracelake.versions.model import (
+    EPOCH_UNSET,
+    Announcement,
+    Answer,
+    BranchRecord,
+    Commit,
+    Request,
+    to_bytes,
+)
 from tracelake.versions.objects import Contents
 from tracelake.versions.protocol import (
-    Place,
     Refusal,
+    RequestState,
     cut,
     is_for_others,
     kept,
     patience,
-    place,
     requests_in,
     seal,
+    state_of,
     sweep,
     token_after,
     took,
@@ -83,11 +91,11 @@ class Committer:
             while True:
                 if (at.is_absent and branch != MAIN) or scope(branch, at.record) != here:
                     return Answer(request.id, refusal=Refusal.GONE)
-                where = place(at.record, request.id)
-                if where is Place.DONE:
+                where = state_of(at.record, request.id)
+                if where is RequestState.DONE:
                     return next(answer for answer in at.record.done if answer.request == request.id)
-                was_sealed = was_sealed or where is Place.SEALED
-                if where is Place.UNKNOWN:
+                was_sealed = was_sealed or where is RequestState.SEALED
+                if where is RequestState.UNKNOWN:
                     found = self._found(branch, at, request, since if announced or was_sealed else None)
                     if found is not None:
                         return found
@@ -101,7 +109,7 @@ class Committer:
                     looked, at = self._wait(branch, at, looks, patient - in_vain)
                     looks += looked
                     in_vain = in_vain + looked if at.record.head == head else 0  # whoever builds is alive
-                elif where is Place.SEALED:
+                elif where is RequestState.SEALED:
                     at = self.finish(branch, at)
                 else:
                     was_sealed, at = self._seal(branch, at, request, is_announced=announced)
@@ -132,7 +140,10 @@ class Committer:
             announced, stale = self._announced(branch, at)
             record = self._with(record, announced, at_least=0)
             published, at = self._records.swap(
-                branch, at, record, is_mine=lambda found: place(found, built.answers[0].request) is Place.DONE
+                branch,
+                at,
+                record,
+                is_mine=lambda found: state_of(found, built.answers[0].request) is RequestState.DONE,
             )
             if published:
                 self._lookout.wake(branch)
@@ -165,14 +176,14 @@ class Committer:
         if len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and at.record.sealed:
             return False, self.finish(branch, at)
         sealed, now = self._records.swap(
-            branch, at, record, is_mine=lambda found: place(found, request.id) is not Place.UNKNOWN
+            branch, at, record, is_mine=lambda found: state_of(found, request.id) is not RequestState.UNKNOWN
         )
         if sealed:
             self._lookout.wake(branch)
             self._forget(branch, stale, announced, now.record)
         return sealed, now
 
-    def _with(self, before: Branch, waiting: list[Request], at_least: int = 1) -> Branch:
+    def _with(self, before: BranchRecord, waiting: list[Request], at_least: int = 1) -> BranchRecord:
         """Return a record with requests sealed: as many of them as it may hold, the first `at_least`."""
         token = new_token()
         # Read after the branch: whoever begins an epoch later finds the record, and changes it.
@@ -183,7 +194,7 @@ class Committer:
             record = seal(before, waiting, token, epoch)
         return record
 
-    def _forget(self, branch: str, stale: list[str], announced: list[Request], record: Branch) -> None:
+    def _forget(self, branch: str, stale: list[str], announced: list[Request], record: BranchRecord) -> None:
         """Delete announcements that nobody needs any more, as the record says that is there now."""
         known = requests_in(record)
         over = [*stale, *(request.id for request in announced if request.id in known)]

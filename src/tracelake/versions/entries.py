@@ -21,7 +21,7 @@ from tracelake.formats import decode, encode
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, DAMAGED_ENTRIES_TOLD_MAX, STAGED_LAYERS_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
 from tracelake.storage.record_objects import whole_of
-from tracelake.versions.model import FORMAT_VERSION, Changes, FileAt, Reference
+from tracelake.versions.model import FORMAT_VERSION, FileAt, PathChanges, Reference
 
 STAGED: Final = "staged"
 _UNREADABLE: Final = b""
@@ -87,7 +87,7 @@ class StagedEntries:
         expected: Expected = ABSENT
         earlier: Layers = ()
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            value = encode(_Staged(stacked((named, *earlier))))
+            value = encode(_StagedEntry(stacked((named, *earlier))))
             outcome = self._key_value.set_if(STAGED, key, value, expected)
             settled = settle(self._key_value, STAGED, key, outcome, is_mine=lambda _: False)
             if isinstance(settled, Done):
@@ -99,7 +99,7 @@ class StagedEntries:
                     earlier = staged_layers(settled.current)
         raise _outrun(path)
 
-    def staged(self, token: str, start: str = "", stop: str | None = None) -> Changes:
+    def staged(self, token: str, start: str = "", stop: str | None = None) -> PathChanges:
         """Return what is staged under a token, in order of path. Raises DamageError where some cannot be read."""
         return tuple((path, layers[0]) for path, layers in self.layers(token, start, stop))
 
@@ -198,14 +198,14 @@ class StagedEntries:
         return [(entry.key.removeprefix(beginning), entry) for entry in entries]
 
 
-class _Staged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _StagedEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     named: Annotated[Layers, msgspec.Meta(min_length=1)]
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 def staged_layers(entry: Entry) -> Layers:
     """Return what the record of a staged entry names, the newest first. Raises DamageError."""
-    return decode(_Staged, entry.value, f"the staged entry {path_in(entry.key)}", FORMAT_VERSION).named
+    return decode(_StagedEntry, entry.value, f"the staged entry {path_in(entry.key)}", FORMAT_VERSION).named
 
 
 def token_of(key: str) -> str:
@@ -227,7 +227,7 @@ def _above(entry: Entry, carried: Entry) -> bytes:
     with suppress(DamageError):
         layers = staged_layers(entry)
         wanted = stacked((*layers, *staged_layers(carried)))
-        return entry.value if len(wanted) == len(layers) else encode(_Staged(wanted))
+        return entry.value if len(wanted) == len(layers) else encode(_StagedEntry(wanted))
     return entry.value
 
 

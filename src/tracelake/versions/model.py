@@ -71,7 +71,7 @@ class FileAt(msgspec.Struct, frozen=True, eq=False, tag="file", forbid_unknown_f
 
 
 Reference = TableAt | IndexAt | FileAt
-Changes = tuple[tuple[str, Reference | None], ...]
+PathChanges = tuple[tuple[str, Reference | None], ...]
 """Paths in order, each with what it names from now on, or None where it goes."""
 
 
@@ -82,7 +82,7 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epoch: int = 0
     """The epoch of the branch when it was written: part of the content, so that no name that garbage collection
     takes is ever written again (see `collect`)."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class RangeRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,7 +99,7 @@ class Metarange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ranges: tuple[RangeRef, ...]
     epoch: int = 0
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,16 +116,16 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The id of the request that it was built for: a committer finds its commit in the history by it."""
     generation: int = 0
     """One more than that of the parents: the length of the longest way back to the first commit."""
-    changes: Changes | None = None
+    changes: PathChanges | None = None
     """What it changes against its first parent, of a commit without a metarange."""
     epoch: int = 0
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class Change(msgspec.Struct, frozen=True, tag="change", forbid_unknown_fields=True):
     """Entries that a commit sets or takes away: some in the record, many in objects, or what is staged."""
 
-    entries: Changes = ()
+    entries: PathChanges = ()
     objects: tuple[str, ...] = ()
     """Ids of `ChangeSet` objects, in order."""
     staged: bool = False
@@ -134,7 +134,7 @@ class Change(msgspec.Struct, frozen=True, tag="change", forbid_unknown_fields=Tr
     """No table is taken to an older time: its writers append in one order and may commit in another."""
 
 
-class Merge(msgspec.Struct, frozen=True, tag="merge", forbid_unknown_fields=True):
+class MergeRequest(msgspec.Struct, frozen=True, tag="merge", forbid_unknown_fields=True):
     """What a commit has that the branch has not, seen from their common ancestor."""
 
     commit: str
@@ -156,25 +156,25 @@ class CherryPick(msgspec.Struct, frozen=True, tag="pick", forbid_unknown_fields=
     parent: int = 0
 
 
-Operation = Change | Merge | Revert | CherryPick
+RequestKind = Change | MergeRequest | Revert | CherryPick
 
 
 class ChangeSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An object with changes that are too many for the record of a branch."""
 
-    entries: Changes
+    entries: PathChanges
     nonce: str
     """Unique, so that no two writers share one such object."""
     epoch: int = 0
     """As of a range."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that a helper has to know to build a commit. `id` tells a second try from another commit."""
 
     id: str
-    operation: Operation
+    operation: RequestKind
     message: str
     committer: str
     created_at: str
@@ -182,7 +182,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_empty: bool = False
     remembered: bool = False
     """Whether it may be submitted again: its answer is kept."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class Announcement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -191,10 +191,10 @@ class Announcement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request: Request
     since: str
     """The head before it was announced: no commit up to that one carries it."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
-class Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SealedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request whose place in the history is settled."""
 
     request: Request
@@ -215,11 +215,11 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     token: str = ""
     """Where its staged entries were: they are deleted when the answer leaves the record."""
     remembered: bool = False
-    version: int = msgspec.field(default_factory=lambda: FORMAT_VERSION)
+    format_version: int = msgspec.field(default_factory=lambda: FORMAT_VERSION)
     """Not left out, as a plain default would be."""
 
 
-class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class OldAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An answer that has left the record of its branch."""
 
     scope: str
@@ -227,10 +227,10 @@ class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answer: Answer
     epoch: int
     """The epoch in which it left: garbage collection goes by it."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
-class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BranchRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The mutable record of a branch."""
 
     id: str = ""
@@ -239,7 +239,7 @@ class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The newest commit; empty before the first."""
     staging: str = ""
     """The token under which entries are staged now; empty before the first."""
-    sealed: tuple[Sealed, ...] = ()
+    sealed: tuple[SealedRequest, ...] = ()
     """Requests to be built on top of head, oldest first."""
     done: tuple[Answer, ...] = ()
     """Answers to the requests that were built last, oldest first; what the history does not tell of them is
@@ -249,7 +249,7 @@ class Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which epoch of garbage collection objects are written in; unset until something is staged or sealed."""
     claimed: int = CERTAIN
     """Of a name that is not given yet, the epoch in which it was claimed (see `naming`)."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class Tag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -258,7 +258,7 @@ class Tag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     commit: str
     claimed: int = CERTAIN
     """As of a branch."""
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
 class Epoch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -266,14 +266,16 @@ class Epoch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     number: int = 0
     began_s: float = 0.0
-    version: int = FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
 
 
-Record = Range | Metarange | Commit | ChangeSet | Branch | Tag | Epoch | Announcement | Answer | Recorded
-RecordT = TypeVar("RecordT", bound=Record)
+VersionsRecord = (
+    Range | Metarange | Commit | ChangeSet | BranchRecord | Tag | Epoch | Announcement | Answer | OldAnswer
+)
+RecordT = TypeVar("RecordT", bound=VersionsRecord)
 
 
-def to_bytes(record: Record) -> bytes:
+def to_bytes(record: VersionsRecord) -> bytes:
     """Encode as JSON: the same record always gives the same bytes."""
     return encode(record)
 

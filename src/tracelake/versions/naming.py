@@ -18,10 +18,10 @@ from tracelake._errors import ContentionError, RefNotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, settle
 from tracelake.versions.branches import BRANCHES, TAGS, BranchRecords
-from tracelake.versions.model import CERTAIN, Branch, Tag, from_bytes, to_bytes
+from tracelake.versions.model import CERTAIN, BranchRecord, Tag, from_bytes, to_bytes
 from tracelake.versions.protocol import is_collectable
 
-NameT = TypeVar("NameT", Branch, Tag)
+NameT = TypeVar("NameT", BranchRecord, Tag)
 
 
 class Names:
@@ -40,7 +40,7 @@ class Names:
 
         Raises RefNotFoundError where no branch or tag leads to the commit.
         """
-        partition, other = (BRANCHES, TAGS) if isinstance(record, Branch) else (TAGS, BRANCHES)
+        partition, other = (BRANCHES, TAGS) if isinstance(record, BranchRecord) else (TAGS, BRANCHES)
         value = to_bytes(record)
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             claim = replace(record, claimed=self._records.epoch().number)
@@ -97,4 +97,4 @@ def _is(value: bytes) -> Callable[[Entry], bool]:
 def _claimed(partition: str, entry: Entry) -> int:
     if partition == TAGS:
         return from_bytes(Tag, entry.value, f"tag {entry.key}").claimed
-    return from_bytes(Branch, entry.value, f"branch {entry.key}").claimed
+    return from_bytes(BranchRecord, entry.value, f"branch {entry.key}").claimed

@@ -33,16 +33,16 @@ from tracelake.versions.model import (
     EPOCH_UNSET,
     TRANSACTION,
     Answer,
-    Branch,
+    BranchRecord,
     Change,
-    Changes,
     Epoch,
     FileAt,
     IndexAt,
-    Recorded,
+    OldAnswer,
+    PathChanges,
     Reference,
     Request,
-    Sealed,
+    SealedRequest,
     TableAt,
 )
 
@@ -92,7 +92,7 @@ def excerpt(text: str) -> str:
     return text[: ANSWER_DETAIL_MAX_BYTES // 8].encode(errors="replace").decode()
 
 
-class Place(Enum):
+class RequestState(Enum):
     """Where a request stands, as the record of the branch says."""
 
     DONE = "built: its answer is in the record"
@@ -100,31 +100,31 @@ class Place(Enum):
     UNKNOWN = "not on the list, or answered longer ago"
 
 
-def place(branch: Branch, request: str) -> Place:
+def state_of(branch: BranchRecord, request: str) -> RequestState:
     """Tell where the request of this id stands."""
     if any(answer.request == request for answer in branch.done):
-        return Place.DONE
+        return RequestState.DONE
     if any(sealed.request.id == request for sealed in branch.sealed):
-        return Place.SEALED
-    return Place.UNKNOWN
+        return RequestState.SEALED
+    return RequestState.UNKNOWN
 
 
-def requests_in(branch: Branch) -> set[str]:
+def requests_in(branch: BranchRecord) -> set[str]:
     """Return the ids of all requests that the record knows."""
     return {item.request.id for item in branch.sealed} | {answer.request for answer in branch.done}
 
 
-def pending_tokens(branch: Branch) -> set[str]:
+def pending_tokens(branch: BranchRecord) -> set[str]:
     """Return the tokens of what is staged and not built yet."""
     return {token for token in (branch.staging, *(sealed.token for sealed in branch.sealed)) if token}
 
 
-def known_tokens(branch: Branch) -> set[str]:
+def known_tokens(branch: BranchRecord) -> set[str]:
     """Return all tokens whose entries are there still: they go when the record has let go of the token."""
     return pending_tokens(branch) | {answer.token for answer in branch.done if answer.token}
 
 
-def is_for_others(branch: Branch, request: str) -> bool:
+def is_for_others(branch: BranchRecord, request: str) -> bool:
     """Tell whether it is for another to build what is sealed: for the committer of the oldest request.
 
     A rule of courtesy, on which nothing rests: it keeps committers from building the same all at once.
@@ -132,7 +132,7 @@ def is_for_others(branch: Branch, request: str) -> bool:
     return bool(branch.sealed) and branch.sealed[0].request.id != request
 
 
-def patience(branch: Branch, request: str) -> int:
+def patience(branch: BranchRecord, request: str) -> int:
     """Return for how many times the usual patience a committer waits for another to build what is sealed.
 
     The second on the list helps after one time, the next two after two, the next four after three: where building is
@@ -142,7 +142,7 @@ def patience(branch: Branch, request: str) -> int:
     return (ids.index(request) if request in ids else len(ids)).bit_length()
 
 
-def seal(branch: Branch, requests: Iterable[Request], token: str, epoch: int) -> Branch:
+def seal(branch: BranchRecord, requests: Iterable[Request], token: str, epoch: int) -> BranchRecord:
     """Return the record with these requests on the list, those that it knows already left out.
 
     The first that takes what is staged gets the token under which entries were staged, the next one a fresh token,
@@ -157,28 +157,28 @@ def seal(branch: Branch, requests: Iterable[Request], token: str, epoch: int) ->
             continue
         known.add(request.id)
         takes = isinstance(request.operation, Change) and request.operation.staged
-        sealed.append(Sealed(request, staging if takes else ""))
+        sealed.append(SealedRequest(request, staging if takes else ""))
         staging = f"{token}-{len(sealed)}" if takes else staging
     epoch = epoch if branch.epoch == EPOCH_UNSET else branch.epoch
     return replace(branch, sealed=tuple(sealed), staging=staging or token, epoch=epoch)
 
 
-def sweep(branch: Branch) -> Branch:
+def sweep(branch: BranchRecord) -> BranchRecord:
     """Return the record with as much of its list as is built at once: the answers must have room in the record."""
     return replace(branch, sealed=branch.sealed[:BRANCH_SWEEP_MAX_REQUESTS])
 
 
-def token_after(branch: Branch, count: int) -> str:
+def token_after(branch: BranchRecord, count: int) -> str:
     """Return the token that came after those of the first `count` requests on the list."""
     return next((item.token for item in branch.sealed[count:] if item.token), branch.staging)
 
 
-def took(branch: Branch, request: str) -> bool:
+def took(branch: BranchRecord, request: str) -> bool:
     """Tell whether a request was answered, and has taken what was staged for it: that must not be staged anew."""
     return any(answer.request == request and answer.refusal not in NOT_FOR_EVER for answer in branch.done)
 
 
-def dropped(branch: Branch, request: str, why: str) -> Branch:
+def dropped(branch: BranchRecord, request: str, why: str) -> BranchRecord:
     """Return the record with one request off the list, and answered so. What is being built is built again."""
     index = [item.request.id for item in branch.sealed].index(request)
     item = branch.sealed[index]
@@ -187,7 +187,9 @@ def dropped(branch: Branch, request: str, why: str) -> Branch:
     return replace(branch, sealed=sealed, done=(*branch.done, answer))
 
 
-def cut(branch: Branch, built: Branch, head: str, done: tuple[Answer, ...]) -> Branch | None:
+def cut(
+    branch: BranchRecord, built: BranchRecord, head: str, done: tuple[Answer, ...]
+) -> BranchRecord | None:
     """Return the record with `head` moved and the requests cut off that were built from the record `built`.
 
     None where another helper was first. More requests on the list do not matter: what was built stays right as
@@ -236,7 +238,7 @@ def is_collectable(epoch: int, newest: int) -> bool:
     return not may_publish(epoch, newest)
 
 
-def is_forgotten(recorded: Recorded, newest: int, scopes: Collection[str]) -> bool:
+def is_forgotten(recorded: OldAnswer, newest: int, scopes: Collection[str]) -> bool:
     """Tell whether a recorded answer may go, given the branches that are there.
 
     An id that the caller chose is good for many epochs. Any other answer that is not in the history is a refusal:
@@ -291,7 +293,7 @@ def is_older(before: Base, after: Base) -> bool:
     )
 
 
-def effective(change: Change, changes: Changes, there: Mapping[str, Reference]) -> Changes:
+def effective(change: Change, changes: PathChanges, there: Mapping[str, Reference]) -> PathChanges:
     """Return those of the changes that change something, given what their paths name now.
 
     With `forward`, no table is taken to an older time: writers of one table append one after the other, and may
@@ -328,7 +330,7 @@ Theirs = tuple[str, Base, Reference | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class EntryConflict:
     """An entry that both sides changed, each in its own way. `base` is None, too, where it is unclear."""
 
     path: str
@@ -352,14 +354,14 @@ def agreed(base: Base, mine: Base, theirs: Base) -> Base:
 
 def merged(
     changes: Iterable[Theirs], ours: Mapping[str, Reference], prefer: str = ""
-) -> tuple[Changes, list[Conflict]]:
+) -> tuple[PathChanges, list[EntryConflict]]:
     """Decide on a three-way merge: `changes` lead from the base to their side, `ours` is what our side names.
 
     What both changed in their own ways (see `agreed`) is in conflict, unless one side is preferred: `source` is
     theirs, `dest` is ours.
     """
     taken: list[tuple[str, Reference | None]] = []
-    conflicts: list[Conflict] = []
+    conflicts: list[EntryConflict] = []
     for path, base, theirs in changes:
         mine = ours.get(path)
         if theirs in (mine, base):
@@ -368,7 +370,7 @@ def merged(
         if result is not UNCLEAR:
             taken += [(path, result)] if result != mine else []
         elif prefer != "dest":
-            conflicts.append(Conflict(path, None if base is UNCLEAR else base, mine, theirs))
+            conflicts.append(EntryConflict(path, None if base is UNCLEAR else base, mine, theirs))
     return tuple(taken), conflicts
 
 

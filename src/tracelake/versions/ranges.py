@@ -15,10 +15,10 @@ from itertools import groupby
 from operator import itemgetter
 
 from tracelake.limits import RANGE_ENTRIES_MAX, RANGE_ENTRIES_MEAN
-from tracelake.versions.model import Changes, Range, RangeRef, Reference, content_id, to_bytes
+from tracelake.versions.model import PathChanges, Range, RangeRef, Reference, content_id, to_bytes
 
-Entry = tuple[str, Reference]
-ReadRange = Callable[[str], Range]
+PathEntry = tuple[str, Reference]
+RangeReader = Callable[[str], Range]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ def is_last(path: str) -> bool:
     return int.from_bytes(digest, "big") % RANGE_ENTRIES_MEAN == 0
 
 
-def split(entries: Iterable[Entry], inside: Container[str] = ()) -> Iterator[tuple[Entry, ...]]:
+def split(entries: Iterable[PathEntry], inside: Container[str] = ()) -> Iterator[tuple[PathEntry, ...]]:
     """Cut entries in order of path into runs; the last may end at a path after which none ends.
 
     No range ends after the paths `inside`: they are known, and not asked again.
     """
-    run: list[Entry] = []
+    run: list[PathEntry] = []
     for entry in entries:
         run.append(entry)
         if len(run) == RANGE_ENTRIES_MAX or (entry[0] not in inside and is_last(entry[0])):
@@ -52,7 +52,7 @@ def split(entries: Iterable[Entry], inside: Container[str] = ()) -> Iterator[tup
 
 
 def changed(
-    ranges: Sequence[RangeRef], changes: Changes, read: ReadRange, epoch: int
+    ranges: Sequence[RangeRef], changes: PathChanges, read: RangeReader, epoch: int
 ) -> tuple[tuple[RangeRef, ...], list[Range]]:
     """Return the ranges that hold the entries as changed, and those of them that are new.
 
@@ -95,11 +95,11 @@ def reference(made: Range) -> RangeRef:
     return RangeRef(content_id(to_bytes(made)), entries[0][0], entries[-1][0], len(entries))
 
 
-def _entries(refs: Iterable[RangeRef], read: ReadRange) -> list[Entry]:
+def _entries(refs: Iterable[RangeRef], read: RangeReader) -> list[PathEntry]:
     return [entry for ref in refs for entry in read(ref.id).entries]
 
 
-def _applied(entries: list[Entry], wanted: Mapping[str, Reference | None]) -> list[Entry]:
+def _applied(entries: list[PathEntry], wanted: Mapping[str, Reference | None]) -> list[PathEntry]:
     if not wanted:
         return entries
     merged = {**dict(entries), **wanted}
@@ -107,8 +107,8 @@ def _applied(entries: list[Entry], wanted: Mapping[str, Reference | None]) -> li
 
 
 def scan(
-    ranges: Sequence[RangeRef], read: ReadRange, start: str = "", stop: str | None = None
-) -> Iterator[Entry]:
+    ranges: Sequence[RangeRef], read: RangeReader, start: str = "", stop: str | None = None
+) -> Iterator[PathEntry]:
     """Yield the entries with start <= path < stop in order; reads only the ranges that may hold one."""
     for ref in ranges:
         if ref.last < start or (stop is not None and ref.first >= stop):
@@ -123,7 +123,7 @@ def below(folder: str) -> tuple[str, str]:
     return f"{folder}/", f"{folder}0"  # what follows on a slash
 
 
-def count(ranges: Sequence[RangeRef], read: ReadRange, start: str, stop: str) -> int:
+def count(ranges: Sequence[RangeRef], read: RangeReader, start: str, stop: str) -> int:
     """Return how many entries have start <= path < stop; reads only the ranges where they begin and end."""
     inside = [ref for ref in ranges if start <= ref.first and ref.last < stop]
     whole = {ref.id for ref in inside}
@@ -131,7 +131,7 @@ def count(ranges: Sequence[RangeRef], read: ReadRange, start: str, stop: str) ->
     return sum(ref.entries for ref in inside) + sum(1 for _ in scan(edges, read, start, stop))
 
 
-def find(ranges: Sequence[RangeRef], paths: Sequence[str], read: ReadRange) -> dict[str, Reference]:
+def find(ranges: Sequence[RangeRef], paths: Sequence[str], read: RangeReader) -> dict[str, Reference]:
     """Return what the paths name, those that name something; `paths` are in order."""
     lasts = [ref.last for ref in ranges]
     found: dict[str, Reference] = {}
@@ -143,7 +143,7 @@ def find(ranges: Sequence[RangeRef], paths: Sequence[str], read: ReadRange) -> d
 
 
 def differences(
-    before: Sequence[RangeRef], after: Sequence[RangeRef], read: ReadRange
+    before: Sequence[RangeRef], after: Sequence[RangeRef], read: RangeReader
 ) -> Iterator[Difference]:
     """Yield the entries that differ, in order of path; ranges that both sides have are not read.
 
@@ -161,7 +161,7 @@ def differences(
 
 
 def _side_by_side(
-    left: Iterator[Entry], right: Iterator[Entry]
+    left: Iterator[PathEntry], right: Iterator[PathEntry]
 ) -> Iterator[tuple[str, Reference | None, Reference | None]]:
     mine, theirs = next(left, None), next(right, None)
     while mine is not None or theirs is not None:
@@ -177,6 +177,6 @@ def _side_by_side(
             mine, theirs = next(left, None), next(right, None)
 
 
-def latest(changes: Iterable[tuple[str, Reference | None]]) -> Changes:
+def latest(changes: Iterable[tuple[str, Reference | None]]) -> PathChanges:
     """Return changes in order of path, of several to one path the last."""
     return tuple(sorted(dict(changes).items(), key=itemgetter(0)))

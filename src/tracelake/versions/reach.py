@@ -33,7 +33,7 @@ BEHIND: Final[dict[type[Content], tuple[Kind, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _ReachStep:
     """What is remembered of a commit."""
 
     parents: tuple[str, ...]
@@ -53,7 +53,7 @@ class Reached:
     """Kinds of which more may be reached than was found."""
     damage: list[str] = field(default_factory=list)
     """Why."""
-    _steps: dict[str, _Step | DamageError] = field(default_factory=dict)
+    _steps: dict[str, _ReachStep | DamageError] = field(default_factory=dict)
 
     def read_commits(self, commits: Iterable[str]) -> None:
         """Read commits ahead. A history is a line: who follows it would read one after the other."""
@@ -66,7 +66,7 @@ class Reached:
         if kind is Commit:
             self.read_commits(ids)
             steps = ((commit_id, self._steps[commit_id]) for commit_id in ids)
-            return {commit_id: step.epoch for commit_id, step in steps if isinstance(step, _Step)}
+            return {commit_id: step.epoch for commit_id, step in steps if isinstance(step, _ReachStep)}
         read = self.contents.read_each(kind, ids)
         return {record_id: made.epoch for record_id, made in read if not isinstance(made, DamageError)}
 
@@ -121,9 +121,9 @@ class Reached:
             self.damage.append(str(error))
 
 
-def _step(commit: Commit) -> _Step:
+def _step(commit: Commit) -> _ReachStep:
     named = (named for _, named in commit.changes or () if named is not None)
-    return _Step(commit.parents, commit.metarange, tuple(named), commit.epoch)
+    return _ReachStep(commit.parents, commit.metarange, tuple(named), commit.epoch)
 
 
 def ids_in(kind: type[Content], paths: Iterable[str]) -> list[str]:

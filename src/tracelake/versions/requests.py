@@ -26,10 +26,10 @@ from tracelake.versions.model import (
     AFTER,
     TRANSACTION,
     Answer,
-    Branch,
-    Operation,
+    BranchRecord,
     Request,
-    Sealed,
+    RequestKind,
+    SealedRequest,
     from_bytes,
     to_bytes,
 )
@@ -51,7 +51,7 @@ class About(TypedDict, total=False):
     """A commit with this id happens once, however often it is asked for; empty for a commit of its own."""
 
 
-def make_request(operation: Operation, about: About, *, allow_empty: bool = False) -> Request:
+def make_request(operation: RequestKind, about: About, *, allow_empty: bool = False) -> Request:
     """Return a request of people. Raises UsageError for what no commit can say, LimitError for too much of it."""
     request_id = about.get("request_id", "")
     if not isinstance(request_id, str) or request_id.startswith(_OF_TRANSACTIONS):
@@ -71,7 +71,7 @@ def make_request(operation: Operation, about: About, *, allow_empty: bool = Fals
     return _request(request_id, operation, about, allow_empty=allow_empty)
 
 
-def transaction_request(transaction: int, operation: Operation, about: About) -> Request:
+def transaction_request(transaction: int, operation: RequestKind, about: About) -> Request:
     """Return the request of a transaction: every replica asks by the same id.
 
     It need not be remembered, for the history tells its transactions.
@@ -82,7 +82,7 @@ def transaction_request(transaction: int, operation: Operation, about: About) ->
     return replace(request, remembered=False)
 
 
-def _request(request_id: str, operation: Operation, about: About, *, allow_empty: bool) -> Request:
+def _request(request_id: str, operation: RequestKind, about: About, *, allow_empty: bool) -> Request:
     request = Request(
         id=request_id or uuid.uuid4().hex,
         operation=operation,
@@ -93,9 +93,11 @@ def _request(request_id: str, operation: Operation, about: About, *, allow_empty
         allow_empty=allow_empty,
         remembered=bool(request_id),
     )
-    record = Branch(sealed=(Sealed(request),))
+    record = BranchRecord(sealed=(SealedRequest(request),))
     data = to_bytes(record)
-    if from_bytes(Branch, data, "the commit") != record:  # what every helper reads must be what was asked for
+    if (
+        from_bytes(BranchRecord, data, "the commit") != record
+    ):  # what every helper reads must be what was asked for
         raise UsageError(f"a commit says in texts who made it and why; {shown(about)} holds something else.")
     if (size := len(data)) > COMMIT_REQUEST_MAX_BYTES:
         raise LimitError(

@@ -25,7 +25,7 @@ from tracelake.storage.names import check_path
 from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
 from tracelake.versions.commits import Commits
 from tracelake.versions.entries import Layers, Under, stacked
-from tracelake.versions.model import EPOCH_UNSET, Branch, Change, FileAt, Reference
+from tracelake.versions.model import EPOCH_UNSET, BranchRecord, Change, FileAt, Reference
 from tracelake.versions.objects import Contents, file_path
 from tracelake.versions.protocol import is_fresh, known_tokens, pending_tokens
 from tracelake.versions.refs import is_name, shown
@@ -131,7 +131,7 @@ class Staging:
     def find(self, branch: str, paths: Sequence[str]) -> dict[str, Reference]:
         """Return what some paths name, with what is staged; of staged files that may be gone, those that are there."""
 
-        def look(record: Branch) -> dict[str, Reference | None]:
+        def look(record: BranchRecord) -> dict[str, Reference | None]:
             committed = self._commits.find(record.head, paths) if record.head else {}
             found = _merged(self._waiting(record))
             _check(found, paths)
@@ -146,7 +146,7 @@ class Staging:
         Whoever found it there may rest on it then. Raises ExpiredError where a file has just gone.
         """
 
-        def look(record: Branch) -> dict[str, Reference | None]:
+        def look(record: BranchRecord) -> dict[str, Reference | None]:
             waiting = self._waiting(record)
             late = {path for under in waiting[:-1] for path in under.whole}
             found = _merged(waiting)
@@ -170,7 +170,7 @@ class Staging:
         """
         return self._looked(branch, lambda record: self._through(record, start, stop))
 
-    def _looked(self, branch: str, look: Callable[[Branch], FoundT]) -> FoundT:
+    def _looked(self, branch: str, look: Callable[[BranchRecord], FoundT]) -> FoundT:
         """Look through a branch until its record is the same afterwards, or at least knows what was looked at."""
         for _ in range(STAGING_READ_TRIES_MAX):
             at = read_branch(self._records, branch)
@@ -185,7 +185,7 @@ class Staging:
             "read a commit."
         )
 
-    def _through(self, record: Branch, start: str, stop: str | None) -> dict[str, Reference]:
+    def _through(self, record: BranchRecord, start: str, stop: str | None) -> dict[str, Reference]:
         committed = self._commits.entries(record.head, start, stop) if record.head else {}
         found = _merged(self._waiting(record, start, stop, with_requests=True))
         found.check()
@@ -193,7 +193,7 @@ class Staging:
         return {path: named for path in sorted(entries) if (named := entries[path]) is not None}
 
     def _waiting(
-        self, record: Branch, start: str = "", stop: str | None = None, *, with_requests: bool = False
+        self, record: BranchRecord, start: str = "", stop: str | None = None, *, with_requests: bool = False
     ) -> list[Under]:
         """Return what is staged under each token, the oldest first; the last one is where entries are staged now.
 
@@ -210,7 +210,7 @@ class Staging:
         return [*waiting, self._records.under(record.staging, start, stop)]
 
     def _standing(
-        self, record: Branch, found: Mapping[str, Layers], paths: Iterable[str]
+        self, record: BranchRecord, found: Mapping[str, Layers], paths: Iterable[str]
     ) -> dict[str, Reference | None]:
         """Return of each path the first layer that is there: one below it may have been acknowledged."""
         standing: dict[str, Reference | None] = {}

@@ -27,26 +27,26 @@ from tracelake.versions.branches import MAIN, BranchAt, new_token
 from tracelake.versions.commits import Commits
 from tracelake.versions.committer import Committer
 from tracelake.versions.model import (
-    Branch,
+    BranchRecord,
     Change,
-    Changes,
     ChangeSet,
     CherryPick,
-    Merge,
-    Operation,
+    MergeRequest,
+    PathChanges,
     Reference,
+    RequestKind,
     Revert,
 )
 from tracelake.versions.objects import Contents, id_of
 from tracelake.versions.protocol import (
     NOT_FOR_EVER,
     CommitDecision,
-    Place,
+    RequestState,
     decide,
     dropped,
     excerpt,
     known_tokens,
-    place,
+    state_of,
     token_after,
     took,
 )
@@ -86,11 +86,11 @@ class Repository(Commits):
 
     # Branches
 
-    def branches(self) -> dict[str, Branch]:
+    def branches(self) -> dict[str, BranchRecord]:
         """Return the record of each branch, by name; `main` is there from the beginning."""
-        return {MAIN: Branch()} | {name: at.record for name, at in self._records.all().items()}
+        return {MAIN: BranchRecord()} | {name: at.record for name, at in self._records.all().items()}
 
-    def branch(self, name: str = MAIN) -> Branch:
+    def branch(self, name: str = MAIN) -> BranchRecord:
         """Return the record of a branch. Raises RefNotFoundError where there is none."""
         return read_branch(self._records, name).record
 
@@ -103,7 +103,7 @@ class Repository(Commits):
         self.commit(commit_id)
         if self._tagged(name) is not None:
             raise UsageError(f"{name!r} is a tag; take another name for the branch.")
-        if not self._names.give(name, Branch(uuid.uuid4().hex, commit_id, new_token()), commit_id):
+        if not self._names.give(name, BranchRecord(uuid.uuid4().hex, commit_id, new_token()), commit_id):
             raise UsageError(f"there is a branch {name!r} already; take another name, or delete it first.")
 
     def delete_branch(self, name: str, *, force: bool = False) -> None:
@@ -158,7 +158,7 @@ class Repository(Commits):
         self.refuse_protected(branch)
         self._staging.stage(branch, entries)
 
-    def staged(self, branch: str = MAIN) -> Changes:
+    def staged(self, branch: str = MAIN) -> PathChanges:
         """Return what is staged on a branch and in no commit yet, in order of path, without what is damaged."""
         return tuple(self._staging.staged(branch)[0].items())
 
@@ -258,7 +258,7 @@ class Repository(Commits):
         """
         if not isinstance(prefer, str) or prefer not in ("", "source", "dest"):
             raise UsageError(f"a merge can prefer `source` or `dest`, not {shown(prefer)}.")
-        return self._submit(branch, Merge(source, prefer), about)
+        return self._submit(branch, MergeRequest(source, prefer), about)
 
     def revert(self, commit_id: str, branch: str = MAIN, *, parent: int = 0, **about: Unpack[About]) -> str:
         """Take back what a commit changed against a parent of it; return the new commit.
@@ -301,13 +301,13 @@ class Repository(Commits):
             if token := at.record.sealed[index].token:
                 to = token_after(at.record, index + 1)
                 carried.append(self._records.restage(token, to))
-            if self._records.swap(branch, at, record, lambda found: place(found, request_id) is Place.DONE)[
-                0
-            ]:
+            if self._records.swap(
+                branch, at, record, lambda found: state_of(found, request_id) is RequestState.DONE
+            )[0]:
                 return
         raise busy(branch)
 
-    def _submit(self, branch: str, operation: Operation, about: About, *, allow_empty: bool = False) -> str:
+    def _submit(self, branch: str, operation: RequestKind, about: About, *, allow_empty: bool = False) -> str:
         request = make_request(operation, about, allow_empty=allow_empty)
         return commit_of(branch, self._committer.submit(branch, request))
 

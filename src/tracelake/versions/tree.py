@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tracelake.limits import CHANGES_INLINE_MAX, COMMITS_WITHOUT_METARANGE_MAX
 from tracelake.versions import ranges
-from tracelake.versions.model import Changes, Commit, Metarange, Range, RangeRef, Reference
+from tracelake.versions.model import Commit, Metarange, PathChanges, Range, RangeRef, Reference
 from tracelake.versions.objects import ContentT, id_of
 
 
@@ -25,7 +25,7 @@ class ReadContent(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class CommitTree:
     """All that a commit names."""
 
     refs: tuple[RangeRef, ...] = ()
@@ -35,11 +35,11 @@ class View:
     commits: int = 0
     """How many these are."""
 
-    def then(self, changes: Changes) -> View:
+    def then(self, changes: PathChanges) -> CommitTree:
         """Return what a commit names that makes these changes, and has no metarange."""
-        return View(self.refs, {**self.since, **dict(changes)}, self.commits + 1)
+        return CommitTree(self.refs, {**self.since, **dict(changes)}, self.commits + 1)
 
-    def needs_metarange(self, changes: Changes) -> bool:
+    def needs_metarange(self, changes: PathChanges) -> bool:
         """Tell whether a commit that makes these changes must have one: else reading it would take too long."""
         return self.commits + 1 > COMMITS_WITHOUT_METARANGE_MAX or len(changes) > CHANGES_INLINE_MAX
 
@@ -52,9 +52,9 @@ class Tree:
         self._read = read
         self._made: dict[str, Range] = {}
 
-    def view(self, commit_id: str) -> View:
+    def view(self, commit_id: str) -> CommitTree:
         """Return what a commit names; nothing where there is no commit."""
-        changes: list[Changes] = []
+        changes: list[PathChanges] = []
         at = commit_id
         while at:
             commit = self._read(Commit, at)
@@ -66,7 +66,7 @@ class Tree:
         else:
             refs = ()
         since = dict(change for made in reversed(changes) for change in made)
-        return View(refs, since, len(changes))
+        return CommitTree(refs, since, len(changes))
 
     def ranges(self, commit_id: str) -> tuple[RangeRef, ...]:
         """Return the ranges of all that a commit names, to be read by `range`."""
@@ -77,11 +77,13 @@ class Tree:
         self._made.update({id_of(made): made for made in new})
         return refs
 
-    def changed(self, view: View, changes: Changes, epoch: int) -> tuple[tuple[RangeRef, ...], list[Range]]:
+    def changed(
+        self, view: CommitTree, changes: PathChanges, epoch: int
+    ) -> tuple[tuple[RangeRef, ...], list[Range]]:
         """Return the ranges of a view after changes, and those of them that no metarange names yet."""
         return ranges.changed(view.refs, ranges.latest((*view.since.items(), *changes)), self.range, epoch)
 
-    def find(self, view: View, paths: Sequence[str]) -> dict[str, Reference]:
+    def find(self, view: CommitTree, paths: Sequence[str]) -> dict[str, Reference]:
         """Return what these paths name, those that name something; `paths` are in order."""
         found = ranges.find(view.refs, [path for path in paths if path not in view.since], self.range)
         return found | {path: named for path in paths if (named := view.since.get(path)) is not None}

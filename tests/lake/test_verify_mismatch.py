@@ -12,7 +12,7 @@ import pytest
 
 import tracelake
 from tests.altered import sealed
-from tests.datasets.lab import ingest, talk
+from tests.datasets.conversations import ingest, talk
 from tests.pipeline.spans import a_span
 from tracelake import Lake
 from tracelake.shards.states import PARTITION

@@ -37,7 +37,7 @@ _HIT_COLUMNS: Final = ("trace_id", "span_id", "transaction", "service", "name", 
 _TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "events")
 
 
-class View:
+class CommitView:
     """One commit, opened for reading. It never changes, and any number of threads may use it."""
 
     def __init__(

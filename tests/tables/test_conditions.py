@@ -43,7 +43,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     folder = tmp_path_factory.mktemp("conditions")
     with tracelake.init(folder / "lake", buckets=2) as lake:
         (folder / "spans.jsonl").write_bytes(a_line(*(a_span(trace, 0, note="apple") for trace in range(6))))
-        lake.ingest(folder / "spans.jsonl", executor=InProcess())
+        lake.ingest(folder / "spans.jsonl", runner=InProcess())
         yield lake
 
 

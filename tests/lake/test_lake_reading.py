@@ -33,7 +33,7 @@ def ingest(lake: Lake, folder: Path, *lines: bytes) -> str:
     """Write the lines to a file, ingest it, and return the commit."""
     file = folder / f"{len(lake.log())}.jsonl"
     file.write_bytes(b"\n".join(lines))
-    commit = lake.ingest(file, executor=InProcess()).commit
+    commit = lake.ingest(file, runner=InProcess()).commit
     assert commit is not None
     return commit
 

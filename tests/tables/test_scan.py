@@ -36,7 +36,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     with tracelake.init(folder / "lake", buckets=4) as lake:
         for number, of_transaction in enumerate(lines):
             (folder / f"{number}.jsonl").write_bytes(b"\n".join(of_transaction))
-            lake.ingest(folder / f"{number}.jsonl", executor=InProcess())
+            lake.ingest(folder / f"{number}.jsonl", runner=InProcess())
         yield lake
 
 
@@ -110,7 +110,7 @@ def test_listen_yields_each_transaction_once(tmp_path: Path) -> None:
         inputs = [[a_span(0, 0), a_span(0, 1)], [a_span(0, 0)], [a_span(0, 1, end=99), a_span(1, 0)]]
         for number, spans in enumerate(inputs):
             (tmp_path / f"{number}.jsonl").write_bytes(a_line(*spans))
-            lake.ingest(tmp_path / f"{number}.jsonl", executor=InProcess())
+            lake.ingest(tmp_path / f"{number}.jsonl", runner=InProcess())
         first, last = next(listener), next(listener)
         assert (first.transaction, last.transaction) == (0, 2), "transaction 1 changed nothing"
         assert first.rows.column_names == [*lake.table("spans").schema.names, "_change", "_transaction"]
@@ -136,10 +136,10 @@ def test_listen_yields_each_transaction_once(tmp_path: Path) -> None:
             return [(each.transaction, told(each.rows)) for each in lake.listen("spans", -1, timeout_s=0)]
 
         before = changes()
-        lake.maintenance.compact(executor=InProcess())
+        lake.maintenance.compact(runner=InProcess())
         assert len(lake.table("spans").scan.snapshot.parts) < 3
         assert changes() == before, "compaction forgets no change"
-        lake.maintenance.compact(forget_before="main~1", executor=InProcess())
+        lake.maintenance.compact(forget_before="main~1", runner=InProcess())
         with pytest.raises(ExpiredError, match="single changes up to transaction 1 are forgotten"):
             changes()
         assert [each.transaction for each in lake.listen("spans", 1, timeout_s=0)] == [2]
@@ -163,7 +163,7 @@ def test_a_listener_stops_when_told(lake: Lake) -> None:
 def test_ranges_of_real_data_lead_to_the_same_rows(tmp_path: Path) -> None:
     """Conditions that leave out parts give what the same conditions give over all rows."""
     with tracelake.init(tmp_path / "lake") as lake:
-        lake.ingest(AGENTS, executor=InProcess())
+        lake.ingest(AGENTS, runner=InProcess())
         spans = lake.table("spans")
         everything = spans.to_arrow(["span_id", "service", "name", "duration_ns", "model", "input_tokens"])
         assert len(everything) == 4931

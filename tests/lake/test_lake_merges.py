@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import tracelake
+from tests.lake.test_lake_search import Killed, found, ingest, scores
 from tests.pipeline.spans import a_span
-from tests.test_lake_search import Killed, found, ingest, scores
 from tracelake import Lake
 from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
 from tracelake.pipeline.index_build import Builder
@@ -141,7 +141,7 @@ def test_beside_a_merge_nothing_is_lost_or_undone(
             if peer_does == "merge":
                 merger_of(peer).maintain()
             elif peer_does == "rebuild":
-                peer.maintenance.rebuild_index(executor=InProcess())
+                peer.maintenance.rebuild_index(runner=InProcess())
             else:
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(IndexMerger, "maintain", lambda *_: None)
@@ -229,7 +229,7 @@ def test_a_rebuild_takes_over_what_was_merged_with_older_parts_meanwhile(
             assert counts(peer)[1] == 2
 
     in_between(monkeypatch, "write_parts", act)
-    report = lake.maintenance.rebuild_index(executor=InProcess())
+    report = lake.maintenance.rebuild_index(runner=InProcess())
     assert len(found(lake, "work", limit=100)) == FAN_OUT + 2
     assert len(lake.search("work", limit=100)) == FAN_OUT + 2
     for _ in range(4):

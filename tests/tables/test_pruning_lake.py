@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import tracelake
-from tests.test_pruning import SCHEMA, condition, some_rows
+from tests.tables.test_pruning import SCHEMA, condition, some_rows
 from tracelake.tables.table import Table
 from tracelake.tasks.runners import InProcess
 
@@ -41,7 +41,7 @@ def filled(folder: Path, chance: random.Random, key: list[str], compacted: bool)
             numbered.take(pa.array(sorted(latest.values()), pa.int64())) if latest is not None else numbered,
         )
     if compacted:
-        lake.maintenance.compact(executor=InProcess())
+        lake.maintenance.compact(runner=InProcess())
     return lake.table("some")
 
 

@@ -32,7 +32,7 @@ def ingest(lake: Lake, folder: Path, number: int) -> str:
     """Bring in a trace of two spans that say which they are; return the commit."""
     file = folder / f"{number}.jsonl"
     file.write_bytes(a_line(a_span(number, 0, note=f"word n{number}"), a_span(number, 1)))
-    commit = lake.ingest(file, executor=InProcess()).commit
+    commit = lake.ingest(file, runner=InProcess()).commit
     assert commit is not None
     return commit
 

@@ -39,7 +39,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number, spans in enumerate(batches):
             file = folder / f"{number}.jsonl"
             file.write_bytes(a_line(*spans))
-            lake.ingest(file, executor=InProcess())
+            lake.ingest(file, runner=InProcess())
         assert lake.verify().ok
     return folder / "lake"
 
@@ -204,7 +204,7 @@ def test_lost_metadata_is_noticed(root: Path, tmp_path: Path) -> None:
     assert {("missing", "commit", "branch main"), ("missing", "table", "spans")} < set(found)
     (tmp_path / "more.jsonl").write_bytes(a_line(a_span(50, 0)))
     with tracelake.open(root) as lake, pytest.raises(DamageError, match="Restore the metadata"):
-        lake.ingest(tmp_path / "more.jsonl", executor=InProcess())
+        lake.ingest(tmp_path / "more.jsonl", runner=InProcess())
     for file in root.glob("metadata.db*"):
         file.unlink()
     with pytest.raises(DamageError, match=r"metadata\.db is gone"):
@@ -312,7 +312,7 @@ def test_no_flipped_bit_gives_wrong_rows(tmp_path: Path) -> None:
     """Whichever bit of a part is flipped, reading the real rows back is an error: Parquet alone misses half."""
     chance = random.Random(8)
     with tracelake.init(tmp_path / "lake", buckets=1) as lake:
-        lake.ingest(AGENTS, executor=InProcess())
+        lake.ingest(AGENTS, runner=InProcess())
         table = lake.table("spans")
         (part,) = map(Path, table.files())
         data = part.read_bytes()

@@ -19,7 +19,7 @@ import pytest
 import tracelake
 from tests.pipeline.spans import AGENTS, MICROSERVICES, a_line, a_span
 from tracelake import IngestReport, Lake
-from tracelake.tasks.runners import Executor, InProcess, Spark
+from tracelake.tasks.runners import InProcess, Spark, TaskRunner
 
 PROGRAM = Path(sys.executable).with_name("tracelake")
 CUT_LINES = 60
@@ -47,11 +47,11 @@ def test_lakes_of_one_process_share_spark_and_start_it_again(tmp_path: Path) -> 
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Executor]:
+def spark() -> Iterator[TaskRunner]:
     """Return Spark with two executor threads, started once."""
-    executor = Spark("local[2]")
-    yield executor
-    executor.stop()
+    runner = Spark("local[2]")
+    yield runner
+    runner.stop()
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Real:
 
 
 @pytest.fixture(scope="module")
-def real(spark: Executor, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+def real(spark: TaskRunner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     """Ingest both real files, both again, and one of them under another name."""
     folder = tmp_path_factory.mktemp("real")
     other_name = folder / "renamed.gz"
@@ -72,7 +72,7 @@ def real(spark: Executor, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with tracelake.init(folder / "lake") as lake:
         reports, commits = [], []
         for files in ([AGENTS, MICROSERVICES], [AGENTS, MICROSERVICES], [other_name]):
-            reports.append(lake.ingest(*files, executor=spark))
+            reports.append(lake.ingest(*files, runner=spark))
             commits.append(len(lake.log()))
         yield Real(lake, tuple(reports), tuple(commits))
 
@@ -141,23 +141,23 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def expected(pieces: Sequence[Path], tmp_path_factory: pytest.TempPathFactory) -> Contents:
     """Return the contents after all pieces in one transaction, in this process."""
-    return _ingested(tmp_path_factory.mktemp("expected") / "lake", pieces, executor=InProcess())
+    return _ingested(tmp_path_factory.mktemp("expected") / "lake", pieces, runner=InProcess())
 
 
 def test_order_and_cuts_make_no_difference(
     pieces: Sequence[Path], expected: Contents, tmp_path: Path
 ) -> None:
     """The files in reverse, each a transaction of its own, give the same rows of both tables."""
-    contents = _ingested(tmp_path / "lake", pieces[::-1], executor=InProcess(), transaction_bytes=1)
+    contents = _ingested(tmp_path / "lake", pieces[::-1], runner=InProcess(), transaction_bytes=1)
     assert contents == expected
 
 
 def test_spark_makes_no_difference(
-    pieces: Sequence[Path], expected: Contents, spark: Executor, tmp_path: Path
+    pieces: Sequence[Path], expected: Contents, spark: TaskRunner, tmp_path: Path
 ) -> None:
     """Two Spark tasks at a time, in several transactions and other buckets, give the same rows."""
     contents = _ingested(
-        tmp_path / "lake", pieces, buckets=3, executor=spark, transaction_bytes=AGENTS.stat().st_size
+        tmp_path / "lake", pieces, buckets=3, runner=spark, transaction_bytes=AGENTS.stat().st_size
     )
     assert contents == expected
 

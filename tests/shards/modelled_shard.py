@@ -21,7 +21,7 @@ from tracelake.shards.rows import RETRACTIONS, ROW_ID, retractions_by_bucket, ro
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, LocalFiles, MemoryKeyValueStore, ObjectStore, open_objects
 from tracelake.tables.maintenance import Maintainer
-from tracelake.tasks.runners import Executor, InProcess
+from tracelake.tasks.runners import InProcess, TaskRunner
 
 SCHEMA: pa.Schema = pa.schema({"key": pa.string(), "value": pa.int64()})  # type: ignore[arg-type]
 ORDER = ("key",)
@@ -80,13 +80,13 @@ class Lab:
 
         return self.maintainer()._compact(self.shard, ORDER, choose)
 
-    def maintainer(self, executor: Executor | None = None, committed: int | None = None) -> Maintainer:
+    def maintainer(self, runner: TaskRunner | None = None, committed: int | None = None) -> Maintainer:
         """Return a maintainer to whom all is committed, or what is before a time."""
 
         def upper(_: str) -> int:
             return self.shard.state().upper if committed is None else committed
 
-        return Maintainer(self.key_value, self.objects, executor or InProcess(), upper)
+        return Maintainer(self.key_value, self.objects, runner or InProcess(), upper)
 
     def collector(self) -> Collector:
         """Return a collector with a view of its own."""

@@ -62,7 +62,7 @@ def check_whole(lake: Lake, files: int) -> None:
 
 def ingest(lake: Lake, files: Sequence[Path]) -> IngestReport:
     """Ingest each file as a transaction, in this process."""
-    return lake.ingest(*files, executor=InProcess(), transaction_bytes=1)
+    return lake.ingest(*files, runner=InProcess(), transaction_bytes=1)
 
 
 def test_a_reader_sees_whole_commits_while_another_lake_writes(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_files_and_the_inbox_at_once(tmp_path: Path) -> None:
     files = write_files(tmp_path, 0, 3)
     requests = [path.read_bytes() for path in write_files(tmp_path, 3, 6)]
     with tracelake.init(tmp_path / "lake") as lake, closing(Inbox(lake.objects)) as inbox:
-        pipeline = lake.pipeline(executor=InProcess())
+        pipeline = lake.pipeline(runner=InProcess())
 
         def serve() -> None:
             for request in requests:

@@ -29,7 +29,7 @@ def ingest(lake: Lake, folder: Path, number: int) -> None:
     path = folder / f"{number}.jsonl"
     spans = a_span(0, 0, end=10 + number, note=f"n{number}"), a_span(number + 1, number + 1)
     path.write_bytes(a_line(*spans))
-    lake.ingest(path, executor=InProcess())
+    lake.ingest(path, runner=InProcess())
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_history_survives_compaction_and_collection(lake: Lake) -> None:
     before = hashes(lake)
     totals = [table.rows for table in lake.tables()]
     hits = [(hit.span_id, hit.score) for hit in lake.search("work", limit=50)]
-    for report in lake.maintenance.compact(executor=InProcess()):
+    for report in lake.maintenance.compact(runner=InProcess()):
         assert report.batches == 5
     assert [collected.replaced > 0 for collected in lake.maintenance.gc()] == [True, True, False, False]
     assert hashes(lake) == before
@@ -87,7 +87,7 @@ def test_pipelines_compact_as_they_go(lake: Lake, tmp_path: Path) -> None:
 def test_all_columns_of_real_spans_survive(tmp_path: Path) -> None:
     """Maps, lists, bytes, nulls and numbers of real agent traces: the rows are equal, with types and order of keys."""
     with tracelake.init(tmp_path / "lake") as lake:
-        lake.ingest(AGENTS, executor=InProcess(), transaction_bytes=1)
+        lake.ingest(AGENTS, runner=InProcess(), transaction_bytes=1)
         ingest(lake, tmp_path, 1)
 
         def rows(name: str) -> pa.Table:
@@ -97,7 +97,7 @@ def test_all_columns_of_real_spans_survive(tmp_path: Path) -> None:
             return {str(pa.parquet.read_schema(file)) for file in lake.table(name).files()}
 
         before = {name: (rows(name), schemas(name)) for name in ORDERS}
-        lake.maintenance.compact(executor=InProcess())
+        lake.maintenance.compact(runner=InProcess())
         for name, (table, schema) in before.items():
             assert rows(name).equals(table)
             assert schemas(name) == schema
@@ -115,7 +115,7 @@ def test_compaction_stops_where_a_killed_run_did(
     with pytest.raises(StorageError, match="killed before"):
         ingest(lake, tmp_path, 7)
     monkeypatch.undo()
-    assert [report.batches for report in lake.maintenance.compact(executor=InProcess())] == [5, 5]
+    assert [report.batches for report in lake.maintenance.compact(runner=InProcess())] == [5, 5]
     lake.maintenance.gc(epoch_min_s=0)
     before = hashes(lake)
     ingest(lake, tmp_path, 8)
@@ -154,7 +154,7 @@ def test_a_run_that_is_slower_than_two_epochs_appends_nothing(
 def test_forgetting_keeps_what_is_newer(lake: Lake, tmp_path: Path) -> None:
     """Commits before the named one cannot be read any more, with an error that says so; all others can."""
     before, commits = hashes(lake), list(reversed(lake.log()))
-    lake.maintenance.compact(forget_before=commits[3].id[:12], executor=InProcess())
+    lake.maintenance.compact(forget_before=commits[3].id[:12], runner=InProcess())
     for commit in commits[:3]:
         with pytest.raises(ExpiredError, match="is forgotten: it can be read from 3 on"):
             lake._opened.view(commit.id)
@@ -187,7 +187,7 @@ def test_s10_a_reader_whose_lease_has_ended(lake: Lake, tmp_path: Path, read: in
     """S10: its parts were collected: an error that says what to do, not one of damage, and never other rows."""
     table = lake.table("spans")
     with tracelake.open(tmp_path / "lake") as peer:
-        peer.maintenance.compact(executor=InProcess())
+        peer.maintenance.compact(runner=InProcess())
         assert expire(peer) > 0
     with pytest.raises(ExpiredError, match="Open the table again"):
         READS[read](table)
@@ -203,7 +203,7 @@ def test_s10_a_reader_that_pauses_between_its_lease_and_its_read(lake: Lake, tmp
         if not paused:
             paused.append(True)
             with tracelake.open(tmp_path / "lake") as peer:
-                peer.maintenance.compact(executor=InProcess())
+                peer.maintenance.compact(runner=InProcess())
                 expire(peer)
             return
         renew(now=now)
@@ -229,7 +229,7 @@ def test_a_lake_that_lost_its_parts_opens_them_anew(
     """A server that was taken for dead, or slept, answers what it answered before, at once and ever after."""
     before = read(lake)
     with tracelake.open(tmp_path / "lake") as peer:
-        peer.maintenance.compact(executor=InProcess())
+        peer.maintenance.compact(runner=InProcess())
         assert expire(peer) > 0
     assert [read(lake), read(lake)] == [before, before]
 
@@ -241,7 +241,7 @@ def test_gc_by_a_clock_that_is_hours_ahead_leaves_readers_alone(
     table, before = lake.table("spans"), lake.table("spans").to_arrow(order_by="all")
     now = time.time
     with tracelake.open(tmp_path / "lake") as peer:
-        peer.maintenance.compact(executor=InProcess())
+        peer.maintenance.compact(runner=InProcess())
         for hours in (3, 0, 6, 30):
             monkeypatch.setattr("time.time", lambda hours=hours: now() + hours * 3600)
             assert [report.held > 0 for report in peer.maintenance.gc()] == [True, True, False, False]
@@ -263,7 +263,7 @@ def test_verify_beside_compaction_and_collection(lake: Lake, tmp_path: Path) -> 
 
         def meddle(_: object) -> None:
             if not meddled:
-                meddled.append(peer.maintenance.compact(executor=InProcess()))
+                meddled.append(peer.maintenance.compact(runner=InProcess()))
                 peer.maintenance.gc(epoch_min_s=0)
 
         assert lake.verify(meddle).findings == ()
@@ -299,7 +299,7 @@ def test_counts_of_a_transaction_that_a_peer_commits_and_compacts_meanwhile(
 
 def test_what_is_damaged_keeps_no_other_kind_from_being_collected(lake: Lake, tmp_path: Path) -> None:
     """A head that cannot be read hides commits, files and index parts: it is named, and tables are collected."""
-    lake.maintenance.compact(executor=InProcess())
+    lake.maintenance.compact(runner=InProcess())
     head = lake.log()[0].id
     (damaged,) = (tmp_path / "lake").rglob(f"{head}.json")
     damaged.write_bytes(b"torn")
@@ -313,7 +313,7 @@ def test_what_is_damaged_keeps_no_other_kind_from_being_collected(lake: Lake, tm
 
 def test_a_table_that_is_damaged_keeps_no_other_from_being_collected(lake: Lake) -> None:
     """What cannot be read of the one is named in its report; the other's parts go."""
-    lake.maintenance.compact(executor=InProcess())
+    lake.maintenance.compact(runner=InProcess())
     lake._opened.key_value.set("shards", "spans", b"torn")
     spans, traces, *_ = lake.maintenance.gc(epoch_min_s=0)
     assert (spans.replaced, traces.replaced > 0) == (0, True)

@@ -30,7 +30,7 @@ def ingest(lake: Lake, folder: Path, *spans: dict[str, Any]) -> str:
     """Bring spans in, by one transaction; return its commit."""
     file = folder / f"{len(lake.log())}.jsonl"
     file.write_bytes(a_line(*spans))
-    commit = lake.ingest(file, executor=InProcess()).commit
+    commit = lake.ingest(file, runner=InProcess()).commit
     assert commit is not None
     return commit
 

@@ -30,7 +30,7 @@ def ingest(lake: Lake, folder: Path, number: int, *spans: dict[str, Any], servic
     """Ingest one transaction: these spans, or else one of its own."""
     path = folder / f"{number}.jsonl"
     path.write_bytes(a_line(*(spans or (a_span(number, 0, note=f"only{number}"),)), service=service))
-    lake.ingest(path, executor=InProcess())
+    lake.ingest(path, runner=InProcess())
 
 
 def found(lake: Lake, query: str, **options: Any) -> set[str]:
@@ -97,7 +97,7 @@ def test_a_rebuilt_index_scores_as_if_nothing_had_ever_been_replaced(lake: Lake,
         ingest(other, tmp_path, 0, *(a_span(n, 0, end=25, note=f"rare{n} work 25") for n in range(4)))
         assert scores(lake, "work") != scores(other, "work"), "replaced rows are counted until then"
         before = lake.index()
-        report = lake.maintenance.rebuild_index(executor=InProcess())
+        report = lake.maintenance.rebuild_index(runner=InProcess())
         assert before is not None
         assert (before.documents, report.documents, report.parts) == (24, 4, 1)
         assert lake.log()[0].id == report.commit
@@ -131,7 +131,7 @@ def test_a_damaged_index_is_built_anew(lake: Lake, tmp_path: Path, damage: str) 
         pytest.raises(DamageError, match=r"tracelake index rebuild|backup"),
     ):
         found(reader, "work")
-    lake.maintenance.rebuild_index(executor=InProcess())
+    lake.maintenance.rebuild_index(runner=InProcess())
     assert found(lake, "work") == {"1", "2"}
     ingest(lake, tmp_path, 2)
     assert found(lake, "work") == {"1", "2", "3"}
@@ -142,7 +142,7 @@ def test_an_empty_lake_has_no_index_to_rebuild(lake: Lake) -> None:
     """It says so, and what to do."""
     assert lake.index() is None
     with pytest.raises(UsageError, match="still empty"):
-        lake.maintenance.rebuild_index(executor=InProcess())
+        lake.maintenance.rebuild_index(runner=InProcess())
 
 
 @pytest.mark.parametrize("moment", ["tasks", "marker", "commit"])
@@ -170,7 +170,7 @@ def test_a_rebuild_keeps_what_pipelines_commit_meanwhile(
         return original(*args, **options)
 
     monkeypatch.setattr(holder, name, after_a_transaction)
-    report = lake.maintenance.rebuild_index(executor=InProcess())
+    report = lake.maintenance.rebuild_index(runner=InProcess())
     assert done
     assert (report.documents, report.upper) == (2, 4)
     assert found(lake, "work") == {"1", "6"}
@@ -192,7 +192,7 @@ def test_a_transaction_that_did_not_see_a_rebuild_does_not_undo_it_for_good(
     def after_a_rebuild(*args: Any) -> Any:
         made = finalize(*args)
         with tracelake.open(lake.url) as peer:
-            assert peer.maintenance.rebuild_index(executor=InProcess()).documents == 1
+            assert peer.maintenance.rebuild_index(runner=InProcess()).documents == 1
         return made
 
     with monkeypatch.context() as patch:
@@ -237,7 +237,7 @@ def test_what_a_killed_rebuild_left_is_collected(
     with monkeypatch.context() as patch:
         patch.setattr(holder, step, die)
         with pytest.raises(Killed):
-            lake.maintenance.rebuild_index(executor=InProcess())
+            lake.maintenance.rebuild_index(runner=InProcess())
     assert {info.path for info in lake.objects.list("search/")} > before
     for _ in range(3):
         lake.maintenance.gc(epoch_min_s=0)
@@ -272,10 +272,10 @@ def test_a_rebuild_beside_collections_is_published_whole_or_refused(
     with monkeypatch.context() as patch:
         patch.setattr(holder, step, after_collections)
         if collections < 2:
-            lake.maintenance.rebuild_index(executor=InProcess())
+            lake.maintenance.rebuild_index(runner=InProcess())
         else:
             with pytest.raises(ExpiredError, match=r"run it again|then commit"):
-                lake.maintenance.rebuild_index(executor=InProcess())
+                lake.maintenance.rebuild_index(runner=InProcess())
     assert found(lake, "work") == {"1"}
     for _ in range(3):
         lake.maintenance.gc(epoch_min_s=0)

@@ -153,7 +153,7 @@ def test_paths_that_hold_no_data(tmp_path: Path) -> None:
     (tmp_path / "good").write_bytes(FIRST)
     names = ["directory", "missing", "link", "good"]
     with tracelake.init(tmp_path / "lake") as lake:
-        report = lake.ingest(*(tmp_path / name for name in names), executor=InProcess())
+        report = lake.ingest(*(tmp_path / name for name in names), runner=InProcess())
         assert report.spans_new == 1
         reasons = {Path(bad.path).name: bad.problems[0].reason for bad in report.bad}
     assert reasons == {
@@ -177,7 +177,7 @@ def test_what_is_odd_but_allowed_is_stored_as_it_is(tmp_path: Path) -> None:
     ]
     (tmp_path / "odd.jsonl").write_bytes(a_line(*spans, service=texts[1]))
     with tracelake.init(tmp_path / "lake") as lake:
-        report = lake.ingest(tmp_path / "odd.jsonl", executor=InProcess())
+        report = lake.ingest(tmp_path / "odd.jsonl", runner=InProcess())
         assert (report.spans_new, report.bad) == (len(texts), ())
         rows = lake.trace(f"{2:032x}").spans
         assert [row["name"] for row in rows] == [row["attributes"]["note"] for row in rows] == texts
@@ -194,7 +194,7 @@ def test_a_mended_file_goes_in(tmp_path: Path) -> None:
         reports = []
         for data in (b"", FIRST + b"\n" + LAST[:50], FIRST + b"\n" + LAST, FIRST + b"\n" + LAST):
             file.write_bytes(data)
-            reports.append(lake.ingest(file, executor=InProcess()))
+            reports.append(lake.ingest(file, runner=InProcess()))
         assert [len(report.bad) for report in reports] == [1, 1, 0, 0]
         assert [report.spans_new for report in reports] == [0, 1, 1, 0]
         assert [report.spans_repeated for report in reports] == [0, 0, 1, 2]
@@ -205,7 +205,7 @@ def test_known_bad_lines_are_reported_again(tmp_path: Path) -> None:
     file = tmp_path / "file.jsonl"
     file.write_bytes(b"\n".join([FIRST, b"nonsense", LAST]))
     with tracelake.init(tmp_path / "lake") as lake:
-        first, again = (lake.ingest(file, executor=InProcess()) for _ in range(2))
+        first, again = (lake.ingest(file, runner=InProcess()) for _ in range(2))
     assert again.files_known == 1
     assert first.bad == again.bad
     assert [problem.line for problem in first.bad[0].problems] == [2]
@@ -244,7 +244,7 @@ def ingested(folder: Path, file: Path) -> tuple[BadInput, int]:
     """Ingest one file beside a good one, and return what was wrong with it and the number of its spans."""
     (folder / "good.jsonl").write_bytes(a_line(a_span(200, 0)))
     with tracelake.init(folder / "lake") as lake:
-        report = lake.ingest(folder / "good.jsonl", file, executor=InProcess())
+        report = lake.ingest(folder / "good.jsonl", file, runner=InProcess())
         (bad,) = report.bad
         assert lake.trace(f"{201:032x}").summary["span_count"] == 1
         assert lake.verify().ok
