@@ -27,6 +27,7 @@ import tracelake
 from tests.pipeline.spans import AGENTS, MICROSERVICES
 from tracelake import Lake
 from tracelake.limits import TRANSACTION_TRIES_MAX
+from tracelake.pipeline.index_merge import COMMITTER
 
 PROGRAM = Path(sys.executable).with_name("tracelake")
 LEFTOVERS_END_WITHIN_S = 15.0
@@ -57,6 +58,7 @@ def history(lake: Lake) -> list[Committed]:
             lake.table("traces", at=commit.id).content_hash(),
         )
         for commit in reversed(lake.log())
+        if commit.committer != COMMITTER
     ]
 
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Final
 
 from tracelake._errors import ContentionError, TracelakeError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_FAN_OUT
@@ -37,6 +38,9 @@ from tracelake.tables.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, i
 from tracelake.tasks.progress import OnProgress, silent
 from tracelake.versions.model import IndexAt, TableAt
 from tracelake.versions.store import Repository
+
+COMMITTER: Final = "index merge"
+"""Who commits merges: commits of no transaction, after which every table and search has the same rows."""
 
 logger = logging.getLogger("tracelake.maintenance")
 
@@ -163,7 +167,7 @@ def publish_merged(
         commit_id = repository.commit_entries(
             {INDEX_ENTRY: IndexAt(path, manifest.upper, begun.epoch, replaces=standing.named)},
             message=f"index merged: {len(run)} parts are {len(merged)}, of {manifest.part_count}",
-            committer="index merge",
+            committer=COMMITTER,
         )
         if index_at(repository, commit_id) == path:
             return True
