@@ -73,6 +73,15 @@ def test_whatever_is_gone_is_named(everything: Everything) -> None:
     assert everything.said() == ""
 
 
+def test_every_record_of_the_journal_is_missed(everything: Everything) -> None:
+    """Steps and seals of all transactions, one that was set aside too."""
+    journal = sorted(name for name in everything.names() if name.startswith("journal/main/"))
+    assert len(journal) == 2 * 3
+    for name in journal:
+        with everything.damaged(name, lambda _: None):
+            assert is_named(name, said := everything.said()), (name, said)
+
+
 def test_what_came_to_the_place_of_another_is_named(everything: Everything) -> None:
     """One of each kind with the bytes of another of its kind, each whole; or a copy of it under a name of its own."""
     chance = random.Random(23)

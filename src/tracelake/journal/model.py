@@ -47,7 +47,10 @@ class Step(msgspec.Struct, frozen=True, tag="step", forbid_unknown_fields=True):
 
 
 class Seal(msgspec.Struct, frozen=True, tag="seal", forbid_unknown_fields=True):
-    """Transaction T is complete: from here its input is fixed for ever, and its output may be published."""
+    """Transaction T is complete: from here its input is fixed for ever, and its output may be published.
+
+    One that is set aside is sealed too, before it publishes that it changes nothing.
+    """
 
     transaction: int
     records: int

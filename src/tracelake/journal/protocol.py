@@ -220,7 +220,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class PublishNothing:
-    """Let tables and index advance by nothing, commit; answer Published."""
+    """Seal T where nobody has, let tables and index advance by nothing, commit; answer Published."""
 
     transaction: int
 

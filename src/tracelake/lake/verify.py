@@ -252,19 +252,17 @@ class Verifier:
         for t in range(transactions):
             try:
                 recorded = self._journal.read(t)
-                if t in aside and recorded.step is not None:
-                    if self._journal.aside(t) is None:
-                        detail = "its commit says that it was set aside, and the record of that is gone"
-                        self._find("missing", "journal", f"transaction {t}", detail)
-                    continue
+                if t in aside and self._journal.aside(t) is None:
+                    detail = "its commit says that it was set aside, and the record of that is gone"
+                    self._find("missing", "journal", f"transaction {t}", detail)
             except DamageError as error:
                 self._find("damaged", "journal", f"transaction {t}", str(error))
                 continue
             if recorded.step is None or recorded.seal is None:
                 detail = "it is committed, and not recorded and sealed"
                 self._find("missing", "journal", f"transaction {t}", detail)
-                continue
-            self._steps[t] = recorded.step
+            elif t not in aside:
+                self._steps[t] = recorded.step
 
     def _check_counts(self, commits: list[_Committed], came: _Came) -> None:
         """Compare what each transaction read with what became of it, and what its commit says of it."""

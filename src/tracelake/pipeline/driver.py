@@ -186,7 +186,7 @@ class _DriverRun:
         begun = self._rooms.outputs.table_upper() > t or self._rooms.outputs.is_indexed(t)
         recorded = self._rooms.journal.read(t)
         aside = recorded.step is not None and self._rooms.journal.aside(t) is not None
-        if recorded.seal is None and begun and not aside:
+        if recorded.seal is None and begun:
             raise DamageError(
                 f"tables or index hold transaction {t}, and the journal has no seal of it. "
                 "Restore the metadata from a backup."
@@ -367,6 +367,7 @@ class _DriverRun:
     def _publish_nothing(self, t: int) -> Published | Overtaken:
         aside = self._rooms.journal.aside(t)
         assert aside is not None
+        self._seal(t)  # whatever has an output is sealed, and so a seal that is gone is missed
         try:
             self._result.commit = self._rooms.outputs.publish_nothing(aside)
         except OvertakenError:
