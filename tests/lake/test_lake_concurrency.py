@@ -24,7 +24,7 @@ from tracelake.tasks.runners import InProcess
 with tracelake.open(sys.argv[1]) as lake:
     print("ready", flush=True)
     sys.stdin.readline()
-    report = lake.ingest(*sys.argv[2:], executor=InProcess(), transaction_bytes=1)
+    report = lake.ingest(*sys.argv[2:], runner=InProcess(), transaction_bytes=1)
     print(json.dumps(report.to_dict()))
 """
 SPANS = 40

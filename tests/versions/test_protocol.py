@@ -27,7 +27,6 @@ from tracelake.versions.protocol import (
     agreed,
     cut,
     effective,
-    is_for_others,
     is_older,
     kept,
     merged,
@@ -65,8 +64,8 @@ def test_place_of_a_request() -> None:
         "e": RequestState.UNKNOWN,
     }
     assert requests_in(branch) == set("abcd")
-    assert [is_for_others(branch, name) for name in "abx"] == [False, True, True]
-    assert not is_for_others(BranchRecord(done=answers("c")), "x")
+    assert [patience(branch, name) > 0 for name in "abx"] == [False, True, True]
+    assert patience(BranchRecord(done=answers("c")), "x") == 0
     assert [patience(replace(branch, sealed=sealed(*"abcde")), name) for name in "abcdex"] == [
         0,
         1,

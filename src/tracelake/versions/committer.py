@@ -35,15 +35,24 @@ from tracelake.versions.protocol import (
     Refusal,
     RequestState,
     cut,
-    is_for_others,
     kept,
-    patience,
     requests_in,
     seal,
     state_of,
     sweep,
     token_after,
     took,
+)
+from tracelake.versions.submission_protocol import (
+    Build,
+    Leave,
+    Miss,
+    PutOnList,
+    Return,
+    Seek,
+    Submission,
+    Wait,
+    next_act,
 )
 
 
@@ -84,40 +93,46 @@ class Committer:
     def _carry_out(self, branch: str, request: Request, at: BranchAt | None) -> Answer:
         at = at or self._lookout.arrive(branch)
         here = scope(branch, at.record)
-        since = at.record.head  # no commit up to this one carries the request, unless it was submitted before
-        announced = was_sealed = False
-        looks = in_vain = 0
+        known = Submission(request.id, here, since=at.record.head)
+        has_sought = False
         try:
             while True:
-                if (at.is_absent and branch != MAIN) or scope(branch, at.record) != here:
-                    return Answer(request.id, refusal=Refusal.GONE)
-                where = state_of(at.record, request.id)
-                if where is RequestState.DONE:
-                    return next(answer for answer in at.record.done if answer.request == request.id)
-                was_sealed = was_sealed or where is RequestState.SEALED
-                if where is RequestState.UNKNOWN:
-                    found = self._found(branch, at, request, since if announced or was_sealed else None)
-                    if found is not None:
-                        return found
-                    if was_sealed:
+                known = known.seen(at.record)
+                act = next_act(
+                    known,
+                    at.record,
+                    scope(branch, at.record),
+                    is_there=not at.is_absent or branch == MAIN,
+                    has_sought=has_sought,
+                    patience_polls=self._patience_polls,
+                )
+                has_sought = isinstance(act, Seek)
+                match act:
+                    case Return(answer):
+                        return answer
+                    case Leave():
+                        return Answer(request.id, refusal=Refusal.GONE)
+                    case Miss():
                         raise _lost(branch, request)
-                    since = at.record.head
-                waits = announced or was_sealed  # others know of the request
-                patient = self._patience_polls * patience(at.record, request.id)
-                if waits and is_for_others(at.record, request.id) and in_vain < patient:
-                    head = at.record.head
-                    looked, at = self._wait(branch, at, looks, patient - in_vain)
-                    looks += looked
-                    in_vain = in_vain + looked if at.record.head == head else 0  # whoever builds is alive
-                elif where is RequestState.SEALED:
-                    at = self.finish(branch, at)
-                else:
-                    was_sealed, at = self._seal(branch, at, request, is_announced=announced)
-                    if not was_sealed and not announced:
-                        announced = True
-                        self._records.announce(here, Announcement(request, since))
+                    case Seek():
+                        found = self._found(branch, at, request, known.since if known.is_known else None)
+                        if found is not None:
+                            return found
+                        known = known.not_found(at.record)
+                    case Wait(looks):
+                        head = at.record.head
+                        looked, at = self._wait(branch, at, known.looks, looks)
+                        known = known.waited(looked, head_moved=at.record.head != head)
+                    case Build():
+                        at = self.finish(branch, at)
+                    case PutOnList():
+                        was_sealed, at = self._seal(branch, at, request, is_announced=known.is_announced)
+                        if not was_sealed and not known.is_announced:
+                            known = known.announced()
+                            self._records.announce(here, Announcement(request, known.since))
+                        known = known.put_on_list(was_sealed=was_sealed)
         except BaseException:
-            if announced:
+            if known.is_announced:
                 self._records.withdraw(here, [request.id])
             raise
 

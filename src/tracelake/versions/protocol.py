@@ -124,19 +124,12 @@ def known_tokens(branch: BranchRecord) -> set[str]:
     return pending_tokens(branch) | {answer.token for answer in branch.done if answer.token}
 
 
-def is_for_others(branch: BranchRecord, request: str) -> bool:
-    """Tell whether it is for another to build what is sealed: for the committer of the oldest request.
-
-    A rule of courtesy, on which nothing rests: it keeps committers from building the same all at once.
-    """
-    return bool(branch.sealed) and branch.sealed[0].request.id != request
-
-
 def patience(branch: BranchRecord, request: str) -> int:
     """Return for how many times the usual patience a committer waits for another to build what is sealed.
 
-    The second on the list helps after one time, the next two after two, the next four after three: where building is
-    slow, as on a busy disk, not all who wait make it slower still by building the same.
+    A rule of courtesy, on which nothing rests: it keeps committers from building the same all at once. The first on
+    the list builds at once. The second helps after one time, the next two after two, the next four after three: where
+    building is slow, as on a busy disk, not all who wait make it slower still.
     """
     ids = [item.request.id for item in branch.sealed]
     return (ids.index(request) if request in ids else len(ids)).bit_length()

@@ -1,0 +1,116 @@
+"""What a committer does next: every state of its request and of its branch, and no other act."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tracelake.versions import submission_protocol
+from tracelake.versions.model import Answer, BranchRecord, Change, Request, SealedRequest
+from tracelake.versions.submission_protocol import (
+    Act,
+    Build,
+    Leave,
+    Miss,
+    PutOnList,
+    Return,
+    Seek,
+    Submission,
+    Wait,
+    next_act,
+)
+
+PATIENCE = 3
+ANSWER = Answer("mine", "a-commit")
+
+
+def sealed(request: str) -> SealedRequest:
+    """Return a request that is on the list."""
+    return SealedRequest(Request(request, Change(()), "message", "committer", "2026-01-01T00:00:00+00:00"))
+
+
+RECORDS = {
+    "answered": BranchRecord(done=(Answer("other", "b-commit"), ANSWER)),
+    "first": BranchRecord(sealed=(sealed("mine"), sealed("other"))),
+    "second": BranchRecord(sealed=(sealed("other"), sealed("mine"))),
+    "others": BranchRecord(sealed=(sealed("other"),)),
+    "none": BranchRecord(),
+}
+
+
+def act_of(record: str, known: Submission, *, is_there: bool = True, has_sought: bool = False) -> Act:
+    """Return the act of a committer that has looked at a record."""
+    branch = RECORDS[record]
+    return next_act(
+        known.seen(branch), branch, "main", is_there=is_there, has_sought=has_sought, patience_polls=PATIENCE
+    )
+
+
+def test_every_state_has_its_act() -> None:
+    """For each record, and whatever is known: the act, or for a branch that is gone, none but to leave."""
+    either = (False, True)
+    for record, announced, was_sealed, sought in product(RECORDS, either, either, either):
+        known = Submission("mine", "main", "", announced, was_sealed)
+        act = act_of(record, known, has_sought=sought)
+        if record == "answered":
+            assert act == Return(ANSWER)
+        elif record == "first":
+            assert act == Build()
+        elif record == "second":
+            assert act == Wait(PATIENCE)
+        elif not sought:
+            assert act == Seek()
+        elif was_sealed:
+            assert act == Miss()
+        else:
+            assert act == (Wait(PATIENCE) if announced and record == "others" else PutOnList())
+        assert act_of(record, known, is_there=False) == Leave()
+        assert act_of(record, Submission("mine", "main of old", "", announced, was_sealed)) == Leave()
+
+
+def test_patience_has_an_end_unless_the_head_moves() -> None:
+    """Who has waited its time helps; a head that moved shows that somebody builds, and the wait begins again."""
+    known = Submission("mine", "main", "")
+    assert act_of("second", known) == Wait(3)
+    assert act_of("second", known.waited(2, head_moved=False)) == Wait(1)
+    assert act_of("second", known.waited(2, head_moved=False).waited(1, head_moved=False)) == Build()
+    assert act_of("second", known.waited(2, head_moved=False).waited(1, head_moved=True)) == Wait(3)
+    assert known.waited(2, head_moved=True).looks == 2  # pauses grow all the same
+
+
+def test_what_is_known_only_grows() -> None:
+    """A request that was seen on the list, or announced, stays known to others; what was sought is not sought again."""
+    known = Submission("mine", "main", "")
+    assert not known.is_known
+    assert known.seen(RECORDS["second"]).seen(RECORDS["none"]).was_sealed
+    assert known.announced().is_known
+    assert known.not_found(BranchRecord(head="newer")).since == "newer"
+
+
+@pytest.mark.parametrize(
+    ("function", "words", "instead"),
+    [
+        ("next_act", "not is_there or ", ""),
+        ("next_act", " or scope != known.scope", ""),
+        ("next_act", "if not has_sought:", "if False:"),
+        ("next_act", "if known.was_sealed:", "if False:"),
+        ("next_act", "known.is_known and ", ""),
+        ("next_act", " * patience(branch, known.request)", ""),
+        ("next_act", " and known.looks_in_vain < patient", ""),
+        ("seen", "self.was_sealed or is_sealed", "is_sealed"),
+        ("not_found", "since=branch.head", "since=self.since"),
+        ("waited", "0 if head_moved else ", ""),
+    ],
+)
+def test_each_rule_is_held(function: str, words: str, instead: str) -> None:
+    """With any of the rules broken, a test of this file fails."""
+    owner = submission_protocol if function == "next_act" else Submission
+
+    def tests() -> None:
+        test_every_state_has_its_act()
+        test_patience_has_an_end_unless_the_head_moves()
+        test_what_is_known_only_grows()
+
+    assert_caught(Broken("an act", getattr(owner, function), words, instead), tests)
