@@ -20,7 +20,8 @@ from tracelake.limits import LEASE_MARGIN_S, LEASE_S
 from tracelake.pipeline.publish import Outputs
 from tracelake.shards.protocol import next_epoch
 from tracelake.shards.store import Shard
-from tracelake.tables.maintenance import ORDERS, Maintainer
+from tracelake.tables.built_in import BUILT_IN
+from tracelake.tables.maintenance import Maintainer
 from tracelake.tasks.runners import InProcess
 
 
@@ -96,7 +97,7 @@ def test_all_columns_of_real_spans_survive(tmp_path: Path) -> None:
         def schemas(name: str) -> set[str]:
             return {str(pa.parquet.read_schema(file)) for file in lake.table(name).files()}
 
-        before = {name: (rows(name), schemas(name)) for name in ORDERS}
+        before = {name: (rows(name), schemas(name)) for name in BUILT_IN}
         lake.maintenance.compact(runner=InProcess())
         for name, (table, schema) in before.items():
             assert rows(name).equals(table)
@@ -132,7 +133,7 @@ def begin_epochs(lake: Lake, table: str, count: int) -> None:
         shard.change(partial(next_epoch, now_s=time.time(), epoch_min_s=0))
 
 
-@pytest.mark.parametrize("table", ORDERS)
+@pytest.mark.parametrize("table", BUILT_IN)
 def test_a_run_that_is_slower_than_two_epochs_appends_nothing(
     lake: Lake, tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,8 +289,10 @@ def test_counts_of_a_transaction_that_a_peer_commits_and_compacts_meanwhile(
             return head()
         found = outputs.repository.commit(str(head())).parents[0]
         maintainer = Maintainer(lake._opened.key_value, lake.objects, InProcess())
-        for name in ORDERS:
-            maintainer.compact_all(Shard(name, lake._opened.key_value, lake.objects), ORDERS[name])
+        for name in BUILT_IN:
+            maintainer.compact_all(
+                Shard(name, lake._opened.key_value, lake.objects), BUILT_IN[name].sorted_by
+            )
         lake.maintenance.gc()
         return found
 

@@ -27,7 +27,8 @@ from tracelake.shards.model import Part
 from tracelake.shards.rows import rows_sql
 from tracelake.shards.store import Shard, Snapshot
 from tracelake.storage import LocalFiles, MemoryKeyValueStore, MemoryObjectStore, open_objects
-from tracelake.tables.maintenance import ORDERS, Maintainer
+from tracelake.tables.built_in import BUILT_IN
+from tracelake.tables.maintenance import Maintainer
 from tracelake.tasks.runners import InProcess
 
 BUCKETS = 2
@@ -73,8 +74,10 @@ class Bucket:
         return self._pipeline.run([])
 
     def compact(self) -> None:
-        for name, order in ORDERS.items():
-            Maintainer(self.key_value, self.objects, InProcess()).compact_all(self.shard(name), order)
+        for name, table in BUILT_IN.items():
+            Maintainer(self.key_value, self.objects, InProcess()).compact_all(
+                self.shard(name), table.sorted_by
+            )
 
     def shard(self, name: str) -> Shard:
         return Shard(name, self.key_value, self.objects)

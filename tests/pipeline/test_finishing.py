@@ -34,7 +34,7 @@ def stop_before_traces(lake: Lake, *paths: Path, monkeypatch: pytest.MonkeyPatch
     append = Outputs._append
 
     def fail(self: Outputs, shard: Any, *rest: Any) -> None:
-        if shard is self.traces:
+        if shard is self.shards["traces"]:
             raise StorageError("no store")
         append(self, shard, *rest)
 

@@ -89,13 +89,16 @@ class SimulatedTasks(InProcess):
         require(len(task.pieces) > 0, f"transaction {task.transaction} is shaped without its rows")
         rows = b"".join(objects.get(piece.path) for piece in task.pieces)
         name = self._process.new_uuid().hex
-        parts = []
+        receipt = ShapeReceipt()
         for table in ("spans", "traces"):
             path = f"shards/{table}/{task.transaction}-{name}.parquet"
             objects.put(path, rows)
-            parts.append(Part(path, 0, len(task.pieces), len(rows), hashlib.sha256(rows).hexdigest()))
+            part = Part(path, 0, len(task.pieces), len(rows), hashlib.sha256(rows).hexdigest())
+            receipt.of(table).parts.append(part)
+        receipt.of("spans").count(new=len(task.pieces), replaced=0, repeated=0)
+        receipt.of("traces").count(rows=1)
         self._stage(task, name, f"{task.transaction}: ".encode() + rows)
-        return ShapeReceipt(span_parts=parts[:1], trace_parts=parts[1:], new=len(task.pieces), traces=1)
+        return receipt
 
     def _stage(self, task: ShapeTask, attempt: str, data: bytes) -> None:
         pack, receipt = (

@@ -8,21 +8,24 @@ from tracelake._errors import TableNotFoundError, TracelakeError
 from tracelake.results import Finding
 from tracelake.shards.rows import quoted
 from tracelake.storage import ObjectStore
+from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, TABLE_TRACES
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.scan import connection
 from tracelake.tables.spec import read_spec
 from tracelake.tables.traces import TRACES, aggregate_sql
 
 
-def check_lake_tables(view: CommitView) -> Iterator[Finding]:
-    """Check that spans are unique, and that table `traces` is what table `spans` makes of it."""
-    spans, traces = (view.table(name).sql() for name in ("spans", "traces"))
+def check_built_in(view: CommitView) -> Iterator[Finding]:
+    """Check that keys are unique in each table, and that table `traces` is what table `spans` makes of it."""
+    for table in BUILT_IN.values():
+        rows, key = view.table(table.name).sql(), ", ".join(table.key)
+        yield from _differences(
+            f"{table.name}: {table.bucketed_by.removesuffix('_id')}",
+            f"select {table.bucketed_by}, 'has the key ' || row({key}) || ' ' || count(*) || ' times' from ({rows}) "
+            f"group by {table.bucketed_by}, {key} having count(*) > 1 limit 10",
+        )
+    spans, traces = (view.table(table.name).sql() for table in (TABLE_SPANS, TABLE_TRACES))
     content = ", ".join(name for name in TRACES.names if name != "transaction")
-    yield from _differences(
-        "spans: trace",
-        f"select trace_id, 'has span ' || span_id || ' ' || count(*) || ' times' from ({spans}) "
-        "group by trace_id, span_id having count(*) > 1 limit 10",
-    )
     made = aggregate_sql(f"({spans})", 0)
     yield from _differences(
         "traces: trace",

@@ -16,8 +16,9 @@ from tracelake.search.collect import CollectedIndexParts as IndexCollected
 from tracelake.search.collect import collect as collect_index
 from tracelake.shards.store import Shard
 from tracelake.storage.files import FileObjectStore
+from tracelake.tables.built_in import BUILT_IN
 from tracelake.tables.indexes import INDEX
-from tracelake.tables.maintenance import ORDERS, Maintainer, collect
+from tracelake.tables.maintenance import Maintainer, collect
 from tracelake.tables.spec import read_spec
 from tracelake.tasks.progress import OnProgress, silent
 from tracelake.tasks.runners import TaskRunner
@@ -151,7 +152,7 @@ class Maintenance:
 
     def _tables(self, damage: list[str]) -> list[str]:
         """Return the shards of all tables; where `main` cannot be read, of those that every lake has."""
-        shards = dict.fromkeys(ORDERS)
+        shards = dict.fromkeys(BUILT_IN)
         with _noted(damage):
             named = self._opened.entries_at("main").values()
             shards |= dict.fromkeys(each.shard for each in named if isinstance(each, TableAt))
@@ -159,7 +160,7 @@ class Maintenance:
 
     def _maintained(self) -> list[tuple[Shard, tuple[str, ...]]]:
         """Return the shard of each table, and the columns that sort its rows."""
-        orders = dict(ORDERS)
+        orders = {table.name: table.sorted_by for table in BUILT_IN.values()}
         for reference in self._opened.entries_at("main").values():
             if isinstance(reference, TableAt) and reference.shard not in orders:
                 orders[reference.shard] = read_spec(self._opened.objects, reference.shard).key

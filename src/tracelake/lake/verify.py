@@ -8,7 +8,6 @@ import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 import pyarrow.parquet as pq
 
@@ -16,11 +15,11 @@ from tracelake._errors import DamageError, NotFoundError, TracelakeError
 from tracelake.datasets.verify import verify_files
 from tracelake.journal.model import Step
 from tracelake.journal.store import Journal
-from tracelake.lake.content_checks import check_keys, check_lake_tables, check_spec
+from tracelake.lake.content_checks import check_built_in, check_keys, check_spec
 from tracelake.lake.record_checks import Records, check_inbox, read_records
 from tracelake.pipeline.fates import check_quarantine
 from tracelake.pipeline.index_build import live_by_transaction
-from tracelake.pipeline.publish import SET_ASIDE, SPANS_ENTRY, TRACES_ENTRY
+from tracelake.pipeline.publish import SET_ASIDE
 from tracelake.results import Finding, VerifyReport
 from tracelake.search.index_check import IndexCheck
 from tracelake.shards.leases import Leases
@@ -28,6 +27,7 @@ from tracelake.shards.model import Batch, BatchRef, Part
 from tracelake.shards.rows import rows_by_time
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, entry_of
 from tracelake.tables.commit_view import CommitView, named_by
 from tracelake.tables.indexes import INDEX_ENTRY
 from tracelake.tables.spec import table_names
@@ -35,8 +35,6 @@ from tracelake.tasks.progress import OnProgress, Progress
 from tracelake.versions.model import TRANSACTION, Commit, IndexAt, Reference, TableAt
 from tracelake.versions.objects import COMMITS
 from tracelake.versions.store import Repository
-
-_TABLES: Final = ("spans", "traces")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class Verifier:
         self._leases = Leases()  # what is listed stays until it is read
         self._buckets = buckets
         self._view = view
-        self._shards = {name: Shard(name, key_value, objects) for name in _TABLES}
+        self._shards = {name: Shard(name, key_value, objects) for name in BUILT_IN}
         self._journal = Journal(key_value, "main")
         self._repository = Repository(key_value, objects)
         self._findings: list[Finding] = []
@@ -105,8 +103,8 @@ class Verifier:
         self._check_journal(transactions, aside)
         set_aside, lost = check_quarantine(self._key_value, self._objects)
         self._findings += lost
-        self._check_counts(commits, tables["spans"])
-        index_parts = self._check_indexes(commits, tables["spans"])
+        self._check_counts(commits, tables[TABLE_SPANS.name])
+        index_parts = self._check_indexes(commits, tables[TABLE_SPANS.name])
         for name in sorted({*user_tables, *table_names(self._objects)}):
             self._findings += check_spec(self._objects, name)
         self._findings += [finding for finding in records.findings if not self._has_told(finding, tables)]
@@ -115,9 +113,9 @@ class Verifier:
         self._leases.close()
         if not self._findings:  # on whole parts only: a scan over a damaged one says nothing new
             view = self._view("main")
-            self._findings += check_lake_tables(view)
+            self._findings += check_built_in(view)
             for name in user_tables:
-                if f"tables/{name}" in commits[0].entries:
+                if entry_of(name) in commits[0].entries:
                     self._findings += check_keys(view, name)
         return VerifyReport(
             commits=len(commits),
@@ -297,7 +295,7 @@ class Verifier:
         def live_at(t: int, buckets: range | None) -> Mapping[int, int] | None:
             if came.unknown:
                 return None  # some rows cannot be read
-            snapshot = self._shards["spans"].snapshot(t)
+            snapshot = self._shards[TABLE_SPANS.name].snapshot(t)
             return live_by_transaction(
                 self._objects, snapshot.for_buckets(set(buckets or range(self._buckets)))
             )
@@ -341,7 +339,7 @@ class Verifier:
         found: dict[str, int] = {}
         for head in filter(None, heads):
             with contextlib.suppress(DamageError):  # a finding of the history
-                for name, reference in named_by(self._repository, head).items():
-                    if isinstance(reference, TableAt) and name not in (SPANS_ENTRY, TRACES_ENTRY):
+                for reference in named_by(self._repository, head).values():
+                    if isinstance(reference, TableAt) and reference.shard not in BUILT_IN:
                         found[reference.shard] = max(found.get(reference.shard, -1), reference.as_of)
         return found

@@ -11,7 +11,6 @@ from tracelake._errors import StorageError
 from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import FILES, INBOX, Input, into_transactions
-from tracelake.pipeline.publish import TABLES
 from tracelake.pipeline.report import report_of
 from tracelake.pipeline.watching import FileWatch
 from tracelake.replicas.account import BatchCounts, ReplicaProgress, Waiting, default_name
@@ -19,6 +18,7 @@ from tracelake.replicas.heartbeat import Heartbeat
 from tracelake.replicas.info import describe
 from tracelake.results import IngestReport, ReplicaInfo
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tables.built_in import BUILT_IN
 from tracelake.tasks.progress import OnProgress, Progress, Stage, silent
 from tracelake.tasks.runners import TaskRunner
 from tracelake.tracking.inbox import PREFIX
@@ -57,7 +57,7 @@ class InboxPipeline:
         self._runner = runner
         self._watch = FileWatch(watch)
         self._pipeline = Pipeline("main", key_value, objects, buckets, runner, tally)
-        self._account = ReplicaProgress(replica or default_name(), tally, TABLES)
+        self._account = ReplicaProgress(replica or default_name(), tally, len(BUILT_IN))
         self._heartbeat = Heartbeat(key_value, self._account)
 
     def start(self, *, warm: bool = False, on_namesake: Callable[[str], None] = lambda _: None) -> None:

@@ -55,7 +55,7 @@ from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.pipeline.taking import Taking
 from tracelake.replicas.account import BatchCounts
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.tables.maintenance import ORDERS
+from tracelake.tables.built_in import BUILT_IN
 from tracelake.tasks.progress import OnProgress, Progress, silent
 from tracelake.tasks.runners import TaskRunner
 
@@ -301,8 +301,8 @@ class _DriverRun:
         result.ranges += [taken for ranges in recorded.step.sources.values() for taken in ranges]
         result.counts.append(counts)
         result.commit = commit
-        for name, shard in self._rooms.outputs.shards().items():
-            self._rooms.maintainer.maintain(shard, ORDERS[name], self._progress)
+        for name, shard in self._rooms.outputs.shards.items():
+            self._rooms.maintainer.maintain(shard, BUILT_IN[name].sorted_by, self._progress)
         self._rooms.merger.maintain(self._progress)
         return Published()
 

@@ -24,10 +24,11 @@ from tracelake._errors import (
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.decode import ReadTask, run_read_task
 from tracelake.pipeline.inputs import INBOX
-from tracelake.pipeline.merge import ShapeTask, run_shape_task
+from tracelake.pipeline.merge import ShapeTask, TableBefore, run_shape_task
 from tracelake.search.finalize import clean_staging
 from tracelake.shards.store import EMPTY
 from tracelake.storage import ObjectStore
+from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS
 from tracelake.tasks.runners import TaskRunner
 
 TaskT = TypeVar("TaskT")
@@ -110,13 +111,10 @@ def tasks_work(runner: TaskRunner, objects: ObjectStore, buckets: int) -> bool:
             low=0,
             high=buckets,
             pieces=receipt.pieces,
-            spans=EMPTY,
-            traces=EMPTY,
-            spans_epoch=0,
-            traces_epoch=0,
+            tables=dict.fromkeys(BUILT_IN, TableBefore(EMPTY, 0)),
         )
         (shaped,) = runner.run(run_shape_task, [shape], lambda _: None)
-        written += [part.path for part in (*shaped.span_parts, *shaped.trace_parts)]
+        written += [part.path for part in shaped.parts()]
     except Exception as error:  # whatever it is, it is not the input of anybody
         if not may_be_of_input(error):
             raise
@@ -126,4 +124,4 @@ def tasks_work(runner: TaskRunner, objects: ObjectStore, buckets: int) -> bool:
             for path in written:
                 objects.delete(path)
             clean_staging(objects, "spans", build)
-    return receipt.spans == shaped.new == 1
+    return receipt.spans == shaped.of(TABLE_SPANS.name).counts["new"] == 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -27,11 +27,20 @@ from tracelake.shards.parts import write_part
 from tracelake.shards.rows import retractions_by_bucket, with_row_ids
 from tracelake.shards.store import Snapshot
 from tracelake.storage import ObjectStore, open_objects
+from tracelake.tables.built_in import TABLE_SPANS, TABLE_TRACES, BuiltInTable
+
+
+@dataclass(frozen=True, slots=True)
+class TableBefore:
+    """A built-in table as of the transaction before, and the epoch of parts that are written to it now."""
+
+    live: Snapshot
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeTask:
-    """Shape the buckets [low, high) of a transaction, given the live parts of both tables in them."""
+    """Shape the buckets [low, high) of a transaction, given the live parts of each built-in table in them."""
 
     objects_url: str
     transaction: int
@@ -41,24 +50,43 @@ class ShapeTask:
     low: int
     high: int
     pieces: Sequence[Piece]
-    spans: Snapshot
-    traces: Snapshot
-    spans_epoch: int
-    traces_epoch: int
+    tables: Mapping[str, TableBefore]
+
+
+@dataclass(slots=True)
+class TableChange:
+    """What a transaction does to one table; all numbers and names."""
+
+    parts: list[Part] = field(default_factory=list)
+    retractions: list[Part] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    """As the batch has them."""
+
+    def count(self, **counts: int) -> None:
+        """Add to the counts."""
+        for name, number in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + number
+
+    def add(self, other: TableChange) -> None:
+        """Add what another task did to the same table."""
+        self.parts += other.parts
+        self.retractions += other.retractions
+        self.count(**other.counts)
 
 
 @dataclass(slots=True)
 class ShapeReceipt:
-    """What a shape task wrote; all numbers and names."""
+    """What a shape task wrote, by table."""
 
-    span_parts: list[Part] = field(default_factory=list)
-    span_retractions: list[Part] = field(default_factory=list)
-    trace_parts: list[Part] = field(default_factory=list)
-    trace_retractions: list[Part] = field(default_factory=list)
-    new: int = 0
-    replaced: int = 0
-    repeated: int = 0
-    traces: int = 0
+    tables: dict[str, TableChange] = field(default_factory=dict)
+
+    def of(self, table: str) -> TableChange:
+        """Return the change of one table."""
+        return self.tables.setdefault(table, TableChange())
+
+    def parts(self) -> list[Part]:
+        """Return all parts of rows."""
+        return [part for change in self.tables.values() for part in change.parts]
 
 
 def run_shape_task(task: ShapeTask) -> ShapeReceipt:
@@ -104,22 +132,32 @@ class _Shaping:
         buckets = {piece.bucket for piece in pieces}
         merged = merge(
             tables.read,
-            Lookup(self._objects, task.spans.for_buckets(buckets), "trace_id"),
-            Lookup(self._objects, task.traces.for_buckets(buckets), "trace_id"),
+            self._lookup(TABLE_SPANS, buckets),
+            self._lookup(TABLE_TRACES, buckets),
             task.transaction,
         )
         yield from self._write_spans(pieces, tables, merged.lost)
-        self._write_traces(merged.traces)
-        for shard, epoch, gone, into in (
-            ("spans", task.spans_epoch, merged.span_retractions, receipt.span_retractions),
-            ("traces", task.traces_epoch, merged.trace_retractions, receipt.trace_retractions),
-        ):
-            for bucket, of_bucket in retractions_by_bucket(gone, task.buckets):
-                into.append(write_part(self._objects, shard, epoch, bucket, of_bucket, None))
-        receipt.new += merged.new
-        receipt.replaced += merged.replaced
-        receipt.repeated += merged.repeated
-        receipt.traces += sum(map(len, merged.traces))
+        self._write_rows(TABLE_TRACES, merged.traces)
+        self._retract(TABLE_SPANS, merged.span_retractions)
+        self._retract(TABLE_TRACES, merged.trace_retractions)
+        receipt.of(TABLE_SPANS.name).count(new=merged.new, replaced=merged.replaced, repeated=merged.repeated)
+        receipt.of(TABLE_TRACES.name).count(rows=sum(map(len, merged.traces)))
+
+    def _lookup(self, table: BuiltInTable, buckets: set[int]) -> Lookup:
+        live = self._task.tables[table.name].live
+        return Lookup(self._objects, live.for_buckets(buckets), table.bucketed_by)
+
+    def _write(self, table: BuiltInTable, bucket: int, rows: pa.Table) -> None:
+        """Write a part of a table."""
+        epoch = self._task.tables[table.name].epoch
+        part = write_part(self._objects, table.name, epoch, bucket, rows, table.bucketed_by, looked_up=True)
+        self._receipt.of(table.name).parts.append(part)
+
+    def _retract(self, table: BuiltInTable, gone: pa.Table) -> None:
+        """Write the retraction parts of a table."""
+        epoch, written = self._task.tables[table.name].epoch, self._receipt.of(table.name).retractions
+        for bucket, of_bucket in retractions_by_bucket(gone, self._task.buckets):
+            written.append(write_part(self._objects, table.name, epoch, bucket, of_bucket, None))
 
     def _write_spans(self, pieces: list[Piece], tables: _OldParts, lost: Numbers) -> Iterator[pa.RecordBatch]:
         """Write the spans that are taken, of each bucket one part, or several of bounded size."""
@@ -134,32 +172,19 @@ class _Shaping:
                 continue
             numbered = with_row_ids(rows, task.transaction, bucket, task.buckets, before[bucket])
             before[bucket] += len(rows)
-            self._receipt.span_parts.append(
-                write_part(
-                    self._objects, "spans", task.spans_epoch, bucket, numbered, "trace_id", looked_up=True
-                )
-            )
+            self._write(TABLE_SPANS, bucket, numbered)
             for few in cut(rows, limits.ROW_GROUP_MAX_BYTES):
                 yield from few.to_batches()
 
-    def _write_traces(self, traces: Sequence[pa.Table]) -> None:
+    def _write_rows(self, table: BuiltInTable, several: Sequence[pa.Table]) -> None:
+        """Write new rows of a table, of each bucket a part."""
         task = self._task
         before: Counter[int] = Counter()
-        for rows in traces:
-            for bucket, of_bucket in by_bucket(rows, "trace_id", task.buckets):
+        for rows in several:
+            for bucket, of_bucket in by_bucket(rows, table.bucketed_by, task.buckets):
                 numbered = with_row_ids(of_bucket, task.transaction, bucket, task.buckets, before[bucket])
                 before[bucket] += len(of_bucket)
-                self._receipt.trace_parts.append(
-                    write_part(
-                        self._objects,
-                        "traces",
-                        task.traces_epoch,
-                        bucket,
-                        numbered,
-                        "trace_id",
-                        looked_up=True,
-                    )
-                )
+                self._write(table, bucket, numbered)
 
 
 def _runs_of_parts(pieces: Sequence[Piece], max_bytes: int) -> Iterator[list[Piece]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -16,7 +17,7 @@ from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.journal.model import Aside, Seal, Step
 from tracelake.pipeline.decode import Piece
-from tracelake.pipeline.merge import ShapeReceipt, ShapeTask, run_shape_task
+from tracelake.pipeline.merge import ShapeReceipt, ShapeTask, TableBefore, TableChange, run_shape_task
 from tracelake.replicas.account import BatchCounts
 from tracelake.search.finalize import finalize, finalize_nothing
 from tracelake.search.model import manifest_path
@@ -25,16 +26,12 @@ from tracelake.shards.model import Batch, Part, ShardState
 from tracelake.shards.protocol import UpdateFate, classify
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, TABLE_TRACES
 from tracelake.tables.indexes import INDEX, INDEX_ENTRY, base_of, build_name
 from tracelake.tasks.progress import OnProgress, Progress
 from tracelake.tasks.runners import TaskRunner
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.store import Repository
-
-SPANS_ENTRY: Final = "tables/spans"
-TRACES_ENTRY: Final = "tables/traces"
-TABLES: Final = 2
-"""Tables that each transaction appends one batch to."""
 
 SET_ASIDE: Final = "set_aside"
 """In the metadata of the commit of a transaction that was set aside: its inputs are in no table."""
@@ -79,13 +76,9 @@ class Outputs:
         self._objects = objects
         self.tally = tally or BatchCounts()
         self._buckets = buckets
-        self.spans = Shard("spans", key_value, objects)
-        self.traces = Shard("traces", key_value, objects)
+        self.shards = {name: Shard(name, key_value, objects) for name in BUILT_IN}
+        self.spans = self.shards[TABLE_SPANS.name]
         self.repository = Repository(key_value, objects)
-
-    def shards(self) -> dict[str, Shard]:
-        """Return the shards of the tables, by name."""
-        return {shard.name: shard for shard in (self.spans, self.traces)}
 
     def upper(self) -> int:
         """Return the least transaction that has no commit: the commit is the last output of each."""
@@ -94,15 +87,12 @@ class Outputs:
 
     def table_upper(self) -> int:
         """Return the greatest upper of the tables."""
-        return max(self.spans.state().upper, self.traces.state().upper)
+        return max(shard.state().upper for shard in self.shards.values())
 
     def only_commit_missing(self, transaction: int) -> bool:
-        """Whether both tables and the index have the transaction."""
-        return (
-            self.spans.state().upper > transaction
-            and self.traces.state().upper > transaction
-            and self.is_indexed(transaction)
-        )
+        """Whether all tables and the index have the transaction."""
+        tables = all(shard.state().upper > transaction for shard in self.shards.values())
+        return tables and self.is_indexed(transaction)
 
     def is_indexed(self, transaction: int) -> bool:
         """Whether the index of the transaction is published."""
@@ -117,10 +107,14 @@ class Outputs:
         """
         t = step.transaction
         if pieces is not None:
-            with Lease(self.spans, self._key_value) as spans, Lease(self.traces, self._key_value) as traces:
-                receipts = self._shape(t, pieces, (spans.state, traces.state), runner, progress)
+            with ExitStack() as leases:
+                states = {
+                    name: leases.enter_context(Lease(shard, self._key_value)).state
+                    for name, shard in self.shards.items()
+                }
+                receipts = self._shape(t, pieces, states, runner, progress)
             progress(Progress("publishing", 0, 4, "steps", t))
-            self._append_all(t, receipts, spans.state.epoch, traces.state.epoch)
+            self._append_all(t, receipts, states)
             progress(Progress("publishing", 2, 4, "steps", t))
         base = base_of(self.repository, self._objects, t)
         path, _ = finalize(self._objects, INDEX, build_name(t), t + 1, self._buckets, base)
@@ -137,10 +131,10 @@ class Outputs:
         """
         t = aside.transaction
         nothing = Batch(t, t + 1, uuid.uuid4().hex, (), (), {})
-        self.spans.compare_and_append(nothing)
-        if self.has_rows(t):  # who appends rows of it appends them to table `spans` first
-            raise OvertakenError
-        self.traces.compare_and_append(nothing)
+        for shard in self.shards.values():
+            shard.compare_and_append(nothing)
+            if shard is self.spans and self.has_rows(t):  # who appends rows of it appends them here first
+                raise OvertakenError
         path, _ = finalize_nothing(
             self._objects, INDEX, build_name(t), t + 1, base_of(self.repository, self._objects, t)
         )
@@ -178,20 +172,17 @@ class Outputs:
         self,
         t: int,
         pieces: Sequence[Piece],
-        states: tuple[ShardState, ShardState],
+        states: Mapping[str, ShardState],
         runner: TaskRunner,
         progress: OnProgress,
     ) -> list[ShapeReceipt]:
-        tasks = self._tasks(t, pieces, *states)
+        tasks = self._tasks(t, pieces, states)
         return runner.run(
             run_shape_task, tasks, lambda done: progress(Progress("writing", done, len(tasks), "tasks", t))
         )
 
-    def _tasks(
-        self, t: int, pieces: Sequence[Piece], spans_state: ShardState, traces_state: ShardState
-    ) -> list[ShapeTask]:
-        spans = self.spans.snapshot(t - 1, spans_state)
-        traces = self.traces.snapshot(t - 1, traces_state)
+    def _tasks(self, t: int, pieces: Sequence[Piece], states: Mapping[str, ShardState]) -> list[ShapeTask]:
+        live = {name: self.shards[name].snapshot(t - 1, state) for name, state in states.items()}
         groups = shape_tasks(sum(piece.rows for piece in pieces), sum(piece.arrow_bytes for piece in pieces))
         bounds = [self._buckets * group // groups for group in range(groups + 1)]
         return [
@@ -204,50 +195,32 @@ class Outputs:
                 low=low,
                 high=high,
                 pieces=[piece for piece in pieces if low <= piece.bucket < high],
-                spans=spans.for_buckets(set(range(low, high))),
-                traces=traces.for_buckets(set(range(low, high))),
-                spans_epoch=spans_state.epoch,
-                traces_epoch=traces_state.epoch,
+                tables={
+                    name: TableBefore(live[name].for_buckets(set(range(low, high))), state.epoch)
+                    for name, state in states.items()
+                },
             )
             for low, high in pairwise(bounds)
             if low < high
         ]
 
-    def _append_all(
-        self, t: int, receipts: Sequence[ShapeReceipt], spans_epoch: int, traces_epoch: int
-    ) -> None:
-        counts = {
-            "new": sum(receipt.new for receipt in receipts),
-            "replaced": sum(receipt.replaced for receipt in receipts),
-            "repeated": sum(receipt.repeated for receipt in receipts),
-        }
-        self._append(
-            self.spans,
-            t,
-            [part for receipt in receipts for part in receipt.span_parts],
-            [part for receipt in receipts for part in receipt.span_retractions],
-            counts,
-            spans_epoch,
-        )
-        self._append(
-            self.traces,
-            t,
-            [part for receipt in receipts for part in receipt.trace_parts],
-            [part for receipt in receipts for part in receipt.trace_retractions],
-            {"rows": sum(receipt.traces for receipt in receipts)},
-            traces_epoch,
-        )
+    def _append_all(self, t: int, receipts: Sequence[ShapeReceipt], states: Mapping[str, ShardState]) -> None:
+        for name, shard in self.shards.items():
+            change = TableChange()
+            for receipt in receipts:
+                change.add(receipt.of(name))
+            self._append(shard, t, change, states[name].epoch)
 
-    def _append(
-        self,
-        shard: Shard,
-        t: int,
-        parts: list[Part],
-        retractions: list[Part],
-        counts: dict[str, int],
-        epoch: int,
-    ) -> None:
-        batch = Batch(t, t + 1, uuid.uuid4().hex, tuple(parts), tuple(retractions), counts, epoch=epoch)
+    def _append(self, shard: Shard, t: int, change: TableChange, epoch: int) -> None:
+        batch = Batch(
+            t,
+            t + 1,
+            uuid.uuid4().hex,
+            tuple(change.parts),
+            tuple(change.retractions),
+            change.counts,
+            epoch=epoch,
+        )
         upper = shard.state().upper
         verdict = classify(t, upper, t + 1)
         assert verdict is not UpdateFate.HOLD, (
@@ -256,9 +229,9 @@ class Outputs:
         if verdict is UpdateFate.PROCESS and shard.compare_and_append(batch) is None:
             self.tally.won += 1
             return
-        self.tally.rows_dropped += sum(part.rows for part in parts)
+        self.tally.rows_dropped += sum(part.rows for part in change.parts)
         # A peer, or we before a crash, appended the same rows, or has set T aside: ours are named by nothing.
-        for part in (*parts, *retractions):
+        for part in batch.objects():
             self._objects.delete(part.path)
         if shard is self.spans and not batch.is_empty and not self.has_rows(t):
             raise OvertakenError
@@ -267,7 +240,9 @@ class Outputs:
         """Return the counts of a transaction from its batches, so that every replica tells the same."""
         failure: DamageError | None = None
         try:  # before the look at the head: a batch of an uncommitted transaction is not compacted
-            spans, traces = self.spans.batch_at(step.transaction), self.traces.batch_at(step.transaction)
+            spans, traces = (
+                self.shards[table.name].batch_at(step.transaction) for table in (TABLE_SPANS, TABLE_TRACES)
+            )
         except DamageError as error:
             failure = error
         head = self.repository.head()
@@ -299,11 +274,8 @@ class Outputs:
 
     @staticmethod
     def _entries(t: int, manifest: str) -> dict[str, Reference]:
-        return {
-            SPANS_ENTRY: TableAt("spans", t),
-            TRACES_ENTRY: TableAt("traces", t),
-            INDEX_ENTRY: IndexAt(manifest, t + 1),
-        }
+        tables: dict[str, Reference] = {table.entry: TableAt(table.name, t) for table in BUILT_IN.values()}
+        return {**tables, INDEX_ENTRY: IndexAt(manifest, t + 1)}
 
 
 def shape_tasks(spans: int, arrow_bytes: int) -> int:

@@ -27,12 +27,12 @@ from tracelake.pipeline import claims
 from tracelake.shards.buckets import Numbers
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.rows import RETRACTIONS, ROW_ID, literal
+from tracelake.tables.built_in import TABLE_SPANS
 from tracelake.tables.traces import SPAN_COLUMNS, TRACES, aggregate_sql
 
 Incoming = Callable[[], Iterable[pa.Table]]
 """Gives the incoming spans (schema SPANS, in any order, with repeats) as tables, the same each time."""
 
-SORTED_BY: Final = ("trace_id", "start_ns", "span_id")
 _TRACE_CONTENT: Final = [name for name in TRACES.names if name != TRANSACTION_FIELD.name]
 _STORED: Final = pa.schema([*(SPANS.field(name) for name in SPAN_COLUMNS), ROW_ID])
 
@@ -82,7 +82,8 @@ def taken(tables: Iterable[pa.Table], first: int, lost: Numbers, transaction: in
     """
     rows = pa.concat_tables(tables)
     kept = np.setdiff1d(np.arange(first, first + len(rows)), lost, assume_unique=True) - first
-    order = pc.sort_indices(rows.select(SORTED_BY).take(kept), [(name, "ascending") for name in SORTED_BY])
+    columns = TABLE_SPANS.sorted_by
+    order = pc.sort_indices(rows.select(columns).take(kept), [(name, "ascending") for name in columns])
     chosen = rows.take(kept[order.to_numpy()]).combine_chunks()
     return chosen.append_column(TRANSACTION_FIELD, pa.repeat(pa.scalar(transaction, pa.int64()), len(chosen)))
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
 from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
-from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.results import Hit, Row, TableInfo, Trace
 from tracelake.search.documents import document_text
 from tracelake.search.finalize import read_manifest
@@ -19,19 +18,17 @@ from tracelake.search.query import RawHit, Searcher
 from tracelake.shards.leases import Leases
 from tracelake.shards.store import EMPTY, Shard, Snapshot
 from tracelake.storage import Stores
+from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, TABLE_TRACES, TABLES_FOLDER, entry_of
 from tracelake.tables.conditions import condition, reading, words
 from tracelake.tables.indexes import INDEX_ENTRY
 from tracelake.tables.pruning import Layout
 from tracelake.tables.scan import Scan, checked, connection, select
 from tracelake.tables.spec import read_spec
 from tracelake.tables.table import Origin, Table
-from tracelake.tables.traces import TRACES
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.ranges import below
 from tracelake.versions.store import Repository
 
-SCHEMAS: Final = {"spans": SPANS_TABLE, "traces": TRACES}
-_TABLES: Final = "tables/"
 _TRACE_ID: Final = re.compile(r"[0-9a-f]{6,32}")
 _HIT_COLUMNS: Final = ("trace_id", "span_id", "transaction", "service", "name", "start_ns")
 _TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "events")
@@ -55,9 +52,9 @@ class CommitView:
         stores.cache.mkdir(parents=True, exist_ok=True)
         self._leases = Leases()
         self._opened_s = time.monotonic()
-        named = (name.removeprefix(_TABLES) for name in entries if name.startswith(_TABLES))
-        self._names = [*SCHEMAS, *sorted(set(named) - set(SCHEMAS))]
-        self._tables = {name: self._open(name) for name in SCHEMAS}
+        named = (name.removeprefix(TABLES_FOLDER) for name in entries if name.startswith(TABLES_FOLDER))
+        self._names = [*BUILT_IN, *sorted(set(named) - set(BUILT_IN))]
+        self._tables = {name: self._open(name) for name in BUILT_IN}
         self._searcher: Searcher | None = None
 
     def _open(self, name: str) -> Table:
@@ -66,12 +63,12 @@ class CommitView:
 
     def layout(self, name: str) -> Layout:
         """Return the columns and buckets of a table of this view."""
-        if name in SCHEMAS:
-            return Layout(SCHEMAS[name], ("trace_id",), self._buckets)
+        if name in BUILT_IN:
+            return BUILT_IN[name].layout(self._buckets)
         return read_spec(self._stores.objects, name).layout()
 
     def _snapshot(self, name: str) -> Snapshot:
-        reference = self._entries.get(_TABLES + name)
+        reference = self._entries.get(entry_of(name))
         if not isinstance(reference, TableAt):
             return EMPTY  # the lake is still empty
         shard = Shard(reference.shard, self._stores.key_value, self._stores.objects)
@@ -80,7 +77,7 @@ class CommitView:
 
     def time_of(self, name: str) -> int:
         """Return the time as of which the commit names a table, -1 for none of its rows."""
-        reference = self._entries.get(_TABLES + self.table(name).name)
+        reference = self._entries.get(entry_of(self.table(name).name))
         return reference.as_of if isinstance(reference, TableAt) else -1
 
     @property
@@ -109,7 +106,7 @@ class CommitView:
 
         It reads the parts of the tables that it names, and nothing else, unless files are allowed.
         """
-        with self._tables["spans"].scan.open_files().in_use():
+        with self._tables[TABLE_SPANS.name].scan.open_files().in_use():
             with connection() as db:
                 named = words(reading(checked(db, query)))
             # One that is not named need not be there: its parts may be far away.
@@ -129,11 +126,11 @@ class CommitView:
         """Return a trace by its id, or by the unique beginning of it. Raises NotFoundError."""
         full = self._full_id(trace_id.lower())
         spans = (
-            self._tables["spans"]
+            self._tables[TABLE_SPANS.name]
             .lookup([full])
             .sort_by([("start_ns", "ascending"), ("span_id", "ascending")])
         )
-        summary = self._tables["traces"].lookup([full]).to_pylist()
+        summary = self._tables[TABLE_TRACES.name].lookup([full]).to_pylist()
         if not summary or not len(spans):
             raise NotFoundError(f"no trace {trace_id!r} in this lake. `tracelake search` finds ids by text.")
         return Trace(full, summary[0], tuple(to_rows(spans)))
@@ -145,7 +142,9 @@ class CommitView:
             )
         if len(trace_id) == 32:
             return trace_id
-        found = self._tables["traces"].to_arrow(["trace_id"], f"starts_with(trace_id, '{trace_id}')", limit=2)
+        found = self._tables[TABLE_TRACES.name].to_arrow(
+            ["trace_id"], f"starts_with(trace_id, '{trace_id}')", limit=2
+        )
         if len(found) > 1:
             raise NotFoundError(f"several traces begin with {trace_id!r}; give more digits.")
         return str(found["trace_id"][0]) if len(found) else trace_id
@@ -179,7 +178,7 @@ class CommitView:
 
     def _rows_of(self, found: list[RawHit], where: str | None, query: str) -> list[Hit]:
         """Join hits with their rows, in order of score. A hit whose row was replaced since is dropped."""
-        table = self._tables["spans"]
+        table = self._tables[TABLE_SPANS.name]
         rows = table.lookup(
             sorted({hit.trace_id for hit in found}), [*_HIT_COLUMNS, *_TEXT_COLUMNS] if not where else None
         )

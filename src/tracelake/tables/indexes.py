@@ -12,12 +12,13 @@ from tracelake.search.ceiling import ceiling as parts_ceiling
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Manifest, manifest_path
 from tracelake.storage import ObjectStore
+from tracelake.tables.built_in import TABLE_SPANS
 from tracelake.versions.model import IndexAt, Reference
 from tracelake.versions.store import Repository
 
 INDEX: Final = "spans"
 INDEX_ENTRY: Final = "indexes/spans"
-TABLE_ENTRY: Final = "tables/spans"
+TABLE_ENTRY: Final = TABLE_SPANS.entry
 """The table that is indexed."""
 
 

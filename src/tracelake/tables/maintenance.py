@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 from tracelake._errors import ContentionError, TracelakeError
 from tracelake.limits import COMPACTION_TRIES_MAX
@@ -23,17 +22,11 @@ from tracelake.shards.model import Batch, BatchRef
 from tracelake.shards.protocol import due, forget, settled
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tables.built_in import entry_of
 from tracelake.tasks.progress import OnProgress, Progress, silent
 from tracelake.tasks.runners import TaskRunner
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
-
-ORDERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "spans": ("trace_id", "start_ns", "span_id"),
-    "traces": ("trace_id",),
-}
-"""By which columns the rows of a table are sorted in its parts."""
-
 
 logger = logging.getLogger("tracelake.maintenance")
 
@@ -132,7 +125,7 @@ class Maintainer:
 def committed_upper(repository: Repository, table: str) -> int:
     """Return the time up to which the head of `main` names a table; less than it did before after a revert."""
     head = repository.head()
-    path = f"tables/{table}"
+    path = entry_of(table)
     found = repository.find(head, [path]).get(path) if head is not None else None
     return found.as_of + 1 if isinstance(found, TableAt) else 0
 

@@ -15,11 +15,10 @@ from tracelake._errors import NotFoundError, TableNotFoundError, UsageError
 from tracelake.formats import decode, encode
 from tracelake.limits import BUCKETS_MAX
 from tracelake.storage import ObjectStore
+from tracelake.tables.built_in import BUILT_IN
 from tracelake.tables.pruning import Layout
 
 FORMAT_VERSION: Final = 1
-RESERVED: Final = ("spans", "traces")
-"""Tables that the pipeline writes, and nobody else."""
 _TAKEN: Final = ("", "file_index", "file_row_number")
 _FOLDER: Final = "tables/"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -46,7 +45,7 @@ class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def check_name(name: str) -> None:
     """Raise UsageError where a table of the user cannot have this name."""
-    if name in RESERVED:
+    if name in BUILT_IN:  # the pipeline writes these, and nobody else
         raise UsageError(
             f"table {name} is made of what is ingested, and cannot be written to; choose another name."
         )

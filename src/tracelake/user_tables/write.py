@@ -23,6 +23,7 @@ from tracelake.shards.model import Batch, ShardState, Write
 from tracelake.shards.protocol import may_append
 from tracelake.shards.store import EMPTY, Shard
 from tracelake.storage import Stores
+from tracelake.tables.built_in import entry_of
 from tracelake.tables.maintenance import Maintainer
 from tracelake.tables.scan import Scan
 from tracelake.tables.spec import TableSpec, create_spec, read_spec, table_names
@@ -122,7 +123,7 @@ def finish_writes(stores: Stores) -> list[str]:
 
 def _was_named(repository: Repository, table: str, as_of: int) -> bool:
     """Whether a commit of the history names a table at this time or a later one: nearly always, the newest does."""
-    path = f"tables/{table}"
+    path = entry_of(table)
     for commit_id, _ in repository.log(repository.head() or ""):
         found = repository.find(commit_id, [path]).get(path)
         if isinstance(found, TableAt) and found.as_of >= as_of:
@@ -202,7 +203,7 @@ def _paths(staged: Sequence[Pieces]) -> set[str]:
 
 def _commit(stores: Stores, spec: TableSpec, as_of: int, message: str, counts: Mapping[str, int]) -> str:
     return Repository(stores.key_value, stores.objects).commit_entries(
-        {f"tables/{spec.name}": TableAt(spec.name, as_of)},
+        {entry_of(spec.name): TableAt(spec.name, as_of)},
         message=message,
         committer="writer",
         created_at=datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds"),

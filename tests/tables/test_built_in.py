@@ -1,0 +1,133 @@
+"""A third built-in table is one entry, and what fills it: all that goes through tables knows it then."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+import tracelake
+from tests.pipeline.spans import a_line, a_span
+from tracelake import Lake
+from tracelake.otlp.schema import TRANSACTION_FIELD
+from tracelake.pipeline import merge
+from tracelake.server.metrics import _LakeCollector
+from tracelake.tables.built_in import BUILT_IN, TABLE_TRACES, BuiltInTable
+from tracelake.tasks.runners import InProcess
+from tracelake.versions.model import TableAt
+
+COLUMNS: Final = ("trace_id", "span_count", TRANSACTION_FIELD.name)
+SIZES: Final = BuiltInTable(
+    name="sizes",
+    schema=pa.schema([TABLE_TRACES.schema.field(name) for name in COLUMNS]),
+    key=("trace_id",),
+    sorted_by=("span_count", "trace_id"),
+    bucketed_by="trace_id",
+)
+
+
+@pytest.fixture
+def lake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """Return a new lake that has a third table: how many spans a trace has."""
+    monkeypatch.setitem(BUILT_IN, SIZES.name, SIZES)
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as opened:
+        yield opened
+
+
+def fill(monkeypatch: pytest.MonkeyPatch, times: int = 1) -> None:
+    """Let tasks write rows of the third table, each so often."""
+    write_rows = merge._Shaping._write_rows
+
+    def also(self: Any, table: BuiltInTable, several: Sequence[pa.Table]) -> None:
+        write_rows(self, table, several)
+        write_rows(self, SIZES, [rows.select(COLUMNS) for rows in several for _ in range(times)])
+
+    monkeypatch.setattr(merge._Shaping, "_write_rows", also)
+
+
+def ingest(lake: Lake, tmp_path: Path, traces: int = 3) -> None:
+    """Ingest one span of each trace, each in a transaction."""
+    for number in range(traces):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_bytes(a_line(a_span(number, 0)))
+        lake.ingest(path, runner=InProcess())
+
+
+def test_transactions_append_to_it_and_the_view_reads_it(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit names it, and its rows are there to be read, looked up and queried."""
+    assert lake.table("sizes").schema == SIZES.schema, "of an empty lake as well"
+    fill(monkeypatch)
+    ingest(lake, tmp_path)
+    assert lake._opened.entries_at("main")["tables/sizes"] == TableAt("sizes", 2)
+    assert [info.name for info in lake.tables()] == ["spans", "traces", "sizes"]
+    assert lake.sql("select count(*), sum(span_count) from sizes").to_pylist() == [
+        {"count_star()": 3, "sum(span_count)": 3}
+    ]
+    assert len(lake.table("sizes").lookup([f"{1:032x}"])) == 1
+
+
+def test_one_that_nothing_fills_is_empty(lake: Lake, tmp_path: Path) -> None:
+    """Every transaction appends nothing to it, and that is all right."""
+    ingest(lake, tmp_path)
+    assert len(lake.table("sizes").to_arrow()) == 0
+    assert lake._opened.shard("sizes").state().upper == 3
+    assert lake.verify().findings == ()
+
+
+def test_it_is_maintained(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compaction sorts it by its own order, and collection visits it, without a commit that names it too."""
+    assert [report.table for report in lake.maintenance.gc()][:3] == ["spans", "traces", "sizes"]
+    fill(monkeypatch)
+    ingest(lake, tmp_path)
+    compacted = {report.table: report.batches for report in lake.maintenance.compact(runner=InProcess())}
+    assert compacted == {"spans": 3, "traces": 3, "sizes": 3}
+    assert len(lake.table("sizes").to_arrow()) == 3
+    assert lake.verify().findings == ()
+
+
+def test_verify_reads_it_and_knows_its_key(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parts are read with all others, and two rows of one key are a finding."""
+    fill(monkeypatch, times=2)
+    ingest(lake, tmp_path, 1)
+    assert [(finding.path, finding.kind) for finding in lake.verify().findings] == [
+        (f"sizes: trace {1:032x}", "mismatch")
+    ]
+    (part,) = lake._opened.shard("sizes").snapshot(0).parts[:1]
+    lake.objects.delete(part.path)
+    assert part.path in [finding.path for finding in lake.verify().findings]
+
+
+def test_metrics_tell_of_it(lake: Lake, tmp_path: Path) -> None:
+    """It has a series of its own, and replicas count its batches, won or of peers."""
+    path = tmp_path / "a.jsonl"
+    first, second = (
+        lake.pipeline(replica=replica, watch=[str(path)], runner=InProcess()) for replica in "ab"
+    )
+    first.run_once()
+    path.write_bytes(a_line(a_span(0, 0)))
+    os.utime(path, (1, 1))
+    for pipeline in (second, first):
+        pipeline.run_once()
+    assert (first.replica().batches_of_peers, second.replica().batches_won) == (3, 3)
+    samples = {
+        sample.labels["table"]: sample.value
+        for family in _LakeCollector(lake, None).collect()
+        for sample in family.samples
+        if sample.name == "tracelake_table_upper"
+    }
+    assert samples == {"spans": 1, "traces": 1, "sizes": 1}
+
+
+def test_its_name_is_taken(lake: Lake) -> None:
+    """Nobody makes a table of the user with its name."""
+    with pytest.raises(tracelake.UsageError, match="sizes is made of what is ingested"):
+        lake.create_table("sizes", pa.schema([("a", pa.int64())]))
