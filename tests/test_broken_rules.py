@@ -30,6 +30,8 @@ from tracelake.lake.verify import Verifier
 from tracelake.pipeline.fates import Fates
 from tracelake.pipeline.narrowing import Narrowing
 from tracelake.pipeline.settling import Settling
+from tracelake.pipeline.sources.by_content import ByContent
+from tracelake.pipeline.sources.inbox import InboxSource
 from tracelake.search.index_check import IndexCheck
 from tracelake.tasks.runners import InProcess
 from tracelake.versions.collect import RepositoryCollector
@@ -163,11 +165,11 @@ def test_the_commit_says_whether_it_was_set_aside() -> None:
     "broken",
     [
         Broken("taken meanwhile", Narrowing._narrow, "if self._settling.is_taken(found):", "if False:"),
-        Broken("a segment that is gone was taken", Settling.is_taken, "is None", "is not None"),
+        Broken("a segment that is gone was taken", InboxSource.is_taken, "is None", "is not None"),
         Broken(
             "a file that is known was taken",
-            Settling.is_taken,
-            "suspect.sha256) is not None",
+            ByContent.is_taken,
+            "sha256) is not None",
             '"") is not None',
         ),
     ],
@@ -221,8 +223,8 @@ RECOVERY: list[tuple[str, Callable[..., object], str, str]] = [
             Broken(
                 "what is discarded is deleted",
                 Settling.give_up,
-                'suspect.state == "discarded" and',
-                "False and",
+                'suspect.state == "discarded"',
+                "False",
             ),
             check_discarded,
         ),

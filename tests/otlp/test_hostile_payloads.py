@@ -24,7 +24,9 @@ from tracelake.otlp.depth import pruned
 from tracelake.otlp.framing import Format, write_segment
 from tracelake.otlp.size import has_spans_beyond
 from tracelake.pipeline.decode import run_read_task
-from tracelake.pipeline.inputs import INBOX, Gathered, Input, gather, read_tasks
+from tracelake.pipeline.inputs import Gathered, gather, read_tasks
+from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.pipeline.sources.port import Input
 from tracelake.server.body import Budget, BudgetShare
 from tracelake.server.otlp import _decode
 from tracelake.storage import open_objects

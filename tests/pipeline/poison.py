@@ -15,7 +15,8 @@ from tracelake import Lake
 from tracelake.otlp.framing import Payload, Reading, write_segment
 from tracelake.pipeline.decode import ReadTask, read_piece
 from tracelake.pipeline.merge import ShapeTask
-from tracelake.storage import LocalFiles, ObjectStore, open_objects
+from tracelake.pipeline.sources.registry import fetch
+from tracelake.storage import ObjectStore, open_objects
 from tracelake.tasks.runners import InProcess
 
 TaskT = TypeVar("TaskT")
@@ -68,8 +69,8 @@ class Poisoned(InProcess):
 def _texts(task: ReadTask) -> list[str]:
     """Return the payloads of an input."""
     with tempfile.TemporaryDirectory() as folder:
-        files = LocalFiles(open_objects(task.objects_url), Path(folder))
-        path = files.file(task.path) if task.in_lake else task.path
+        objects = open_objects(task.objects_url)
+        path = fetch(objects, task.source, task.path, task.size_bytes, Path(folder))
         return [item.data.decode() for item in Reading(path) if isinstance(item, Payload)]
 
 

@@ -19,9 +19,9 @@ from tracelake import limits
 from tracelake._errors import DamageError, StorageError
 from tracelake.pipeline import decode as reading
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.inputs import find_files
 from tracelake.pipeline.outcome import RunResult
 from tracelake.pipeline.publish import shape_tasks
+from tracelake.pipeline.sources.files import find_files
 from tracelake.shards import lookup
 from tracelake.shards.model import Part
 from tracelake.shards.rows import rows_sql

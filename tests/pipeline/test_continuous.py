@@ -16,8 +16,8 @@ from tests.storage.servers.postgres import PostgresServer
 from tracelake import InboxPipeline, Lake, limits
 from tracelake._errors import StorageError
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline import watching
 from tracelake.pipeline.background import PipelineLoop
+from tracelake.pipeline.sources import watching
 from tracelake.replicas.heartbeat import replicas
 from tracelake.storage import open_key_value, open_objects
 from tracelake.tasks.runners import InProcess

@@ -15,8 +15,10 @@ from tracelake.journal.store import Journal
 from tracelake.otlp.framing import write_segment
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.inputs import INBOX, Input, find_files
 from tracelake.pipeline.outcome import RunResult
+from tracelake.pipeline.sources.files import find_files
+from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.pipeline.sources.port import Input
 from tracelake.search.finalize import read_manifest
 from tracelake.shards.store import Shard
 from tracelake.storage import (

@@ -17,7 +17,7 @@ import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.names import to_name, to_path
+from tracelake.pipeline.sources.names import to_name, to_path
 from tracelake.tasks.runners import InProcess
 
 

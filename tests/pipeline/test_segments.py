@@ -81,6 +81,6 @@ def test_a_segment_that_a_peer_took_is_no_bad_input(tmp_path: Path) -> None:
 
 def test_an_absent_segment_of_a_remote_store_is_empty() -> None:
     """The task does not fail: its transaction is written by the peer that deleted the segment."""
-    task = ReadTask("memory://absent", "inbox", "inbox/1.segment", 9, True, 0, 1, 8, "staging/")
+    task = ReadTask("memory://absent", "inbox", "inbox/1.segment", 9, 0, 1, 8, "staging/")
     receipt = run_read_task(task)
     assert (receipt.whole.sha256, receipt.spans, receipt.problems) == ("", 0, [])

@@ -18,7 +18,7 @@ from tracelake import Lake
 from tracelake._errors import DamageError, StorageError
 from tracelake.doctor.run import _of_lake
 from tracelake.limits import TRANSACTION_TRIES_MAX
-from tracelake.pipeline.inputs import content_of
+from tracelake.pipeline.sources.registry import content_of
 from tracelake.tasks.runners import InProcess
 
 

@@ -16,9 +16,10 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake.otlp.framing import write_segment
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.inputs import INBOX, Input
 from tracelake.pipeline.merge import ShapeTask
 from tracelake.pipeline.outcome import RunResult
+from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.pipeline.sources.port import Input
 from tracelake.replicas.account import BatchCounts
 from tracelake.shards.model import Batch, Write
 from tracelake.shards.protocol import UpperMismatch

@@ -14,8 +14,9 @@ from tests.simulation.scenarios import require
 from tracelake.journal.suspects import Suspects
 from tracelake.pipeline.decode import ReadTask
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.inputs import INBOX, Input
 from tracelake.pipeline.merge import ShapeTask
+from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.pipeline.sources.port import Input
 from tracelake.shards.store import Shard
 from tracelake.testing import Process, Run
 

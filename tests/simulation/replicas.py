@@ -16,9 +16,10 @@ from tracelake._errors import NotFoundError
 from tracelake.otlp.whole import Whole
 from tracelake.pipeline.decode import Piece, ReadReceipt, ReadTask
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.inputs import INBOX, Input
 from tracelake.pipeline.merge import ShapeReceipt, ShapeTask
 from tracelake.pipeline.restaging import RestageTask
+from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.pipeline.sources.port import Input
 from tracelake.search import fields
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Receipt, staged_path

@@ -15,8 +15,9 @@ from tracelake._errors import TaskError
 from tracelake.journal.suspects import Suspects
 from tracelake.pipeline.decode import ReadReceipt, ReadTask
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.inputs import INBOX, Input
 from tracelake.pipeline.merge import ShapeReceipt, ShapeTask
+from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.pipeline.sources.port import Input
 from tracelake.shards.store import Shard
 from tracelake.testing import Process, Run
 from tracelake.versions.store import Repository

@@ -9,9 +9,9 @@ from typing import Any, Final
 from tests.simulation.mutants import Mutant
 from tests.simulation.setting_aside import SettingAsideScenario
 from tracelake.journal.model import Aside, ReadRange, Step, Suspect
-from tracelake.pipeline.inputs import INBOX
 from tracelake.pipeline.publish import Outputs, OvertakenError
 from tracelake.pipeline.settling import Settling
+from tracelake.pipeline.sources.inbox import INBOX
 from tracelake.testing import Faults
 
 _keep, _append = Settling._keep, Outputs._append
@@ -32,7 +32,8 @@ def goes_on(self: Outputs, shard: Any, t: int, *rest: Any) -> None:
 def keep_nothing(self: Settling, aside: Aside, step: Step) -> list[Suspect]:
     """Segments of a transaction that is set aside are deleted, as of any other."""
     kept = _keep(self, aside, step)
-    self.delete_segments(step.sources.get(INBOX, ()))
+    for taken in step.sources.get(INBOX, ()):
+        self._sources[INBOX].let_go(taken)
     return kept
 
 

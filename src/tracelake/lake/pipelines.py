@@ -12,9 +12,10 @@ from tracelake.lake.quarantine import Quarantine
 from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.inputs import find_files, into_transactions
+from tracelake.pipeline.inputs import into_transactions
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.report import report_of
+from tracelake.pipeline.sources.files import find_files
 from tracelake.replicas.info import describe_all
 from tracelake.results import InboxInfo, IngestReport, ReplicaInfo
 from tracelake.tasks.progress import OnProgress, silent

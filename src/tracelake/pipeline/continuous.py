@@ -10,10 +10,11 @@ from typing import Final
 from tracelake._errors import StorageError
 from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.inputs import FILES, INBOX, Input, into_transactions
+from tracelake.pipeline.inputs import into_transactions
 from tracelake.pipeline.report import report_of
-from tracelake.pipeline.watching import FileWatch
-from tracelake.replicas.account import BatchCounts, ReplicaProgress, Waiting, default_name
+from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.sources.registry import watches
+from tracelake.replicas.account import BatchCounts, ReplicaProgress, default_name
 from tracelake.replicas.heartbeat import Heartbeat
 from tracelake.replicas.info import describe
 from tracelake.results import IngestReport, ReplicaInfo
@@ -21,7 +22,6 @@ from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.built_in import BUILT_IN
 from tracelake.tasks.progress import OnProgress, Progress, Stage, silent
 from tracelake.tasks.runners import TaskRunner
-from tracelake.tracking.inbox import PREFIX
 
 _STAGES: Final[dict[Stage, int]] = {
     "reading": 0,
@@ -53,9 +53,8 @@ class InboxPipeline:
         watch: Sequence[str] = (),
     ) -> None:
         tally = BatchCounts()
-        self._objects = objects
         self._runner = runner
-        self._watch = FileWatch(watch)
+        self._watches = watches(objects, watch)
         self._pipeline = Pipeline("main", key_value, objects, buckets, runner, tally)
         self._account = ReplicaProgress(replica or default_name(), tally, len(BUILT_IN))
         self._heartbeat = Heartbeat(key_value, self._account)
@@ -89,15 +88,17 @@ class InboxPipeline:
         with self._accounted():
             started = time.monotonic()
             suspects = self._pipeline.suspects()
-            segments, files = self._look({suspect.path for suspect in suspects})
+            inputs = self._look({suspect.path for suspect in suspects})
             offered = any(suspect.state == "offered" for suspect in suspects)
-            if not segments and not files and not offered and not self._pipeline.unfinished():
+            if not inputs and not offered and not self._pipeline.unfinished():
                 return None
             self._account.begin("preparing")
-            runs = into_transactions(segments + files, TRANSACTION_INPUT_MAX_BYTES)
+            runs = into_transactions(inputs, TRANSACTION_INPUT_MAX_BYTES)
             result = self._pipeline.run(runs, self._follow(progress or silent), stopping)
-            if not stopping():  # else some of the files may have been left
-                self._watch.took(item.path for item in files if item.path not in result.failed)
+            if not stopping():  # else some of them may have been left
+                took = [item for item in inputs if item.path not in result.failed]
+                for watch in self._watches:
+                    watch.took(item.path for item in took if item.source == watch.source)
             if result.failed:
                 path, reason = next(iter(result.failed.items()))
                 raise StorageError(
@@ -122,21 +123,13 @@ class InboxPipeline:
         if self._account.went_well():
             self._heartbeat.soon()
 
-    def _look(self, suspects: Collection[str]) -> tuple[list[Input], list[Input]]:
-        """Return the segments and files that wait, and note them."""
+    def _look(self, suspects: Collection[str]) -> list[Input]:
+        """Return what waits, source by source, and note it."""
         self._account.begin("looking for input")
-        segments = [
-            Waiting(info.path, info.size_bytes, info.modified_s)
-            for info in self._objects.list(PREFIX)
-            if info.path not in suspects
-        ]
-        files = self._watch.look()
-        waiting = sorted(segments + files, key=lambda item: item.since_s)
+        by_source = [(watch.source, watch.look(suspects)) for watch in self._watches]
+        waiting = sorted((item for _, items in by_source for item in items), key=lambda item: item.since_s)
         self._account.look(self._pipeline.upper(), waiting)
-        return (
-            [Input(INBOX, item.path, item.size_bytes) for item in segments],
-            [Input(FILES, item.path, item.size_bytes) for item in files],
-        )
+        return [Input(source, item.path, item.size_bytes) for source, items in by_source for item in items]
 
     def _follow(self, progress: OnProgress) -> OnProgress:
         """Return what notes progress in the account, and passes it on."""

@@ -22,11 +22,11 @@ from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.otlp.framing import Payload, Reading
 from tracelake.otlp.whole import Whole
-from tracelake.pipeline.names import to_path
+from tracelake.pipeline.sources.registry import fetch
 from tracelake.results import Problem
 from tracelake.shards.buckets import by_bucket
 from tracelake.shards.cutting import cut
-from tracelake.storage import LocalFiles, ObjectStore, open_objects
+from tracelake.storage import ObjectStore, open_objects
 
 STAGED: Final = pa.ipc.IpcWriteOptions(
     compression="lz4"
@@ -45,8 +45,6 @@ class ReadTask:
     path: str
     size_bytes: int
     """How many bytes of it are the input: what is appended later is not."""
-    in_lake: bool
-    """Whether the path is an object of the lake (a segment of the inbox) rather than a file."""
     stripe: int
     stripes: int
     buckets: int
@@ -102,9 +100,12 @@ def run_read_task(task: ReadTask) -> ReadReceipt:
     receipt = ReadReceipt(task.source, task.path, task.stripe)
     with tempfile.TemporaryDirectory(prefix="tracelake-read-") as folder:
         try:
-            path = LocalFiles(objects, Path(folder)).file(task.path) if task.in_lake else to_path(task.path)
+            path = fetch(objects, task.source, task.path, task.size_bytes, Path(folder))
         except NotFoundError:
             return receipt  # a peer has committed the segment and deleted it
+        except OSError as error:
+            receipt.failure = _failure(error)
+            return receipt
         reading = Reading(path, task.stripe, task.stripes, task.size_bytes)
         items = iter(reading)
         columns = SpanColumns()
@@ -129,8 +130,12 @@ def _next(items: Iterator[Payload | Problem], receipt: ReadReceipt) -> Payload |
     try:
         return next(items, None)
     except OSError as error:
-        receipt.failure = f"cannot be read: {error.strerror or error}"
+        receipt.failure = _failure(error)
         return None
+
+
+def _failure(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error}"
 
 
 def _damaged(problem: Problem, receipt: ReadReceipt) -> None:

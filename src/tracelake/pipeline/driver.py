@@ -47,10 +47,10 @@ from tracelake.journal.protocol import (
 from tracelake.journal.suspects import narrowed
 from tracelake.limits import ASIDE_REASON_MAX_CHARS, STAGED_ROWS_AGE_MAX_S
 from tracelake.pipeline.faults import Guarded, InputFaultError
-from tracelake.pipeline.inputs import Input
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.publish import TRANSFORM, OvertakenError
 from tracelake.pipeline.rooms import Dependencies
+from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.pipeline.taking import Taking
 from tracelake.replicas.account import BatchCounts
@@ -118,7 +118,7 @@ class _DriverRun:
         self._taking = Taking(
             self._reader,
             rooms.objects,
-            rooms.known,
+            rooms.sources,
             rooms.suspects,
             rooms.settling,
             rooms.tries,

@@ -10,11 +10,11 @@ from tracelake.journal.model import Aside, ReadRange, Step, Suspect
 from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects, narrowed, on_discard, on_retry
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.inputs import INBOX, content_of
 from tracelake.pipeline.outcome import now
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.report import shown
 from tracelake.pipeline.settling import Settling
+from tracelake.pipeline.sources.registry import SourceRegistry, content_of
 from tracelake.results import Finding, SetAsideInput
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tasks.runners import InProcess
@@ -30,8 +30,8 @@ class Fates:
         self._journal = Journal(key_value, name)
         self._suspects = Suspects(key_value, name)
         self._outputs = Outputs(key_value, objects, buckets)
-        known = KnownInputs(key_value, name)
-        self._settling = Settling(self._journal, known, self._suspects, self._outputs, objects)
+        sources = SourceRegistry(objects, KnownInputs(key_value, name))
+        self._settling = Settling(self._journal, sources, self._suspects, self._outputs)
         self._pipeline = Pipeline(name, key_value, objects, buckets, InProcess())
 
     def decide(self, t: int, fate: Fate) -> list[Suspect]:
@@ -115,11 +115,14 @@ def _paths(step: Step) -> list[str]:
 def check_quarantine(
     key_value: KeyValueStore, objects: ObjectStore
 ) -> tuple[tuple[SetAsideInput, ...], list[Finding]]:
-    """Return the inputs that no task could do, and what is wrong: their segments must be there."""
+    """Return the inputs that no task could do, and what is wrong: those that are the lake's own must be there."""
     suspects = Suspects(key_value, "main").all()
+    sources = SourceRegistry(objects, KnownInputs(key_value, "main"))
     gone = [
         Finding("missing", "file", suspect.path, "a segment of the inbox that is set aside is gone")
         for suspect in suspects
-        if suspect.state == "set aside" and suspect.source == INBOX and objects.head(suspect.path) is None
+        if suspect.state == "set aside"
+        and (source := sources[suspect.source]).is_ours
+        and source.is_taken(suspect.path, suspect.size_bytes, suspect.sha256)
     ]
     return tuple(map(shown, suspects)), gone

@@ -23,8 +23,8 @@ from tracelake._errors import (
 )
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.decode import ReadTask, run_read_task
-from tracelake.pipeline.inputs import INBOX
 from tracelake.pipeline.merge import ShapeTask, TableBefore, run_shape_task
+from tracelake.pipeline.sources.registry import OBJECTS_OF_THE_LAKE
 from tracelake.search.finalize import clean_staging
 from tracelake.shards.store import EMPTY
 from tracelake.storage import ObjectStore
@@ -99,7 +99,7 @@ def tasks_work(runner: TaskRunner, objects: ObjectStore, buckets: int) -> bool:
     written = [segment]
     try:
         objects.put(segment, data)
-        read = ReadTask(objects.url, INBOX, segment, len(data), True, 0, 1, buckets, staging)
+        read = ReadTask(objects.url, OBJECTS_OF_THE_LAKE, segment, len(data), 0, 1, buckets, staging)
         (receipt,) = runner.run(run_read_task, [read], lambda _: None)
         written += [piece.path for piece in receipt.pieces]
         shape = ShapeTask(

@@ -1,16 +1,10 @@
-"""What a pipeline reads: OTLP files and segments of the inbox, cut into transactions and tasks."""
+"""Inputs of any source, cut into transactions and tasks, and what tasks say of them put together."""
 
 from __future__ import annotations
 
-import glob
-import hashlib
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
 
-from tracelake._errors import NotFoundError, UsageError
 from tracelake.journal.model import CHECKSUM_MODULUS, ReadRange, Sources
 from tracelake.limits import (
     PROBLEM_MAX_CHARS,
@@ -19,85 +13,8 @@ from tracelake.limits import (
     STRIPES_MAX,
     TRANSACTION_INPUTS_MAX,
 )
-from tracelake.otlp.whole import LASTING, fingerprint
 from tracelake.pipeline.decode import Piece, ReadReceipt, ReadTask
-from tracelake.pipeline.names import to_name, to_path
-from tracelake.storage import ObjectStore
-
-FILES: Final = "files"
-INBOX: Final = "inbox"
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """One file (`source` FILES) or one segment (INBOX) that waits to be read."""
-
-    source: str
-    path: str
-    """The path of an object, or the name of a file (`names.py`)."""
-    size_bytes: int
-
-
-def find_files(patterns: Iterable[str]) -> list[Input]:
-    """Return the files that paths and glob patterns name, each once, in the order given.
-
-    Raises UsageError for a pattern that matches nothing.
-    """
-    found: dict[str, Input] = {}
-    for pattern in patterns:
-        if "\0" in pattern:
-            raise UsageError(f"{pattern!r} is no path: it has a null character in it.")
-        # A name that exists is taken as it is, even with `[` in it. A plain name that does not exist is an
-        # input like any other: it is reported as not there, and the good files beside it go in.
-        literal = os.path.lexists(pattern) or not glob.has_magic(pattern)
-        matches = [pattern] if literal else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
-        if not matches:
-            raise UsageError(f"no file matches {pattern!r}. Quote the pattern, and check the folder.")
-        for match in matches:
-            path = os.path.realpath(match)
-            name = to_name(path)
-            found.setdefault(name, Input(FILES, name, _size_or_unknown(path)))
-    if not found:
-        raise UsageError("no file to ingest was named.")
-    return list(found.values())
-
-
-UNKNOWN_SIZE: Final = -1
-"""Of a file whose size the machine could not tell: it is not read, and tried again by the next run."""
-
-
-def size_of(path: str) -> int:
-    """Return the size of a file, 0 where no file can be read there, as reading it will say.
-
-    Raises OSError for a failure that may pass: it says nothing of what the file has.
-    """
-    try:
-        return Path(path).stat().st_size
-    except OSError as error:
-        if error.errno in LASTING:
-            return 0
-        raise
-
-
-def content_of(objects: ObjectStore, source: str, path: str, size_bytes: int) -> tuple[int, str]:
-    """Return size and SHA-256 of an input; (0, "") where there is none.
-
-    Raises OSError for a file that cannot be read this time: that says nothing of what it has.
-    """
-    if source != INBOX:
-        return fingerprint(to_path(path), size_bytes)
-    try:
-        data = objects.get(path)
-    except NotFoundError:
-        return 0, ""
-    return len(data), hashlib.sha256(data).hexdigest()
-
-
-def _size_or_unknown(path: str) -> int:
-    try:
-        return size_of(path)
-    except OSError:
-        return UNKNOWN_SIZE
+from tracelake.pipeline.sources.port import Input
 
 
 def into_transactions(inputs: Sequence[Input], max_bytes: int) -> list[list[Input]]:
@@ -124,7 +41,6 @@ def read_tasks(inputs: Sequence[Input], objects_url: str, buckets: int, staging:
             item.source,
             item.path,
             item.size_bytes,
-            item.source == INBOX,
             stripe,
             stripes,
             buckets,

@@ -10,9 +10,10 @@ from tracelake.journal.model import ReadRange, Suspect
 from tracelake.journal.protocol import Undone, tries_max
 from tracelake.journal.suspects import Suspects, narrowed, on_commit, on_failure
 from tracelake.limits import ASIDE_REASON_MAX_CHARS
-from tracelake.pipeline.inputs import Input, content_of
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.settling import Settling
+from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.sources.registry import content_of
 from tracelake.pipeline.staging import InputReader
 from tracelake.pipeline.tries import Tries
 from tracelake.storage import ObjectStore

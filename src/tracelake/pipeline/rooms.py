@@ -11,6 +11,7 @@ from tracelake.pipeline.index_build import Builder
 from tracelake.pipeline.index_merge import IndexMerger
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.settling import Settling
+from tracelake.pipeline.sources.registry import SourceRegistry
 from tracelake.pipeline.tries import Tries
 from tracelake.replicas.account import BatchCounts
 from tracelake.storage import KeyValueStore, ObjectStore
@@ -23,7 +24,7 @@ class Dependencies:
     """What a pipeline works with."""
 
     journal: Journal
-    known: KnownInputs
+    sources: SourceRegistry
     suspects: Suspects
     outputs: Outputs
     settling: Settling
@@ -46,13 +47,13 @@ class Dependencies:
     ) -> Dependencies:
         """Open those of a pipeline."""
         journal = Journal(key_value, name)
-        known = KnownInputs(key_value, name)
+        sources = SourceRegistry(objects, KnownInputs(key_value, name))
         suspects = Suspects(key_value, name)
         outputs = Outputs(key_value, objects, buckets, tally)
-        settling = Settling(journal, known, suspects, outputs, objects)
+        settling = Settling(journal, sources, suspects, outputs)
         maintainer = Maintainer(key_value, objects, runner)
         merger = IndexMerger(Builder(key_value, objects, buckets, runner))
         tries = Tries(key_value, name)
         return cls(
-            journal, known, suspects, outputs, settling, objects, buckets, runner, maintainer, merger, tries
+            journal, sources, suspects, outputs, settling, objects, buckets, runner, maintainer, merger, tries
         )

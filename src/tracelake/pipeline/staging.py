@@ -11,8 +11,9 @@ from tracelake._errors import TracelakeError
 from tracelake.journal.model import ReadRange, Sources
 from tracelake.pipeline.decode import Piece, run_read_task
 from tracelake.pipeline.faults import Guarded, tasks_work
-from tracelake.pipeline.inputs import Input, gather, read_tasks
+from tracelake.pipeline.inputs import gather, read_tasks
 from tracelake.pipeline.restaging import RestageTask, run_restage_task
+from tracelake.pipeline.sources.port import Input
 from tracelake.shards.model import Part
 from tracelake.storage import ObjectStore
 from tracelake.tasks.progress import OnProgress, Progress, Stage

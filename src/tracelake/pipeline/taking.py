@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
-from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import ReadRange, Step, Suspect, to_bytes
 from tracelake.journal.suspects import Standing, Suspects, next_offer
 from tracelake.limits import STEP_RECORD_MAX_BYTES, TRANSACTION_TRIES_MAX
-from tracelake.otlp.whole import fingerprint
 from tracelake.pipeline.faults import InputFaultError
-from tracelake.pipeline.inputs import FILES, INBOX, UNKNOWN_SIZE, Input, content_of, size_of
-from tracelake.pipeline.names import to_path
 from tracelake.pipeline.narrowing import Narrowing
 from tracelake.pipeline.outcome import RunResult
 from tracelake.pipeline.settling import Settling
+from tracelake.pipeline.sources.port import UNKNOWN_SIZE, HeldBack, Input, Known, New
+from tracelake.pipeline.sources.registry import SourceRegistry, content_of
 from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.pipeline.tries import Tries
 from tracelake.storage import ObjectStore
@@ -31,7 +28,7 @@ class Taking:
         self,
         reader: InputReader,
         objects: ObjectStore,
-        known: KnownInputs,
+        sources: SourceRegistry,
         suspects: Suspects,
         settling: Settling,
         tries: Tries,
@@ -42,7 +39,7 @@ class Taking:
         self._reader = reader
         self._tries = tries
         self._objects = objects
-        self._known = known
+        self._sources = sources
         self._suspects = suspects
         self._settling = settling
         self._result = result
@@ -75,7 +72,7 @@ class Taking:
                 if not offers:
                     return None
                 self._offered.update(offers)
-                inputs = self._measured([_to_input(offer) for offer in offers])
+                inputs = self._measured(list(map(self._again, offers)))
             inputs = self._narrowing.without_deadly(t, inputs, suspected=bool(offers)) if inputs else []
             if not inputs:
                 continue
@@ -94,8 +91,11 @@ class Taking:
         if offers:
             empty = {
                 taken.path: taken
-                for taken in staged.ranges()
-                if not taken.spans and taken.path not in self._result.failed and not self._changed(taken)
+                for source, ranges in staged.sources.items()
+                for taken in ranges
+                if not taken.spans
+                and taken.path not in self._result.failed
+                and not self._changed(source, taken)
             }
             self._suspects.forget(empty)
         kept = {
@@ -107,24 +107,24 @@ class Taking:
         left = tuple(item for item in staged.inputs if (item.source, item.path) in paths)
         return ReadInput(kept, staged.pieces, left)
 
-    @staticmethod
-    def _changed(taken: ReadRange) -> bool:
-        """Whether an offered file was not read whole, and still is there to be read."""
+    def _changed(self, source: str, taken: ReadRange) -> bool:
+        """Whether an offered input was not read whole, and still is there to be read."""
         try:
-            return not taken.sha256 and fingerprint(to_path(taken.path), 1)[1] != ""
+            return not taken.sha256 and content_of(self._objects, source, taken.path, 1)[1] != ""
         except OSError:
             return True
 
     def _leave(self, source: str, taken: ReadRange) -> None:
-        """Report an input that gave no span. A segment goes, unless it could not be read whole: it was acknowledged."""
-        if source == INBOX:
+        """Report an input that gave no span. One of ours goes, unless it was not read whole: it was acknowledged."""
+        of = self._sources[source]
+        if of.is_ours:
             if not taken.sha256:
-                if self._objects.head(taken.path) is None:
+                if of.is_taken(taken.path, taken.size_bytes, taken.sha256):
                     self._result.failed.pop(taken.path, None)
                     return  # a peer has taken it
                 self._result.failed.setdefault(taken.path, taken.problems[0][2])
             else:
-                self._settling.delete_segments([taken])
+                of.let_go(taken)
         self._result.ranges.append(taken)
 
     def _is_bounded(self, staged: ReadInput) -> bool:
@@ -139,43 +139,36 @@ class Taking:
         return False
 
     def _without_taken(self, inputs: list[Input], standing: Standing) -> list[Input]:
-        """Leave out what a peer took, files that an earlier transaction holds, and all that is set aside."""
-        suspects = standing.whole
+        """Leave out what a peer took, what an earlier transaction holds, and all that is set aside."""
         left = []
         taken_now = {(taken.path, taken.sha256) for taken in self._result.ranges}
-        segments = {suspect.path: suspect for suspect in suspects if suspect.source == INBOX}
-        files = {(item.size_bytes, item.sha256): item for item in suspects if item.source == FILES}
-        sizes = {size_bytes for size_bytes, _ in files}
+        held = self._sources.held(standing.whole)
         for item in self._measured(inputs):
-            if item.source == INBOX:
-                if item.path in segments:
-                    self._settling.give_up(segments[item.path])  # again, after a crash
-                elif self._objects.head(item.path) is not None and not self._is_damaged(item, standing):
+            source = self._sources[item.source]
+            match source.judge(item, held):
+                case New() if not self._is_damaged(item, standing):
                     left.append(item)
-                continue
-            if item.size_bytes in sizes:
-                suspect = files.get((item.size_bytes, _sha256(item)))
-                if suspect is not None:
-                    if suspect.state != "offered":
-                        self._result.note_aside(replace(suspect, path=item.path))
-                    continue
-            before = self._known.find(item.size_bytes, partial(_sha256, item))
-            if before is None and self._is_damaged(item, standing):
-                continue
-            if before is None:
-                left.append(item)
-            elif (item.path, before.sha256) not in taken_now:
-                self._result.known.append(replace(before, path=item.path))
+                case HeldBack(suspect) if source.is_ours:
+                    self._settling.give_up(suspect)  # again, after a crash
+                case HeldBack(suspect):
+                    self._result.note_aside(replace(suspect, path=item.path))
+                case Known(before) if (item.path, before.sha256) not in taken_now:
+                    self._result.known.append(replace(before, path=item.path))
         return left
+
+    def _again(self, offer: Suspect) -> Input:
+        """Return an input that is taken again, as it is now: a file may have been mended since."""
+        is_ours = self._sources[offer.source].is_ours
+        return Input(offer.source, offer.path, offer.size_bytes if is_ours else UNKNOWN_SIZE)
 
     def _measured(self, inputs: Sequence[Input]) -> list[Input]:
         """Return inputs with their sizes; those of which none can be told this time are named, and left out."""
         left = []
         for item in inputs:
             try:
-                size_bytes = (
-                    size_of(to_path(item.path)) if item.size_bytes == UNKNOWN_SIZE else item.size_bytes
-                )
+                size_bytes = item.size_bytes
+                if size_bytes == UNKNOWN_SIZE:
+                    size_bytes = self._sources[item.source].measured_bytes(item.path)
             except OSError as error:
                 self._result.failed[item.path] = f"cannot be read: {error.strerror or error}"
             else:
@@ -224,16 +217,3 @@ class Taking:
         return ReadInput(
             sources, first.pieces + second.pieces, first.inputs + second.inputs, first.failed | second.failed
         )
-
-
-def _to_input(offer: Suspect) -> Input:
-    """Return an input that is taken again, as it is now: a file may have been mended since."""
-    return Input(offer.source, offer.path, UNKNOWN_SIZE if offer.source == FILES else offer.size_bytes)
-
-
-def _sha256(item: Input) -> str:
-    """Return the checksum of a file, that of no known one where it cannot be read: who reads all of it says why."""
-    try:
-        return fingerprint(to_path(item.path), item.size_bytes)[1]
-    except OSError:
-        return ""

@@ -27,7 +27,7 @@ from tracelake._errors import DamageError, TracelakeError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import FORMAT_VERSION
 from tracelake.limits import TRY_BEAT_S, TRY_LOOKS, TRY_NOTES_MAX
-from tracelake.pipeline.inputs import Input
+from tracelake.pipeline.sources.port import Input
 from tracelake.storage import KeyValueStore
 from tracelake.storage.record_objects import whole_of
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import glob
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TypeAlias
 
 from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, WATCHED_FILE_QUIET_S
-from tracelake.pipeline.names import to_name
+from tracelake.pipeline.sources.files import FILES
+from tracelake.pipeline.sources.names import to_name
 from tracelake.replicas.account import Waiting
 
 _Form: TypeAlias = tuple[int, int, int, int]
@@ -21,14 +22,17 @@ is the same is not looked into again."""
 class FileWatch:
     """Looks for new files. What the lake holds already, it finds out by content; this only saves the reading."""
 
+    source = FILES
+
     def __init__(self, patterns: Iterable[str]) -> None:
         """Watch glob patterns; they need match nothing yet."""
         self._patterns = tuple(patterns)
         self._taken: dict[str, _Form] = {}
         self._shown: dict[str, _Form] = {}
 
-    def look(self) -> list[Waiting]:
+    def look(self, suspects: Collection[str] = ()) -> list[Waiting]:
         """Return files that are new or changed, and that nobody has written to for a moment; oldest first."""
+        del suspects  # they are known by content, which another file under the name need not have
         self._shown = {}
         taken, self._taken = self._taken, {}
         waiting = []
@@ -47,9 +51,9 @@ class FileWatch:
                 waiting.append(Waiting(name, stat.st_size, stat.st_mtime))
         return sorted(waiting, key=lambda item: item.since_s)
 
-    def took(self, names: Iterable[str]) -> None:
+    def took(self, paths: Iterable[str]) -> None:
         """Note that files of the last look were taken, or gave nothing that can be taken."""
-        self._taken.update((name, self._shown[name]) for name in names if name in self._shown)
+        self._taken.update((name, self._shown[name]) for name in paths if name in self._shown)
 
     def _paths(self) -> set[str]:
         found = (match for pattern in self._patterns for match in glob.iglob(pattern, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern

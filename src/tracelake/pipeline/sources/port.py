@@ -1,0 +1,123 @@
+"""Where input comes from, as a port: what waits, what of it is new, how it is read, what may be let go.
+
+`registry.py` has all sources by the names that the journal knows them by. Nobody else tells one from another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+from tracelake.journal.known import KnownInputs
+from tracelake.journal.model import ReadRange, Suspect
+from tracelake.replicas.account import Waiting
+from tracelake.storage import ObjectStore
+
+UNKNOWN_SIZE: Final = -1
+"""Of an input whose size could not be told: it is not read, and tried again by the next run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One file, object or segment that waits to be read."""
+
+    source: str
+    path: str
+    """What its source knows it by; text that any record can hold."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    """No transaction has it: it is to be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A transaction has these bytes; they were read so."""
+
+    before: ReadRange
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """It was set aside, or waits for a transaction of its own."""
+
+    suspect: Suspect
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """There is nothing to take: a peer has taken it, or it was given up."""
+
+
+Verdict: TypeAlias = New | Known | HeldBack | Gone
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The inputs that were set aside, as sources ask for them."""
+
+    by_path: dict[tuple[str, str], Suspect]
+    """By source and path."""
+    by_content: dict[tuple[int, str], Suspect]
+    """By size and SHA-256, of sources whose inputs stay where they are: they are known under any name."""
+    sizes: frozenset[int]
+    """Of those by content: an input of another size need not be read to tell."""
+
+
+class Source(Protocol):
+    """What the pipeline asks one source, where it plans; `Fetch` is what tasks ask."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its inputs are the lake's own: acknowledged, never changed, gone once they are taken."""
+
+    def measured_bytes(self, path: str) -> int:
+        """Return the size of an input as it is now, 0 where nothing can be read there, as reading it will say.
+
+        Raises OSError for a failure that may pass: it says nothing of what the input has.
+        """
+
+    def judge(self, item: Input, held: Held) -> Verdict:
+        """Say what of an input is new."""
+
+    def let_go(self, taken: ReadRange) -> None:
+        """Give free what a commit holds, or what has nothing in it; again is fine."""
+
+    def give_up(self, path: str) -> None:
+        """Give free what the user has discarded; its record stays."""
+
+    def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
+        """Whether a commit holds an input by now, as of a peer that could do what we could not."""
+
+
+class Watch(Protocol):
+    """What appears at a source while a pipeline runs on."""
+
+    @property
+    def source(self) -> str:
+        """The name of the source."""
+
+    def look(self, suspects: Collection[str]) -> list[Waiting]:
+        """Return what waits, without the paths that were set aside."""
+
+    def took(self, paths: Iterable[str]) -> None:
+        """Note that inputs of the last look were taken, or gave nothing that can be taken."""
+
+
+Fetch: TypeAlias = Callable[[ObjectStore, str, int, Path], str]
+"""(the lake's objects, path, size, a folder of the caller) → a local file whose first `size` bytes are the input.
+
+It runs in tasks, on any machine. Raises NotFoundError where the input is gone, OSError for a failure that may pass.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One source, by what there is to call."""
+
+    fetch: Fetch
+    open: Callable[[ObjectStore, KnownInputs], Source]
