@@ -19,7 +19,6 @@ class Datasets:
 
     def __init__(self, opened: OpenLake) -> None:
         self._opened = opened
-        self._repository = opened.repository
 
     def get(self, name: str, at: str = MAIN) -> Dataset:
         """Return a dataset at a branch, tag, commit or time. Raises DatasetNotFoundError, RefNotFoundError."""
@@ -47,10 +46,10 @@ class Datasets:
 
     def all(self, at: str = MAIN) -> list[DatasetInfo]:
         """Return all datasets at a branch, with those that are staged there, or at a tag, commit or time."""
-        record = self._repository.branches().get(at)
-        head = self._repository.resolve(at) if record is None else record.head
+        record = self._opened.repository.branches().get(at)
+        head = self._opened.repository.resolve(at) if record is None else record.head
         staged: dict[str, int] = {}
-        for path in chain(*self._repository.staged_or_damaged(at)) if record is not None else ():
+        for path in chain(*self._opened.repository.staged_or_damaged(at)) if record is not None else ():
             name = dataset_of(path)
             if name is not None:
                 staged[name] = staged.get(name, 0) + (path != spec_path(name))
@@ -59,7 +58,7 @@ class Datasets:
             DatasetInfo(
                 name,
                 self._description(name, at),
-                self._repository.count(head, *examples_of(name)) if head else 0,
+                self._opened.repository.count(head, *examples_of(name)) if head else 0,
                 staged.get(name, 0),
             )
             for name in sorted(names)
@@ -73,12 +72,12 @@ class Datasets:
             return ""
 
     def _dataset(self, name: str, at: str) -> Dataset:
-        return Dataset(name, at, self._repository, self._opened.objects, self._opened.view)
+        return Dataset(name, at, self._opened.repository, self._opened.objects, self._opened.view)
 
     def _names(self, head: str) -> Iterator[str]:
         """Yield the datasets that a commit names; goes from one to the next, past the examples."""
         start, stop = below(DATASETS)
-        while (entry := next(self._repository.scan(head, start, stop), None)) is not None:
+        while (entry := next(self._opened.repository.scan(head, start, stop), None)) is not None:
             name = dataset_of(entry[0])
             assert name is not None, entry
             yield name
