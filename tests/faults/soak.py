@@ -25,6 +25,7 @@ RUN_MAX_S: Final = 900.0
 SUITES: Final[dict[str, tuple[str, ...]]] = {
     "simulate": ("tests.simulation.simulate", "--seconds", "60"),
     "upkeep": ("tests.faults.kill_upkeep", "--seconds", "60"),
+    "flips": ("tests.faults.flip_everything", "--seconds", "120"),
     "replicas": ("tests.faults.kill_replicas", "--kills", "20"),
     "ingest": ("tests.faults.kill_ingest", "--kills", "3"),
     "storm": ("tests.faults.storm", "--rate", "1,50", "--stall", "5", "--seconds", "15"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from tracelake._errors import DamageError, LimitError, RefNotFoundError, UsageError
 from tracelake.limits import BRANCH_ANSWERS_KEPT
@@ -173,3 +176,47 @@ def test_damage_on_another_branch_refuses_no_name() -> None:
     repository.delete_branch("side")
     with pytest.raises(DamageError, match=lost):
         repository.tag("v2", alone)
+
+
+def waiting_on(branch: str) -> tuple[Repository, BranchRecords, str]:
+    """Return a repository with a branch on which one request is sealed and another announced, and its scope.
+
+    Their committers were killed.
+    """
+    key_value = MemoryKeyValueStore()
+    repository, records = (
+        Repository(key_value, MemoryObjectStore(), patience_polls=1),
+        BranchRecords(key_value),
+    )
+    repository.create_branch(branch, repository.commit_entries({"a": a_file(1)}))
+    at = records.read(branch)
+    here = scope(branch, at.record)
+    killed = Request("killed", Change((("b", a_file(1)),)), "b", "ann", "2026-01-01T00:00:00+00:00")
+    assert records.swap(branch, at, seal(at.record, [killed], "token", 0), lambda _: False)[0]
+    records.announce(here, Announcement(replace(killed, id="late"), at.record.head))
+    return repository, records, here
+
+
+def test_what_is_announced_goes_with_its_branch() -> None:
+    """Nobody would ever seal it."""
+    repository, records, here = waiting_on("dev")
+    assert [waiting.request.id for waiting in records.announced(here)] == ["late"]
+    repository.delete_branch("dev", force=True)
+    assert records.announced(here) == []
+
+
+def test_who_announces_on_a_branch_that_is_just_deleted_takes_it_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The branch goes between the look of a committer and its announcement."""
+    repository, records, here = waiting_on("dev")
+    announce = BranchRecords.announce
+
+    def announce_late(self: BranchRecords, *about: Any) -> None:
+        repository.delete_branch("dev", force=True)
+        announce(self, *about)
+
+    monkeypatch.setattr(BranchRecords, "announce", announce_late)
+    with pytest.raises(RefNotFoundError, match="was deleted"):
+        repository.commit_entries({"c": a_file(1)}, "dev")
+    assert records.announced(here) == []

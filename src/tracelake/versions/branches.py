@@ -60,19 +60,29 @@ class BranchAt:
 class BranchRecords(StagedEntries):
     """Reads and writes the records. Holds no state: any number of processes may use the same store."""
 
-    def __init__(self, key_value: KeyValueStore) -> None:
+    def __init__(self, key_value: KeyValueStore, has_commits: Callable[[], bool] = lambda: False) -> None:
+        """Use the records of a store; `has_commits` is asked, where `main` is absent, whether it ever was there.
+
+        Its record is written before the first commit is built, and never deleted.
+        """
         self._key_value = key_value
+        self._has_commits = has_commits
 
     def read(self, branch: str, known: BranchAt | None = None) -> BranchAt:
-        """Return a branch; an empty record where there is none. `known` itself, where it has not changed since."""
+        """Return a branch; an empty record where there is none. `known` itself, where it has not changed since.
+
+        Raises DamageError where `main` is gone.
+        """
         entry = self._key_value.get(BRANCHES, branch)
         if known is not None and entry is not None and entry.version == known.version:
             return known
-        return _branch_at(branch, entry)
+        return self._at(branch, entry)
 
     def all(self) -> dict[str, BranchAt]:
-        """Return all branches by name."""
+        """Return all branches by name. Raises DamageError where `main` is gone."""
         found = {entry.key: _branch_at(entry.key, entry) for entry in self._key_value.scan(BRANCHES)}
+        if MAIN not in found:
+            self._check_never_there()
         return {name: at for name, at in found.items() if not at.is_absent}
 
     def swap(
@@ -94,7 +104,7 @@ class BranchRecords(StagedEntries):
         if isinstance(settled, Done):
             # After a lost reply another may have done the same in another way: what is there counts, not what we wrote.
             return True, BranchAt(record, settled.version) if settled is outcome else self.read(branch)
-        return False, _branch_at(branch, settled.current)
+        return False, self._at(branch, settled.current)
 
     def delete(self, branch: str, at: BranchAt) -> bool:
         """Delete a branch as it was read; False where it has changed since."""
@@ -102,6 +112,19 @@ class BranchRecords(StagedEntries):
         outcome = self._key_value.delete_if(BRANCHES, branch, at.version)
         settled = settle(self._key_value, BRANCHES, branch, outcome, is_mine=lambda _: False)
         return isinstance(settled, Done) or settled.current is None
+
+    def _at(self, branch: str, entry: Entry | None) -> BranchAt:
+        if entry is None and branch == MAIN:
+            self._check_never_there()
+        return _branch_at(branch, entry)
+
+    def _check_never_there(self) -> None:
+        """Raise DamageError where `main` is gone: its history would be taken for none, and begun anew."""
+        # Looked for again: it may have been made between our look and the first commit.
+        if self._has_commits() and self._key_value.get(BRANCHES, MAIN) is None:
+            raise DamageError(
+                "the record of branch main is gone, and there are commits. Restore the metadata from a backup."
+            )
 
     # Garbage collection
 
@@ -167,6 +190,11 @@ class BranchRecords(StagedEntries):
         """Take announcements away; fine where there are none, or where some stay: who seals next cleans up."""
         with suppress(StorageError):
             self._key_value.forget(_announced(scope), requests)
+
+    def withdraw_all(self, scope: str) -> None:
+        """Take away all that is announced on a branch that is deleted: nobody will seal it."""
+        with suppress(StorageError, DamageError):
+            self.withdraw(scope, [waiting.request.id for waiting in self.announced(scope)])
 
     def _create(self, partition: str, key: str, value: bytes) -> None:
         """Write a record where there is none; durable on return, this one or the one that is there."""

@@ -48,9 +48,9 @@ class RepositoryCollector:
     """Collects the garbage of one repository. Any number may work on the same one at once."""
 
     def __init__(self, key_value: KeyValueStore, objects: ObjectStore) -> None:
-        self._records = BranchRecords(key_value)
         self._objects = objects
         self._contents = Contents(objects)
+        self._records = BranchRecords(key_value, self._contents.has_commits)
         self._names_given = Names(key_value, self._records, lambda _: False)
 
     def collect(self, *, epoch_min_s: float, dry_run: bool = False) -> CollectedCommits:

@@ -25,7 +25,7 @@ class Commits:
     def __init__(self, key_value: KeyValueStore, contents: Contents) -> None:
         self._key_value = key_value
         self._contents = contents
-        self._records = BranchRecords(key_value)
+        self._records = BranchRecords(key_value, contents.has_commits)
         self._names = Names(key_value, self._records, self.reaches)
 
     # By id

@@ -111,6 +111,7 @@ class Committer:
                     case Return(answer):
                         return answer
                     case Leave():
+                        self._records.withdraw(here, [request.id])  # it may be later than the deletion
                         return Answer(request.id, refusal=Refusal.GONE)
                     case Miss():
                         raise _lost(branch, request)

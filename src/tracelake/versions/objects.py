@@ -131,6 +131,10 @@ class Contents:
                 break
         return found
 
+    def has_commits(self) -> bool:
+        """Whether there is any commit."""
+        return bool(self.find("", at_most=1))
+
     def _remember(self, record_id: str, record: Content) -> None:
         with self._lock:
             self._known[type(record), record_id] = record

@@ -23,7 +23,7 @@ from tracelake.limits import (
 from tracelake.storage import Entry, KeyValueStore, ObjectStore
 from tracelake.storage.names import check_path
 from tracelake.versions import ranges
-from tracelake.versions.branches import MAIN, BranchAt, new_token
+from tracelake.versions.branches import MAIN, BranchAt, new_token, scope
 from tracelake.versions.commits import Commits
 from tracelake.versions.committer import Committer
 from tracelake.versions.model import (
@@ -127,6 +127,7 @@ class Repository(Commits):
             if self._records.delete(name, at):
                 for token in known_tokens(at.record):
                     self._records.unstage(token)
+                self._records.withdraw_all(scope(name, at.record))
                 return
         raise busy(name)
 
