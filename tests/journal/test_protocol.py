@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from tracelake.journal.model import ReadRange, Seal, Step, add_checksums
+from tracelake.journal.model import (
+    OffsetRange,
+    ReadRange,
+    Seal,
+    Segment,
+    Step,
+    WholeFile,
+    add_checksums,
+    from_bytes,
+    to_bytes,
+)
 from tracelake.journal.protocol import (
     Append,
     Appended,
@@ -44,8 +54,10 @@ from tracelake.journal.protocol import (
 )
 
 
-def a_range(path: str = "a", records: int = 2, checksum: int = 7, sha256: str = "00") -> ReadRange:
-    return ReadRange(path, 10, sha256, records, f"{checksum:032x}", spans=4)
+def a_range(path: str = "a", records: int = 2, checksum: int = 7, sha256: str = "00") -> WholeFile:
+    return WholeFile(
+        path, size_bytes=10, sha256=sha256, records=records, checksum=f"{checksum:032x}", spans=4
+    )
 
 
 STEP = Step(3, {"files": (a_range(),)}, transform="1")
@@ -179,3 +191,37 @@ def test_checksums_do_not_cancel_out() -> None:
     assert add_checksums(seven, seven) == f"{14:032x}"
     assert add_checksums(seven, one) == f"{8:032x}"
     assert add_checksums(f"{(1 << 128) - 1:032x}", one) == f"{0:032x}"
+
+
+def an_offset_range(start: int = 5, stop: int = 9) -> OffsetRange:
+    return OffsetRange(
+        "spans", 3, start, stop, size_bytes=10, sha256="00", records=2, checksum=f"{7:032x}", spans=4
+    )
+
+
+def a_segment(path: str) -> Segment:
+    return Segment(path, size_bytes=10, sha256="00", records=2, checksum=f"{7:032x}", spans=4)
+
+
+@pytest.mark.parametrize("taken", [a_range(), a_segment("inbox/0.segment"), an_offset_range()])
+def test_every_kind_of_range_is_read_as_it_was_written(taken: ReadRange) -> None:
+    """The journal says of an input which kind it is, and all that was read of it."""
+    step = Step(3, {"source": (taken,)}, "1")
+    assert from_bytes(to_bytes(step), "3") == step
+
+
+@pytest.mark.parametrize(
+    ("recorded", "read", "difference"),
+    [
+        (an_offset_range(), an_offset_range(), None),
+        (an_offset_range(), an_offset_range(stop=8), "1 inputs"),
+        (an_offset_range(), a_segment("spans/3/5-9"), "was read as Segment"),
+        (a_segment("a"), a_range("a"), "was read as WholeFile"),
+    ],
+)
+def test_ranges_of_any_kind_are_compared(
+    recorded: ReadRange, read: ReadRange, difference: str | None
+) -> None:
+    """A replay takes only the same part of the same kind of input."""
+    found = compare({"source": (recorded,)}, {"source": (read,)})
+    assert (found is None) if difference is None else (found is not None and difference in found)

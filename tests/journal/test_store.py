@@ -5,14 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tracelake._errors import DamageError
-from tracelake.journal.model import ReadRange, Seal, Step, to_bytes
+from tracelake.journal.model import Seal, Step, WholeFile, to_bytes
 from tracelake.journal.protocol import totals
 from tracelake.journal.store import Journal, TransactionRecord
 from tracelake.storage import MemoryKeyValueStore
 
 
 def a_step(transaction: int = 0, path: str = "a") -> Step:
-    return Step(transaction, {"files": (ReadRange(path, 1, "00", 1, "01", 1),)}, "1")
+    return Step(
+        transaction,
+        {"files": (WholeFile(path, size_bytes=1, sha256="00", records=1, checksum="01", spans=1),)},
+        "1",
+    )
 
 
 def a_seal(step: Step) -> Seal:

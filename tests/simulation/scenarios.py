@@ -7,7 +7,7 @@ import itertools
 import random
 from collections import Counter
 
-from tracelake.journal.model import ReadRange, Seal, Step
+from tracelake.journal.model import Seal, Step, WholeFile
 from tracelake.journal.protocol import totals
 from tracelake.journal.store import Journal
 from tracelake.search import fields
@@ -122,7 +122,10 @@ class JournalScenario(Scenario):
             recorded = journal.read(t)
             step = recorded.step
             if step is None:
-                taken = ReadRange(process.name, 1, "0" * 64, 1, f"{int(process.name[-1]) + 1:032x}", 1)
+                checksum = f"{int(process.name[-1]) + 1:032x}"
+                taken = WholeFile(
+                    process.name, size_bytes=1, sha256="0" * 64, records=1, checksum=checksum, spans=1
+                )
                 step, _ = journal.append_step(Step(t, {"files": (taken,)}, "1"))
             seal = recorded.seal
             if seal is None:

@@ -8,20 +8,20 @@ import msgspec
 
 from tracelake.formats import decode, encode
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 CHECKSUM_MODULUS: Final = 1 << 128
 
 
-class ReadRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One input as it was read: a file, or a segment of the inbox; always whole.
+class _Taken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was read of one input, whatever it is.
 
     `checksum` is the sum of 64-bit hashes of its records (payloads) modulo 2^128, in hex: the order in which
     partitions read them makes no difference, and a record read twice does.
     """
 
-    path: str
     size_bytes: int
     sha256: str
+    """Of all its bytes; empty where it was not read whole."""
     records: int
     checksum: str
     spans: int
@@ -32,6 +32,34 @@ class ReadRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether a record could not be read at all, beside spans that were read and refused."""
 
 
+class WholeFile(_Taken, frozen=True, tag="file", forbid_unknown_fields=True):
+    """The first `size_bytes` of a file: all that it had when it was seen first."""
+
+    path: str
+
+
+class Segment(_Taken, frozen=True, tag="segment", forbid_unknown_fields=True):
+    """An object of the lake that is never written twice, as of the inbox."""
+
+    path: str
+
+
+class OffsetRange(_Taken, frozen=True, tag="offsets", forbid_unknown_fields=True):
+    """Messages of one partition of a log, from `start` to before `stop`, whose bytes are hashed one after the other."""
+
+    topic: str
+    partition: int
+    start: int
+    stop: int
+
+    @property
+    def path(self) -> str:
+        """What its source knows it by."""
+        return f"{self.topic}/{self.partition}/{self.start}-{self.stop}"
+
+
+ReadRange: TypeAlias = WholeFile | Segment | OffsetRange
+"""One input as it was read; always whole. Every kind has a `path`, unlike that of any other input of its source."""
 Sources: TypeAlias = dict[str, tuple[ReadRange, ...]]
 """Source name → the inputs taken from it."""
 

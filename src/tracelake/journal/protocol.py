@@ -329,6 +329,8 @@ def compare(recorded: Sources, read: Sources) -> str | None:
 
 
 def _differs(recorded: ReadRange, read: ReadRange) -> str | None:
+    if type(recorded) is not type(read):
+        return f"was read as {type(read).__name__}; the journal says {type(recorded).__name__}"
     if recorded.sha256 != read.sha256:
         now = f"{read.size_bytes} bytes, sha256 {read.sha256[:12]}…"
         if not read.sha256:  # it was not read whole

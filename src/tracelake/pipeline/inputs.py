@@ -15,6 +15,7 @@ from tracelake.limits import (
 )
 from tracelake.pipeline.decode import Piece, ReadReceipt, ReadTask
 from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.sources.registry import to_range
 
 
 def into_transactions(inputs: Sequence[Input], max_bytes: int) -> list[list[Input]]:
@@ -107,7 +108,17 @@ def _why_not_whole(item: Input, stripes: Sequence[ReadReceipt]) -> str | None:
 
 def _to_nothing(item: Input, reason: str) -> ReadRange:
     """Return the range of an input of which nothing is taken; `sha256` is that of no file."""
-    return ReadRange(item.path, 0, "", 0, f"{0:032x}", 0, ((None, None, reason),), 1)
+    return to_range(
+        item.source,
+        item.path,
+        size_bytes=0,
+        sha256="",
+        records=0,
+        checksum=f"{0:032x}",
+        spans=0,
+        problems=((None, None, reason),),
+        problems_total=1,
+    )
 
 
 def _to_range(stripes: Sequence[ReadReceipt]) -> ReadRange:
@@ -118,8 +129,9 @@ def _to_range(stripes: Sequence[ReadReceipt]) -> ReadRange:
     ]
     problems.sort(key=lambda item: (item[0] or 0, item[1] or 0, item[2]))
     whole = stripes[0].whole
-    return ReadRange(
-        path=stripes[0].path,
+    return to_range(
+        stripes[0].source,
+        stripes[0].path,
         size_bytes=whole.size_bytes,
         sha256=whole.sha256,
         records=sum(stripe.records for stripe in stripes),

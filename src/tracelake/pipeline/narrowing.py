@@ -6,14 +6,14 @@ from collections.abc import Callable
 from functools import partial
 
 from tracelake._errors import DeathsError
-from tracelake.journal.model import ReadRange, Suspect
+from tracelake.journal.model import Suspect
 from tracelake.journal.protocol import Undone, tries_max
 from tracelake.journal.suspects import Suspects, narrowed, on_commit, on_failure
 from tracelake.limits import ASIDE_REASON_MAX_CHARS
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.settling import Settling
 from tracelake.pipeline.sources.port import Input
-from tracelake.pipeline.sources.registry import content_of
+from tracelake.pipeline.sources.registry import content_of, to_range
 from tracelake.pipeline.staging import InputReader
 from tracelake.pipeline.tries import Tries
 from tracelake.storage import ObjectStore
@@ -88,7 +88,9 @@ class Narrowing:
         stands = self._suspects.change(found, partial(on_failure, found=found)) or found
         self._suspects.forget_others(found)  # a file that has changed since it was offered has another record
         if self._settling.is_taken(found):  # a peer could do it, and may not have seen our record
-            taken = ReadRange(item.path, size_bytes, sha256, 0, "", 0)
+            taken = to_range(
+                item.source, item.path, size_bytes=size_bytes, sha256=sha256, records=0, checksum="", spans=0
+            )
             self._suspects.change(found, partial(on_commit, taken=taken))
             return
         self._result.note_aside(stands)

@@ -120,4 +120,6 @@ class Kind:
     """One source, by what there is to call."""
 
     fetch: Fetch
+    to_range: Callable[..., ReadRange]
+    """The kind of range by which the journal records its inputs."""
     open: Callable[[ObjectStore, KnownInputs], Source]

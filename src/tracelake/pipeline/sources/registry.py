@@ -5,11 +5,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.journal.known import KnownInputs
-from tracelake.journal.model import Suspect
+from tracelake.journal.model import ReadRange, Segment, Suspect, WholeFile
 from tracelake.otlp.whole import fingerprint
 from tracelake.pipeline.sources.files import FILES, FileSource, fetch_file
 from tracelake.pipeline.sources.inbox import INBOX, InboxSource, InboxWatch, fetch_segment
@@ -18,8 +18,8 @@ from tracelake.pipeline.sources.watching import FileWatch
 from tracelake.storage import ObjectStore
 
 KINDS: Final = {
-    FILES: Kind(fetch_file, FileSource),
-    INBOX: Kind(fetch_segment, InboxSource),
+    FILES: Kind(fetch_file, WholeFile, FileSource),
+    INBOX: Kind(fetch_segment, Segment, InboxSource),
 }
 
 
@@ -54,6 +54,13 @@ def fetch(objects: ObjectStore, source: str, path: str, size_bytes: int, folder:
     if source not in KINDS:
         raise _unknown(source)
     return KINDS[source].fetch(objects, path, size_bytes, folder)
+
+
+def to_range(source: str, path: str, **taken: Any) -> ReadRange:
+    """Return what was read of an input as the journal records it."""
+    if source not in KINDS:
+        raise _unknown(source)
+    return KINDS[source].to_range(path=path, **taken)
 
 
 def content_of(objects: ObjectStore, source: str, path: str, size_bytes: int) -> tuple[int, str]:
