@@ -17,7 +17,8 @@ from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake._errors import DamageError, ExpiredError, StorageError
 from tracelake.limits import LEASE_MARGIN_S, LEASE_S
-from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.outputs.commit import CommitOutput
+from tracelake.pipeline.outputs.tables import TableOutput
 from tracelake.shards.protocol import next_epoch
 from tracelake.shards.store import Shard
 from tracelake.tables.built_in import BUILT_IN
@@ -112,7 +113,7 @@ def test_compaction_stops_where_a_killed_run_did(
     def killed(*_given: object, **_more: object) -> str:
         raise StorageError("killed before the commit")
 
-    monkeypatch.setattr(Outputs, "_commit", killed)
+    monkeypatch.setattr(CommitOutput, "publish", killed)
     with pytest.raises(StorageError, match="killed before"):
         ingest(lake, tmp_path, 7)
     monkeypatch.undo()
@@ -138,13 +139,14 @@ def test_a_run_that_is_slower_than_two_epochs_appends_nothing(
     lake: Lake, tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its parts may have been collected: the epoch of the append is that before its first upload."""
-    append_all = Outputs._append_all
+    publish = TableOutput.publish
 
-    def slow(outputs: Outputs, *given: Any) -> None:
-        begin_epochs(lake, table, 2)
-        append_all(outputs, *given)
+    def slow(output: TableOutput, *given: Any) -> None:
+        if output.table.name == table:
+            begin_epochs(lake, table, 2)
+        publish(output, *given)
 
-    monkeypatch.setattr(Outputs, "_append_all", slow)
+    monkeypatch.setattr(TableOutput, "publish", slow)
     with pytest.raises(ExpiredError, match="uploaded too long ago"):
         ingest(lake, tmp_path, 7)
     monkeypatch.undo()
@@ -279,7 +281,7 @@ def test_counts_of_a_transaction_that_a_peer_commits_and_compacts_meanwhile(
     journal = lake._pipelines._main(InProcess())._rooms.journal
     step = journal.read(1).step
     assert step is not None
-    expected = outputs._counts(step)
+    expected = outputs.commit.counts(step)
     head = outputs.repository.head
     looks = []
 
@@ -297,7 +299,7 @@ def test_counts_of_a_transaction_that_a_peer_commits_and_compacts_meanwhile(
         return found
 
     monkeypatch.setattr(outputs.repository, "head", peer_was_faster)
-    assert outputs._counts(step) == expected
+    assert outputs.commit.counts(step) == expected
 
 
 def test_what_is_damaged_keeps_no_other_kind_from_being_collected(lake: Lake, tmp_path: Path) -> None:

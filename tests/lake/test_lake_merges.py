@@ -106,7 +106,7 @@ def test_rows_that_were_replaced_leave_the_index_when_they_are_many(
 
 def in_between(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], None]) -> list[bool]:
     """Do something just before a step of a merge; return a list that is empty until then."""
-    module = {"write_parts": "index_build", "finalize": "publish"}.get(step, "index_merge")
+    module = {"write_parts": "index_build", "finalize": "outputs.index"}.get(step, "index_merge")
     holder: Any = (
         Repository if step == "commit_entries" else importlib.import_module(f"tracelake.pipeline.{module}")
     )
@@ -209,7 +209,7 @@ def test_a_transaction_that_did_not_see_a_merge_does_not_undo_it_for_good(
 
     with monkeypatch.context() as patch:
         patch.setattr(IndexMerger, "maintain", lambda *_: None)
-        patch.setattr("tracelake.pipeline.publish.finalize", merge_late)
+        patch.setattr("tracelake.pipeline.outputs.index.finalize", merge_late)
         fill(lake, tmp_path, 1, FAN_OUT)
     assert counts(lake)[1] == FAN_OUT + 1
     fill(lake, tmp_path, 1, FAN_OUT + 1)

@@ -53,7 +53,7 @@ def test_a_flipped_bit_of_a_staged_part_is_refused_and_the_next_run_mends_it(
         return finalize(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tracelake.pipeline.publish.finalize", after_a_flip)
+        patch.setattr("tracelake.pipeline.outputs.index.finalize", after_a_flip)
         with pytest.raises(DamageError, match=r"staged part .* is damaged"):
             ingest(lake, tmp_path, 1)
     assert found(lake, "work") == {"1"}
@@ -196,7 +196,7 @@ def test_a_transaction_that_did_not_see_a_rebuild_does_not_undo_it_for_good(
         return made
 
     with monkeypatch.context() as patch:
-        patch.setattr("tracelake.pipeline.publish.finalize", after_a_rebuild)
+        patch.setattr("tracelake.pipeline.outputs.index.finalize", after_a_rebuild)
         ingest(lake, tmp_path, 5)
     documents = [index.documents for index in [lake.index()] if index is not None]
     assert documents == [4]

@@ -15,7 +15,7 @@ from tests.pipeline.poison import Poisoned, good, names, poisoned
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import StorageError, TaskError
-from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.outputs.tables import TableOutput
 from tracelake.tasks.runners import InProcess
 
 BEFORE = a_line(a_span(0, 0, end=5), a_span(2, 1))
@@ -31,15 +31,15 @@ def lake() -> Iterator[Lake]:
 
 def stop_before_traces(lake: Lake, *paths: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run take inputs, and end once table `spans` has its rows."""
-    append = Outputs._append
+    publish = TableOutput.publish
 
-    def fail(self: Outputs, shard: Any, *rest: Any) -> None:
-        if shard is self.shards["traces"]:
+    def fail(self: TableOutput, *rest: Any) -> None:
+        if self.table.name == "traces":
             raise StorageError("no store")
-        append(self, shard, *rest)
+        publish(self, *rest)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Outputs, "_append", fail)
+        patched.setattr(TableOutput, "publish", fail)
         with pytest.raises(StorageError):
             lake.pipeline(watch=list(map(str, paths)), runner=InProcess()).run_once()
 
@@ -89,7 +89,7 @@ def test_maintenance_leaves_what_no_commit_names(lake: Lake, monkeypatch: pytest
             lake.pipeline(runner=InProcess()).run_once()
     stop_before_traces(lake, monkeypatch=monkeypatch)
     lake.maintenance.compact(runner=InProcess())
-    refs = Outputs(lake._opened.key_value, lake.objects, 2).spans.state().batches
+    refs = lake._opened.shard("spans").state().batches
     assert [(ref.lower, ref.upper) for ref in refs] == [(0, 7), (7, 8)]
     lake.pipeline(runner=InProcess()).run_once()
     assert names(lake) == set(range(8))

@@ -9,24 +9,27 @@ from typing import Any, Final
 from tests.simulation.mutants import Mutant
 from tests.simulation.setting_aside import SettingAsideScenario
 from tracelake.journal.model import Aside, ReadRange, Step, Suspect
-from tracelake.pipeline.publish import Outputs, OvertakenError
+from tracelake.pipeline.outputs.port import OvertakenError, Publication, SealedTransaction
+from tracelake.pipeline.outputs.tables import TableOutput
 from tracelake.pipeline.settling import Settling
 from tracelake.pipeline.sources.inbox import INBOX
 from tracelake.testing import Faults
+from tracelake.versions.model import TableAt
 
-_keep, _append = Settling._keep, Outputs._append
+_keep, _publish = Settling._keep, TableOutput.publish
 
 
-def no_rows(self: Outputs, transaction: int) -> bool:
+def no_rows(self: TableOutput, transaction: int) -> bool:
     """The record alone decides: nobody looks whether a peer has appended rows."""
     del self, transaction
     return False
 
 
-def goes_on(self: Outputs, shard: Any, t: int, *rest: Any) -> None:
+def goes_on(self: TableOutput, sealed: SealedTransaction, publication: Publication) -> None:
     """Who holds rows publishes them, whatever was appended first."""
     with contextlib.suppress(OvertakenError):
-        _append(self, shard, t, *rest)
+        _publish(self, sealed, publication)
+    publication.entries[self.table.entry] = TableAt(self.table.name, sealed.transaction)
 
 
 def keep_nothing(self: Settling, aside: Aside, step: Step) -> list[Suspect]:
@@ -62,8 +65,10 @@ def _mutant(
 _ONE: Final = ("merge", None)
 
 SETTING_ASIDE_MUTANTS = [
-    _mutant("the record decides", "pipeline.publish.Outputs.has_rows", no_rows, 50, _ONE),
-    _mutant("overtaken, ignored", "pipeline.publish.Outputs._append", goes_on, 50, _ONE, waits=True),
+    _mutant("the record decides", "pipeline.outputs.tables.TableOutput.has_rows", no_rows, 50, _ONE),
+    _mutant(
+        "overtaken, ignored", "pipeline.outputs.tables.TableOutput.publish", goes_on, 50, _ONE, waits=True
+    ),
     _mutant("segments go", "pipeline.settling.Settling._keep", keep_nothing, 5, ("merge", "merge")),
     _mutant("a commit forgets offers only", "journal.suspects.on_commit", forget_offers, 20, ("read", None)),
 ]

@@ -120,7 +120,7 @@ class UpkeepScenario(Scenario):
             self._commit(process.key_value, shard, t)
 
     def _commit(self, key_value: KeyValueStore, shard: Shard, t: int) -> None:
-        """Commit a transaction from the record of its batch, as anyone may, and as `Outputs._counts` does."""
+        """Commit a transaction from the record of its batch, as anyone may, and as `CommitOutput.counts` does."""
         while True:
             failure = None
             try:

@@ -19,7 +19,7 @@ from tracelake.lake.content_checks import check_built_in, check_keys, check_spec
 from tracelake.lake.record_checks import Records, check_inbox, read_records
 from tracelake.pipeline.fates import check_quarantine
 from tracelake.pipeline.index_build import live_by_transaction
-from tracelake.pipeline.publish import SET_ASIDE
+from tracelake.pipeline.outputs.commit import SET_ASIDE
 from tracelake.results import Finding, VerifyReport
 from tracelake.search.index_check import IndexCheck
 from tracelake.shards.leases import Leases

@@ -48,14 +48,14 @@ from tracelake.journal.suspects import narrowed
 from tracelake.limits import ASIDE_REASON_MAX_CHARS, STAGED_ROWS_AGE_MAX_S
 from tracelake.pipeline.faults import Guarded, InputFaultError
 from tracelake.pipeline.outcome import RunResult, now
-from tracelake.pipeline.publish import TRANSFORM, OvertakenError
+from tracelake.pipeline.outputs.port import OvertakenError
+from tracelake.pipeline.publish import TRANSFORM
 from tracelake.pipeline.rooms import Dependencies
 from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.pipeline.taking import Taking
 from tracelake.replicas.account import BatchCounts
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.tables.built_in import BUILT_IN
 from tracelake.tasks.progress import OnProgress, Progress, silent
 from tracelake.tasks.runners import TaskRunner
 
@@ -183,7 +183,7 @@ class _DriverRun:
             # Before T is open, the segments that T-1 holds are gone: none can be recorded a second time.
             self._rooms.settling.settle(t - 1)
         # Outputs first: a peer may seal and append between the two looks, and a seal is never taken back.
-        begun = self._rooms.outputs.table_upper() > t or self._rooms.outputs.is_indexed(t)
+        begun = self._rooms.outputs.begun(t)
         recorded = self._rooms.journal.read(t)
         aside = recorded.step is not None and self._rooms.journal.aside(t) is not None
         if recorded.seal is None and begun:
@@ -301,8 +301,8 @@ class _DriverRun:
         result.ranges += [taken for ranges in recorded.step.sources.values() for taken in ranges]
         result.counts.append(counts)
         result.commit = commit
-        for name, shard in self._rooms.outputs.shards.items():
-            self._rooms.maintainer.maintain(shard, BUILT_IN[name].sorted_by, self._progress)
+        for output in self._rooms.outputs.tables.values():
+            self._rooms.maintainer.maintain(output.shard, output.table.sorted_by, self._progress)
         self._rooms.merger.maintain(self._progress)
         return Published()
 

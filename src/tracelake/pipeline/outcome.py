@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from tracelake.journal.model import ReadRange, Suspect
-from tracelake.pipeline.publish import Counts
+from tracelake.pipeline.outputs.counts import Counts
 
 
 @dataclass(slots=True)
