@@ -85,6 +85,19 @@ def test_merged_parts_score_as_one_index_over_the_live_rows(lake: Lake, tmp_path
     assert lake.verify().findings == ()
 
 
+def test_a_run_without_new_input_merges_what_a_killed_one_left(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is killed between the last commit and the merge leaves parts: the same files once more merge them."""
+    fill(lake, tmp_path, FAN_OUT - 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexMerger, "maintain", lambda *_: None)
+        fill(lake, tmp_path, 1, FAN_OUT - 1)
+    assert counts(lake) == (2 * FAN_OUT, FAN_OUT)
+    fill(lake, tmp_path, 1, FAN_OUT - 1)
+    assert counts(lake) == (FAN_OUT + 1, 1)
+
+
 def test_rows_that_were_replaced_leave_the_index_when_they_are_many(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,7 +173,7 @@ def test_a_damaged_tree_of_a_commit_is_named(root: Path, kind: str) -> None:
             lambda root: overwrite(root, *SPANS_STATE, b'"upper":3', b'"upper":"3"'),
             [("damaged", "table", "spans")],
         ),
-        (lambda root: forget(root, *BRANCH), [("missing", "commit", "branch main")]),
+        (lambda root: forget(root, *BRANCH), [("damaged", "commit", "branch main")]),
         (lambda root: overwrite(root, *BRANCH, b"{", b"["), [("damaged", "commit", "branch main")]),
     ],
 )
@@ -201,7 +201,7 @@ def test_lost_metadata_is_noticed(root: Path, tmp_path: Path) -> None:
     records(root, "delete from records where partition != ?", b"lakes")
     found = findings(root)
     assert {("missing", "journal", f"transaction {t}") for t in range(3)} < set(found)
-    assert {("missing", "commit", "branch main"), ("missing", "table", "spans")} < set(found)
+    assert {("damaged", "commit", "branch main"), ("missing", "table", "spans")} < set(found)
     (tmp_path / "more.jsonl").write_bytes(a_line(a_span(50, 0)))
     with tracelake.open(root) as lake, pytest.raises(DamageError, match="Restore the metadata"):
         lake.ingest(tmp_path / "more.jsonl", runner=InProcess())

@@ -135,6 +135,8 @@ class _DriverRun:
         self._reader.clean(now().timestamp() - STAGED_ROWS_AGE_MAX_S)
         try:
             self._go()
+            if not self._result.transactions and not self._stopping():
+                self._maintain()  # a run that was killed meanwhile may have left some
         except (Exception, KeyboardInterrupt, SystemExit):
             self._clean_up()
             raise
@@ -301,10 +303,13 @@ class _DriverRun:
         result.ranges += [taken for ranges in recorded.step.sources.values() for taken in ranges]
         result.counts.append(counts)
         result.commit = commit
+        self._maintain()
+        return Published()
+
+    def _maintain(self) -> None:
         for output in self._rooms.outputs.tables.values():
             self._rooms.maintainer.maintain(output.shard, output.table.sorted_by, self._progress)
         self._rooms.merger.maintain(self._progress)
-        return Published()
 
     def _undone(self, step: Step, fault: InputFaultError, tries: int = 1) -> Undone:
         """Say how often the input of a transaction was too much. Raises what failed once we are to stop."""
