@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,6 @@ from tracelake.replicas.heartbeat import Heartbeat
 from tracelake.storage import KeyValueStore, MemoryKeyValueStore, ObjectStore, open_key_value, open_objects
 from tracelake.tasks.runners import InProcess
 
-URL: Final = "memory://everything"
 NOT_MISSED: Final = [
     r"inbox/\d*-a\..*",  # the transaction that takes a segment deletes it; the server alone knows what it acknowledged
     r"inputs/main/.*",  # a look at the same file once more finds its spans known
@@ -41,9 +41,9 @@ NOT_MISSED: Final = [
 """What nobody can miss where it is gone; a flip in it is named all the same."""
 
 
-def build(folder: Path) -> Lake:
+def build(url: str, folder: Path) -> Lake:
     """Make a lake of two transactions, a branch, a tag, a dataset with staged examples, tables, and what waits."""
-    lake = tracelake.init(URL, buckets=2)
+    lake = tracelake.init(url, buckets=2)
     for number in range(2):
         file = folder / f"{number}.jsonl"
         file.write_bytes(
@@ -87,11 +87,12 @@ class Everything:
     """A lake in memory whose objects and records are damaged and mended one by one."""
 
     def __init__(self, folder: Path) -> None:
-        with build(folder) as lake:
+        self.url = f"memory://{uuid.uuid4().hex}"
+        with build(self.url, folder) as lake:
             self.id = lake.config.id
             assert lake.verify().ok
-        self.objects: ObjectStore = open_objects(URL)
-        records: KeyValueStore = open_key_value(f"{URL}/metadata")
+        self.objects: ObjectStore = open_objects(self.url)
+        records: KeyValueStore = open_key_value(f"{self.url}/metadata")
         assert isinstance(records, MemoryKeyValueStore)
         self.records = records
 
@@ -154,7 +155,7 @@ class Everything:
     def said(self) -> str:
         """Return all that `verify` says, which goes on whatever it finds, or the error on opening."""
         try:
-            lake = tracelake.open(URL)
+            lake = tracelake.open(self.url)
         except TracelakeError as error:
             return str(error)
         with lake:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import tracelake
-from tests.everything import NOT_MISSED, URL, Everything, is_named, kinds
+from tests.everything import NOT_MISSED, Everything, is_named, kinds
 from tests.server.client import Client
 from tracelake import Lake, TracelakeError
 from tracelake.server.app import create_app
@@ -101,7 +101,7 @@ class Campaign:
         self._cache = folder / "cache"
         self._chance = chance
         self.everything = Everything(folder)
-        with tracelake.open(URL) as lake:
+        with tracelake.open(self.everything.url) as lake:
             self._right = read(lake)
         self.wrong: list[str] = []
         self.rounds = 0
@@ -150,7 +150,7 @@ class Campaign:
         """Read as a process does that has read nothing before."""
         shutil.rmtree(self._cache, ignore_errors=True)
         lookup.forget()
-        with suppress(TracelakeError), tracelake.open(URL) as lake:
+        with suppress(TracelakeError), tracelake.open(self.everything.url) as lake:
             for asked, answer in read(lake).items():
                 if compared and not isinstance(answer, TracelakeError) and answer != self._right[asked]:
                     self._note(name, what, f"{asked} gives {str(answer)[:200]}")

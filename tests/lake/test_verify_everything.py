@@ -11,7 +11,7 @@ from itertools import pairwise, product
 import pytest
 
 import tracelake
-from tests.everything import NOT_MISSED, URL, Everything, is_named, kinds
+from tests.everything import NOT_MISSED, Everything, is_named, kinds
 from tracelake import DamageError
 from tracelake.shards import lookup
 from tracelake.shards.lookup import Lookup
@@ -107,7 +107,7 @@ def test_what_came_to_the_place_of_another_is_named(everything: Everything) -> N
 
 def test_no_flip_of_the_header_of_a_page_gives_other_rows(everything: Everything) -> None:
     """Reads of ranges see no whole part, and the checksums of Parquet's pages leave the headers of pages out."""
-    with tracelake.open(URL) as lake:
+    with tracelake.open(everything.url) as lake:
         snapshot = Shard("traces", lake._opened.key_value, lake.objects).snapshot(1)
         keys = sorted({row["trace_id"] for row in lake.sql("select trace_id from traces").to_pylist()})
 

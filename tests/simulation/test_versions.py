@@ -39,9 +39,9 @@ STALL_MS = 10_000
         (0, Faults(), {"committers": 2}, 200),
         (1, Faults(), {"committers": 2}, 200),
         (0, Faults(), {"replicas": 2}, 150),
-        (1, LOST, {"replicas": 2}, 4_000),
+        (1, LOST, {"replicas": 2}, 6_000),
         (0, Faults(), {"stagers": 1, "sweepers": 1}, 150),
-        (0, KILLED, {"stagers": 1, "sweepers": 1}, 5_000),
+        (0, KILLED, {"stagers": 1, "sweepers": 1}, 6_000),
     ],
     ids=str,
 )

@@ -352,7 +352,7 @@ VERSIONS_MUTANTS = [
     _mutant(
         "since now", _RECORDS + "announce", announce_since_now, MANY_LOST, rounds=2, replicas=2, committers=1
     ),
-    _mutant("token not read again", _STAGING + "stage", stage_once, exhaustive_max=5, stagers=1, sweepers=1),
+    _mutant("token not read again", _STAGING + "stage", stage_once, NONE, 400, 5, stagers=1, sweepers=1),
     _mutant("staged blindly", _RECORDS + "stage", stage_blindly, Faults(late=2), stagers=1, sweepers=1),
     _mutant(
         "record not read again",
