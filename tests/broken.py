@@ -53,11 +53,11 @@ class Broken:
 
 def assert_caught(broken: Broken, check: Callable[[], object]) -> None:
     """Check that a test fails while the rule is broken; that it passes else is for the test itself to show."""
-    try:
-        with broken.applied():
+    with broken.applied():
+        try:
             check()
-    except NameError:
-        raise
-    except (Exception, pytest.fail.Exception):  # noqa: BLE001  whatever a failing test ends with
-        return
+        except NameError:
+            raise
+        except (Exception, pytest.fail.Exception):  # noqa: BLE001  whatever a failing test ends with
+            return
     raise AssertionError(f"nobody noticed that this rule was broken: {broken.rule}")
