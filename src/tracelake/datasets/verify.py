@@ -8,32 +8,23 @@ from itertools import chain
 
 from tracelake._errors import DamageError
 from tracelake.datasets.files import at_once, read_file
+from tracelake.results import Finding
 from tracelake.storage import ObjectStore
-from tracelake.versions.model import EPOCH_UNSET, Commit, FileAt
+from tracelake.storage.verify import object_finding
+from tracelake.versions.model import Commit, FileAt
 from tracelake.versions.objects import file_path, path_of
 from tracelake.versions.protocol import is_fresh
 from tracelake.versions.store import Repository
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """What names files."""
-
-    what: str
-    files: tuple[FileAt, ...]
-    """One, or for a staged entry also those that it stands on, the newest first."""
-    epoch: int = EPOCH_UNSET
-    """Of a staged entry that of its branch: a file that might be gone by then was never acknowledged, where it is."""
+from tracelake.versions.verify import Named
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A file that was read, or a commit that could not be; `problem` says what is wrong with it."""
+    """A file that was read, or a commit that could not be, and what is wrong with it."""
 
     what: str
-    path: str
     size_bytes: int
-    problem: str | None
+    finding: Finding | None
 
 
 def verify_files(
@@ -48,7 +39,7 @@ def verify_files(
     seen: set[str] = set()
     # Asked when all others are seen.
     new_staged = (holder for holder in staged if file_path(holder.files[0]) not in seen)
-    for checked in at_once(check, chain(_named(repository, heads, seen), new_staged)):
+    for checked in at_once(check, chain(_named(repository, objects, heads, seen), new_staged)):
         yield from checked
 
 
@@ -58,19 +49,22 @@ def _check(objects: ObjectStore, holder: Named) -> Iterator[CheckedFile]:
     for file in holder.files:
         path = file_path(file)
         try:
-            yield CheckedFile("file", path, len(read_file(objects, file)), None)
+            yield CheckedFile("file", len(read_file(objects, file)), None)
             return
         except DamageError as error:
-            is_gone = objects.head(path) is None
+            finding = object_finding(objects, "file", path, f"{holder.what} names it: {error}")
+            is_gone = finding.kind == "missing"
             if not is_gone or is_fresh(file, holder.epoch):
-                problem = CheckedFile("file", path, 0, f"{holder.what} names it: {error}")
+                problem = CheckedFile("file", 0, finding)
             if not is_gone:
                 break
     if problem is not None:
         yield problem
 
 
-def _named(repository: Repository, heads: Iterable[str], files: set[str]) -> Iterator[Named | CheckedFile]:
+def _named(
+    repository: Repository, objects: ObjectStore, heads: Iterable[str], files: set[str]
+) -> Iterator[Named | CheckedFile]:
     """Yield the files that entries name, each once: of every commit, those that its first parent does not name."""
     todo = list(heads)
     seen = {""}
@@ -87,7 +81,8 @@ def _named(repository: Repository, heads: Iterable[str], files: set[str]) -> Ite
                     files.add(file_path(file))
                     yield Named(path, (file,))
         except DamageError as error:
-            yield CheckedFile("commit", path_of(Commit, commit_id), 0, str(error))
+            path = path_of(Commit, commit_id)
+            yield CheckedFile("commit", 0, object_finding(objects, "commit", path, error))
 
 
 def _new_files(

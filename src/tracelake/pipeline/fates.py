@@ -12,10 +12,8 @@ from tracelake.journal.suspects import Suspects, narrowed, on_discard, on_retry
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.outcome import now
 from tracelake.pipeline.publish import Outputs
-from tracelake.pipeline.report import shown
 from tracelake.pipeline.settling import Settling
 from tracelake.pipeline.sources.registry import SourceRegistry, content_of
-from tracelake.results import Finding, SetAsideInput
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tasks.runners import InProcess
 
@@ -110,19 +108,3 @@ class Fates:
 
 def _paths(step: Step) -> list[str]:
     return [taken.path for ranges in step.sources.values() for taken in ranges]
-
-
-def check_quarantine(
-    key_value: KeyValueStore, objects: ObjectStore
-) -> tuple[tuple[SetAsideInput, ...], list[Finding]]:
-    """Return the inputs that no task could do, and what is wrong: those that are the lake's own must be there."""
-    suspects = Suspects(key_value, "main").all()
-    sources = SourceRegistry(objects, KnownInputs(key_value, "main"))
-    gone = [
-        Finding("missing", "file", suspect.path, "a segment of the inbox that is set aside is gone")
-        for suspect in suspects
-        if suspect.state == "set aside"
-        and (source := sources[suspect.source]).is_ours
-        and source.is_taken(suspect.path, suspect.size_bytes, suspect.sha256)
-    ]
-    return tuple(map(shown, suspects)), gone

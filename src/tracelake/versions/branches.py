@@ -27,8 +27,8 @@ from tracelake.versions.model import (
 
 BRANCHES: Final = "branches"
 TAGS: Final = "tags"
-_ANSWERS: Final = "answers"
-_COLLECTOR: Final = "collector"
+ANSWERS: Final = "answers"
+COLLECTOR: Final = "collector"
 _EPOCH: Final = "epoch"
 MAIN: Final = "main"
 """The branch that is there from the beginning, and that pipelines commit to."""
@@ -138,10 +138,8 @@ class BranchRecords(StagedEntries):
             epoch, version = self._epoch()
             if (wanted := change(epoch)) == epoch:
                 return epoch
-            outcome = self._key_value.set_if(_COLLECTOR, _EPOCH, to_bytes(wanted), version)
-            if isinstance(
-                settle(self._key_value, _COLLECTOR, _EPOCH, outcome, is_mine=lambda _: False), Done
-            ):
+            outcome = self._key_value.set_if(COLLECTOR, _EPOCH, to_bytes(wanted), version)
+            if isinstance(settle(self._key_value, COLLECTOR, _EPOCH, outcome, is_mine=lambda _: False), Done):
                 return wanted
         raise ContentionError(
             f"{CONDITIONAL_WRITE_TRIES_MAX} others in a row changed the epoch of garbage collection. Nothing was "
@@ -164,7 +162,7 @@ class BranchRecords(StagedEntries):
         }
 
     def _epoch(self) -> tuple[Epoch, Expected]:
-        entry = self._key_value.get(_COLLECTOR, _EPOCH)
+        entry = self._key_value.get(COLLECTOR, _EPOCH)
         if entry is None:
             return Epoch(), ABSENT
         return from_bytes(Epoch, entry.value, "the epoch of garbage collection"), entry.version
@@ -174,12 +172,12 @@ class BranchRecords(StagedEntries):
     def announce(self, scope: str, announcement: Announcement) -> None:
         """Show a request to whoever seals next. Whether it is there, its committer learns by being sealed."""
         with suppress(StorageError):
-            self._key_value.note(_announced(scope), announcement.request.id, to_bytes(announcement))
+            self._key_value.note(requests_of(scope), announcement.request.id, to_bytes(announcement))
 
     def announced(self, scope: str) -> list[Announcement]:
         """Return what is announced, the oldest request first. Nothing rests on a note: one that is damaged goes."""
         found: list[Announcement] = []
-        for entry in self._key_value.notes(_announced(scope)):
+        for entry in self._key_value.notes(requests_of(scope)):
             try:
                 found.append(from_bytes(Announcement, entry.value, f"request {entry.key}"))
             except DamageError:
@@ -189,7 +187,7 @@ class BranchRecords(StagedEntries):
     def withdraw(self, scope: str, requests: Collection[str]) -> None:
         """Take announcements away; fine where there are none, or where some stay: who seals next cleans up."""
         with suppress(StorageError):
-            self._key_value.forget(_announced(scope), requests)
+            self._key_value.forget(requests_of(scope), requests)
 
     def withdraw_all(self, scope: str) -> None:
         """Take away all that is announced on a branch that is deleted: nobody will seal it."""
@@ -210,20 +208,20 @@ class BranchRecords(StagedEntries):
     def record_answer(self, scope: str, answer: Answer) -> None:
         """Keep the answer to a request for who asks later; durable on return."""
         recorded = OldAnswer(scope, answer, self.epoch().number)
-        self._create(_ANSWERS, _asked(scope, answer.request), to_bytes(recorded))
+        self._create(ANSWERS, _asked(scope, answer.request), to_bytes(recorded))
 
     def answer(self, scope: str, request: str) -> Answer | None:
         """Return the answer to a request, None where none is recorded."""
-        entry = self._key_value.get(_ANSWERS, _asked(scope, request))
+        entry = self._key_value.get(ANSWERS, _asked(scope, request))
         return None if entry is None else _recorded(entry).answer
 
     def forget_answers(self, is_over: Callable[[OldAnswer], bool]) -> None:
         """Delete recorded answers that nobody will ask for any more. Those that are damaged stay, for `verify`."""
         with suppress(DamageError):
-            for entry in self._key_value.scan(_ANSWERS):
+            for entry in self._key_value.scan(ANSWERS):
                 with suppress(DamageError):
                     if is_over(_recorded(entry)):
-                        self._key_value.delete_if(_ANSWERS, entry.key, entry.version)
+                        self._key_value.delete_if(ANSWERS, entry.key, entry.version)
 
 
 def _branch_at(branch: str, entry: Entry | None) -> BranchAt:
@@ -237,7 +235,8 @@ def _branch(branch: str, entry: Entry) -> BranchRecord:
     return from_bytes(BranchRecord, entry.value, f"branch {branch}")
 
 
-def _announced(scope: str) -> str:
+def requests_of(scope: str) -> str:
+    """Return where requests to a branch are announced."""
     return f"requests/{scope}"
 
 

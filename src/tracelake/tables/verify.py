@@ -1,18 +1,32 @@
-"""What the rows of whole tables say of one another, for `tracelake verify`: by queries, over parts that were read."""
+"""What tables say of themselves and of one another, for `tracelake verify`: by queries, over parts that were read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterable, Iterator
 
-from tracelake._errors import TableNotFoundError, TracelakeError
+from tracelake._errors import DamageError, TableNotFoundError, TracelakeError
 from tracelake.results import Finding
 from tracelake.shards.rows import quoted
 from tracelake.storage import ObjectStore
 from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, TABLE_TRACES
-from tracelake.tables.commit_view import CommitView
+from tracelake.tables.commit_view import CommitView, named_by
 from tracelake.tables.scan import connection
 from tracelake.tables.spec import read_spec
 from tracelake.tables.traces import TRACES, aggregate_sql
+from tracelake.versions.model import TableAt
+from tracelake.versions.store import Repository
+
+
+def user_tables(repository: Repository, heads: Iterable[str]) -> dict[str, int]:
+    """Return the tables of the user that the commits name to which branches and tags lead, and as of when."""
+    times: dict[str, int] = {}
+    for head in filter(None, heads):
+        with contextlib.suppress(DamageError):  # a finding of the history
+            for reference in named_by(repository, head).values():
+                if isinstance(reference, TableAt) and reference.shard not in BUILT_IN:
+                    times[reference.shard] = max(times.get(reference.shard, -1), reference.as_of)
+    return times
 
 
 def check_built_in(view: CommitView) -> Iterator[Finding]:
@@ -26,10 +40,10 @@ def check_built_in(view: CommitView) -> Iterator[Finding]:
         )
     spans, traces = (view.table(table.name).sql() for table in (TABLE_SPANS, TABLE_TRACES))
     content = ", ".join(name for name in TRACES.names if name != "transaction")
-    made = aggregate_sql(f"({spans})", 0)
+    aggregate = aggregate_sql(f"({spans})", 0)
     yield from _differences(
         "traces: trace",
-        f"""with made as (select {content} from ({made})), stored as (select {content} from ({traces}))
+        f"""with made as (select {content} from ({aggregate})), stored as (select {content} from ({traces}))
             select trace_id, 'differs from what its spans make' from
             ((from made except all from stored) union all (from stored except all from made)) limit 10""",
     )
@@ -57,6 +71,6 @@ def check_spec(objects: ObjectStore, name: str) -> Iterator[Finding]:
 
 def _differences(table: str, query: str) -> Iterator[Finding]:
     with connection() as db:
-        found = db.sql(query).to_arrow_table()
-    for row, detail in zip(*(column.to_pylist() for column in found.columns), strict=True):
+        differences = db.sql(query).to_arrow_table()
+    for row, detail in zip(*(column.to_pylist() for column in differences.columns), strict=True):
         yield Finding("mismatch", "table", f"{table} {row}", detail)

@@ -1,0 +1,65 @@
+"""Reading back the journal, for `tracelake verify`: every transaction that was committed is recorded and sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
+
+from tracelake._errors import DamageError
+from tracelake.journal.model import Step
+from tracelake.journal.store import Journal
+from tracelake.results import Finding
+from tracelake.storage import KeyValueStore
+from tracelake.storage.verify import check_records
+
+_STEPS: Final = "journal/main"
+_ASIDES: Final = "asides/main"
+_PARTITIONS: Final = (_STEPS, "inputs/main", _ASIDES, "suspects/main")
+
+
+def check_transactions(
+    journal: Journal, transactions: int, aside: Collection[int | None]
+) -> tuple[dict[int, Step], list[Finding]]:
+    """Read the records of each transaction; return the steps of those that published something, and findings.
+
+    Of a transaction that was set aside, as its commit says, nothing was to be published.
+    """
+    steps: dict[int, Step] = {}
+    findings: list[Finding] = []
+
+    def find(kind: str, t: int, detail: str) -> None:
+        findings.append(Finding(kind, "journal", _name(t), detail))
+
+    for t in range(transactions):
+        try:
+            recorded = journal.read(t)
+            if t in aside and journal.aside(t) is None:
+                find("missing", t, "its commit says that it was set aside, and the record of that is gone")
+        except DamageError as error:
+            find("damaged", t, str(error))
+            continue
+        if recorded.step is None or recorded.seal is None:
+            find("missing", t, "it is committed, and not recorded and sealed")
+        elif t not in aside:
+            steps[t] = recorded.step
+    return steps, findings
+
+
+def check_journal(key_value: KeyValueStore, told: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the records that are not whole, without those of transactions that findings name already."""
+    names = {finding.path for finding in told if finding.what == "journal"}
+    for finding in check_records(key_value, _PARTITIONS):
+        partition, _, key = finding.path.rpartition("/")
+        t = _transaction_of(partition, key)
+        if t is None or _name(t) not in names:
+            yield finding
+
+
+def _transaction_of(partition: str, key: str) -> int | None:
+    if partition not in (_STEPS, _ASIDES) or not key.isdecimal():
+        return None
+    return int(key) // 2 if partition == _STEPS else int(key)
+
+
+def _name(t: int) -> str:
+    return f"transaction {t}"

@@ -1,0 +1,51 @@
+"""Reading back what stores keep, for `tracelake verify`: the rooms above say what should stand there.
+
+Each of them has a `verify.py` that checks its own records and objects, and returns findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from tracelake._errors import TracelakeError
+from tracelake.formats import is_whole
+from tracelake.results import Finding
+from tracelake.storage.ports import Entry, KeyValueStore, ObjectStore
+from tracelake.storage.record_objects import whole_of
+
+
+def object_finding(objects: ObjectStore, what: str, path: str, problem: TracelakeError | str) -> Finding:
+    """Return the finding for an object that cannot be read: it is missing, or damaged."""
+    gone = objects.head(path) is None
+    return Finding("missing" if gone else "damaged", what, path, str(problem))
+
+
+def whole_records(
+    scan: Callable[[str], Iterable[Entry]], partition: str, findings: list[Finding]
+) -> list[Entry]:
+    """Return the records of a partition whose checksums fit, whatever they are; add the others to the findings.
+
+    The name of a record is its partition and its key.
+    """
+
+    def damaged(key: str, problem: object) -> None:
+        findings.append(Finding("damaged", "record", f"{partition}/{key}", str(problem)))
+
+    whole = []
+    for entry in whole_of(scan, partition, damaged):
+        if is_whole(entry.value):
+            whole.append(entry)
+        else:
+            damaged(
+                entry.key,
+                f"its checksum does not fit its {len(entry.value)} bytes; restore it from a backup",
+            )
+    return whole
+
+
+def check_records(key_value: KeyValueStore, partitions: Iterable[str]) -> Iterator[Finding]:
+    """Yield the records of partitions that are not whole."""
+    for partition in partitions:
+        findings: list[Finding] = []
+        whole_records(key_value.scan, partition, findings)
+        yield from findings

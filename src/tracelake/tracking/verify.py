@@ -1,0 +1,22 @@
+"""Reading back the inbox, for `tracelake verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracelake._errors import NotFoundError
+from tracelake.otlp.framing import segment_problem
+from tracelake.results import Finding
+from tracelake.storage import ObjectStore
+from tracelake.tracking.inbox import PREFIX
+
+
+def check_inbox(objects: ObjectStore) -> Iterator[Finding]:
+    """Yield what is wrong with segments that no transaction has taken; one that goes meanwhile is taken."""
+    for info in list(objects.list(PREFIX)):
+        try:
+            problem = segment_problem(objects.get(info.path))
+        except NotFoundError:
+            continue
+        if problem is not None:
+            yield Finding("damaged", "segment", info.path, str(problem))

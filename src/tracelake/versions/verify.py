@@ -1,0 +1,165 @@
+"""Reading back the history, for `tracelake verify`: commits of `main`, and the records of all branches and tags.
+
+A record is whole if its checksum fits, whatever it is. One that names commits or files is decoded besides: where a
+branch is damaged, the others still lead to theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tracelake._errors import DamageError
+from tracelake.results import Finding
+from tracelake.storage import Entry, KeyValueStore, ObjectStore
+from tracelake.storage.verify import check_records, object_finding, whole_records
+from tracelake.versions.branches import ANSWERS, BRANCHES, COLLECTOR, MAIN, TAGS, requests_of, scope
+from tracelake.versions.entries import STAGED, path_in, staged_layers, token_of
+from tracelake.versions.model import (
+    EPOCH_UNSET,
+    TRANSACTION,
+    BranchRecord,
+    Commit,
+    FileAt,
+    Reference,
+    Tag,
+    from_bytes,
+)
+from tracelake.versions.objects import COMMITS, path_of
+from tracelake.versions.protocol import pending_tokens
+from tracelake.versions.store import Repository
+
+EntriesOf = Callable[[Repository, str], dict[str, Reference]]
+"""Returns what a commit names, as far as it matters."""
+NamesT = TypeVar("NamesT", BranchRecord, Tag)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCommit:
+    """One commit of the history, and what it names."""
+
+    transaction: int | None
+    """None for a commit of another kind, such as a write to a table of the user."""
+    commit: Commit
+    entries: dict[str, Reference]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What names files."""
+
+    what: str
+    files: tuple[FileAt, ...]
+    """One, or for a staged entry also those that it stands on, the newest first."""
+    epoch: int = EPOCH_UNSET
+    """Of a staged entry that of its branch: a file that might be gone by then was never acknowledged, where it is."""
+
+
+@dataclass(slots=True)
+class CheckedRecords:
+    """What the records of branches and tags lead to, and what is wrong with some of them."""
+
+    heads: list[str] = field(default_factory=list)
+    """The commits that branches and tags name."""
+    staged: list[Named] = field(default_factory=list)
+    """Staged entries that name a file."""
+    findings: list[Finding] = field(default_factory=list)
+
+
+def built_transactions(repository: Repository, objects: ObjectStore) -> int:
+    """Return the number after the greatest transaction that a commit was ever built for.
+
+    Its journal and its batches were there before the commit was, so they must be there now, whatever has
+    become of the records that should lead to them.
+    """
+    numbers = [-1]
+    for info in list(objects.list(COMMITS)):
+        commit_id = info.path.removeprefix(COMMITS).removesuffix(".json")
+        with contextlib.suppress(DamageError):  # a finding of the history, if it is part of it
+            numbers.append(repository.transaction_of(commit_id))
+    return max(numbers) + 1
+
+
+def check_history(
+    repository: Repository, objects: ObjectStore, transactions: int, entries_of: EntriesOf
+) -> tuple[list[CheckedCommit], list[Finding]]:
+    """Read the history back to the first commit; return what is whole of it, newest first, and findings."""
+    commits: list[CheckedCommit] = []
+    findings: list[Finding] = []
+    numbers: list[int] = []
+    try:
+        head = following = repository.head()
+    except DamageError as error:
+        return commits, [Finding("damaged", "commit", "branch main", str(error))]
+    while following is not None:
+        path = path_of(Commit, following)
+        try:
+            commit = repository.commit(following)
+        except DamageError as error:
+            return commits, [*findings, object_finding(objects, "commit", path, error)]
+        number = commit.metadata.get(TRANSACTION)
+        transaction = None if number is None else int(number)
+        if transaction is not None:
+            numbers.append(transaction)
+        try:
+            commits.append(CheckedCommit(transaction, commit, entries_of(repository, following)))
+        except DamageError as error:
+            findings.append(Finding("damaged", "commit", path, str(error)))
+        following = commit.parents[0] if commit.parents else None
+    return commits, findings + _check_numbers(str(head), numbers, transactions)
+
+
+def _check_numbers(head: str, numbers: list[int], transactions: int) -> list[Finding]:
+    if numbers != list(range(len(numbers) - 1, -1, -1)):
+        return [Finding("mismatch", "commit", head, f"the history has the transactions {numbers}")]
+    if len(numbers) < transactions - 1:  # the last may have been built and never have become the head
+        detail = f"it ends with {len(numbers)} commits, and commits of {transactions} transactions are there"
+        return [Finding("missing", "commit", "branch main", detail)]
+    return []
+
+
+def read_records(key_value: KeyValueStore) -> CheckedRecords:
+    """Read all records of branches, tags, requests and staged entries; that of `main` is told of by the history."""
+    records = CheckedRecords()
+    branches = whole_records(key_value.scan, BRANCHES, records.findings)
+    records.findings = [it for it in records.findings if it.path != f"{BRANCHES}/{MAIN}"]
+    tags = whole_records(key_value.scan, TAGS, records.findings)
+    staged = whole_records(key_value.scan, STAGED, records.findings)
+    records.findings += check_records(key_value, (ANSWERS, COLLECTOR))
+    for entry in tags:
+        if (tag := _decoded(entry, Tag)) is not None:
+            records.heads.append(tag.commit)
+    waiting: dict[str, tuple[str, BranchRecord]] = {}
+    for entry in branches:
+        if (branch := _decoded(entry, BranchRecord)) is not None:
+            whole_records(key_value.notes, requests_of(scope(entry.key, branch)), records.findings)
+            records.heads.append(branch.head)
+            waiting |= dict.fromkeys(pending_tokens(branch), (entry.key, branch))
+    for entry in staged:
+        _add_staged(records, entry, waiting.get(token_of(entry.key)))
+    return records
+
+
+def _decoded(entry: Entry, kind: type[NamesT]) -> NamesT | None:
+    try:
+        return from_bytes(kind, entry.value, entry.key)
+    except DamageError:
+        return None
+
+
+def _add_staged(records: CheckedRecords, entry: Entry, waiting: tuple[str, BranchRecord] | None) -> None:
+    """Add a staged entry that names a file, where it waits on a branch.
+
+    What was committed names files that may have been written again since, and collected.
+    """
+    try:
+        layers = staged_layers(entry)
+    except DamageError as error:
+        records.findings.append(Finding("damaged", "record", f"{STAGED}/{entry.key}", str(error)))
+        return
+    files = tuple(layer for layer in layers if isinstance(layer, FileAt))
+    if waiting is not None and len(files) == len(layers):
+        name, branch = waiting
+        records.staged.append(Named(f"{path_in(entry.key)}, staged on branch {name},", files, branch.epoch))
