@@ -115,7 +115,7 @@ def test_protocols_are_pure(name: str) -> None:
 def test_every_protocol_room_has_its_protocol() -> None:
     """The rooms whose decisions PROTOCOLS describes keep them in a file of that name."""
     assert set(PROTOCOLS) >= {
-        f"{room}/protocol.py" for room in ("shards", "journal", "versions", "search", "replicas")
+        f"{room}/protocol.py" for room in ("shards", "journal", "versions", "search", "replicas", "tables")
     }
 
 

@@ -6,6 +6,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -121,7 +122,10 @@ def test_listen_yields_each_transaction_once(tmp_path: Path) -> None:
         assert told(first.rows) == [("1", 10, 1), ("2", 10, 1)]
         assert told(last.rows) == [("1", 10, 1), ("2", 10, -1), ("2", 99, 1)]
         assert [changes.transaction for changes in lake.listen("spans", 0, timeout_s=0)] == [2]
-        plain = list(lake.listen("spans", 0, timeout_s=0, insertions_only=True))
+        with mock.patch(
+            "tracelake.tables.changes.retracted", side_effect=AssertionError("left out, and read")
+        ):
+            plain = list(lake.listen("spans", 0, timeout_s=0, insertions_only=True))
         assert [len(changes.rows) for changes in plain] == [2]
         with pytest.raises(
             tracelake.UsageError, match="table spans: rows were replaced or deleted later than"

@@ -16,6 +16,7 @@ from tracelake.shards.model import BatchRef
 from tracelake.shards.rows import first_row_id, lost_rows, retracted
 from tracelake.shards.store import Shard, Snapshot
 from tracelake.tables.commit_view import CommitView
+from tracelake.tables.protocol import ChangedParts, are_forgotten, changed_parts, later_than, up_to
 from tracelake.tables.scan import Changed, Scan
 
 
@@ -48,53 +49,52 @@ class ChangeLog:
         return self._view().time_of(self._name)
 
     def scans(self, after: int, until: int, retractions: Retractions) -> list[Scan]:
-        """Return scans of the changes later than `after`, up to `until`; what came first, then what went.
+        """Return scans of the changes later than `after`, up to `until`; what was inserted first, then what retracted.
 
-        Raises UsageError where a row went that is refused, ExpiredError where single changes are forgotten.
+        Raises UsageError where a row was retracted and is refused, ExpiredError where single changes are forgotten.
         """
         state = self._shard.state()
-        if after < state.since and (after >= 0 or state.since):
+        if are_forgotten(state, after):
             raise ExpiredError(
                 f"table {self._name}: the single changes up to transaction {state.since} are forgotten. Read the "
                 f"table as of then, and listen from there instead of {after}."
             )
         scan = self._view().table(self._name).scan
-        refs = [ref for ref in state.batches if ref.lower <= until]
-        new = [self._shard.batch(ref) for ref in refs if ref.upper > after + 1]
-        history = tuple(part for batch in new for part in batch.history)
-        gone = tuple(part for batch in new for part in batch.retractions)
-        first, last = first_row_id(after + 1), first_row_id(until + 1) - 1
-        came = tuple(
-            part
-            for batch in new
-            for part in (*batch.parts, *batch.history)
-            if part.first_row_id <= last and part.last_row_id >= first
-        )
+        refs = up_to(state, until)
+        batches = [self._shard.batch(ref) for ref in later_than(refs, after)]
+        changed = changed_parts(batches, range(first_row_id(after + 1), first_row_id(until + 1)))
         told = retractions is Retractions.TELL
-        found = []
-        if came:
-            old = {part.path for part in history}
-            parts = tuple(part for part in came if part.path not in old)
-            snapshot = Snapshot(until, parts, (), tuple(part for part in came if part.path in old))
-            found.append(replace(scan, snapshot=snapshot, changed=Changed(after, until, True, told)))
-        if gone or history:
-            went = self._that_lost_rows(scan, refs, Snapshot(until, (), gone, history))
-            found.append(replace(scan, snapshot=went, changed=Changed(after, until, False, told)))
-            if retractions is Retractions.REFUSE and len(
-                found[-1].select(found[-1].open_files(), scan.layout.schema.names[:1])
-            ):
-                raise UsageError(
-                    f"table {self._name}: rows were replaced or deleted later than transaction {after} and up to "
-                    f"{until}, and rows alone do not tell it. Choose: option changes=all adds the column _change, "
-                    "+1 or -1; changes=insertions leaves out rows that went."
-                )
-        return found if told else found[: 1 if came else 0]
+        scans = []
+        if changed.has_insertions:
+            snapshot = Snapshot(until, changed.inserted, (), changed.inserted_history)
+            scans.append(replace(scan, snapshot=snapshot, changed=Changed(after, until, True, told)))
+        if changed.has_retractions and retractions is not Retractions.LEAVE_OUT:
+            snapshot = self._retracted(scan, refs, changed, until)
+            retracted = replace(scan, snapshot=snapshot, changed=Changed(after, until, False, told))
+            if told:
+                scans.append(retracted)
+            else:
+                self._refuse(retracted)
+        return scans
 
-    def _that_lost_rows(self, scan: Scan, refs: Sequence[BatchRef], gone: Snapshot) -> Snapshot:
-        """Add the parts of which rows are gone."""
-        ids = retracted(gone, scan.open_files().file)
+    def _retracted(self, scan: Scan, refs: Sequence[BatchRef], changed: ChangedParts, until: int) -> Snapshot:
+        """Return the snapshot of rows that were retracted, with the parts of older batches that they are in."""
+        snapshot = Snapshot(until, (), changed.retractions, changed.retracted_history)
+        ids = retracted(snapshot, scan.open_files().file)
         batches = [self._shard.batch(ref) for ref in refs] if ids else []
-        return replace(gone, parts=tuple(p for batch in batches for p in batch.parts if lost_rows(p, ids)))
+        parts = tuple(part for batch in batches for part in batch.parts if lost_rows(part, ids))
+        return replace(snapshot, parts=parts)
+
+    def _refuse(self, retracted: Scan) -> None:
+        """Raise UsageError where there is such a row."""
+        changed = retracted.changed
+        assert changed is not None, "a scan of changes"
+        if len(retracted.select(retracted.open_files(), retracted.layout.schema.names[:1])):
+            raise UsageError(
+                f"table {self._name}: rows were replaced or deleted later than transaction {changed.after} and up to "
+                f"{changed.until}, and rows alone do not tell it. Choose: option changes=all adds the column _change, "
+                "+1 or -1; changes=insertions leaves out rows that were retracted."
+            )
 
     def listen(
         self, since: int, timeout_s: float | None, stop: threading.Event | None, retractions: Retractions
@@ -108,9 +108,9 @@ class ChangeLog:
                 if stop.is_set():
                     return
                 scans = self.scans(transaction - 1, transaction, retractions)
-                found = [scan.select(scan.open_files()) for scan in scans]
-                if any(map(len, found)):
-                    yield Changes(transaction, pa.concat_tables(found))
+                tables = [scan.select(scan.open_files()) for scan in scans]
+                if any(map(len, tables)):
+                    yield Changes(transaction, pa.concat_tables(tables))
                     quiet_since = time.monotonic()
             since = max(since, newest)
             left = LISTEN_POLL_S
