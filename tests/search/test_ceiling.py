@@ -55,13 +55,13 @@ def test_what_the_process_has_open_counts(
     used = tmp_path / "maps"
     monkeypatch.setattr(ceiling, "_USED", used)
     used.write_bytes(b"a map\n" * INDEX_MAPS_KEPT_FREE)
-    ceiling.check_ceiling(3)
+    ceiling.check_ceiling(3, 3)
     used.write_bytes(b"a map\n" * (INDEX_MAPS_KEPT_FREE + 1))
     with pytest.raises(LimitError):
-        ceiling.check_ceiling(3)
-    ceiling.check_ceiling(2)
+        ceiling.check_ceiling(3, 3)
+    ceiling.check_ceiling(3, 2)
     allowed.write_text("none")
-    ceiling.check_ceiling(1_000_000)
+    ceiling.check_ceiling(1_000_000, 1)
     used.unlink()
     allowed.unlink()
     assert ceiling.ceiling() is None
@@ -78,7 +78,7 @@ def test_a_system_that_has_no_more_to_give_is_no_damage(
     def fail(_directory: Path) -> None:
         raise ValueError(f"Failed to open file for read: 'IoError {{ io_error: {said} }}'")
 
-    monkeypatch.setattr("tracelake.search.query.open_index", fail)
+    monkeypatch.setattr("tracelake.search.opening.open_index", fail)
     with pytest.raises(LimitError, match="Nothing is damaged"):
         Searcher(*four, tmp_path)
 

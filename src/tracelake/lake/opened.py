@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tracelake._errors import ExpiredError, UsageError
 from tracelake.lake.location import Location, in_memory
+from tracelake.search.opening import OpenIndex
 from tracelake.shards.leases import Lease
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
@@ -32,6 +33,7 @@ class OpenLake:
         self.repository = Repository(self.key_value, self.objects)
         self._spark: Spark | None = None
         self._view: tuple[str | None, CommitView] | None = None
+        self._index = OpenIndex(self.objects, self.stores.cache / "search")
         if self.in_memory:
             weakref.finalize(self, shutil.rmtree, self.stores.cache, ignore_errors=True)
 
@@ -79,7 +81,8 @@ class OpenLake:
         head = self.commit_of(at)
         view = self._view
         if view is None or view[0] != head or view[1].is_old:
-            view = head, CommitView(named_by(self.repository, head), self.stores, self.config.buckets, head)
+            entries = named_by(self.repository, head)
+            view = head, CommitView(entries, self.stores, self.config.buckets, head, self._index)
             self._view = view
         return view[1]  # not self._view, which another thread may have changed
 

@@ -1,7 +1,7 @@
 """Parts on local disk, where tantivy can map them: each unpacked once, checked before its first use.
 
     <directory>/<sha256>/        the files of one part, and its header; shared by processes and manifests
-    <directory>/open-…/          links to all files of one manifest; deleted as soon as they are mapped
+    <directory>/open-…/          links to the files of all parts that a process has open; deleted when it closes them
 
 So nothing but parts stays, once each: the directory grows with the index, not with the number of manifests.
 """
@@ -11,51 +11,48 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.limits import INDEX_SCRATCH_AGE_MAX_S, PARTS_AT_ONCE
 from tracelake.search.model import BUILD_ANEW, PartRef
-from tracelake.search.pack import Header, read_header, unpack, write_meta
+from tracelake.search.pack import Header, read_header, unpack
 from tracelake.search.scratch import scratch_directory
 from tracelake.storage.ports import ObjectStore
 
-_TEMPORARY: Final = "open-"
+TEMPORARY: Final = "open-"
 
 
 class PartCache:
     """The parts of any number of indexes, unpacked under one directory. Processes may share it."""
 
     def __init__(self, objects: ObjectStore, directory: Path) -> None:
-        """Use the directory, and create it where it is absent."""
+        """Use the directory; it is made when the first part comes."""
+        self.directory = directory
         self._objects = objects
-        self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        self._sweep()
+        self._swept = False
 
-    @contextmanager
-    def assembled(self, parts: Sequence[PartRef]) -> Iterator[Path]:
-        """Yield a directory that is one tantivy index of the parts, in this order. It is deleted afterwards.
+    def fetch(self, parts: Sequence[PartRef], known: Mapping[str, Header]) -> list[Header]:
+        """Bring parts into the cache, and return their headers; those that are known, by checksum, are there.
 
         Raises:
             DamageError: A part is missing or altered; names it (F14).
         """
+        if not self._swept:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            self._swept = True
+        new = {part.sha256: part for part in parts if part.sha256 not in known}
         with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
-            headers = list(pool.map(self._fetch, parts))
-        with scratch_directory(_TEMPORARY, self._directory) as target:
-            for part, header in zip(parts, headers, strict=True):
-                for file in header.files:
-                    _link(self._directory / part.sha256 / file.name, target / file.name)
-            write_meta(target, headers)
-            yield target
+            fetched = dict(zip(new, pool.map(self._fetch, new.values()), strict=True))
+        return [known.get(part.sha256) or fetched[part.sha256] for part in parts]
 
     def _fetch(self, part: PartRef) -> Header:
         """Return the header of a part that is in the cache, after bringing it there."""
-        place = self._directory / part.sha256
+        place = self.directory / part.sha256
         header = read_header(place)
         if header is not None:
             return header
@@ -65,7 +62,7 @@ class PartCache:
             raise DamageError(
                 f"index part {part.path} is missing; restore it from a copy of the store, or {BUILD_ANEW}"
             ) from error
-        with scratch_directory(_TEMPORARY, self._directory) as target:
+        with scratch_directory(TEMPORARY, self.directory) as target:
             header = unpack(data, part.sha256, part.path, target)
             try:
                 target.rename(place)
@@ -79,7 +76,7 @@ class PartCache:
 
     def _sweep(self) -> None:
         """Delete what killed processes left; it is links, mostly."""
-        for path in self._directory.glob(_TEMPORARY + "*"):
+        for path in self.directory.glob(TEMPORARY + "*"):
             try:
                 old = time.time() - path.stat().st_mtime > INDEX_SCRATCH_AGE_MAX_S
             except FileNotFoundError:
@@ -88,7 +85,8 @@ class PartCache:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
+    """Have a file at another place too, as a link if that can be."""
     try:
         os.link(source, target)
     except OSError:  # a file system without hard links, or too many of them

@@ -32,8 +32,8 @@ def ceiling() -> int | None:
     return max(0, allowed - limits.INDEX_MAPS_KEPT_FREE) // MAPS_PER_PART
 
 
-def check_ceiling(parts: int) -> None:
-    """Raise LimitError where so many parts more cannot be opened beside what this process has open."""
+def check_ceiling(parts: int, more: int) -> None:
+    """Raise LimitError where an index of so many parts, `more` of them not open yet, cannot be opened here."""
     most = ceiling()
     if most is None:
         return
@@ -41,7 +41,7 @@ def check_ceiling(parts: int) -> None:
         used = _USED.read_bytes().count(b"\n")
     except OSError:
         used = 0
-    if parts > most or used + parts * MAPS_PER_PART > most * MAPS_PER_PART + limits.INDEX_MAPS_KEPT_FREE:
+    if parts > most or used + more * MAPS_PER_PART > most * MAPS_PER_PART + limits.INDEX_MAPS_KEPT_FREE:
         raise too_many(parts)
 
 

@@ -10,10 +10,8 @@ import tantivy
 from tracelake._errors import DamageError, UsageError
 from tracelake.limits import SEARCH_RANKED_STEP_HITS
 from tracelake.search import fields
-from tracelake.search.cache import PartCache
-from tracelake.search.ceiling import check_ceiling, is_exhausted, too_many
-from tracelake.search.finalize import read_parts
 from tracelake.search.model import BUILD_ANEW, Manifest
+from tracelake.search.opening import OpenIndex
 from tracelake.search.syntax import of_service, parse, refusal
 from tracelake.storage.ports import ObjectStore
 
@@ -28,23 +26,11 @@ class RawHit:
     score: float
 
 
-def open_index(directory: Path) -> tantivy.Index:
-    """Open an assembled directory for reading. The directory may go once a searcher was taken from it.
-
-    Raises:
-        ValueError: tantivy refuses it.
-    """
-    index = tantivy.Index.open(str(directory))
-    fields.register_tokenizers(index)
-    index.config_reader(reload_policy="manual")  # what a manifest names never changes: no watcher thread
-    return index
-
-
 class Searcher:
     """An index as of one manifest. It never changes, and any number of threads may use it."""
 
-    def __init__(self, objects: ObjectStore, manifest: Manifest, cache_dir: str | Path) -> None:
-        """Open the parts of the manifest, fetching those that are not in the cache directory yet.
+    def __init__(self, objects: ObjectStore, manifest: Manifest, index: str | Path | OpenIndex) -> None:
+        """Open the parts of the manifest; `index` is one that is open already, or a directory for its cache.
 
         Raises:
             DamageError: A part is missing or altered; names it (F14).
@@ -63,18 +49,8 @@ class Searcher:
                 f"and this version has {fields.FINGERPRINT}; use the version that built it, "
                 f"or {BUILD_ANEW}"
             )
-        check_ceiling(manifest.part_count)
-        with PartCache(objects, Path(cache_dir)).assembled(read_parts(objects, manifest)) as directory:
-            try:
-                self._index = open_index(directory)
-                self._searcher = self._index.searcher()
-            except ValueError as error:
-                if is_exhausted(error):
-                    raise too_many(manifest.part_count) from error
-                raise DamageError(
-                    f"index {manifest.index} build {manifest.build} does not open: {error}; "
-                    "run `tracelake verify`"
-                ) from error
+        opened = index if isinstance(index, OpenIndex) else OpenIndex(objects, Path(index))
+        self._index, self._searcher = opened.searcher(manifest)
         if self._searcher.num_docs != manifest.documents:
             raise DamageError(
                 f"index {manifest.index} build {manifest.build} has {self._searcher.num_docs} documents, "

@@ -22,7 +22,12 @@ def scratch_directory(prefix: str, parent: Path | None = None) -> Iterator[Path]
     try:
         yield directory
     finally:
-        for _ in range(SCRATCH_DELETE_TRIES_MAX):
-            shutil.rmtree(directory, ignore_errors=True)
-            if not directory.exists():
-                break
+        delete_directory(directory)
+
+
+def delete_directory(directory: Path) -> None:
+    """Delete a directory with all that is in it, as well as can be."""
+    for _ in range(SCRATCH_DELETE_TRIES_MAX):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            break

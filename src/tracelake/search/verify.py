@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.search.finalize import read_list
 from tracelake.search.model import Manifest, PartProblem, PartRef
+from tracelake.search.opening import open_index
 from tracelake.search.pack import unpack, write_meta
-from tracelake.search.query import open_index
 from tracelake.search.scratch import scratch_directory
 from tracelake.storage.ports import ObjectStore
 

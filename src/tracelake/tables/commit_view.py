@@ -14,6 +14,7 @@ from tracelake.results import Hit, Row, TableInfo, Trace
 from tracelake.search.documents import document_text
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
+from tracelake.search.opening import OpenIndex
 from tracelake.search.query import RawHit, Searcher
 from tracelake.shards.leases import Leases
 from tracelake.shards.store import EMPTY, Shard, Snapshot
@@ -43,6 +44,7 @@ class CommitView:
         stores: Stores,
         buckets: int,
         commit_id: str | None,
+        index: OpenIndex,
     ) -> None:
         self._stores = stores
         self._buckets = buckets
@@ -55,6 +57,7 @@ class CommitView:
         named = (name.removeprefix(TABLES_FOLDER) for name in entries if name.startswith(TABLES_FOLDER))
         self._names = [*BUILT_IN, *sorted(set(named) - set(BUILT_IN))]
         self._tables = {name: self._open(name) for name in BUILT_IN}
+        self._index = index
         self._searcher: Searcher | None = None
 
     def _open(self, name: str) -> Table:
@@ -173,7 +176,7 @@ class CommitView:
         reference = self._entries.get(INDEX_ENTRY)
         if self._searcher is None and isinstance(reference, IndexAt):
             manifest = read_manifest(self._stores.objects, reference.manifest)
-            self._searcher = Searcher(self._stores.objects, manifest, self._stores.cache / "search")
+            self._searcher = Searcher(self._stores.objects, manifest, self._index)
         return self._searcher
 
     def _rows_of(self, found: list[RawHit], where: str | None, query: str) -> list[Hit]:

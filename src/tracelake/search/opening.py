@@ -1,0 +1,124 @@
+"""An index that stays open: a searcher of another manifest maps what is new, and shares all else with those before it.
+
+The parts of the newest opening are linked into one directory, and one tantivy index reads it. Opening another manifest
+links the parts that come, writes `meta.json` anew, and has tantivy read that. A file that is mapped already is not
+mapped again, so the price is that of the new parts, and a tenth of a millisecond for each of the others. Searchers that
+were taken before keep what they have mapped, whatever becomes of the links.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import tantivy
+
+from tracelake._errors import DamageError
+from tracelake.search import fields
+from tracelake.search.cache import TEMPORARY, PartCache, link
+from tracelake.search.ceiling import check_ceiling, is_exhausted, too_many
+from tracelake.search.finalize import read_list
+from tracelake.search.model import Manifest, PartRef
+from tracelake.search.pack import Header, write_meta
+from tracelake.search.scratch import delete_directory
+from tracelake.storage.ports import ObjectStore
+
+
+def open_index(directory: Path) -> tantivy.Index:
+    """Open an assembled directory for reading. The directory may go once a searcher was taken from it.
+
+    Raises:
+        ValueError: tantivy refuses it.
+    """
+    index = tantivy.Index.open(str(directory))
+    fields.register_tokenizers(index)
+    index.config_reader(reload_policy="manual")  # what a manifest names never changes: no watcher thread
+    return index
+
+
+class OpenIndex:
+    """One index as a process has it open, whatever the manifest. Threads may share it."""
+
+    def __init__(self, objects: ObjectStore, cache_dir: Path) -> None:
+        """Take parts from the store by way of a cache directory, which is made when it is needed."""
+        self._objects = objects
+        self._cache = PartCache(objects, cache_dir)
+        self._lock = threading.Lock()
+        self._lists: dict[str, tuple[PartRef, ...]] = {}
+        self._links: Links | None = None
+
+    def searcher(self, manifest: Manifest) -> tuple[tantivy.Index, tantivy.Searcher]:
+        """Return a searcher over exactly the parts of a manifest that has any, and the index to parse queries with.
+
+        Raises:
+            DamageError: A part or list is missing or altered; names it (F14).
+            LimitError: There are more parts than this machine can map; nothing is wrong with them.
+        """
+        parts = self._parts(manifest)
+        links = self._links
+        known = links.headers if links is not None else {}
+        check_ceiling(len(parts), sum(part.sha256 not in known for part in parts))
+        try:
+            try:
+                return self._open(parts, known)
+            except (OSError, ValueError):
+                # Somebody has swept away the links, perhaps, as those of a process that was killed, or the cache.
+                self._links = None
+                return self._open(parts, {})
+        except ValueError as error:
+            self._links = None
+            if is_exhausted(error):
+                raise too_many(len(parts)) from error
+            raise DamageError(
+                f"index {manifest.index} build {manifest.build} does not open: {error}; run `tracelake verify`"
+            ) from error
+
+    def _parts(self, manifest: Manifest) -> tuple[PartRef, ...]:
+        """Return all parts, in order; lists that the last manifest had too are not read again."""
+        before = self._lists
+        lists = {ref.path: before.get(ref.path) or read_list(self._objects, ref) for ref in manifest.lists}
+        self._lists = lists
+        return (*(part for ref in manifest.lists for part in lists[ref.path]), *manifest.newest)
+
+    def _open(
+        self, parts: Sequence[PartRef], known: Mapping[str, Header]
+    ) -> tuple[tantivy.Index, tantivy.Searcher]:
+        headers = self._cache.fetch(parts, known)  # from far away, perhaps: others do not wait for it
+        wanted = {part.sha256: header for part, header in zip(parts, headers, strict=True)}
+        with self._lock:
+            if self._links is None:
+                self._links = Links(self._cache.directory)
+            return self._links.searcher(wanted)
+
+
+class Links:
+    """A directory with links to the files of parts, and the tantivy index that reads it; goes when it is let go of."""
+
+    def __init__(self, cache: Path) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=cache))
+        weakref.finalize(self, delete_directory, self.directory)
+        self.headers: dict[str, Header] = {}
+        """The parts that are linked, by checksum."""
+        self._cache = cache
+        self._index: tantivy.Index | None = None
+
+    def searcher(self, wanted: dict[str, Header]) -> tuple[tantivy.Index, tantivy.Searcher]:
+        """Return a searcher over these parts, in this order, and its index."""
+        for sha256 in wanted.keys() - self.headers.keys():
+            for file in wanted[sha256].files:
+                link(self._cache / sha256 / file.name, self.directory / file.name)
+        self.headers |= {sha256: wanted[sha256] for sha256 in wanted.keys() - self.headers.keys()}
+        write_meta(self.directory, wanted.values())
+        if self._index is None:
+            self._index = open_index(self.directory)
+        else:
+            self._index.reload()
+        searcher = self._index.searcher()
+        for sha256 in self.headers.keys() - wanted.keys():
+            for file in self.headers[sha256].files:
+                (self.directory / file.name).unlink(missing_ok=True)
+        self.headers = wanted
+        return self._index, searcher

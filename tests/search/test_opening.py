@@ -1,0 +1,125 @@
+"""An index that stays open: the next manifest costs what is new in it, and searchers keep what they have."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.search.build_inputs import INDEX, finalize_build, span, table
+from tracelake.search.build import build_part
+from tracelake.search.cache import link
+from tracelake.search.ceiling import MAPS_PER_PART
+from tracelake.search.finalize import read_list
+from tracelake.search.model import ListRef, Manifest, PartRef
+from tracelake.search.opening import OpenIndex
+from tracelake.search.query import Searcher
+from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.ports import ObjectStore
+
+OBJECTS = MemoryObjectStore()
+
+
+@pytest.fixture(scope="module")
+def manifests() -> list[Manifest]:
+    """Return the manifests of twelve transactions of one span; the last parts are in a list by then."""
+    made: list[Manifest] = []
+    for number in range(12):
+        build = f"spans-{number:010d}"
+        build_part(OBJECTS, INDEX, build, 0, 1, "a", table([span(number, input=f"common only{number}")]))
+        parent = made[-1] if made else None
+        made.append(finalize_build(OBJECTS, 1, build=build, upper=number + 1, parent=parent))
+    assert made[-1].lists
+    return made
+
+
+def found(searcher: Searcher) -> int:
+    """Return how many spans there are."""
+    return len(searcher.search("common", 100))
+
+
+def test_only_what_is_new_is_linked_and_mapped(
+    manifests: list[Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts that are open stay so; a searcher of before answers as before; what is in no manifest goes."""
+    linked: list[str] = []
+
+    def counted(source: Path, target: Path) -> None:
+        linked.append(target.name)
+        link(source, target)
+
+    monkeypatch.setattr("tracelake.search.opening.link", counted)
+    index = OpenIndex(OBJECTS, tmp_path)
+    before = Searcher(OBJECTS, manifests[9], index)
+    assert len(linked) == 10 * MAPS_PER_PART
+    after = Searcher(OBJECTS, manifests[11], index)
+    assert len(linked) == 12 * MAPS_PER_PART
+    assert (found(before), found(after)) == (10, 12)
+    back = Searcher(OBJECTS, manifests[2], index)
+    assert len(linked) == 12 * MAPS_PER_PART
+    (directory,) = tmp_path.glob("open-*")
+    assert len(list(directory.glob("*.idx"))) == 3
+    assert [found(each) for each in (before, after, back)] == [10, 12, 3]
+    paths = {
+        line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(".idx")
+    }
+    assert len({path for path in paths if path.startswith(str(tmp_path))}) in (
+        0,
+        3,
+    )  # the others have no name left
+    del index, before, after, back
+    assert not list(tmp_path.glob("open-*"))
+
+
+@pytest.mark.parametrize("gone", ["links", "cache", "meta"])
+def test_what_was_swept_away_is_brought_back(manifests: list[Manifest], tmp_path: Path, gone: str) -> None:
+    """The cache may be deleted at any time, and another process takes old links for those of a killed one."""
+    index = OpenIndex(OBJECTS, tmp_path / "cache")
+    before = Searcher(OBJECTS, manifests[3], index)
+    for directory in (tmp_path / "cache").glob("open-*" if gone != "cache" else "*"):
+        if gone == "meta":
+            (directory / "meta.json").unlink()
+        else:
+            shutil.rmtree(directory)
+    after = Searcher(OBJECTS, manifests[7], index)
+    assert (found(before), found(after)) == (4, 8)
+
+
+def test_searchers_of_several_manifests_may_be_opened_at_once(
+    manifests: list[Manifest], tmp_path: Path
+) -> None:
+    """Each has the parts of its own manifest, whatever others open meanwhile."""
+    index = OpenIndex(OBJECTS, tmp_path)
+    wrong: list[tuple[int, int]] = []
+
+    def run(first: int) -> None:
+        for number in (first, 11 - first, first):
+            seen = found(Searcher(OBJECTS, manifests[number], index))
+            if seen != number + 1:
+                wrong.append((number, seen))
+
+    threads = [threading.Thread(target=run, args=(first,)) for first in (0, 3, 7, 11)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_lists_are_read_once(
+    manifests: list[Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that the manifest before had too is not read again."""
+    read: list[str] = []
+
+    def counted(objects: ObjectStore, ref: ListRef) -> tuple[PartRef, ...]:
+        read.append(ref.path)
+        return read_list(objects, ref)
+
+    monkeypatch.setattr("tracelake.search.opening.read_list", counted)
+    index = OpenIndex(OBJECTS, tmp_path)
+    for _ in range(2):
+        assert found(Searcher(OBJECTS, manifests[11], index)) == 12
+    assert len(read) == len(manifests[11].lists)
