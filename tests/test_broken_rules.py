@@ -169,7 +169,7 @@ def test_the_commit_says_whether_it_was_set_aside() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("taken meanwhile", Narrowing._narrow, "if self._settling.is_taken(found):", "if False:"),
+        Broken("taken meanwhile", Narrowing._narrow, "if self._rooms.settling.is_taken(found):", "if False:"),
         Broken("a segment that is gone was taken", InboxSource.is_taken, "is None", "is not None"),
         Broken(
             "a file that is known was taken",

@@ -73,7 +73,7 @@ DEATHS_MUTANTS = [
     _mutant("nobody shows that he lives", None, {f"{TRIES}.beat": nothing}, 40),
     _mutant("nobody notes what he does", "merge", {f"{TRIES}.begin": nothing}, 2),
     _mutant("reading does not count", "read", {f"{TRIES}.deaths_of_reading": never_enough}, 2),
-    _mutant("all at fault, merging", "merge", {"pipeline.driver.narrowed": at_fault_together}, 2),
+    _mutant("all at fault, merging", "merge", {"pipeline.attempts.narrowed": at_fault_together}, 2),
     _mutant("all at fault, reading", "read", {"pipeline.narrowing.narrowed": at_fault_together}, 2),
     _mutant("never halved", "read", {"pipeline.narrowing.narrowed": never_halved}, 2),
 ]

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from tracelake._errors import (
     DamageError,
-    DeathsError,
     SourceChangedError,
     StorageError,
-    TaskError,
     TracelakeError,
 )
-from tracelake.journal.model import Aside, Seal, Step, Suspect
+from tracelake.journal.model import Seal, Step, Suspect
 from tracelake.journal.protocol import (
     Append,
     Appended,
@@ -42,10 +38,9 @@ from tracelake.journal.protocol import (
     advance,
     compare,
     totals,
-    tries_max,
 )
-from tracelake.journal.suspects import narrowed
-from tracelake.limits import ASIDE_REASON_MAX_CHARS, STAGED_ROWS_AGE_MAX_S
+from tracelake.limits import STAGED_ROWS_AGE_MAX_S
+from tracelake.pipeline.attempts import Attempts
 from tracelake.pipeline.faults import Guarded, InputFaultError
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.outputs.port import OvertakenError
@@ -115,20 +110,10 @@ class _DriverRun:
         self._stopping = stopping
         self._result = RunResult()
         self._reader = InputReader(rooms.objects, rooms.buckets, rooms.runner, self._tell)
-        self._taking = Taking(
-            self._reader,
-            rooms.objects,
-            rooms.sources,
-            rooms.suspects,
-            rooms.settling,
-            rooms.tries,
-            self._result,
-            stopping,
-        )
+        self._taking = Taking(self._reader, rooms, self._result, stopping)
+        self._attempts = Attempts(rooms, self._reader, stopping)
         self._read: ReadInput | None = None  # new input that is not recorded yet
         self._fed: ReadInput | None = None  # the staged rows of the transaction under way
-        self._tries: Counter[int] = Counter()
-        self._fault: InputFaultError | None = None  # of the last try that failed
 
     def go(self, runs: Sequence[Sequence[Input]]) -> RunResult:
         self._taking.add(runs)
@@ -172,9 +157,9 @@ class _DriverRun:
                 case Publish(t):
                     event = self._publish(t, only_commit_missing=isinstance(event, Started))
                 case GiveUp(t):
-                    self._give_up(t)
+                    self._attempts.give_up(t)
                 case SetAside(t):
-                    self._set_aside(t)
+                    self._attempts.set_aside(self._recorded(t))
                     event = self._look(t)
                 case PublishNothing(t):
                     event = self._publish_nothing(t)
@@ -210,9 +195,9 @@ class _DriverRun:
         return NoInput() if self._read is None else Read()
 
     def _feed(self, step: Step) -> Fed | Published | Undone:
-        if step.transaction not in self._result.recovered and not self._tries[step.transaction]:
+        if step.transaction not in self._result.recovered and self._attempts.is_first(step.transaction):
             self._result.recovered.append(step.transaction)
-        if (died := self._died(step)) is not None:
+        if (died := self._attempts.died(step)) is not None:
             return died
         inputs = [
             Input(source, taken.path, taken.size_bytes)
@@ -235,16 +220,6 @@ class _DriverRun:
             )
         self._fed = fed  # and not before: these rows must not be taken for those of the next transaction
         return Fed(fed.sources)
-
-    def _died(self, step: Step) -> Undone | None:
-        """Say that runs died at a transaction again and again, so that it is not begun once more."""
-        t = step.transaction
-        enough = tries_max(self._undone_of(step))
-        deaths = self._rooms.tries.deaths(t, enough, self._stopping)
-        if not deaths:
-            self._rooms.tries.begin(t)
-            return None
-        return self._undone(step, InputFaultError(DeathsError(deaths, f"did transaction {t}")), deaths)
 
     def _restage(self, step: Step) -> Fed | Published | Undone:
         t = step.transaction
@@ -273,10 +248,13 @@ class _DriverRun:
         return Appended(step, ours, sealed=not ours and self._rooms.journal.read(t).seal is not None)
 
     def _seal(self, t: int) -> None:
+        records, checksum = totals(self._recorded(t).sources)
+        self._rooms.journal.append_seal(Seal(t, records, checksum, now().isoformat(timespec="microseconds")))
+
+    def _recorded(self, t: int) -> Step:
         step = self._rooms.journal.read(t).step
         assert step is not None
-        records, checksum = totals(step.sources)
-        self._rooms.journal.append_seal(Seal(t, records, checksum, now().isoformat(timespec="microseconds")))
+        return step
 
     def _publish(self, t: int, *, only_commit_missing: bool) -> Published | Undone | Overtaken:
         if only_commit_missing:
@@ -311,36 +289,6 @@ class _DriverRun:
             self._rooms.maintainer.maintain(output.shard, output.table.sorted_by, self._progress)
         self._rooms.merger.maintain(self._progress)
 
-    def _undone(self, step: Step, fault: InputFaultError, tries: int = 1) -> Undone:
-        """Say how often the input of a transaction was too much. Raises what failed once we are to stop."""
-        self._discard_fed()
-        if self._stopping():
-            raise fault.error from fault
-        t, self._fault = step.transaction, fault
-        self._tries[t] += tries
-        undone = self._undone_of(step)
-        if undone.tries >= tries_max(undone) and not undone.held and not self._reader.tasks_work():
-            self._rooms.tries.over(t)
-            raise fault.error from fault  # no input is at fault
-        return undone
-
-    def _undone_of(self, step: Step) -> Undone:
-        suspects = {suspect.path for suspect in self._rooms.suspects.all()}
-        paths = [taken.path for ranges in step.sources.values() for taken in ranges]
-        return Undone(
-            self._tries[step.transaction],
-            len(paths),
-            suspected=not suspects.isdisjoint(paths),
-            held=self._rooms.outputs.has_rows(step.transaction),
-        )
-
-    def _give_up(self, t: int) -> NoReturn:
-        assert self._fault is not None
-        raise TaskError(
-            f"transaction {t} has its spans in table spans and can only be finished, and a task fails on it here: "
-            f"{self._fault}. Run again where there is more memory, or with the release that began it."
-        ) from self._fault
-
     def _overtaken(self, t: int) -> Overtaken:
         """Say that a peer appended first."""
         if self._rooms.journal.aside(t) is None:
@@ -350,24 +298,6 @@ class _DriverRun:
             )
         self._discard_fed()
         return Overtaken()
-
-    def _set_aside(self, t: int) -> None:
-        step = self._rooms.journal.read(t).step
-        assert step is not None
-        assert self._fault is not None
-        undone = self._undone_of(step)
-        died = isinstance(self._fault.error, DeathsError)
-        self._rooms.journal.set_aside(
-            Aside(
-                transaction=t,
-                reason=str(self._fault.error)[:ASIDE_REASON_MAX_CHARS],
-                tries=self._tries[t],
-                by="pipeline",
-                set_aside_at=now().isoformat(timespec="microseconds"),
-                together=narrowed(undone.inputs, died=died, suspected=undone.suspected),
-            )
-        )
-        self._rooms.tries.over(t)
 
     def _publish_nothing(self, t: int) -> Published | Overtaken:
         aside = self._rooms.journal.aside(t)
@@ -380,6 +310,10 @@ class _DriverRun:
         for suspect in self._rooms.settling.settle(t):
             self._result.note_aside(suspect)
         return Published()
+
+    def _undone(self, step: Step, fault: InputFaultError) -> Undone:
+        self._discard_fed()
+        return self._attempts.undone(step, fault)
 
     def _discard_fed(self) -> None:
         if self._fed is not None:

@@ -8,15 +8,13 @@ from functools import partial
 from tracelake._errors import DeathsError
 from tracelake.journal.model import Suspect
 from tracelake.journal.protocol import Undone, tries_max
-from tracelake.journal.suspects import Suspects, narrowed, on_commit, on_failure
+from tracelake.journal.suspects import narrowed, on_commit, on_failure
 from tracelake.limits import ASIDE_REASON_MAX_CHARS
 from tracelake.pipeline.outcome import RunResult, now
-from tracelake.pipeline.settling import Settling
+from tracelake.pipeline.rooms import Dependencies
 from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.sources.registry import content_of, to_range
 from tracelake.pipeline.staging import InputReader
-from tracelake.pipeline.tries import Tries
-from tracelake.storage import ObjectStore
 
 
 class Narrowing:
@@ -25,18 +23,12 @@ class Narrowing:
     def __init__(
         self,
         reader: InputReader,
-        objects: ObjectStore,
-        suspects: Suspects,
-        settling: Settling,
-        tries: Tries,
+        rooms: Dependencies,
         result: RunResult,
         stopping: Callable[[], bool],
     ) -> None:
         self._reader = reader
-        self._objects = objects
-        self._suspects = suspects
-        self._settling = settling
-        self._tries = tries
+        self._rooms = rooms
         self._result = result
         self._stopping = stopping
 
@@ -44,19 +36,19 @@ class Narrowing:
         """Leave out what runs died of while they read it: it is offered in halves; the one alone is set aside."""
         enough = tries_max(Undone(0, len(inputs), suspected))
         is_alone = suspected and len(inputs) == 1
-        deadly = self._tries.deaths_of_reading(t, inputs, enough, self._stopping, alone=is_alone)
+        deadly = self._rooms.tries.deaths_of_reading(t, inputs, enough, self._stopping, alone=is_alone)
         if not deadly:
             return inputs
         error = DeathsError(
             max(deadly.values()), f"read {', '.join(sorted(item.path for item in deadly)[:3])}"
         )
         if not self._reader.tasks_work():
-            self._tries.forgive()
+            self._rooms.tries.forgive()
             raise error  # no input is at fault
         together = narrowed(len(deadly), died=True, suspected=is_alone)
         for item, deaths in deadly.items():
             self._narrow(t, item, deaths, error, together)
-        self._tries.forgive()
+        self._rooms.tries.forgive()
         return [item for item in inputs if item not in deadly]
 
     def set_aside(self, t: int, item: Input, tries: int, error: Exception) -> None:
@@ -67,7 +59,7 @@ class Narrowing:
 
     def _narrow(self, t: int, item: Input, tries: int, error: Exception, together: int) -> None:
         try:
-            size_bytes, sha256 = content_of(self._objects, item.source, item.path, item.size_bytes)
+            size_bytes, sha256 = content_of(self._rooms.objects, item.source, item.path, item.size_bytes)
         except OSError as failure:
             self._result.failed[item.path] = f"cannot be read: {failure.strerror or failure}"
             return
@@ -85,12 +77,14 @@ class Narrowing:
             state="offered" if together else "set aside",
             together=together,
         )
-        stands = self._suspects.change(found, partial(on_failure, found=found)) or found
-        self._suspects.forget_others(found)  # a file that has changed since it was offered has another record
-        if self._settling.is_taken(found):  # a peer could do it, and may not have seen our record
+        stands = self._rooms.suspects.change(found, partial(on_failure, found=found)) or found
+        self._rooms.suspects.forget_others(
+            found
+        )  # a file that has changed since it was offered has another record
+        if self._rooms.settling.is_taken(found):  # a peer could do it, and may not have seen our record
             taken = to_range(
                 item.source, item.path, size_bytes=size_bytes, sha256=sha256, records=0, checksum="", spans=0
             )
-            self._suspects.change(found, partial(on_commit, taken=taken))
+            self._rooms.suspects.change(found, partial(on_commit, taken=taken))
             return
         self._result.note_aside(stands)

@@ -8,17 +8,15 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from tracelake.journal.model import ReadRange, Step, Suspect, to_bytes
-from tracelake.journal.suspects import Standing, Suspects, next_offer
+from tracelake.journal.suspects import Standing, next_offer
 from tracelake.limits import STEP_RECORD_MAX_BYTES, TRANSACTION_TRIES_MAX
 from tracelake.pipeline.faults import InputFaultError
 from tracelake.pipeline.narrowing import Narrowing
 from tracelake.pipeline.outcome import RunResult
-from tracelake.pipeline.settling import Settling
+from tracelake.pipeline.rooms import Dependencies
 from tracelake.pipeline.sources.port import UNKNOWN_SIZE, HeldBack, Input, Known, New
-from tracelake.pipeline.sources.registry import SourceRegistry, content_of
+from tracelake.pipeline.sources.registry import content_of
 from tracelake.pipeline.staging import InputReader, ReadInput
-from tracelake.pipeline.tries import Tries
-from tracelake.storage import ObjectStore
 
 
 class Taking:
@@ -27,21 +25,13 @@ class Taking:
     def __init__(
         self,
         reader: InputReader,
-        objects: ObjectStore,
-        sources: SourceRegistry,
-        suspects: Suspects,
-        settling: Settling,
-        tries: Tries,
+        rooms: Dependencies,
         result: RunResult,
         stopping: Callable[[], bool],
     ) -> None:
-        self._narrowing = Narrowing(reader, objects, suspects, settling, tries, result, stopping)
+        self._narrowing = Narrowing(reader, rooms, result, stopping)
         self._reader = reader
-        self._tries = tries
-        self._objects = objects
-        self._sources = sources
-        self._suspects = suspects
-        self._settling = settling
+        self._rooms = rooms
         self._result = result
         self._stopping = stopping
         self._waiting: deque[list[Input]] = deque()
@@ -63,7 +53,7 @@ class Taking:
         What a transaction that was set aside has left comes last: new input does not wait for it.
         """
         while not self._stopping():
-            standing = self._suspects.read()
+            standing = self._rooms.suspects.read()
             offers: list[Suspect] = []
             if self._waiting:
                 inputs = self._without_taken(self._waiting.popleft(), standing)
@@ -97,7 +87,7 @@ class Taking:
                 and taken.path not in self._result.failed
                 and not self._changed(source, taken)
             }
-            self._suspects.forget(empty)
+            self._rooms.suspects.forget(empty)
         kept = {
             source: some
             for source, ranges in staged.sources.items()
@@ -110,13 +100,13 @@ class Taking:
     def _changed(self, source: str, taken: ReadRange) -> bool:
         """Whether an offered input was not read whole, and still is there to be read."""
         try:
-            return not taken.sha256 and content_of(self._objects, source, taken.path, 1)[1] != ""
+            return not taken.sha256 and content_of(self._rooms.objects, source, taken.path, 1)[1] != ""
         except OSError:
             return True
 
     def _leave(self, source: str, taken: ReadRange) -> None:
         """Report an input that gave no span. One of ours goes, unless it was not read whole: it was acknowledged."""
-        of = self._sources[source]
+        of = self._rooms.sources[source]
         if of.is_ours:
             if not taken.sha256:
                 if of.is_taken(taken.path, taken.size_bytes, taken.sha256):
@@ -142,14 +132,14 @@ class Taking:
         """Leave out what a peer took, what an earlier transaction holds, and all that is set aside."""
         left = []
         taken_now = {(taken.path, taken.sha256) for taken in self._result.ranges}
-        held = self._sources.held(standing.whole)
+        held = self._rooms.sources.held(standing.whole)
         for item in self._measured(inputs):
-            source = self._sources[item.source]
+            source = self._rooms.sources[item.source]
             match source.judge(item, held):
                 case New() if not self._is_damaged(item, standing):
                     left.append(item)
                 case HeldBack(suspect) if source.is_ours:
-                    self._settling.give_up(suspect)  # again, after a crash
+                    self._rooms.settling.give_up(suspect)  # again, after a crash
                 case HeldBack(suspect):
                     self._result.note_aside(replace(suspect, path=item.path))
                 case Known(before) if (item.path, before.sha256) not in taken_now:
@@ -158,7 +148,7 @@ class Taking:
 
     def _again(self, offer: Suspect) -> Input:
         """Return an input that is taken again, as it is now: a file may have been mended since."""
-        is_ours = self._sources[offer.source].is_ours
+        is_ours = self._rooms.sources[offer.source].is_ours
         return Input(offer.source, offer.path, offer.size_bytes if is_ours else UNKNOWN_SIZE)
 
     def _measured(self, inputs: Sequence[Input]) -> list[Input]:
@@ -168,7 +158,7 @@ class Taking:
             try:
                 size_bytes = item.size_bytes
                 if size_bytes == UNKNOWN_SIZE:
-                    size_bytes = self._sources[item.source].measured_bytes(item.path)
+                    size_bytes = self._rooms.sources[item.source].measured_bytes(item.path)
             except OSError as error:
                 self._result.failed[item.path] = f"cannot be read: {error.strerror or error}"
             else:
@@ -179,7 +169,7 @@ class Taking:
         """Whether the record is damaged that says what is to become of an input: it waits, and is named."""
 
         def sha256() -> str:
-            return content_of(self._objects, item.source, item.path, item.size_bytes)[1]
+            return content_of(self._rooms.objects, item.source, item.path, item.size_bytes)[1]
 
         try:
             damage = standing.damage(item.size_bytes, sha256)
@@ -193,7 +183,7 @@ class Taking:
         """Read inputs; those on which a task fails, each alone, are set aside, and the others are read."""
         tries = 0
         while True:
-            self._tries.begin(t, inputs)
+            self._rooms.tries.begin(t, inputs)
             try:
                 staged = self._reader.stage(inputs)
             except InputFaultError as fault:
@@ -206,7 +196,7 @@ class Taking:
                     self._narrowing.set_aside(t, inputs[0], tries, fault.error)
                     return ReadInput({}, [], ())
             else:
-                self._tries.read_well(inputs)
+                self._rooms.tries.read_well(inputs)
                 return staged
         middle = len(inputs) // 2
         first, second = self._read(t, inputs[:middle]), self._read(t, inputs[middle:])
