@@ -1,9 +1,12 @@
-"""Where the time of an ingest goes: seconds of each stage, in one process and one thread of Python.
+"""Where the time of an ingest goes, by stage, in one process and one thread of Python: processor time.
 
-    python benchmarks/stages.py                       # the two real files
+    python benchmarks/stages.py                                   # the two real files
     python benchmarks/stages.py --files 'x/*.gz' --json
+    python benchmarks/stages.py --small --stored 0 100000 1000000  # transactions of 5 spans in 5 traces
 
-The second of two rounds is told; tantivy indexes in a thread of its own, so CPU may exceed the wall clock.
+Of the files, the second of two rounds is told. Of small transactions it is the mean of 64 (`--transactions`), so that
+compaction and merges of the index are in it as often as they come. tantivy indexes in a thread of its own, which is
+counted where it works.
 """
 
 from __future__ import annotations
@@ -11,75 +14,184 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import pkgutil
+import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Final
+from unittest import mock
 
 import tracelake
-from tracelake.pipeline import decode as reading
-from tracelake.pipeline import driver as loop
-from tracelake.pipeline import merge as shaping
-from tracelake.pipeline import publish
+from tracelake import Lake
 from tracelake.tasks.runners import InProcess
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-FILES = [str(DATA / name) for name in ("microservices.otlp.jsonl.gz", "agents.otlp.jsonl.gz")]
+DATA: Final = Path(__file__).resolve().parents[2] / "shared" / "data"
+FILES: Final = [str(DATA / name) for name in ("microservices.otlp.jsonl.gz", "agents.otlp.jsonl.gz")]
+WARM: Final = 3
+"""Transactions before the first that counts."""
 
-STAGES: list[tuple[ModuleType, str, str]] = [
-    (loop, "run_read_task", "read task: all of it"),
-    (reading, "decode_json", "  JSON to columns"),
-    (reading, "_stage", "  columns to Arrow, by bucket, staged"),
-    (publish, "run_shape_task", "shape task: all of it"),
-    (shaping, "_read_pieces", "  read what was staged"),
-    (shaping, "merge", "  merge with the tables"),
-    (shaping, "_write", "  write parts"),
-    (shaping, "build_part", "  index part"),
-]
+STAGES: Final = {
+    "look: what stands, records of the journal": [
+        "tracelake.pipeline.driver._DriverRun._look",
+        "tracelake.journal.store.Journal.append_step",
+        "tracelake.journal.store.Journal.append_seal",
+    ],
+    "notes of tries": [
+        "tracelake.pipeline.tries.Tries.begin",
+        "tracelake.pipeline.tries.Tries.over",
+        "tracelake.pipeline.tries.Tries.deaths",
+        "tracelake.pipeline.tries.Tries.deaths_of_reading",
+    ],
+    "what waits: known, set aside, measured": ["tracelake.pipeline.taking.Taking.open"],
+    "read task": ["tracelake.pipeline.staging.InputReader.stage"],
+    "— JSON to columns": ["tracelake.pipeline.decode.decode_json"],
+    "— columns to Arrow, by bucket, staged": ["tracelake.pipeline.decode._stage"],
+    "shape task": ["tracelake.pipeline.publish.Outputs._shape"],
+    "— read what was staged": ["tracelake.pipeline.merge.read_piece"],
+    "— merge with the tables": ["tracelake.pipeline.merge.merge"],
+    "— write parts": ["tracelake.pipeline.merge.write_part"],
+    "— index part": ["tracelake.search.build._write_index", "tracelake.search.build.pack"],
+    "publish tables": ["tracelake.pipeline.outputs.tables.TableOutput.publish"],
+    "publish the index": ["tracelake.pipeline.outputs.index.IndexOutput.publish"],
+    "commit": ["tracelake.pipeline.outputs.commit.CommitOutput.publish"],
+    "settle: inputs are let go": ["tracelake.pipeline.settling.Settling.settle"],
+    "compaction": ["tracelake.tables.maintenance.Maintainer.maintain"],
+    "index merges": ["tracelake.pipeline.index_merge.IndexMerger.maintain"],
+}
+"""What is timed: each stage without the stages inside of it."""
+REST: Final = "all else"
 
 
-def timed(function: Callable[..., Any], label: str, seconds: dict[str, float]) -> Callable[..., Any]:
-    """Return the function, adding the wall-clock time of each call to `seconds[label]`."""
+class Stopwatch:
+    """Processor time by stage; of stages inside each other the time goes to the inner one."""
 
-    @functools.wraps(function)
-    def measured(*args: Any, **kwargs: Any) -> Any:
-        begun = time.perf_counter()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            seconds[label] = seconds.get(label, 0.0) + time.perf_counter() - begun
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._stage = REST
+        self._since_s = time.process_time()
 
-    return measured
+    def _turn(self, stage: str) -> str:
+        before, now_s = self._stage, time.process_time()
+        self.seconds[before] = self.seconds.get(before, 0.0) + now_s - self._since_s
+        self._stage, self._since_s = stage, now_s
+        return before
+
+    def start(self) -> None:
+        """Forget all, and begin."""
+        self._turn(REST)
+        self.seconds.clear()
+
+    def stop(self) -> dict[str, float]:
+        """Return the seconds of each stage."""
+        self._turn(REST)
+        return dict(self.seconds)
+
+    def timed(self, function: Callable[..., Any], stage: str) -> Callable[..., Any]:
+        """Return the function, whose time goes to a stage."""
+
+        @functools.wraps(function)
+        def measured(*args: Any, **kwargs: Any) -> Any:
+            before = self._turn(stage)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._turn(before)
+
+        return measured
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch all stages."""
+        with ExitStack() as patched:
+            for stage, targets in STAGES.items():
+                for target in targets:
+                    original = pkgutil.resolve_name(target)
+                    patched.enter_context(mock.patch(target, self.timed(original, stage)))
+            yield
+
+
+def of_files(files: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Ingest twice, each time into a new lake; return the milliseconds of the second round."""
+    watch = Stopwatch()
+    with watch.watching():
+        for _ in range(2):
+            with tempfile.TemporaryDirectory() as folder, tracelake.init(Path(folder) / "lake") as lake:
+                watch.start()
+                report = lake.ingest(*files, runner=InProcess())
+                found = watch.stop()
+    return {f"{report.spans_read:,} spans": found}
+
+
+def of_small(stored: int, transactions: int) -> dict[str, float]:
+    """Return the seconds of a transaction of five spans, on top of as many stored ones."""
+    watch = Stopwatch()
+    random_ids = random.Random(stored)
+    with tempfile.TemporaryDirectory() as folder, tracelake.init(Path(folder) / "lake") as lake:
+        for number in range(0, stored, 100_000):
+            _ingest(lake, Path(folder) / f"stored-{number}.jsonl", random_ids, min(stored, 100_000))
+        with watch.watching():
+            for number in range(WARM + transactions):
+                if number == WARM:
+                    watch.start()
+                _ingest(lake, Path(folder) / f"small-{number}.jsonl", random_ids, 5)
+            found = watch.stop()
+    return {stage: seconds / transactions for stage, seconds in found.items()}
+
+
+def _ingest(lake: Lake, file: Path, random_ids: random.Random, spans: int) -> None:
+    words = [f"word{number}" for number in range(3_000)]
+    with file.open("w") as opened:
+        for first in range(0, spans, 500):
+            some = [
+                {
+                    "traceId": f"{random_ids.getrandbits(128):032x}",
+                    "spanId": f"{random_ids.getrandbits(64):016x}",
+                    "name": "chat",
+                    "startTimeUnixNano": str(1_700_000_000_000_000_000 + first),
+                    "endTimeUnixNano": str(1_700_000_000_000_000_000 + first + number),
+                    "attributes": [
+                        {
+                            "key": "gen_ai.prompt",
+                            "value": {"stringValue": " ".join(random_ids.choices(words, k=20))},
+                        }
+                    ],
+                }
+                for number in range(min(500, spans - first))
+            ]
+            line = {"resourceSpans": [{"scopeSpans": [{"spans": some}]}]}
+            opened.write(json.dumps(line) + "\n")
+    lake.ingest(str(file), runner=InProcess())
+    file.unlink()
 
 
 def main() -> None:
-    """Ingest twice in this process, and print the second round."""
+    """Print a table: a line a stage, a column a run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--files", nargs="+", default=FILES, help="OTLP JSON-lines files")
+    parser.add_argument("--small", action="store_true", help="transactions of five spans")
+    parser.add_argument("--stored", nargs="+", type=int, default=[0, 100_000, 1_000_000])
+    parser.add_argument("--transactions", type=int, default=64)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args()
-    seconds: dict[str, float] = {}
-    for module, name, label in STAGES:
-        setattr(module, name, timed(getattr(module, name), label, seconds))
-    for _ in range(2):
-        seconds.clear()
-        with tempfile.TemporaryDirectory() as folder, tracelake.init(Path(folder) / "lake") as lake:
-            begun, cpu = time.perf_counter(), time.process_time()
-            report = lake.ingest(*options.files, runner=InProcess())
-            wall, cpu = time.perf_counter() - begun, time.process_time() - cpu
+    if options.small:
+        runs = {f"{stored:,} stored": of_small(stored, options.transactions) for stored in options.stored}
+    else:
+        runs = of_files(options.files)
     if options.json:
-        sys.stdout.write(
-            json.dumps({"wall": wall, "cpu": cpu, "spans": report.spans_read, "stages": seconds}) + "\n"
-        )
+        sys.stdout.write(json.dumps(runs) + "\n")
         return
-    sys.stdout.write(f"{report.spans_read:,} spans: {wall:.2f} s wall, {cpu:.2f} s CPU\n")
-    for _, _, label in STAGES:
-        sys.stdout.write(f"{label:40s}{seconds[label]:7.2f} s\n")
+    sys.stdout.write(f"| CPU ms | {' | '.join(runs)} |\n|---|{'--:|' * len(runs)}\n")
+    for stage in (*STAGES, REST):
+        cells = (f"{1000 * seconds.get(stage, 0.0):,.1f}" for seconds in runs.values())
+        sys.stdout.write(f"| {stage} | {' | '.join(cells)} |\n")
+    sums = (f"{1000 * sum(seconds.values()):,.1f}" for seconds in runs.values())
+    sys.stdout.write(f"| in all | {' | '.join(sums)} |\n")
 
 
 if __name__ == "__main__":
