@@ -35,8 +35,7 @@ def goes_on(self: TableOutput, sealed: SealedTransaction, publication: Publicati
 def keep_nothing(self: Settling, aside: Aside, step: Step) -> list[Suspect]:
     """Segments of a transaction that is set aside are deleted, as of any other."""
     kept = _keep(self, aside, step)
-    for taken in step.sources.get(INBOX, ()):
-        self._sources[INBOX].let_go(taken)
+    self._sources[INBOX].let_go(step.sources.get(INBOX, ()))
     return kept
 
 

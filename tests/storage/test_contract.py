@@ -18,6 +18,7 @@ from tracelake.storage import (
     Entry,
     KeyValueStore,
     ObjectStore,
+    delete_all,
 )
 
 BINARY = bytes(range(256)) * 3
@@ -281,6 +282,20 @@ def test_absent_objects(objects: ObjectStore) -> None:
         assert objects.head(path) is None
         objects.delete(path)
     assert paths(objects, "") == ["a/b"]
+
+
+def test_delete_all(objects: ObjectStore) -> None:
+    """Many objects go at once, whatever else is named beside them; others stay."""
+    stored = [f"{folder}/{number}" for folder in ("a", "a/deep", "b") for number in range(3)]
+    for path in stored:
+        objects.put(path, b"x")
+    delete_all(objects, [])
+    delete_all(objects, ["a/0", "a/nothing", "no/such/place", "a/deep/1", "a", "a/1/below", "b/2", "b/2"])
+    assert paths(objects, "") == [path for path in sorted(stored) if path not in ("a/0", "a/deep/1", "b/2")]
+    with pytest.raises(UsageError):
+        delete_all(objects, ["a/1", "../outside"])
+    delete_all(objects, set(stored))
+    assert paths(objects, "") == []
 
 
 def test_head(objects: ObjectStore) -> None:

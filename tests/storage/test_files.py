@@ -49,24 +49,24 @@ def test_everything_is_synced_before_it_returns(
     """The object is synced before it has its name, and each directory above it up to the root after."""
     root = Path(store.local_path("x") or "").parent
     events: list[str] = []
-    real_fsync, real_link, real_replace = os.fsync, os.link, Path.replace
+    real_fsync, real_link, real_replace = os.fsync, os.link, os.replace
 
     def fsync(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         events.append("data" if path.parent.name == ".tmp" else f"directory {path.relative_to(root)}")
         real_fsync(descriptor)
 
-    def link(source: Path, target: Path) -> None:
+    def link(source: str, target: str) -> None:
         events.append("name")
         real_link(source, target)
 
-    def replace(source: Path, target: Path) -> Path:
+    def replace(source: str, target: str) -> None:
         events.append("name")
-        return real_replace(source, target)
+        real_replace(source, target)
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "link", link)
-    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(os, "replace", replace)
     store.create("a/b/c", b"x")
     assert events == ["data", "directory a", "directory .", "name", "directory a/b"]
     for write in (
@@ -80,6 +80,39 @@ def test_everything_is_synced_before_it_returns(
     events.clear()
     assert not store.create("a/b/c", b"y")
     assert events == ["directory a/b"], "the loser makes the winner's object durable before it relies on it"
+
+
+def test_many_deletions_sync_each_directory_once(
+    store: FileObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many objects are deleted, a directory waits for the disk once; one that lost nothing, never."""
+    stored = [f"{folder}/{number}" for folder in ("a", "b") for number in range(20)]
+    store.create_all(dict.fromkeys(stored, b""))
+    synced: list[str] = []
+    monkeypatch.setattr(files, "sync_directory", synced.append)
+    store.delete_all([*stored, "c/absent"])
+    root = Path(store.local_path("x") or "").parent
+    assert synced == [str(root / "a"), str(root / "b")]
+
+
+def test_an_object_that_cannot_be_deleted_keeps_no_other(
+    store: FileObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others go, and are synced; the error names the first that did not."""
+    store.create_all(dict.fromkeys(["a/0", "a/1", "a/2", "b/0"], b""))
+    real_unlink, synced = os.unlink, list[str]()
+
+    def unlink(file: str) -> None:
+        if file.endswith(("a/1", "b/0")):
+            raise PermissionError(1, "Operation not permitted")
+        real_unlink(file)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    monkeypatch.setattr(files, "sync_directory", synced.append)
+    with pytest.raises(StorageError, match=r"cannot delete .*a/1: Operation not permitted"):
+        store.delete_all(["a/0", "a/1", "b/0", "a/2"])
+    assert [info.path for info in store.list("")] == ["a/1", "b/0"]
+    assert [Path(directory).name for directory in synced] == ["a"]
 
 
 def test_create_whose_name_is_not_durable(store: FileObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:

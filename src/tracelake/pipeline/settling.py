@@ -39,8 +39,7 @@ class Settling:
         if aside is not None and self._outputs.was_set_aside(t):
             return self._keep(aside, step)
         for source, ranges in step.sources.items():
-            for taken in ranges:
-                self._sources[source].let_go(taken)
+            self._sources[source].let_go(ranges)
         # And then the records: who sets one of them aside meanwhile looks afterwards whether it was taken.
         self._suspects.forget({taken.path: taken for ranges in step.sources.values() for taken in ranges})
         return []

@@ -114,7 +114,7 @@ class Taking:
                     return  # a peer has taken it
                 self._result.failed.setdefault(taken.path, taken.problems[0][2])
             else:
-                of.let_go(taken)
+                of.let_go([taken])
         self._result.ranges.append(taken)
 
     def _is_bounded(self, staged: ReadInput) -> bool:

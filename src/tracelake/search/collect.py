@@ -19,6 +19,7 @@ from typing import Final
 from tracelake._errors import DamageError
 from tracelake.search.finalize import published, read_manifest, read_parts
 from tracelake.search.model import Manifest, manifest_path
+from tracelake.storage.many import delete_all
 from tracelake.storage.ports import ObjectInfo, ObjectStore
 
 _REBUILT: Final = re.compile(r"rebuild-(\d+)-")
@@ -52,8 +53,7 @@ def collect(
     """
     doomed = list(_garbage(objects, index, reached, is_over))
     if not dry_run:
-        for info in doomed:
-            objects.delete(info.path)
+        delete_all(objects, [info.path for info in doomed])
     return CollectedIndexParts(len(doomed), sum(info.size_bytes for info in doomed))
 
 

@@ -26,6 +26,7 @@ from tracelake.search.model import (
     staging_prefix,
 )
 from tracelake.search.protocol import assemble, choose, lists_to_join
+from tracelake.storage.many import delete_all
 from tracelake.storage.ports import ObjectStore
 
 
@@ -132,8 +133,7 @@ def with_lists(objects: ObjectStore, draft: Manifest) -> Manifest:
 def clean_staging(objects: ObjectStore, index: str, build: str) -> None:
     """Delete what is staged for a published build, best-effort: what is left is never part of an index."""
     with contextlib.suppress(StorageError):
-        for info in list(objects.list(staging_prefix(index, build))):
-            objects.delete(info.path)
+        delete_all(objects, [info.path for info in objects.list(staging_prefix(index, build))])
 
 
 def published(objects: ObjectStore, path: str) -> Manifest | None:

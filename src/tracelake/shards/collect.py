@@ -19,7 +19,7 @@ from tracelake.shards.parts import PARTS, STAGED
 from tracelake.shards.protocol import collectable, drop_retired, is_orphan_epoch, next_epoch
 from tracelake.shards.sightings import forget_left_behind, left_behind, moment, this_machine
 from tracelake.shards.store import Shard
-from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage import KeyValueStore, ObjectStore, delete_all
 
 FOLDERS: Final = (PARTS, STAGED, "batches", "states")
 
@@ -65,8 +65,8 @@ class Collector:
             doomed = {part.path: part.size_bytes for part in self._passing(gone) if part.path not in needed}
             records = [ref.path for retired in gone for ref in retired.batches]
             if not dry_run:
-                for path in (*doomed, *records):  # records last: they lead to the parts
-                    self._objects.delete(path)
+                delete_all(self._objects, doomed)
+                delete_all(self._objects, records)  # last: they lead to the parts
                 self._shard.change(partial(drop_retired, gone=gone))
         return CollectedParts(len(doomed) + len(records), sum(doomed.values()), held=len(left))
 
@@ -91,8 +91,7 @@ class Collector:
                 if is_orphan_epoch(state, epoch) and path not in named
             ]
             if not dry_run:
-                for path, _ in found:
-                    self._objects.delete(path)
+                delete_all(self._objects, [path for path, _ in found])
         return CollectedParts(len(found), sum(size for _, size in found))
 
     def _now(self) -> Moment:

@@ -25,7 +25,7 @@ from tracelake.shards.protocol import (
 )
 from tracelake.shards.states import States
 from tracelake.shards.writes import Writes
-from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage import KeyValueStore, ObjectStore, delete_all
 
 DecisionT = TypeVar("DecisionT")
 
@@ -182,8 +182,7 @@ class Shard:
         decision, unsure = self._change(partial(replace, run=run, batch=ref, epoch=merged.epoch))
         self._refuse_if_late(decision)
         if isinstance(decision, Lost) and not unsure:
-            for path in (ref.path, *written):
-                self._objects.delete(path)
+            delete_all(self._objects, [ref.path, *written])
         return not isinstance(decision, Lost)
 
     def change(self, decide: Callable[[ShardState], Swap | None]) -> None:

@@ -15,7 +15,7 @@ def make_directory(directory: Path) -> None:
     sync_directory(directory.parent)
 
 
-def sync_directory(directory: Path) -> None:
+def sync_directory(directory: str | Path) -> None:
     """Make the names in a directory durable. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -6,6 +6,8 @@ replaces. At last the directory is synced, for a name is as durable as its direc
 killed leaves a file in `.tmp/` and nothing else.
 
 The parent of an object is a directory: where `a` is an object, `a/b` cannot be one.
+
+Paths of files are strings here: making a `Path` of each cost more than reading a small file.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -38,16 +40,16 @@ class FileObjectStore:
 
     def __init__(self, root: str | Path) -> None:
         """Open the directory `root`, making it if it is absent."""
-        self._root = Path(root).absolute()
-        self._temporaries = self._root / RESERVED_DIRECTORY
-        self._synced: set[Path] = set()
+        self._root = str(Path(root).absolute())
+        self._temporaries = f"{self._root}/{RESERVED_DIRECTORY}"
+        self._synced: set[str] = set()
         with _failures("open", self._root):
-            make_directory(self._temporaries)
+            make_directory(Path(self._temporaries))
 
     @property
     def url(self) -> str:
         """Where it is: `file:///absolute/path`, percent-encoded."""
-        return self._root.as_uri()
+        return Path(self._root).as_uri()
 
     def put(self, path: str, data: bytes) -> None:
         """Write the object, durable on return, replacing what was there."""
@@ -80,20 +82,27 @@ class FileObjectStore:
     def get(self, path: str) -> bytes:
         """Return the whole object. Raises NotFoundError where it is absent."""
         target = self._file(path)
-        with _failures("read", target), _not_found(target):
-            return target.read_bytes()
+        try:
+            with open(target, "rb", buffering=0) as file:
+                return file.read()
+        except OSError as error:
+            raise _unread(target, error) from error
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError where it is absent."""
         check_range(path, start, length)
         target = self._file(path)
-        with _failures("read", target), _not_found(target), target.open("rb") as file:
-            file.seek(start)
-            return file.read(length)
+        try:
+            with open(target, "rb") as file:
+                file.seek(start)
+                return file.read(length)
+        except OSError as error:
+            raise _unread(target, error) from error
 
     def head(self, path: str) -> ObjectInfo | None:
         """Return size and time, or None where it is absent."""
-        return self._info(self._file(path), path)
+        target = self._file(path)
+        return _info(path, target, lambda: os.stat(target))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects whose path begins with `prefix`, in order of path.
@@ -110,52 +119,73 @@ class FileObjectStore:
         # that ask for the age of an object would take the new one for an old one.
         source_file, target_file = self._file(source), self._file(target)
         with _failures("copy", source_file), self._temporary() as temporary:
-            with _not_found(source_file):
+            try:
                 shutil.copyfile(source_file, temporary)
-            with temporary.open("rb") as file:
+            except _NO_FILE as error:
+                raise _absent(source_file) from error
+            with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             self._publish_replacing(temporary, target_file)
 
     def delete(self, path: str) -> None:
         """Delete the object; fine where it is absent."""
-        target = self._file(path)
-        with _failures("delete", target), suppress(*_NO_FILE):
-            target.unlink()
-            sync_directory(target.parent)
+        self.delete_all([path])
+
+    def delete_all(self, paths: Collection[str]) -> None:
+        """Delete objects; fine where they are absent. Each directory is synced once.
+
+        Where one cannot be deleted, the others are, and StorageError says why the first one was not.
+        """
+        failed: StorageError | None = None
+        directories: dict[str, None] = {}
+        for target in [self._file(path) for path in paths]:
+            try:
+                with _failures("delete", target), suppress(*_NO_FILE):
+                    os.unlink(target)
+                    directories[_directory(target)] = None
+            except StorageError as error:
+                failed = failed or error
+        for directory in directories:
+            with _failures("delete from", directory):
+                sync_directory(directory)
+        if failed is not None:
+            raise failed
 
     def local_path(self, path: str) -> str | None:
         """Return the path of the file that holds the object's bytes, whether or not it is there."""
-        return str(self._file(path))
+        return self._file(path)
 
     def sweep_temporaries(self, age_s: float = limits.TEMPORARY_FILE_AGE_MAX_S) -> int:
         """Delete what killed writers left in `.tmp/` more than `age_s` seconds ago; return how many files."""
         swept = 0
         with _failures("sweep", self._temporaries):
-            for file in self._temporaries.iterdir():
+            with os.scandir(self._temporaries) as entries:
+                files = list(entries)
+            for file in files:
                 with suppress(FileNotFoundError):
                     if file.stat().st_mtime < time.time() - age_s:
-                        file.unlink()
+                        os.unlink(file)
                         swept += 1
         return swept
 
-    def _file(self, path: str) -> Path:
+    def _file(self, path: str) -> str:
         check_path(path)
-        return self._root / path
+        return f"{self._root}/{path}"
 
-    def _link(self, targets: Mapping[Path, bytes]) -> set[Path]:
+    def _link(self, targets: Mapping[str, bytes]) -> set[str]:
         """Give names to synced files with this content, unless something has them; return those that were ours.
 
         The disk has all of the content before the first sync waits: so many files take little longer than one, and
         no threads, of which each would want its turn.
         """
-        created: set[Path] = set()
+        created: set[str] = set()
         with ExitStack() as stack:
-            written: list[tuple[Path, Path, IO[bytes]]] = []
+            written: list[tuple[str, str, IO[bytes]]] = []
             for target, data in targets.items():
                 with _failures("create", target):
-                    if not target.exists():
+                    if not os.path.exists(target):
                         temporary = stack.enter_context(self._temporary())
-                        file: IO[bytes] = stack.enter_context(temporary.open("xb"))
+                        file: IO[bytes] = stack.enter_context(open(temporary, "xb"))
                         file.write(data)
                         file.flush()
                         _begin_writing(file)
@@ -165,50 +195,50 @@ class FileObjectStore:
                     os.fsync(file.fileno())
             for target, temporary, _ in written:
                 with _failures("create", target):
-                    self._make_durable_directory(target.parent)
+                    self._make_durable_directory(_directory(target))
                     with suppress(FileExistsError):
                         os.link(temporary, target)
                         created.add(target)
         return created
 
-    def _sync_names(self, targets: Sequence[Path]) -> None:
+    def _sync_names(self, targets: Collection[str]) -> None:
         """Make the names of files as durable as their content."""
-        for directory in {target.parent for target in targets}:
+        for directory, target in {_directory(target): target for target in targets}.items():
             try:
                 sync_directory(directory)
             except OSError as error:
-                target_there = next(target for target in targets if target.parent == directory)
                 raise IndeterminateError(
-                    f"{target_there} is there but may not survive a power failure ({error}); repair the disk, "
+                    f"{target} is there but may not survive a power failure ({error}); repair the disk, "
                     "then read the object back to see whose it is"
                 ) from error
 
     @contextmanager
-    def _temporary(self) -> Iterator[Path]:
-        path = self._temporaries / uuid.uuid4().hex
+    def _temporary(self) -> Iterator[str]:
+        path = f"{self._temporaries}/{uuid.uuid4().hex}"
         try:
             yield path
         finally:
             # What cannot be removed now is swept later; the object itself is not at stake.
             with suppress(OSError):
-                path.unlink()
+                os.unlink(path)
 
-    def _publish_replacing(self, temporary: Path, target: Path) -> None:
-        self._make_durable_directory(target.parent)
-        temporary.replace(target)
-        sync_directory(target.parent)
+    def _publish_replacing(self, temporary: str, target: str) -> None:
+        directory = _directory(target)
+        self._make_durable_directory(directory)
+        os.replace(temporary, target)
+        sync_directory(directory)
 
-    def _make_durable_directory(self, directory: Path) -> None:
+    def _make_durable_directory(self, directory: str) -> None:
         """Make a directory and sync the names of it and all above it, once for each directory.
 
         Not only of those made here: another process may have made one and not synced it yet.
         """
-        directory.mkdir(parents=True, exist_ok=True)
+        os.makedirs(directory, exist_ok=True)
         if directory in self._synced:
             return
         above = directory
         while above != self._root:
-            above = above.parent
+            above = _directory(above)
             sync_directory(above)
         if len(self._synced) >= limits.SYNCED_DIRECTORIES_MAX:
             self._synced.clear()
@@ -217,41 +247,47 @@ class FileObjectStore:
     def _walk(self, directory: str, prefix: str) -> Iterator[ObjectInfo]:
         base = f"{directory}/" if directory else ""
         # A directory sorts by its name with the slash: `a.b` stands before what is in `a/`.
-        for path in sorted(base + name for name in self._names(directory)):
+        for name, entry in sorted(self._names(directory).items()):
+            path = base + name
             if path == f"{RESERVED_DIRECTORY}/" or not path.startswith(prefix):
                 continue
             if path.endswith("/"):
                 yield from self._walk(path[:-1], prefix)
-            else:
-                info = self._info(self._root / path, path)
-                if info is not None:
-                    yield info
+            elif (info := _info(path, entry.path, entry.stat)) is not None:
+                yield info
 
-    def _names(self, directory: str) -> set[str]:
-        """Return the names in a directory, those of directories with a slash; none where it is absent."""
-        with _failures("list", self._root / directory):
+    def _names(self, directory: str) -> dict[str, os.DirEntry[str]]:
+        """Return what is in a directory by name, those of directories with a slash; none where it is absent."""
+        folder = f"{self._root}/{directory}" if directory else self._root
+        with _failures("list", folder):
             try:
-                with os.scandir(self._root / directory) as entries:
+                with os.scandir(folder) as entries:
                     return {
-                        f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
+                        f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name: entry
                         for entry in entries
                     }
             except (FileNotFoundError, NotADirectoryError):
-                if not self._root.is_dir():
+                if not os.path.isdir(self._root):
                     raise
-                return set()
-
-    def _info(self, file: Path, path: str) -> ObjectInfo | None:
-        with _failures("read", file):
-            try:
-                status = file.stat()
-            except _NO_FILE:
-                return None
-        return ObjectInfo(path, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+                return {}
 
 
-def _write_synced(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
+def _directory(file: str) -> str:
+    return file.rpartition("/")[0]
+
+
+def _info(path: str, file: str, stat_of: Callable[[], os.stat_result]) -> ObjectInfo | None:
+    try:
+        status = stat_of()
+    except _NO_FILE:
+        return None
+    except OSError as error:
+        raise _failed("read", file, error) from error
+    return ObjectInfo(path, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+
+
+def _write_synced(path: str, data: bytes) -> None:
+    with open(path, "xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -264,19 +300,22 @@ def _begin_writing(file: IO[bytes]) -> None:
 
 
 @contextmanager
-def _failures(doing: str, path: Path) -> Iterator[None]:
+def _failures(doing: str, file: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(
-            f"cannot {doing} {path}: {error.strerror or error}; check the disk and its "
-            "free space, then try again"
-        ) from error
+        raise _failed(doing, file, error) from error
 
 
-@contextmanager
-def _not_found(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except _NO_FILE as error:
-        raise NotFoundError(f"no object at {path}; check the path, or list what is there") from error
+def _failed(doing: str, file: str, error: OSError) -> StorageError:
+    return StorageError(
+        f"cannot {doing} {file}: {error.strerror or error}; check the disk and its free space, then try again"
+    )
+
+
+def _absent(file: str) -> NotFoundError:
+    return NotFoundError(f"no object at {file}; check the path, or list what is there")
+
+
+def _unread(file: str, error: OSError) -> StorageError | NotFoundError:
+    return _absent(file) if isinstance(error, _NO_FILE) else _failed("read", file, error)

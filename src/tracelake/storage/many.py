@@ -54,8 +54,14 @@ def read_all(store: ObjectStore, paths: Collection[str]) -> dict[str, bytes]:
 
 
 def delete_all(store: ObjectStore, paths: Collection[str]) -> None:
-    """Delete objects; fine where they are absent. Some are deleted where it raises."""
-    for_each(store, store.delete, paths)
+    """Delete objects; fine where they are absent. Some are deleted where it raises.
+
+    Files share the syncs of their directories; see `for_each` for other stores.
+    """
+    if isinstance(store, FileObjectStore):
+        store.delete_all(paths)
+    else:
+        for_each(store, store.delete, paths)
 
 
 def for_each(store: ObjectStore, ask: Callable[[str], _ResultT], paths: Collection[str]) -> list[_ResultT]:

@@ -9,6 +9,7 @@ from tracelake._errors import LimitError, UsageError
 
 RESERVED_DIRECTORY = ".tmp"
 """The first segment that no object path may have: file stores write unfinished objects there."""
+_NO_NAMES = frozenset({"", ".", ".."})
 
 
 def encode_text(what: str, text: str) -> bytes:
@@ -90,18 +91,21 @@ def check_range(path: str, start: int, length: int) -> None:
 
 
 def _check_segments(path: str, segments: list[str]) -> None:
-    if len(encode_text("path", path)) > limits.OBJECT_PATH_MAX_BYTES:
+    size_bytes = len(encode_text("path", path))
+    if size_bytes > limits.OBJECT_PATH_MAX_BYTES:
         raise LimitError(
             f"path {path[:40]!r}… is longer than OBJECT_PATH_MAX_BYTES = "
             f"{limits.OBJECT_PATH_MAX_BYTES}; shorten it"
         )
-    if "\0" in path or any(segment in ("", ".", "..") for segment in segments):
+    if "\0" in path or not _NO_NAMES.isdisjoint(segments):
         raise UsageError(
             f"{path!r} is no path of an object; write names between single slashes, without a leading slash, "
             "'.', '..' or NUL"
         )
     if segments[0] == RESERVED_DIRECTORY:
         raise UsageError(f"{path!r} lies in {RESERVED_DIRECTORY}/, which is reserved; use another first name")
+    if size_bytes <= limits.OBJECT_PATH_SEGMENT_MAX_BYTES:
+        return
     longest = max(segments, key=lambda segment: len(segment.encode()))
     if len(longest.encode()) > limits.OBJECT_PATH_SEGMENT_MAX_BYTES:
         raise LimitError(

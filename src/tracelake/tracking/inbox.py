@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
@@ -21,6 +21,7 @@ from tracelake import limits
 from tracelake._errors import BackPressureError, StorageError
 from tracelake.otlp.framing import write_segment
 from tracelake.results import InboxInfo
+from tracelake.storage.many import delete_all
 from tracelake.storage.ports import ObjectInfo, ObjectStore
 
 PREFIX: Final = "inbox/"
@@ -96,10 +97,9 @@ class Inbox:
         """Return the durable segments, oldest first."""
         return list(self._objects.list(PREFIX))
 
-    def delete(self, paths: Iterable[str]) -> None:
+    def delete(self, paths: Collection[str]) -> None:
         """Delete segments that the pipeline has taken; one that is gone already is fine."""
-        for path in paths:
-            self._objects.delete(path)
+        delete_all(self._objects, paths)
 
     def check(self) -> None:
         """Raise StorageError or OSError where a request would be refused now: queue, backlog, store."""

@@ -22,7 +22,7 @@ from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, ShardState, Write
 from tracelake.shards.protocol import may_append
 from tracelake.shards.store import EMPTY, Shard
-from tracelake.storage import Stores
+from tracelake.storage import Stores, delete_all
 from tracelake.tables.built_in import entry_of
 from tracelake.tables.maintenance import Maintainer
 from tracelake.tables.scan import Scan
@@ -174,8 +174,7 @@ def _append(
         if shard.compare_and_append(batch, write) is None:
             _delete(stores, staged, kept=merged.paths())
             return as_of, counts
-        for path in merged.paths() - _paths(staged):
-            stores.objects.delete(path)
+        delete_all(stores.objects, merged.paths() - _paths(staged))
     raise ContentionError(
         f"table {spec.name}: {UPPER_MISMATCHES_MAX} other writers in a row were faster. Nothing was written; "
         "try again, or let fewer write at a time."
@@ -193,8 +192,7 @@ def _timely(stores: Stores, spec: TableSpec, staged: Pieces, state: ShardState) 
 
 def _delete(stores: Stores, staged: Sequence[Pieces], kept: Collection[str]) -> None:
     """Delete the pieces that no batch names."""
-    for path in _paths(staged).difference(kept):
-        stores.objects.delete(path)
+    delete_all(stores.objects, _paths(staged).difference(kept))
 
 
 def _paths(staged: Sequence[Pieces]) -> set[str]:

@@ -10,7 +10,7 @@ from tracelake.replicas.account import BatchCounts
 from tracelake.shards.model import Batch
 from tracelake.shards.protocol import UpdateFate, classify
 from tracelake.shards.store import Shard
-from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage import KeyValueStore, ObjectStore, delete_all
 from tracelake.tables.built_in import BuiltInTable
 from tracelake.versions.model import TableAt
 
@@ -73,8 +73,7 @@ class TableOutput:
             return
         self._tally.rows_dropped += sum(part.rows for part in change.parts)
         # A peer, or we before a crash, appended the same rows, or has set T aside: ours are named by nothing.
-        for part in batch.objects():
-            self._objects.delete(part.path)
+        delete_all(self._objects, [part.path for part in batch.objects()])
         if self._decides and not batch.is_empty and not self.has_rows(t):
             raise OvertakenError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import ReadRange
@@ -28,9 +28,10 @@ class ByContent:
         before = self._known.find(item.size_bytes, lambda: self._sha256_of(item))
         return New() if before is None else Known(before)
 
-    def let_go(self, taken: ReadRange) -> None:
-        """Remember what is taken; the input is its owner's, and stays."""
-        self._known.remember(taken)
+    def let_go(self, taken: Sequence[ReadRange]) -> None:
+        """Remember what is taken; inputs are their owner's, and stay."""
+        for each in taken:
+            self._known.remember(each)
 
     def give_up(self, path: str) -> None:
         """Leave it: it is its owner's."""

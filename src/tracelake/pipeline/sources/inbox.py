@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tracelake._errors import NotFoundError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import ReadRange
 from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, New
 from tracelake.replicas.account import Waiting
-from tracelake.storage import ObjectStore
+from tracelake.storage import ObjectStore, copy_all, delete_all
 from tracelake.tracking.inbox import PREFIX
 
 INBOX: Final = "inbox"
@@ -41,12 +39,11 @@ class InboxSource:
             return HeldBack(suspect)
         return Gone() if self._objects.head(item.path) is None else New()
 
-    def let_go(self, taken: ReadRange) -> None:
-        """Delete a segment that was taken; one that could not be read whole is kept in quarantine."""
-        if taken.damaged:
-            with contextlib.suppress(NotFoundError):  # done before, or by a peer
-                self._objects.copy(taken.path, QUARANTINE + taken.path)
-        self._objects.delete(taken.path)
+    def let_go(self, taken: Sequence[ReadRange]) -> None:
+        """Delete segments that were taken; what could not be read whole is kept in quarantine."""
+        # A copy that is there already was made before, or by a peer: then the segment is gone.
+        copy_all(self._objects, {each.path: QUARANTINE + each.path for each in taken if each.damaged})
+        delete_all(self._objects, [each.path for each in taken])
 
     def give_up(self, path: str) -> None:
         """Delete it: its record, which stays, says so first."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -84,7 +84,7 @@ class Source(Protocol):
     def judge(self, item: Input, held: Held) -> Verdict:
         """Say what of an input is new."""
 
-    def let_go(self, taken: ReadRange) -> None:
+    def let_go(self, taken: Sequence[ReadRange]) -> None:
         """Give free what a commit holds, or what has nothing in it; again is fine."""
 
     def give_up(self, path: str) -> None:
