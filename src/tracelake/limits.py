@@ -349,6 +349,10 @@ INDEX_BATCH_ROWS: Final = 8_192
 """Spans that are made documents at a time. Beyond: the next so many."""
 INDEX_WORD_MAX_BYTES: Final = 100
 """One word of a text: a SHA-256 in hex is one, a SHA-512 is not. Beyond: it is not indexed."""
+INDEX_VALUE_MAX_CHARS: Final = 128
+"""The value of one attribute that is found as a whole. Beyond: it is found by its words, and that it is there."""
+INDEX_PATHS_KEPT: Final = 4_096
+"""Paths of attributes whose terms a process remembers. Beyond: the longest unused is forgotten."""
 INDEX_NEWEST_PARTS_MAX: Final = 8
 """Parts that a manifest of the index names itself. Beyond: older ones are in lists that manifests share."""
 INDEX_REBUILT_PART_ROWS: Final = 200_000

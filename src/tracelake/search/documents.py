@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import tantivy
+
+from tracelake.limits import INDEX_VALUE_MAX_CHARS
+from tracelake.search import fields
+from tracelake.search.values import is_number, number_terms, path_term, term_of
 
 COLUMNS: Final = (
     "trace_id",
     "span_id",
+    "parent_span_id",
+    "workspace",
     "service",
     "name",
     "kind",
     "status",
     "status_message",
+    "start_ns",
+    "end_ns",
+    "duration_ns",
+    "session_id",
+    "user_id",
+    "model",
+    "input_tokens",
+    "output_tokens",
     "input",
     "output",
     "attributes",
+    "resource",
     "events",
+    "links",
+    "otlp",
     "transaction",
 )
 """The columns of table `spans` that the index is made of."""
+
+_PART_COLUMNS: Final = {"parent": "parent_span_id"}
+_INT64_MAX: Final = (1 << 63) - 1
 
 Texts: TypeAlias = list[str | None]
 Column: TypeAlias = Any
@@ -53,25 +75,81 @@ def documents(batch: pa.RecordBatch) -> Iterator[tantivy.Document]:
     Raises:
         ValueError: An id is not hexadecimal, or not 32 or 16 digits.
     """
-    names, services, kinds, statuses = (
-        _values(batch, name) for name in ("name", "service", "kind", "status")
-    )
-    rows = zip(_ids(batch), names, services, kinds, statuses, _texts(batch), strict=True)
-    for document_id, name, service, kind, status, texts in rows:
-        document = tantivy.Document()
-        add_text = document.add_text
+    made = [tantivy.Document() for _ in range(batch.num_rows)]
+    for document, document_id in zip(made, _ids(batch), strict=True):
         document.add_bytes("id", document_id)
-        add_text("name", name)
-        if service:
-            add_text("service", service)
-        if kind:
-            add_text("kind", kind)
-        if status:
-            add_text("status", status)
+    for field, column in {"trace": "trace_id", "name": "name", **fields.FACETS}.items():
+        for document, value in zip(made, _values(batch, column), strict=True):
+            if value:
+                document.add_text(field, value)
+    for field, numbers in _numbers(batch):
+        for document, number in zip(made, numbers, strict=True):
+            if number is not None:
+                document.add_integer(field, number)
+    _add_parts(batch, made)
+    types = batch.column("otlp")
+    for owner, letters in (("attributes", "attribute_types"), ("resource", "resource_types")):
+        _add_attributes(made, owner, batch.column(owner), pc.struct_field(types, letters).to_pylist())
+    # Texts come last and one by one: they may be long, and are copied.
+    for document, texts in zip(made, _texts(batch), strict=True):
         for text in texts:
             if text:
-                add_text("text", text)
+                document.add_text("text", text)
         yield document
+
+
+def _numbers(batch: pa.RecordBatch) -> Iterator[tuple[str, list[int | None]]]:
+    """Yield the fields of integers with their values. A span that still runs has no duration."""
+    yield "start", _values(batch, "start_ns")
+    ends, durations = _values(batch, "end_ns"), _values(batch, "duration_ns")
+    yield "duration", [took if end else None for end, took in zip(ends, durations, strict=True)]
+    given, made = _values(batch, "input_tokens"), _values(batch, "output_tokens")
+    yield "input_tokens", given
+    yield "output_tokens", made
+    yield (
+        "tokens",
+        [
+            None if a is None and b is None else min((a or 0) + (b or 0), _INT64_MAX)
+            for a, b in zip(given, made, strict=True)
+        ],
+    )
+
+
+def _add_parts(batch: pa.RecordBatch, made: Sequence[tantivy.Document]) -> None:
+    """Say which of `fields.PARTS` are there."""
+    for field in fields.PARTS:
+        column: Column = batch.column(_PART_COLUMNS.get(field, field))
+        measure = pc.list_value_length if pa.types.is_list(column.type) else pc.binary_length
+        sizes: Column = measure(column)
+        for document, size in zip(made, sizes.to_pylist(), strict=True):
+            if size:
+                document.add_text("has", field)
+
+
+def _add_attributes(
+    made: Sequence[tantivy.Document], owner: str, column: Column, types: Sequence[str | None]
+) -> None:
+    """Add the attributes of spans, or of their resources, with their paths and types."""
+    offsets, items = _flat(column, "items")
+    keys, values = _flat(column, "keys")[1].to_pylist(), items.to_pylist()
+    known: dict[str, str] = {}
+    numeric: list[tuple[int, str, float]] = []
+    for row, letters in enumerate(types):
+        first, add_text = offsets[row], made[row].add_text
+        for at in range(first, offsets[row + 1]):
+            key, value = keys[at], values[at]
+            path = known.get(key)
+            if path is None:
+                path = known[key] = path_term(f"{owner}.{key}")
+            add_text("has", path)
+            if value is None or len(value) > INDEX_VALUE_MAX_CHARS:
+                continue
+            add_text("attribute", term_of(path, value))
+            if letters and is_number(letters[at - first]) and not math.isnan(number := float(value)):
+                numeric.append((row, path, number))
+    terms = number_terms([path for _, path, _ in numeric], [number for _, _, number in numeric])
+    for (row, _, _), term in zip(numeric, terms, strict=True):
+        made[row].add_text("number", term)
 
 
 def _ids(batch: pa.RecordBatch) -> Iterator[bytes]:

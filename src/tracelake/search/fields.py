@@ -1,11 +1,17 @@
 """The fields of the index, how their text becomes words, and the fingerprint of both.
 
-| field | holds | words |
+| field | holds | how |
 |---|---|---|
-| `id` | trace id, span id, transaction; stored, not searched | |
-| `service`, `kind`, `status` | the columns of those names | the whole value, lower case |
-| `name` | the span's name | letters and digits, lower case, with positions |
-| `text` | input, output, attribute values, status message, events | the same |
+| `id` | trace id, span id, transaction | stored, not searched |
+| `service`, `kind`, `status`, `model`, `session`, `user`, `workspace` | the columns of those names | a whole value \
+in lower case to find it, and as it is in a fast field, for facets |
+| `trace` | the trace id | a whole value |
+| `start`, `duration`, `tokens`, `input_tokens`, `output_tokens` | nanoseconds and counts | fast fields |
+| `name` | the span's name | words with positions |
+| `text` | input, output, attribute values, status message, events | words with positions |
+| `attribute` | path and value of each attribute of span and resource | `values.py` |
+| `number` | path and value of each attribute that is a number | `values.py` |
+| `has` | the paths of all attributes, and of `PARTS` that are there | a whole value |
 
 Nothing but `id` is stored: text for highlights is read back from the table.
 """
@@ -20,29 +26,42 @@ from typing import Final
 
 import tantivy
 
-from tracelake.limits import INDEX_WORD_MAX_BYTES
+from tracelake.limits import INDEX_VALUE_MAX_CHARS, INDEX_WORD_MAX_BYTES
 
 KEYWORD: Final = "tracelake_keyword"
 WORDS: Final = "tracelake_words"
 
-_TEXT_FIELDS: Final = (
-    ("service", KEYWORD, "basic"),
-    ("kind", KEYWORD, "basic"),
-    ("status", KEYWORD, "basic"),
-    ("name", WORDS, "position"),
-    ("text", WORDS, "position"),
-)
-SEARCH_FIELDS: Final = tuple(name for name, _, _ in _TEXT_FIELDS)
-DEFAULT_FIELDS: Final = ("name", "text")
+FACETS: Final = {
+    "service": "service",
+    "kind": "kind",
+    "status": "status",
+    "model": "model",
+    "session": "session_id",
+    "user": "user_id",
+    "workspace": "workspace",
+}
+"""Fields that hold a whole value, which can be counted, by their columns of table `spans`."""
+KEYWORDS: Final = (*FACETS, "trace", "attribute", "number", "has")
+NUMBERS: Final = ("start", "duration", "tokens", "input_tokens", "output_tokens")
+"""Fast fields of integers: nanoseconds since 1970, nanoseconds, and three counts."""
+TEXTS: Final = ("name", "text")
 """Where words without a prefix are looked for."""
 BOOSTS: Final = {"name": 1.5}
+PARTS: Final = ("parent", "input", "output", "events", "links")
+"""What a span may have that is no field of its own."""
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _ID: Final = struct.Struct(">16s8sQ")
 
 FINGERPRINT: Final = hashlib.sha256(
     json.dumps(
-        [_FORMAT, version("tantivy"), _TEXT_FIELDS, INDEX_WORD_MAX_BYTES, "simple, remove_long, lowercase"]
+        [
+            _FORMAT,
+            version("tantivy"),
+            [FACETS, KEYWORDS, NUMBERS, TEXTS, PARTS],
+            [INDEX_WORD_MAX_BYTES, INDEX_VALUE_MAX_CHARS],
+            "simple, remove_long, lowercase",
+        ]
     ).encode()
 ).hexdigest()
 """Parts are put together in one index only if they agree on this."""
@@ -52,8 +71,12 @@ def schema() -> tantivy.Schema:
     """Return the tantivy schema of every part."""
     builder = tantivy.SchemaBuilder()
     builder.add_bytes_field("id", stored=True, indexed=False)
-    for name, tokenizer, option in _TEXT_FIELDS:
-        builder.add_text_field(name, tokenizer_name=tokenizer, index_option=option)
+    for name in KEYWORDS:
+        builder.add_text_field(name, tokenizer_name=KEYWORD, index_option="basic", fast=name in FACETS)
+    for name in NUMBERS:
+        builder.add_integer_field(name, fast=True, indexed=False)
+    for name in TEXTS:
+        builder.add_text_field(name, tokenizer_name=WORDS, index_option="position")
     return builder.build()
 
 
@@ -68,7 +91,7 @@ def words_analyzer() -> tantivy.TextAnalyzer:
 
 
 def keyword_analyzer() -> tantivy.TextAnalyzer:
-    """Return what makes one word of `service`, `kind` and `status`, and of queries on them."""
+    """Return what makes one word of a whole value, and of queries on it."""
     return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).filter(tantivy.Filter.lowercase()).build()
 
 
@@ -76,6 +99,9 @@ def register_tokenizers(index: tantivy.Index) -> None:
     """Tell an index its tokenizers; tantivy forgets them whenever it opens one."""
     index.register_tokenizer(KEYWORD, keyword_analyzer())
     index.register_tokenizer(WORDS, words_analyzer())
+    # Facets show values as they are.
+    as_it_is = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).build()
+    index.register_fast_field_tokenizer(KEYWORD, as_it_is)
 
 
 def decode_id(data: bytes) -> tuple[str, str, int]:

@@ -20,6 +20,7 @@ from tracelake._errors import QueryError
 from tracelake.search import fields, grammar
 from tracelake.search.grammar import AllOf, AnyOf, Atom, Boost, Node, Not
 
+SEARCH_FIELDS: Final = ("service", "kind", "status", *fields.TEXTS)
 EXAMPLE: Final = '"refund policy" AND service:airline-agent'
 
 _APOSTROPHE: Final = re.compile(r"(?<=\w)'(?=\w)")
@@ -60,7 +61,7 @@ def _compile(index: tantivy.Index, node: Node) -> tantivy.Query | None:
     match node:
         case Atom(text):
             found = index.parse_query(
-                text, list(fields.DEFAULT_FIELDS), field_boosts=fields.BOOSTS, conjunction_by_default=True
+                text, list(fields.TEXTS), field_boosts=fields.BOOSTS, conjunction_by_default=True
             )
             return None if str(found) == _EMPTY else found
         case Boost(inner, factor):
@@ -155,9 +156,9 @@ def _literals(tree: Mapping[str, Any]) -> Iterator[str]:
             nodes += [clause for occur, clause in node["clauses"] if occur != "must_not"]
         elif node["type"] == "boost":
             nodes.append(node["underlying"])
-        elif node["type"] == "literal" and node["field_name"] in (None, *fields.DEFAULT_FIELDS):
+        elif node["type"] == "literal" and node["field_name"] in (None, *fields.TEXTS):
             yield node["phrase"]
-        elif node["type"] == "set" and node["field"] in (None, *fields.DEFAULT_FIELDS):
+        elif node["type"] == "set" and node["field"] in (None, *fields.TEXTS):
             yield from node["elements"]
 
 
@@ -169,9 +170,9 @@ def _reasons(query: str, error: str) -> Iterator[str]:
         place = escaped.rindex('"') + 1
         yield f'the double quote at character {place} has no partner; close it, or write \\" for it'
     for name in (found.group().lstrip("+-") for found in _PREFIX.finditer(unquoted)):
-        if name not in fields.SEARCH_FIELDS:
+        if name not in SEARCH_FIELDS:
             yield (
-                f"there is no field {name!r}, only {', '.join(fields.SEARCH_FIELDS)}; "
+                f"there is no field {name!r}, only {', '.join(SEARCH_FIELDS)}; "
                 f"to look for text with a colon in it, quote it: {_quoted(query, name)}"
             )
     if unquoted.count("(") != unquoted.count(")"):
