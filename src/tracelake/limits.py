@@ -202,7 +202,7 @@ COMPACTION_MEMORY_BYTES: Final = 512 * MIB
 """What one compaction task may hold. Beyond: it uses the disk."""
 COMPACTED_PART_MAX_BYTES: Final = 256 * MIB
 """Arrow bytes of one part that compaction writes. Beyond: the next part; a part of half of it is left as it is, if no
-row of it went."""
+row of it was retracted."""
 
 # Versions
 REF_NAME_MAX_CHARS: Final = 100

@@ -169,8 +169,8 @@ LOOKUP_BROKEN = [
         "retractions are those of the bucket", Lookup._retracted, "part.bucket == bucket", "part.bucket == 0"
     ),
     Broken("retractions that are kept are whole", Lookup._retracted, "None if few else wanted", "wanted"),
-    Broken("retractions by a time count as of it", Lookup._went, "times <= ", "times < "),
-    Broken("later retractions do not count", Lookup._went, "[times <= self._snapshot.as_of]", "[:]"),
+    Broken("retractions by a time count as of it", Lookup._retracted_in, "times <= ", "times < "),
+    Broken("later retractions do not count", Lookup._retracted_in, "[times <= self._snapshot.as_of]", "[:]"),
     Broken(
         "the least key is between",
         lookup._has_between,

@@ -220,15 +220,15 @@ class Lake:
     ) -> Iterator[Changes]:
         """Yield the changes of a table as they are committed, one batch a transaction.
 
-        A replaced row is a row that went (`_change` -1) and one that came (+1). Rows of a transaction are in
-        memory together. Transactions without a change are passed over.
+        A replaced row is one that is retracted (`_change` -1) and one that is inserted (+1). Rows of a
+        transaction are in memory together. Transactions without a change are passed over.
 
         Args:
             name: the table.
             since: yield what is later than this transaction; -1 for everything, None for what comes from now on.
             timeout_s: end after so long without a change; 0 ends with what is there; None waits for ever.
             stop: ends it when set, after half a second at most.
-            insertions_only: leave out rows that went, and the columns `_change` and `_transaction`.
+            insertions_only: leave out rows that were retracted, and the columns `_change` and `_transaction`.
 
         Raises:
             TableNotFoundError: there is no such table.

@@ -48,7 +48,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """Index the live rows of the buckets [low, high) that came with the transactions [lower, upper)."""
+    """Index the live rows of the buckets [low, high) that were inserted by the transactions [lower, upper)."""
 
     objects_url: str
     build: str
@@ -171,10 +171,10 @@ def _live_rows(
 ) -> Iterator[Iterator[pa.RecordBatch]]:
     schema = pa.schema([SPANS_TABLE.field(name) for name in columns])
     names = ", ".join(quoted(name) for name in columns)
-    came = f"{ROW_ID.name} >= {first_row_id(lower)} and {ROW_ID.name} < {first_row_id(upper)}"
+    inserted = f"{ROW_ID.name} >= {first_row_id(lower)} and {ROW_ID.name} < {first_row_id(upper)}"
     with _opened(objects) as (files, db):
         rows = rows_sql(snapshot, files.file, [*columns, ROW_ID.name], SPANS_TABLE)
-        reader = db.sql(f"select {names} from ({rows}) where {came}").to_arrow_reader(
+        reader = db.sql(f"select {names} from ({rows}) where {inserted}").to_arrow_reader(
             INDEX_REBUILT_BATCH_ROWS
         )
         # DuckDB does not have all of the finer types.

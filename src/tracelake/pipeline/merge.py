@@ -162,12 +162,12 @@ class _Shaping:
     def _write_spans(self, pieces: list[Piece], tables: _OldParts, lost: Numbers) -> Iterator[pa.RecordBatch]:
         """Write the spans that are taken, of each bucket one part, or several of bounded size."""
         task = self._task
-        came = 0
+        first = 0
         before: Counter[int] = Counter()
         for run in _runs_of_parts(pieces, limits.SHAPED_AT_ONCE_MAX_BYTES):
             bucket = run[0].bucket
-            rows = taken(map(tables.table, run), came, lost, task.transaction)
-            came += sum(piece.rows for piece in run)
+            rows = taken(map(tables.table, run), first, lost, task.transaction)
+            first += sum(piece.rows for piece in run)
             if not len(rows):
                 continue
             numbered = with_row_ids(rows, task.transaction, bucket, task.buckets, before[bucket])

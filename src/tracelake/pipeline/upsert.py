@@ -42,7 +42,7 @@ class UpsertResult:
     """What is to be done, of which the spans themselves are with the caller (see `taken`)."""
 
     lost: Numbers
-    """Sorted numbers of the incoming spans that are not taken; they are counted as they came."""
+    """Sorted numbers of the incoming spans that are not taken; they are counted in their order."""
     span_retractions: pa.Table
     traces: list[pa.Table]
     """New rows, sorted by trace, in tables of bounded size."""
@@ -55,7 +55,7 @@ class UpsertResult:
 def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -> UpsertResult:
     """Merge incoming spans with what is stored."""
     with _connect() as db:
-        came = _load_incoming(db, incoming)
+        spans_read = _load_incoming(db, incoming)
         touched = sorted(row[0] for row in db.execute("select distinct trace_id from incoming").fetchall())
         held = _load(db, "stored", list(spans.rows(touched, SPAN_COLUMNS)), _STORED)
         _contest(db, incoming, spans)
@@ -69,7 +69,7 @@ def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -
         span_retractions=_retractions(gone, transaction),
         traces=trace_rows,
         trace_retractions=trace_gone,
-        new=came - len(lost) - len(gone),
+        new=spans_read - len(lost) - len(gone),
         replaced=len(gone),
         repeated=len(lost),
     )
@@ -78,7 +78,7 @@ def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -
 def taken(tables: Iterable[pa.Table], first: int, lost: Numbers, transaction: int) -> pa.Table:
     """Return the rows of some incoming tables that are taken, sorted by trace, as table `spans` has them.
 
-    `first` is the number of their first span among all that came.
+    `first` is the number of their first span among all incoming ones.
     """
     rows = pa.concat_tables(tables)
     kept = np.setdiff1d(np.arange(first, first + len(rows)), lost, assume_unique=True) - first
@@ -163,7 +163,7 @@ def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup
     )
     if not len(ords):
         return
-    came = (
+    taken_in = (
         table.take(mine - numbers[0]).append_column("ord", pa.array(mine))
         for numbers, table in _numbered(incoming())
         if len(mine := ords[np.isin(ords, numbers, assume_unique=True)])
@@ -176,7 +176,7 @@ def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup
         table.filter(pc.is_in(table[ROW_ID.name], value_set=ids))
         for table in spans.rows(_distinct(places["trace_id"]), SPANS.names)
     )
-    for tables, identity in ((came, "ord, null::bigint"), (held, f"null::bigint, {ROW_ID.name}")):
+    for tables, identity in ((taken_in, "ord, null::bigint"), (held, f"null::bigint, {ROW_ID.name}")):
         for rows in _together(tables, limits.ROW_GROUP_MAX_BYTES):
             db.register("claimed", rows)
             db.execute(

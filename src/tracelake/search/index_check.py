@@ -15,7 +15,7 @@ from tracelake.search.verify import verify_lists, verify_parts
 from tracelake.storage import ObjectStore
 
 RowsOf = Callable[[int, range | None], int | None]
-"""Returns how many rows came with a transaction, in these buckets or in all; None where that is unknown."""
+"""Returns how many rows a transaction inserted, in these buckets or in all; None where that is unknown."""
 LiveAt = Callable[[int, range | None], Mapping[int, int] | None]
 """Returns how many rows of each transaction were live as of one, in these buckets or in all; None where that is
 unknown."""

@@ -1,8 +1,8 @@
-"""Compaction of one bucket, on executors: the same rows in fewer parts, those that went set apart or left out.
+"""Compaction of one bucket, on executors: the same rows in fewer parts, those retracted set apart or left out.
 
 A task takes all parts of one bucket in a run of adjacent batches. Rows that are live at the end of the run go,
-sorted, into new parts; rows that came and went within it are history, until they may be forgotten; retractions
-of older rows are carried along. Large parts that lost no row stay as they are.
+sorted, into new parts; rows that were inserted and retracted within it are history, until they may be forgotten;
+retractions of older rows are carried along. Large parts that lost no row stay as they are.
 
 DuckDB sorts what the rows are sorted by, on disk where memory is short; the rows are moved by `gather`.
 """
@@ -128,7 +128,7 @@ class _Compaction:
         return receipt
 
     def _split_retractions(self) -> None:
-        """Make `gone`, of rows that came within the run; carry the others along, as one part."""
+        """Make `gone`, of rows that were inserted within the run; carry the others along, as one part."""
         task, border = self._task, first_row_id(self._task.lower)
         self._db.execute("create temp table gone (row_id bigint, time bigint)")
         if not task.retractions:

@@ -66,7 +66,7 @@ class Sources:
         None has more than twice as many. How large a row is, only the mean of its group tells; the large rows of many
         groups may be neighbours here, so what turns out larger than that is read again, in fewer rows.
 
-        `gone` tells when each of them went, where they are history.
+        `gone` tells when each of them was retracted, where they are history.
         """
         rows: Numbers = self._by_id[np.searchsorted(self._ids, ids, sorter=self._by_id)]
         firsts = np.array([group.first for group in self._groups], np.int64)
@@ -79,8 +79,8 @@ class Sources:
             end = max(start + 1, int(np.searchsorted(end_bytes, before + max_bytes, "right")))
             while not (found := self._read(rows[start:end], groups[start:end], 2 * max_bytes)):
                 end = start + (end - start) // 2
-            went = None if gone is None else gone[start:end]
-            yield _in_order(found, groups[start:end], went)  # bound to no name, which would keep it
+            times = None if gone is None else gone[start:end]
+            yield _in_order(found, groups[start:end], times)  # bound to no name, which would keep it
             start = end
 
     def _read(self, rows: Numbers, groups: Numbers, max_bytes: int) -> list[pa.Table]:

@@ -105,13 +105,13 @@ class Lookup:
             if part.path in self._gone:
                 found.append(self._gone[part.path])
                 continue
-            went = self._went(part, footer, None if few else wanted)
-            found.append(went)
+            retracted = self._retracted_in(part, footer, None if few else wanted)
+            found.append(retracted)
             if few:
-                self._gone[part.path] = went
+                self._gone[part.path] = retracted
         return np.concatenate(found)
 
-    def _went(self, part: Part, footer: Footer, wanted: list[int] | None) -> Numbers:
+    def _retracted_in(self, part: Part, footer: Footer, wanted: list[int] | None) -> Numbers:
         """Read the ids that a part of retractions names as of the snapshot, of those that are wanted or all."""
         key, time = RETRACTIONS.names
         found: list[Numbers] = [np.empty(0, np.int64)]

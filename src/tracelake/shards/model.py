@@ -41,10 +41,10 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The changes of the times [lower, upper): what came, and what went. No older part is ever rewritten.
+    """The changes of the times [lower, upper): rows inserted, and rows retracted. No older part is ever rewritten.
 
     A batch as it was appended has parts and retractions. One that compaction made holds the same rows: those
-    that came and went within it are in `history` or, where nobody may read that far back, nowhere.
+    that were inserted and retracted within it are in `history` or, where nobody may read that far back, nowhere.
     """
 
     lower: int
@@ -53,11 +53,11 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: tuple[Part, ...]
     """Rows with their `_row_id`."""
     retractions: tuple[Part, ...]
-    """Rows (row_id, time): a row of an older batch, and when it went."""
+    """Rows (row_id, time): a row of an older batch, and when it was retracted."""
     counts: dict[str, int]
     """What the writer counted on the way, such as spans read, new, replaced, repeated."""
     history: tuple[Part, ...] = ()
-    """Rows that came and went within the batch, with `_row_id` and `_gone`, the time at which they went."""
+    """Rows that were inserted and retracted within the batch, with `_row_id`, and `_gone`, the time of the latter."""
     epoch: int = 0
     """The shard's epoch when the first of its objects was written (see `protocol.may_append`)."""
     format_version: int = FORMAT_VERSION
@@ -81,7 +81,7 @@ class BatchRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str
     sha256: str
     rows: int
-    """Rows that came less rows that went."""
+    """Rows inserted less rows retracted."""
     parts: int
     size_bytes: int
     level: int = 0
@@ -121,7 +121,7 @@ class ShardState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The state record. Batches cover [0, upper) in order; a time without a batch changed no row."""
 
     since: int = 0
-    """The earliest time that can be read: what was gone by then is forgotten."""
+    """The earliest time that can be read: what was retracted by then is forgotten."""
     upper: int = 0
     batches: tuple[BatchRef, ...] = ()
     retired: tuple[Retired, ...] = ()

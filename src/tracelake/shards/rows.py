@@ -1,7 +1,7 @@
 """Which rows a snapshot holds, as a DuckDB query over its parts.
 
-Every stored row has a `_row_id`, unique in its table and for ever: the time at which it came, and a number within
-it. A retraction names that id, never a place in a file, so rows may move from part to part by compaction while
+Every stored row has a `_row_id`, unique in its table and for ever: the time at which it was inserted, and a number
+within it. A retraction names that id, never a place in a file, so rows may move from part to part by compaction while
 writers retract them.
 """
 
@@ -32,7 +32,7 @@ FileOf = Callable[[str], str]
 
 
 def first_row_id(time: int) -> int:
-    """Return the least id of rows that came at a time; those of earlier times are less. Part of the format."""
+    """Return the least id of rows that were inserted at a time; those of earlier times are less. Part of the format."""
     return time << _TIME_BITS
 
 
@@ -65,7 +65,7 @@ def retractions_by_bucket(gone: pa.Table, buckets: int) -> Iterator[tuple[int, p
 
 
 def rows_by_time(part: Part, rows: pa.Table) -> dict[int, int]:
-    """Return how many rows of a part came at each time."""
+    """Return how many rows of a part were inserted at each time."""
     ids = rows[ROW_ID.name].to_numpy() + (part.first_row_id if part.relative else 0)
     times, counts = np.unique(ids >> _TIME_BITS, return_counts=True)
     return dict(zip(map(int, times), map(int, counts), strict=True))
@@ -91,7 +91,7 @@ def lost_rows(part: Part, gone: dict[int, Numbers]) -> bool:
 
 
 def time_sql() -> str:
-    """Return the SQL of the time at which a row came."""
+    """Return the SQL of the time at which a row was inserted."""
     return f"({ROW_ID.name} >> {_TIME_BITS})"
 
 

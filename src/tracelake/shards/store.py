@@ -34,7 +34,7 @@ DecisionT = TypeVar("DecisionT")
 class Snapshot:
     """A shard as of one time: the parts that hold its rows, and what to leave out of them.
 
-    Rows that came after `as_of` are to be left out, those whose row id a retraction up to `as_of` names, and
+    Rows that were inserted after `as_of` are to be left out, those whose row id a retraction up to `as_of` names, and
     those in `history` that were gone by then; `shards.rows` does so.
     """
 
@@ -219,15 +219,15 @@ class Shard:
         # Named by content, not by id: two tries of one write have one id, and other parts each.
         path = f"shards/{self.name}/batches/{batch.epoch:06d}/{batch.lower:010d}-{sha256[:32]}.json"
         self._objects.put(path, data)
-        came = sum(part.rows for part in batch.parts)
-        went = sum(part.rows for part in batch.retractions)
+        inserted = sum(part.rows for part in batch.parts)
+        retracted = sum(part.rows for part in batch.retractions)
         return BatchRef(
             lower=batch.lower,
             upper=batch.upper,
             id=batch.id,
             path=path,
             sha256=sha256,
-            rows=came - went,
+            rows=inserted - retracted,
             parts=len(batch.parts),
             size_bytes=sum(part.size_bytes for part in batch.parts),
             level=level,

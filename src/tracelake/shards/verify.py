@@ -38,7 +38,7 @@ class ShardCheck:
         self._inserted: defaultdict[int, Counter[int]] = defaultdict(Counter)
 
     def inserted(self, transaction: int, buckets: range | None = None) -> int | None:
-        """Return how many rows came with a transaction, as parts tell, in these buckets or in all; None: unknown."""
+        """Return how many rows a transaction inserted, as parts tell, in these buckets or in all; None: unknown."""
         if transaction in self.unknown:
             return None
         rows = self._inserted[transaction]
@@ -64,7 +64,7 @@ class ShardCheck:
                 yield object_finding(self._objects, "batch", ref.path, error)
                 continue
             self.batches.append(batch)
-            if ref.level and state.since > ref.lower:  # rows that were gone by then may be forgotten
+            if ref.level and state.since > ref.lower:  # rows that were retracted by then may be forgotten
                 self.unknown.update(range(ref.lower, ref.upper))
             yield from _check_ref(ref, batch)
 
@@ -73,7 +73,7 @@ class ShardCheck:
         return [(batch, part) for batch in self.batches for part in batch.objects()]
 
     def check_part(self, batch: Batch, part: Part) -> Iterator[Finding]:
-        """Read a part, and count the rows that came at each time."""
+        """Read a part, and count the rows that were inserted at each time."""
         rows = self._read(part)
         if isinstance(rows, Finding):
             self.unknown.update(range(batch.lower, batch.upper))

@@ -63,7 +63,7 @@ class Options:
 
     @property
     def retractions(self) -> Retractions:
-        """What becomes of rows that went."""
+        """What becomes of rows that were retracted."""
         return _CHANGES[self.changes]
 
     def schema_of(self, table: pa.Schema) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""Changes of a table, transaction by transaction: rows that came, and rows that went."""
+"""Changes of a table, transaction by transaction: rows that were inserted, and rows that were retracted."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tracelake.tables.scan import Changed, Scan
 
 
 class Retractions(Enum):
-    """What a reader of changes wants to know of rows that went."""
+    """What a reader of changes wants to know of rows that were retracted."""
 
-    TELL = "columns tell what came and what went"
-    LEAVE_OUT = "only rows that came, without further columns"
-    REFUSE = "only rows that came; a row that went is an error"
+    TELL = "columns tell what was inserted and what was retracted"
+    LEAVE_OUT = "only rows that were inserted, without further columns"
+    REFUSE = "only rows that were inserted; a row that was retracted is an error"
 
 
 @dataclass(frozen=True, slots=True)

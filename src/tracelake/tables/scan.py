@@ -42,18 +42,19 @@ from tracelake.tables.pruning import Layout
 
 _NO_OTHER_CODE: Final = ("autoinstall_known_extensions", "autoload_known_extensions")
 CHANGE: Final = pa.field("_change", pa.int8(), nullable=False)
-"""+1 for a row that came, -1 for a row that went."""
+"""+1 for a row that was inserted, -1 for one that was retracted."""
 CHANGED_AT: Final = pa.field("_transaction", pa.int64(), nullable=False)
 """The transaction that changed it; for a table of the user, the number of the write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Rows that came, or that went, later than one transaction and up to another."""
+    """Rows that were inserted, or retracted, later than one transaction and up to another."""
 
     after: int
     until: int
-    came: bool
+    inserted: bool
+    """Else retracted."""
     told: bool
     """Whether columns `_change` and `_transaction` tell of it."""
 
@@ -176,7 +177,7 @@ class Scan:
 
 
 def changes_sql(snapshot: Snapshot, file: FileOf, schema: pa.Schema, changed: Changed) -> str:
-    """Return a query for the rows of a snapshot's parts that came, or went, in a range of times."""
+    """Return a query for the rows of a snapshot's parts that were inserted, or retracted, in a range of times."""
     names = ", ".join(map(quoted, schema.names))
     times = f"between {changed.after + 1} and {changed.until}"
 
@@ -185,7 +186,7 @@ def changes_sql(snapshot: Snapshot, file: FileOf, schema: pa.Schema, changed: Ch
         return names + (told if changed.told else "")
 
     branches = []
-    if changed.came:
+    if changed.inserted:
         first, end = first_row_id(changed.after + 1), first_row_id(changed.until + 1)
         for parts in filter(None, (snapshot.parts, snapshot.history)):
             branches.append(
@@ -195,8 +196,8 @@ def changes_sql(snapshot: Snapshot, file: FileOf, schema: pa.Schema, changed: Ch
     else:
         if snapshot.parts and snapshot.retractions:
             branches.append(
-                f"select {columns(-1, '_went')} from {parquet(snapshot.parts, file)} join (select row_id as "
-                f"{ROW_ID.name}, time as _went from {parquet(snapshot.retractions, file)} where time {times}) "
+                f"select {columns(-1, '_retracted_at')} from {parquet(snapshot.parts, file)} join (select row_id as "
+                f"{ROW_ID.name}, time as _retracted_at from {parquet(snapshot.retractions, file)} where time {times}) "
                 f"using ({ROW_ID.name})"
             )
         if snapshot.history:

@@ -83,10 +83,10 @@ class TableMerge:
         with ThreadPoolExecutor(min(MERGE_THREADS_MAX, os.cpu_count() or 1)) as threads:
             taken = threads.map(lambda pieces: self._taken(pieces, outcome, epoch), self._groups())
             parts = list(_numbered((part for part in taken if part is not None), first_row_id(time)))
-            went = threads.map(
+            retractions = threads.map(
                 lambda found: self._retraction(found[0], found[1], time, epoch), outcome.gone.items()
             )
-            return MergedParts(parts, list(went))
+            return MergedParts(parts, list(retractions))
 
     def compared(self, stored: Scan) -> Outcome:
         """Compare by key. Raises InputError as `against`."""

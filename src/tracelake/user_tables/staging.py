@@ -45,7 +45,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What one task staged, in blocks, as the rows came. In the caller's order a block has each key once.
+    """What one task staged, in blocks, in the order of the rows. In the caller's order a block has each key once.
 
     `epoch` is that of the table's shard, read before the first of them was written.
     """
@@ -87,13 +87,13 @@ def stage(
     """
     check_columns(spec.name, spec.schema)
     staged = Pieces(epoch, spec.buckets, order)
-    for came in _blocks(batches):
+    for incoming in _blocks(batches):
         block = Block()
         staged.blocks.append(block)
         if tombstone is None:
-            _write(objects, spec, staged, _fitting(came, spec.schema, spec.name), block.rows)
+            _write(objects, spec, staged, _fitting(incoming, spec.schema, spec.name), block.rows)
             continue
-        rows = _last_of_each_key(came, spec) if order.of_caller else came
+        rows = _last_of_each_key(incoming, spec) if order.of_caller else incoming
         is_deletion: pc.Expression = pc.field(tombstone) == pc.scalar(True)
         kept = rows.filter(is_deletion.is_null() | ~is_deletion).drop_columns([tombstone])
         _write(objects, spec, staged, _fitting(kept, spec.schema, spec.name), block.rows)

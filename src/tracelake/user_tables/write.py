@@ -79,7 +79,9 @@ def publish(
     """
     staged = [staged_for(stores.objects, stores.copies, spec, task) for task in staged]
     as_of, counts = _append(stores, spec, staged, write_id)
-    commit = _commit(stores, spec, as_of, f"table {spec.name}: {counts.get('came', 0)} rows came", counts)
+    commit = _commit(
+        stores, spec, as_of, f"table {spec.name}: {counts.get('inserted', 0)} rows inserted", counts
+    )
     shard = Shard(spec.name, stores.key_value, stores.objects)
     Maintainer(stores.key_value, stores.objects, InProcess()).maintain(shard, spec.key)
     return commit
@@ -155,9 +157,9 @@ def _append(
             except InputError:
                 _delete(stores, staged, kept=())  # no append was tried with these rows that did not say no
                 raise
-        came = sum(part.rows for part in merged.parts)
-        went = sum(part.rows for part in merged.retractions)
-        counts = {"came": came, "went": went}
+        inserted = sum(part.rows for part in merged.parts)
+        retracted = sum(part.rows for part in merged.retractions)
+        counts = {"inserted": inserted, "retracted": retracted}
         if merged.is_empty and write_id is None:
             _delete(stores, staged, kept=())
             return as_of - 1, counts
