@@ -94,6 +94,16 @@ CLOCK_DIFFERENCE_MAX_S: Final = 60.0
 """How far the clocks of two machines may be apart. Beyond: a watched file that is dated later is taken at once."""
 WATCHED_FILE_QUIET_S: Final = 2.0
 """How long nobody has changed a watched file. Beyond: it is taken."""
+WATCHED_BUCKET_PAUSE_S: Final = 5.0
+"""How long after a listing of a watched bucket that had nothing new. Beyond: it is listed again."""
+WATCHED_BUCKET_WAIT_S: Final = 2.0
+"""How long a pipeline waits for such a listing, but for the first. Beyond: it does other work, and takes what was found
+when it looks again."""
+WATCHED_OBJECTS_AT_ONCE: Final = 1_000
+"""New objects of a watched bucket that one look gives, the oldest first. Beyond: the next look gives them."""
+OBJECTS_FOUND_MAX: Final = 1_000_000
+"""Objects of a bucket that one pattern may match, when they are ingested. Beyond: it is refused; name them by several
+patterns."""
 JAVA_START_TIMEOUT_S: Final = 120.0
 """How long Spark's JVM may take to start. Beyond: it is killed, and the command fails with what it said."""
 JAVA_STOP_TIMEOUT_S: Final = 10.0
@@ -434,6 +444,12 @@ POSTGRES_TURN_TIMEOUT_S: Final = 35.0
 fails."""
 OBJECT_REQUEST_TIMEOUT_S: Final = 120.0
 """One request to an object store, with its body. Beyond: the try has failed."""
+FOREIGN_BUCKETS_OPEN_MAX: Final = 16
+"""Buckets of inputs that a process keeps connections to. Beyond: the one used longest ago is connected to anew."""
+FOREIGN_OBJECT_TIMEOUT_S: Final = 6 * 3600.0
+"""One request for an input in a bucket, with its bytes, however many they are. Beyond: the try has failed."""
+FOREIGN_READ_TIMEOUT_S: Final = 30.0
+"""How long such a request may bring nothing. Beyond: the try has failed."""
 OBJECTS_LISTED_AT_ONCE: Final = 1_000
 """Names that one request for a listing brings. Beyond: the next request."""
 OBJECTS_AT_ONCE: Final = 16

@@ -67,7 +67,7 @@ class Bucket:
         file.write_bytes(b"\n".join(a_line(*spans[at : at + 10]) for at in range(0, len(spans), 10)))
         lookup.forget()
         self.read_bytes = 0
-        return self._pipeline.run([find_files([str(file)])])
+        return self._pipeline.run([find_files(self.objects, str(file))])
 
     def resume(self) -> RunResult:
         """Finish what a run that failed has left."""

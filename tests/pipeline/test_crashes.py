@@ -16,9 +16,9 @@ from tracelake.otlp.framing import write_segment
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.outcome import RunResult
-from tracelake.pipeline.sources.files import find_files
 from tracelake.pipeline.sources.inbox import INBOX
 from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.sources.registry import find
 from tracelake.search.finalize import read_manifest
 from tracelake.shards.store import Shard
 from tracelake.storage import (
@@ -84,7 +84,7 @@ class World:
             BUCKETS,
             CrashingExecutor(crash),
         )
-        first, second = find_files(self.paths)
+        first, second = find(self.objects, self.paths)
         inbox = [Input(INBOX, info.path, info.size_bytes) for info in self.objects.list("inbox/")]
         return pipeline.run([[first], [second, *inbox]])  # one transaction each
 

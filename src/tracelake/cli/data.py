@@ -21,11 +21,14 @@ app = typer.Typer()
         "tracelake ingest traces.otlp.jsonl.gz",
         "tracelake ingest 'traces/**/*.jsonl' 'archive/*.pb' --lake ./lake",
         "tracelake ingest big.jsonl.gz --transaction-mb 256 --json",
+        "tracelake ingest 's3://bucket/otlp/2026-11-*/**/*.gz' gs://bucket/one.pb",
         "tracelake ingest traces.pb --lake s3://bucket/traces",
     )
 )
 def ingest(
-    files: Annotated[list[str], typer.Argument(help="OTLP files; patterns may be quoted.")],
+    files: Annotated[
+        list[str], typer.Argument(help="OTLP files, or objects of buckets; patterns may be quoted.")
+    ],
     lake: LakeOption = None,
     transaction_mb: Annotated[
         float | None,
@@ -38,8 +41,9 @@ def ingest(
 ) -> None:
     """Ingest files of OTLP traces.
 
-    Each name, or pattern in quotes, is a file of OTLP JSON lines or protobuf, compressed or not.
-    Files that were taken before add nothing. Exits with 1 if some of the input could not be taken."""
+    Each name, or pattern in quotes, is a file of OTLP JSON lines or protobuf, compressed or not, here or in a bucket:
+    s3://, gs:// or az://, with credentials from the environment. Files that were taken before add nothing.
+    Exits with 1 if some of the input could not be taken."""
     with opened(lake) as open_lake, progress_bar() as show:
         report = open_lake.ingest(
             *files,

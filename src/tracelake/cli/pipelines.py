@@ -39,6 +39,7 @@ _COUNTED: Final = ("spans_read", "spans_new", "spans_replaced", "spans_repeated"
     epilog=examples(
         "tracelake pipeline run --replica a",
         "tracelake pipeline run --replica b --watch '/data/otlp/*.jsonl.gz'",
+        "tracelake pipeline run --watch 's3://bucket/otlp/**/*.gz' --watch 'gs://other/otlp/*'",
         "tracelake pipeline run --once --json",
     ),
 )
@@ -53,7 +54,9 @@ def pipeline_run(
     watch: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="GLOB", help="Take OTLP files that appear there too; may be repeated.", show_default=False
+            metavar="GLOB",
+            help="Take OTLP files that appear there too, or objects of a bucket; may be repeated.",
+            show_default=False,
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Take what waits, then end.")] = False,

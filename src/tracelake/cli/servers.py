@@ -20,7 +20,13 @@ PROGRAM: Final = (sys.executable, "-m", str(__package__))
 """What starts the command line in a process of its own, where the script is not on the path either."""
 
 
-@app.command(epilog=examples("tracelake serve", "tracelake serve --lake ./lake --port 8080 --no-pipeline"))
+@app.command(
+    epilog=examples(
+        "tracelake serve",
+        "tracelake serve --lake ./lake --port 8080 --no-pipeline",
+        "tracelake serve --watch '/data/otlp/*.gz' --watch 's3://bucket/otlp/**'",
+    )
+)
 def serve(
     *,
     lake: LakeOption = None,
@@ -29,6 +35,14 @@ def serve(
     pipeline: Annotated[
         bool, typer.Option("--pipeline/--no-pipeline", help="Run the pipeline in this process too.")
     ] = True,
+    watch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB",
+            help="Take OTLP files that appear there too, or objects of a bucket; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     interval: Annotated[
         float, typer.Option(min=0.01, help="Seconds between looks at the inbox.")
     ] = PIPELINE_POLL_S,
@@ -48,7 +62,15 @@ def serve(
                 print(f"Serving {open_lake.place} at {url}; send traces to {url}/v1/traces. Ctrl-C ends it.")
             sys.stdout.flush()
 
-        serve_lake(open_lake, host=host, port=port, pipeline=pipeline, interval_s=interval, on_listening=say)
+        serve_lake(
+            open_lake,
+            host=host,
+            port=port,
+            pipeline=pipeline,
+            watch=watch or (),
+            interval_s=interval,
+            on_listening=say,
+        )
 
 
 @app.command(epilog=examples("tracelake demo", "tracelake demo --no-stay", "tracelake demo --lake /tmp/lake"))

@@ -33,7 +33,7 @@ class _Taken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class WholeFile(_Taken, frozen=True, tag="file", forbid_unknown_fields=True):
-    """The first `size_bytes` of a file: all that it had when it was seen first."""
+    """The first `size_bytes` of a file: all that it had when it was seen first. Or an object of a bucket."""
 
     path: str
 

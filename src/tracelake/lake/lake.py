@@ -108,14 +108,15 @@ class Lake:
         it, end up in the report's `bad`; all else goes in.
 
         Args:
-            patterns: files, or glob patterns.
+            patterns: files, or objects such as `s3://bucket/key`, or glob patterns of either.
             transaction_bytes: input bytes, as stored, of one transaction at most; 64 MiB by default.
             master: Spark master; `local[*]` by default. A lake in memory takes none: its tasks run here.
             runner: run the tasks there instead of on Spark.
             progress: is told what is going on.
 
         Raises:
-            UsageError: a pattern matches nothing.
+            UsageError: a pattern matches nothing, or names the lake's own objects.
+            StorageError: a bucket cannot be listed.
             SourceChangedError: an unfinished transaction cannot be replayed: its input has changed.
         """
         return self._pipelines.ingest(patterns, transaction_bytes, master, runner, progress)
@@ -134,7 +135,7 @@ class Lake:
 
         Args:
             replica: its name, which no other should have; host and process id by default.
-            watch: glob patterns; OTLP files that appear there are taken too.
+            watch: glob patterns; OTLP files that appear there, or objects of buckets, are taken too.
             master: Spark master; `local[*]` by default.
             runner: run the tasks there instead of on Spark.
         """

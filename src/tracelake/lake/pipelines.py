@@ -15,7 +15,7 @@ from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import into_transactions
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.report import report_of
-from tracelake.pipeline.sources.files import find_files
+from tracelake.pipeline.sources.registry import find
 from tracelake.replicas.info import describe_all
 from tracelake.results import InboxInfo, IngestReport, ReplicaInfo
 from tracelake.tasks.progress import OnProgress, silent
@@ -40,7 +40,7 @@ class Pipelines:
         """See `Lake.ingest`."""
         if transaction_bytes is not None and transaction_bytes < 1:
             raise UsageError(f"transaction_bytes must be at least 1, not {transaction_bytes}.")
-        inputs = find_files(os.fspath(pattern) for pattern in patterns)
+        inputs = find(self._opened.objects, (os.fspath(pattern) for pattern in patterns))
         pipeline = self._main(self._opened.runner(runner, master))
         started = time.monotonic()
         runs = into_transactions(inputs, transaction_bytes or TRANSACTION_INPUT_MAX_BYTES)

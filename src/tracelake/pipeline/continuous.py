@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -14,7 +14,7 @@ from tracelake.pipeline.inputs import into_transactions
 from tracelake.pipeline.report import report_of
 from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.sources.registry import watches
-from tracelake.replicas.account import BatchCounts, ReplicaProgress, default_name
+from tracelake.replicas.account import BatchCounts, ReplicaProgress, Waiting, default_name
 from tracelake.replicas.heartbeat import Heartbeat
 from tracelake.replicas.info import describe
 from tracelake.results import IngestReport, ReplicaInfo
@@ -88,9 +88,10 @@ class InboxPipeline:
         with self._accounted():
             started = time.monotonic()
             suspects = self._pipeline.suspects()
-            inputs = self._look({suspect.path for suspect in suspects})
+            inputs, unseen = self._look({suspect.path for suspect in suspects})
             offered = any(suspect.state == "offered" for suspect in suspects)
             if not inputs and not offered and not self._pipeline.unfinished():
+                _raise_failures(unseen, {})
                 return None
             self._account.begin("preparing")
             runs = into_transactions(inputs, TRANSACTION_INPUT_MAX_BYTES)
@@ -99,12 +100,7 @@ class InboxPipeline:
                 took = [item for item in inputs if item.path not in result.failed]
                 for watch in self._watches:
                     watch.took(item.path for item in took if item.source == watch.source)
-            if result.failed:
-                path, reason = next(iter(result.failed.items()))
-                raise StorageError(
-                    f"{len(result.failed)} of the inputs could not be read and are tried again, {path} among them: "
-                    f"{reason}. All others are in."
-                )
+            _raise_failures(unseen, result.failed)
             return report_of(result, time.monotonic() - started)
 
     def close(self) -> None:
@@ -123,13 +119,19 @@ class InboxPipeline:
         if self._account.went_well():
             self._heartbeat.soon()
 
-    def _look(self, suspects: Collection[str]) -> list[Input]:
-        """Return what waits, source by source, and note it."""
+    def _look(self, suspects: Collection[str]) -> tuple[list[Input], list[str]]:
+        """Return what waits, source by source and each once, and why some watch saw nothing; note it."""
         self._account.begin("looking for input")
-        by_source = [(watch.source, watch.look(suspects)) for watch in self._watches]
-        waiting = sorted((item for _, items in by_source for item in items), key=lambda item: item.since_s)
-        self._account.look(self._pipeline.upper(), waiting)
-        return [Input(source, item.path, item.size_bytes) for source, items in by_source for item in items]
+        waiting: dict[tuple[str, str], Waiting] = {}
+        unseen = []
+        for watch in self._watches:
+            try:
+                for item in watch.look(suspects):
+                    waiting.setdefault((watch.source, item.path), item)
+            except (StorageError, OSError) as error:
+                unseen.append(str(error))
+        self._account.look(self._pipeline.upper(), sorted(waiting.values(), key=lambda item: item.since_s))
+        return [Input(source, item.path, item.size_bytes) for (source, _), item in waiting.items()], unseen
 
     def _follow(self, progress: OnProgress) -> OnProgress:
         """Return what notes progress in the account, and passes it on."""
@@ -150,3 +152,15 @@ class InboxPipeline:
             progress(step)
 
         return note
+
+
+def _raise_failures(unseen: Sequence[str], failed: Mapping[str, str]) -> None:
+    """Say what could not be taken this time, once all else is in. Raises StorageError."""
+    if failed:
+        path, reason = next(iter(failed.items()))
+        unseen = [
+            *unseen,
+            f"{len(failed)} of the inputs could not be read and are tried again, {path} among them: {reason}",
+        ]
+    if unseen:
+        raise StorageError(f"{'; '.join(unseen)}. All others are in.")

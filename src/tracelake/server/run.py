@@ -8,7 +8,7 @@ import ipaddress
 import logging
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from typing import Final
 
@@ -35,15 +35,19 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 4318,
     pipeline: bool = True,
+    watch: Sequence[str] = (),
     interval_s: float = limits.PIPELINE_POLL_S,
     on_listening: Callable[[str], None] = lambda _url: None,
 ) -> None:
     """Serve OTLP, API and pages until SIGINT or SIGTERM; requests under way are finished, the inbox drained.
 
     `port` 0 takes a free one; `on_listening` is called with the address, such as `http://127.0.0.1:4318`.
-    With `pipeline`, what comes in is taken into the tables every `interval_s` seconds.
-    Call it in the main thread. Raises UsageError for an address that is not this machine's own, or is taken.
+    With `pipeline`, what comes in is taken into the tables every `interval_s` seconds, and what appears where the
+    patterns of `watch` say. Call it in the main thread.
+    Raises UsageError for an address that is not this machine's own, or is taken, and for what cannot be watched.
     """
+    if watch and not pipeline:
+        raise UsageError("without a pipeline nothing is watched; leave out --no-pipeline, or --watch")
     listener = _listen(host, port)
     _give_memory_back()
     with ExitStack() as stack:
@@ -52,7 +56,7 @@ def serve(
         problem: Callable[[], str | None] = lambda: None  # noqa: E731
         own: Callable[[], ReplicaInfo] | None = None
         if pipeline:
-            running = stack.enter_context(closing(lake.pipeline()))
+            running = stack.enter_context(closing(lake.pipeline(watch=watch)))
             loop = PipelineLoop(lambda: running.run_once(stopping=loop.stopping), interval_s)
             stack.callback(loop.stop)
             running.start()

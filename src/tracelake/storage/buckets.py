@@ -48,31 +48,8 @@ class Bucket:
         parts = urlsplit(url)
         if parts.scheme not in BUCKET_SCHEMES or not parts.netloc or parts.query or parts.fragment:
             raise UsageError(f"{url!r} names no bucket; write it like s3://bucket/prefix")
-        self.reading = self._client(limits.STORE_TRIES_MAX - 1)
-        self.once = self._client(0)
-
-    def _client(self, retries: int) -> Client:
-        options: Any = {
-            "timeout": timedelta(seconds=limits.OBJECT_REQUEST_TIMEOUT_S),
-            "connect_timeout": timedelta(seconds=limits.STORE_CONNECT_TIMEOUT_S),
-            # Whether an endpoint is plain HTTP is said by its URL, which somebody chose.
-            "allow_http": True,
-        }
-        retry: Any = {
-            "max_retries": retries,
-            "retry_timeout": timedelta(seconds=limits.STORE_TRIES_TIMEOUT_S),
-            "backoff": {
-                "init_backoff": timedelta(seconds=limits.STORE_PAUSE_FIRST_S),
-                "max_backoff": timedelta(seconds=limits.STORE_PAUSE_MAX_S),
-                "base": 2,
-            },
-        }
-        try:
-            return from_url(self.url, client_options=options, retry_config=retry)
-        except (*OBSTORE_ERRORS, ValueError) as error:
-            raise UsageError(
-                f"cannot use {self.url}: {obstore_text(error)}; correct the URL or the environment"
-            ) from error
+        self.reading = connect(self.url, limits.STORE_TRIES_MAX - 1)
+        self.once = connect(self.url, 0)
 
     def put_once(self, path: str, body: bytes, mode: PutMode, attributes: dict[str, str]) -> Exception | None:
         """Send one conditional put, in one part. Return None where it is done, else what the library raised.
@@ -250,6 +227,32 @@ class BucketObjectStore:
             yield
         except OBSTORE_ERRORS as error:
             raise failed(doing, self.url, path, error) from error
+
+
+def connect(url: str, retries: int, **timeouts: timedelta) -> Client:
+    """Return a client of the library; nothing is sent yet. Raises UsageError where URL or environment are no use."""
+    options: Any = {
+        "timeout": timedelta(seconds=limits.OBJECT_REQUEST_TIMEOUT_S),
+        "connect_timeout": timedelta(seconds=limits.STORE_CONNECT_TIMEOUT_S),
+        # Whether an endpoint is plain HTTP is said by its URL, which somebody chose.
+        "allow_http": True,
+        **timeouts,
+    }
+    retry: Any = {
+        "max_retries": retries,
+        "retry_timeout": timedelta(seconds=limits.STORE_TRIES_TIMEOUT_S),
+        "backoff": {
+            "init_backoff": timedelta(seconds=limits.STORE_PAUSE_FIRST_S),
+            "max_backoff": timedelta(seconds=limits.STORE_PAUSE_MAX_S),
+            "base": 2,
+        },
+    }
+    try:
+        return from_url(url, client_options=options, retry_config=retry)
+    except (*OBSTORE_ERRORS, ValueError) as error:
+        raise UsageError(
+            f"cannot use {url}: {obstore_text(error)}; correct the URL or the environment"
+        ) from error
 
 
 def failed(doing: str, url: str, path: str, error: Exception) -> StorageError | NotFoundError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -37,28 +36,28 @@ def fetch_file(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -
     return to_path(path)
 
 
-def find_files(patterns: Iterable[str]) -> list[Input]:
-    """Return the files that paths and glob patterns name, each once, in the order given.
+def find_files(objects: ObjectStore, pattern: str) -> list[Input]:
+    """See `Find`: the files that a path, a file URL, or a glob pattern in either names."""
+    del objects
+    path = path_of(pattern)
+    # A name that exists is taken as it is, even with `[` in it. A plain name that does not exist is an
+    # input like any other: it is reported as not there, and the good files beside it go in.
+    literal = os.path.lexists(path) or not glob.has_magic(path)
+    matches = [path] if literal else sorted(glob.glob(path, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
+    if not matches:
+        raise UsageError(f"no file matches {pattern!r}. Quote the pattern, and check the folder.")
+    files = map(os.path.realpath, matches)
+    return [Input(FILES, to_name(file), _size_or_unknown(file)) for file in files]
 
-    Raises UsageError for a pattern that matches nothing.
-    """
-    found: dict[str, Input] = {}
-    for pattern in patterns:
-        if "\0" in pattern:
-            raise UsageError(f"{pattern!r} is no path: it has a null character in it.")
-        # A name that exists is taken as it is, even with `[` in it. A plain name that does not exist is an
-        # input like any other: it is reported as not there, and the good files beside it go in.
-        literal = os.path.lexists(pattern) or not glob.has_magic(pattern)
-        matches = [pattern] if literal else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
-        if not matches:
-            raise UsageError(f"no file matches {pattern!r}. Quote the pattern, and check the folder.")
-        for match in matches:
-            path = os.path.realpath(match)
-            name = to_name(path)
-            found.setdefault(name, Input(FILES, name, _size_or_unknown(path)))
-    if not found:
-        raise UsageError("no file to ingest was named.")
-    return list(found.values())
+
+def path_of(pattern: str) -> str:
+    """Return what the user named, by a path or a file URL, as a path. Raises UsageError where it can be none."""
+    path = to_path(pattern)
+    if "\0" in path:
+        raise UsageError(f"{pattern!r} is no path: it has a null character in it.")
+    if path != pattern and not path.startswith("/"):
+        raise UsageError(f"{pattern!r} holds no absolute path; write three slashes, as in file:///data/*.gz")
+    return path
 
 
 def size_of(path: str) -> int:

@@ -102,7 +102,10 @@ class Watch(Protocol):
         """The name of the source."""
 
     def look(self, suspects: Collection[str]) -> list[Waiting]:
-        """Return what waits, without the paths that were set aside."""
+        """Return what waits, without the paths that were set aside.
+
+        Raises StorageError or OSError where it cannot be told this time: that stops no other watch.
+        """
 
     def took(self, paths: Iterable[str]) -> None:
         """Note that inputs of the last look were taken, or gave nothing that can be taken."""
@@ -115,6 +118,15 @@ It runs in tasks, on any machine. Raises NotFoundError where the input is gone, 
 """
 
 
+Find: TypeAlias = Callable[[ObjectStore, str], list[Input]]
+"""(the lake's objects, a name or pattern of the user) → the inputs that it names.
+
+Raises UsageError for one that names nothing that there could be, StorageError where it cannot be told this time.
+"""
+StartWatching: TypeAlias = Callable[[ObjectStore, Sequence[str]], list[Watch]]
+"""(the lake's objects, names or patterns of the user) → what looks there. Raises UsageError."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One source, by what there is to call."""
@@ -123,3 +135,8 @@ class Kind:
     to_range: Callable[..., ReadRange]
     """The kind of range by which the journal records its inputs."""
     open: Callable[[ObjectStore, KnownInputs], Source]
+    watch: StartWatching
+    find: Find | None = None
+    """None: its inputs are nothing that a user could name."""
+    schemes: tuple[str, ...] = ()
+    """Of the URLs by which users name its inputs; an empty one is that of plain paths."""

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tracelake._errors import DamageError, NotFoundError
+from tracelake._errors import DamageError, NotFoundError, UsageError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import ReadRange, Segment, Suspect, WholeFile
 from tracelake.otlp.whole import fingerprint
-from tracelake.pipeline.sources.files import FILES, FileSource, fetch_file
+from tracelake.pipeline.sources.buckets import (
+    BUCKETS,
+    BucketSource,
+    fetch_object,
+    find_objects,
+    watch_buckets,
+)
+from tracelake.pipeline.sources.files import FILES, FileSource, fetch_file, find_files
 from tracelake.pipeline.sources.inbox import INBOX, InboxSource, InboxWatch, fetch_segment
-from tracelake.pipeline.sources.port import Held, Kind, Source, Watch
+from tracelake.pipeline.sources.port import Held, Input, Kind, Source, Watch
 from tracelake.pipeline.sources.watching import FileWatch
 from tracelake.storage import ObjectStore
+from tracelake.storage.foreign import FOREIGN_SCHEMES
 
 KINDS: Final = {
-    FILES: Kind(fetch_file, WholeFile, FileSource),
-    INBOX: Kind(fetch_segment, Segment, InboxSource),
+    INBOX: Kind(fetch_segment, Segment, InboxSource, lambda objects, _: [InboxWatch(objects)]),
+    FILES: Kind(
+        fetch_file, WholeFile, FileSource, lambda _, patterns: [FileWatch(patterns)], find_files, ("", "file")
+    ),
+    BUCKETS: Kind(fetch_object, WholeFile, BucketSource, watch_buckets, find_objects, FOREIGN_SCHEMES),
 }
-
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 OBJECTS_OF_THE_LAKE: Final = INBOX
 """The source that reads any object of the lake, as the small input by which tasks are tried."""
@@ -35,8 +47,7 @@ class SourceRegistry:
 
     def __getitem__(self, name: str) -> Source:
         """Return a source by its name. Raises DamageError for one that this release does not know."""
-        if name not in self._sources:
-            raise _unknown(name)
+        _kind(name)
         return self._sources[name]
 
     def held(self, suspects: Iterable[Suspect]) -> Held:
@@ -51,16 +62,12 @@ class SourceRegistry:
 
 def fetch(objects: ObjectStore, source: str, path: str, size_bytes: int, folder: Path) -> str:
     """Return a local file whose first bytes are an input; see `Fetch`."""
-    if source not in KINDS:
-        raise _unknown(source)
-    return KINDS[source].fetch(objects, path, size_bytes, folder)
+    return _kind(source).fetch(objects, path, size_bytes, folder)
 
 
 def to_range(source: str, path: str, **taken: Any) -> ReadRange:
     """Return what was read of an input as the journal records it."""
-    if source not in KINDS:
-        raise _unknown(source)
-    return KINDS[source].to_range(path=path, **taken)
+    return _kind(source).to_range(path=path, **taken)
 
 
 def content_of(objects: ObjectStore, source: str, path: str, size_bytes: int) -> tuple[int, str]:
@@ -75,12 +82,46 @@ def content_of(objects: ObjectStore, source: str, path: str, size_bytes: int) ->
             return 0, ""
 
 
+def find(objects: ObjectStore, patterns: Iterable[str]) -> list[Input]:
+    """Return the inputs that names and patterns name, each once, in the order given.
+
+    Raises UsageError for one that names nothing, StorageError where it cannot be told what it names.
+    """
+    inputs: dict[tuple[str, str], Input] = {}
+    for pattern in patterns:
+        finds = KINDS[_source_of(pattern)].find
+        assert finds is not None, "a source with a scheme has inputs that a user can name"
+        for item in finds(objects, pattern):
+            inputs.setdefault((item.source, item.path), item)
+    if not inputs:
+        raise UsageError("no input to ingest was named.")
+    return list(inputs.values())
+
+
 def watches(objects: ObjectStore, patterns: Sequence[str]) -> list[Watch]:
-    """Return what a continuous pipeline looks at: the inbox, and what patterns name."""
-    return [InboxWatch(objects), FileWatch(patterns)]
+    """Return what a continuous pipeline looks at: the inbox, and what patterns name. Raises UsageError."""
+    by_source: dict[str, list[str]] = {INBOX: []}
+    for pattern in patterns:
+        by_source.setdefault(_source_of(pattern), []).append(pattern)
+    return [watch for source, of in by_source.items() for watch in KINDS[source].watch(objects, of)]
 
 
-def _unknown(name: str) -> DamageError:
-    return DamageError(
-        f"the journal names a source {name!r}, which this release cannot read. Go on with the release that wrote it."
-    )
+def _source_of(pattern: str) -> str:
+    """Return the source of what a user names, by the scheme of its URL. Raises UsageError."""
+    match = _SCHEME.match(pattern)
+    scheme = match[1] if match else ""
+    for source, kind in KINDS.items():
+        if scheme in kind.schemes:
+            return source
+    known = ", ".join(f"{one}://" for kind in KINDS.values() for one in kind.schemes if one)
+    raise UsageError(f"no input is read from {scheme}://. Give a path, or one of {known}.")
+
+
+def _kind(source: str) -> Kind:
+    """Return what there is to call of a source. Raises DamageError for one that this release does not know."""
+    if source not in KINDS:
+        raise DamageError(
+            f"the journal names a source {source!r}, which this release cannot read. Go on with the release that wrote "
+            "it."
+        )
+    return KINDS[source]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, WATCHED_FILE_QUIET_S
-from tracelake.pipeline.sources.files import FILES
+from tracelake.pipeline.sources.files import FILES, path_of
 from tracelake.pipeline.sources.names import to_name
 from tracelake.replicas.account import Waiting
 
@@ -26,7 +26,7 @@ class FileWatch:
 
     def __init__(self, patterns: Iterable[str]) -> None:
         """Watch glob patterns; they need match nothing yet."""
-        self._patterns = tuple(patterns)
+        self._patterns = tuple(map(path_of, patterns))
         self._taken: dict[str, _Form] = {}
         self._shown: dict[str, _Form] = {}
 

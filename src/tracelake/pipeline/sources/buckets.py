@@ -1,0 +1,273 @@
+"""Objects in buckets as a source: they are their owner's, may be replaced at any time, and are never deleted.
+
+Each is named by its URL, `s3://bucket/key`, in which the key stands as it is: nothing is escaped. Buckets are asked by
+driver and tasks, each with the credentials of its own environment, which nobody writes down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import heapq
+import os
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Final, TypeAlias
+from urllib.parse import unquote
+
+import xxhash
+
+from tracelake._errors import LimitError, NotFoundError, StorageError, TracelakeError, UsageError
+from tracelake.journal.known import KnownInputs
+from tracelake.limits import (
+    OBJECTS_FOUND_MAX,
+    WATCHED_BUCKET_PAUSE_S,
+    WATCHED_BUCKET_WAIT_S,
+    WATCHED_OBJECTS_AT_ONCE,
+)
+from tracelake.pipeline.sources.by_content import ByContent
+from tracelake.pipeline.sources.patterns import KeyPattern, is_pattern
+from tracelake.pipeline.sources.port import UNKNOWN_SIZE, Input, Watch
+from tracelake.replicas.account import Waiting
+from tracelake.storage import ObjectStore
+from tracelake.storage.foreign import ForeignObject, ForeignObjects, check_key, open_foreign
+
+BUCKETS: Final = "buckets"
+
+
+@contextmanager
+def _may_pass() -> Iterator[None]:
+    """Let failures of a bucket say nothing of what the object has: it is asked for again."""
+    try:
+        yield
+    except NotFoundError:
+        raise
+    except (
+        TracelakeError
+    ) as error:  # also an environment without what it needs, as on one of several machines
+        raise OSError(str(error)) from error
+
+
+class BucketSource(ByContent):
+    """Objects by their URLs; see `Source`."""
+
+    def __init__(self, objects: ObjectStore, known: KnownInputs) -> None:
+        del objects
+        super().__init__(known, _sha256)
+
+    def measured_bytes(self, path: str) -> int:
+        """See `Source`."""
+        return _address(path).size_bytes()
+
+
+class _Address:
+    """An object, or a pattern of some, in a bucket."""
+
+    def __init__(self, url: str) -> None:
+        scheme, _, rest = url.partition("://")
+        bucket, _, self.key = rest.partition("/")
+        self.bucket = f"{scheme}://{bucket}"
+        self.objects: ForeignObjects = open_foreign(self.bucket)
+        check_key(self.key)
+
+    def size_bytes(self) -> int:
+        """Return the size of the object as it is now, 0 where none is. Raises OSError."""
+        with _may_pass():
+            info = self.objects.head(self.key)
+        return 0 if info is None else info.size_bytes
+
+    def read(self, size_bytes: int) -> Iterator[bytes]:
+        """Yield the bytes of the object; none where it has another size, for then it is another object.
+
+        Raises NotFoundError where it is gone, OSError.
+        """
+        with _may_pass():
+            now_bytes, blocks = self.objects.read(self.key)
+            if now_bytes == size_bytes:
+                yield from blocks
+
+
+def _address(path: str) -> _Address:
+    """Return the address of an input. Raises OSError where this machine cannot ask the bucket."""
+    with _may_pass():
+        return _Address(path)
+
+
+def _sha256(path: str, size_bytes: int) -> str:
+    digest = hashlib.sha256()
+    with contextlib.suppress(NotFoundError):
+        for block in _address(path).read(size_bytes):
+            digest.update(block)
+        return digest.hexdigest()
+    return ""
+
+
+def fetch_object(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
+    """See `Fetch`: the object is copied by one request, a block at a time. One of another size leaves an empty copy."""
+    del objects
+    descriptor, copy = tempfile.mkstemp(dir=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for block in _address(path).read(size_bytes):
+                file.write(block)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(copy).unlink()
+        raise
+    return copy
+
+
+def find_objects(objects: ObjectStore, pattern: str) -> list[Input]:
+    """See `Find`. An object that has the pattern for a key is the one that is meant."""
+    address = _Address(pattern)
+    own = _OfTheLake(objects, pattern, address)
+    if not is_pattern(address.key):
+        # One that is not there is an input like any other: it is reported, and the good ones beside it go in.
+        return [Input(BUCKETS, pattern, _size_or_unknown(address))]
+    matches: list[Input] = []
+    for item in _listed(address, own):
+        if item.key == address.key:
+            return [Input(BUCKETS, pattern, item.size_bytes)]
+        matches.append(Input(BUCKETS, f"{address.bucket}/{item.key}", item.size_bytes))
+        if len(matches) > OBJECTS_FOUND_MAX:
+            raise LimitError(
+                f"{pattern!r} matches more than OBJECTS_FOUND_MAX = {OBJECTS_FOUND_MAX} objects; name them by several "
+                "patterns, one after the other"
+            )
+    if not matches:
+        raise UsageError(f"no object matches {pattern!r}. Quote the pattern, and check bucket and prefix.")
+    return matches
+
+
+def _size_or_unknown(address: _Address) -> int:
+    try:
+        return address.size_bytes()
+    except OSError:
+        return UNKNOWN_SIZE
+
+
+class _OfTheLake:
+    """Which keys of a bucket are the lake's own: it reads them as a lake, and never as input."""
+
+    def __init__(self, objects: ObjectStore, pattern: str, address: _Address) -> None:
+        """Raises UsageError where all that is named is the lake's own."""
+        bucket, _, folder = objects.url.removeprefix(address.bucket).partition("/")
+        is_here = objects.url.startswith(address.bucket) and not bucket
+        self._beginnings = (
+            tuple({f"{name}/" if name else "" for name in (folder, unquote(folder))}) if is_here else ()
+        )
+        if self.has(KeyPattern(address.key).prefix if is_pattern(address.key) else address.key):
+            raise UsageError(
+                f"{pattern!r} is in the lake itself, {objects.url}: what is below it is the lake's own, and no input. "
+                "Put inputs beside it."
+            )
+
+    def has(self, key: str) -> bool:
+        """Whether a key is the lake's own."""
+        return key.startswith(self._beginnings)
+
+
+def _listed(address: _Address, own: _OfTheLake) -> Iterator[ForeignObject]:
+    """Yield the objects that a pattern matches and that may be inputs.
+
+    An empty one is none: that is how tools mark a directory.
+    """
+    pattern = KeyPattern(address.key)
+    for item in address.objects.list(pattern.prefix):
+        is_meant = item.key == address.key or pattern.matches(item.key)
+        if is_meant and item.size_bytes and not own.has(item.key):
+            yield item
+
+
+_Mark: TypeAlias = int
+"""The hash of the name of an object and of what tells it from one that replaces it."""
+
+
+class BucketWatch:
+    """Looks for new objects in one bucket. What the lake holds already, it finds out by content."""
+
+    source = BUCKETS
+
+    def __init__(self, objects: ObjectStore, pattern: str) -> None:
+        """Watch a pattern, which need match nothing yet. Raises UsageError."""
+        self._pattern = pattern
+        self._address = _Address(pattern)
+        self._own = _OfTheLake(objects, pattern, self._address)
+        self._taken: set[_Mark] = set()
+        self._shown: dict[str, _Mark] = {}
+        self._listing: Future[_Listing] | None = None
+        self._was_listed = False
+        self._next_s = 0.0
+
+    def look(self, suspects: Collection[str] = ()) -> list[Waiting]:
+        """See `Watch`: objects that are new or were replaced, oldest first.
+
+        A bucket that is slow, or does not answer, holds nobody up: it is listed beside what else is done.
+        """
+        del suspects  # they are known by content, which another object under the name need not have
+        self._shown = {}
+        if self._listing is None:
+            if time.monotonic() < self._next_s:
+                return []
+            self._listing = _beside(self._address, self._own, self._taken)
+        # The first look waits to the end: a pipeline that runs once has no other.
+        if not wait([self._listing], WATCHED_BUCKET_WAIT_S if self._was_listed else None).done:
+            return []
+        self._was_listed = True
+        listing, self._listing = self._listing, None
+        try:
+            self._taken, new = listing.result()
+        except TracelakeError as error:
+            raise StorageError(f"{self._pattern} cannot be looked at: {error}") from error
+        if not new:
+            self._next_s = time.monotonic() + WATCHED_BUCKET_PAUSE_S
+        self._shown = {item.path: mark for mark, item in new}
+        return [item for _, item in new]
+
+    def took(self, paths: Iterable[str]) -> None:
+        """See `Watch`."""
+        self._taken.update(self._shown[path] for path in paths if path in self._shown)
+
+
+_Listing: TypeAlias = tuple[set[_Mark], list[tuple[_Mark, Waiting]]]
+"""What was taken and is still there, and what is new."""
+
+
+def _beside(address: _Address, own: _OfTheLake, taken: Collection[_Mark]) -> Future[_Listing]:
+    """List in a thread of its own, which nobody has to wait for."""
+    listing: Future[_Listing] = Future()
+
+    def carry_out() -> None:
+        try:
+            listing.set_result(_list_new(address, own, taken))
+        except BaseException as error:  # noqa: BLE001  whoever asks for the result gets it
+            listing.set_exception(error)
+
+    Thread(target=carry_out, name="tracelake-bucket-watch", daemon=True).start()
+    return listing
+
+
+def _list_new(address: _Address, own: _OfTheLake, taken: Collection[_Mark]) -> _Listing:
+    still: set[_Mark] = set()
+
+    def new() -> Iterator[tuple[_Mark, Waiting]]:
+        for item in _listed(address, own):
+            path = f"{address.bucket}/{item.key}"
+            mark = xxhash.xxh3_128_intdigest(f"{path}\0{item.size_bytes}\0{item.version}".encode())
+            if mark in taken:
+                still.add(mark)
+            else:
+                yield mark, Waiting(path, item.size_bytes, item.modified_s)
+
+    oldest = heapq.nsmallest(WATCHED_OBJECTS_AT_ONCE, new(), key=lambda entry: entry[1].since_s)
+    return still, oldest
+
+
+def watch_buckets(objects: ObjectStore, patterns: Iterable[str]) -> list[Watch]:
+    """See `StartWatching`: each pattern by itself, so that a bucket that fails stops no other."""
+    return [BucketWatch(objects, pattern) for pattern in patterns]

@@ -1,0 +1,383 @@
+"""Objects of buckets as input: named by URLs and patterns, taken once by content, and never more than read."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from obstore.exceptions import InvalidPathError
+
+import tracelake
+from tests.pipeline.spans import a_line, a_span
+from tests.storage.conftest import s3
+from tests.storage.servers.s3 import S3Server
+from tracelake import InboxPipeline, Lake, StorageError, UsageError
+from tracelake.otlp.framing import write_segment
+from tracelake.pipeline.sources import buckets
+from tracelake.pipeline.sources.patterns import KeyPattern, is_pattern
+from tracelake.storage import MemoryObjectStore, ObjectStore, open_objects
+from tracelake.storage.foreign import ForeignObjects, open_foreign
+from tracelake.tasks.runners import InProcess
+
+__all__ = ["s3"]
+
+
+@dataclass
+class Place:
+    """A lake in memory, and a bucket beside it."""
+
+    lake: Lake
+    bucket: ObjectStore
+
+    def put(self, key: str, number: int, **fields: Any) -> str:
+        """Put an object with a span of its own into the bucket; return its URL."""
+        self.bucket.put(key, a_line(a_span(number, 0, **fields)))
+        return self.url(key)
+
+    def url(self, key: str) -> str:
+        """Return the URL of a key, or a pattern."""
+        return f"{self.bucket.url}/{key}"
+
+    def ingest(self, *patterns: str) -> tracelake.IngestReport:
+        """Ingest from the bucket."""
+        return self.lake.ingest(*map(self.url, patterns), runner=InProcess())
+
+    def watch(self, *patterns: str) -> InboxPipeline:
+        """Return a pipeline that watches these URLs."""
+        return self.lake.pipeline(watch=patterns, runner=InProcess())
+
+
+@pytest.fixture(name="place")
+def fixture_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """Return a new lake and an empty bucket, which is looked at without a pause."""
+    monkeypatch.setattr(buckets, "WATCHED_BUCKET_PAUSE_S", 0.0)
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as lake:
+        yield Place(lake, open_objects(f"memory://{uuid.uuid4().hex}"))
+
+
+def bad(report: tracelake.IngestReport) -> dict[str, str]:
+    """Return the first problem of each bad input, by the last name of its path."""
+    return {item.path.rpartition("/")[2]: item.problems[0].reason for item in report.bad}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches", "others"),
+    [
+        (
+            "a/*.gz",
+            ["a/b.gz", "a/[1].gz", "a/é .gz"],
+            ["a/b/c.gz", "a/.b.gz", "b.gz", "a/b.gz.tmp", "a/", "a"],
+        ),
+        ("a/**/*.gz", ["a/b.gz", "a/b/c/d.gz"], ["a/.b/c.gz", "b/c.gz", "a/b/c"]),
+        ("a/**", ["a/b", "a/b/c"], ["a", "b", "ab", "a/b/.c", "a/.b/c"]),
+        ("**", ["a", "a/b"], [".a"]),
+        ("**/a/**/a", ["a/a", "b/a/c/a", "a/b/a/a"], ["a", "a/b"]),
+        ("a/.*/?[0-9][!a]", ["a/.b/c1b"], ["a/b/c1b", "a/.b/cab", "a/.b/c1a", "a/.b/c1bb"]),
+        ("a[*]b", ["a*b"], ["axb"]),
+        ("/".join(["**"] * 30) + "/x", ["a/" * 60 + "x"], ["a/" * 60 + "y"]),
+        ("*a" * 30 + "b", ["a" * 30 + "b"], ["a" * 200]),
+    ],
+)
+def test_patterns(pattern: str, matches: list[str], others: list[str]) -> None:
+    """A pattern means what it means for files, in time that grows with the length of the key."""
+    assert is_pattern(pattern)
+    of = KeyPattern(pattern)
+    assert [key for key in matches + others if of.matches(key)] == matches
+    assert all(key.startswith(of.prefix) for key in matches)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("https://host/a.gz", "no input is read from https://. Give a path, or one of file://, s3://"),
+        ("s3://", "names no bucket"),
+        ("s3:///a", "names no bucket"),
+        ("s3://ada:s3cret@bucket/a", "leave credentials to the environment"),
+        ("s3://bucket", "to take all below a prefix, write prefix/\\*\\*"),
+        ("s3://bucket/a/", "to take all below a prefix"),
+        ("s3://bucket/a//b", "single slashes"),
+        ("s3://bucket/a/../b", "no '.', '..'"),
+        ("s3://bucket/a\nb*", "'a\\\\nb\\*' names no object"),
+        ("s3://bucket/\udce9", "not Unicode"),
+        ("BUCKET/absent/*", "no object matches"),
+        ("LAKE/tables/*.parquet", "is in the lake itself"),
+        ("LAKE/lake.json", "is in the lake itself"),
+        ("file://a.gz", "three slashes"),
+        ("file:///a%00b", "null character"),
+    ],
+)
+def test_what_names_no_input(place: Place, pattern: str, said: str) -> None:
+    """It is refused with the way out, before anything is read, and no secret is repeated."""
+    pattern = pattern.replace("BUCKET", place.bucket.url).replace("LAKE", place.lake.url)
+    with pytest.raises(UsageError, match=said) as refused:
+        place.lake.ingest(pattern, runner=InProcess())
+    assert "s3cret" not in str(refused.value)
+    if "matches" not in said:  # what is watched need not be there yet
+        with pytest.raises(UsageError, match=said):
+            place.watch(pattern)
+
+
+def test_objects_are_taken_once_by_content(place: Place) -> None:
+    """Each goes in once, by whatever name; what is not there, empty or not OTLP stops nothing beside it."""
+    for number, key in enumerate(("in/a.jsonl", "in/b/c [1].jsonl", "in/b/100%é.jsonl")):
+        place.put(key, number)
+    place.bucket.put("in/b", b"")  # as tools mark a directory
+    place.bucket.put("in/bad.jsonl", b"nonsense")
+    report = place.ingest("in/**", "in/a.jsonl", "in/b/c [1].jsonl", "absent.jsonl")
+    assert (report.files, report.spans_new, len(report.transactions)) == (5, 3, 1)
+    assert sorted(bad(report)) == ["absent.jsonl", "bad.jsonl"]
+    assert list(place.bucket.list("in/a")), "it is its owner's"
+    place.bucket.copy("in/a.jsonl", "copy.jsonl")
+    again = place.ingest("in/b/*", "copy.jsonl")
+    assert (again.files_known, again.transactions) == (3, ())
+    assert place.lake.verify().ok
+
+
+def test_files_and_objects_side_by_side(place: Place, tmp_path: Path) -> None:
+    """One call takes both; a file has a URL too, as reports write it, and the same bytes are one input."""
+    path = tmp_path / "a%é [1].jsonl"
+    path.write_bytes(a_line(a_span(0, 0)))
+    place.put("same.jsonl", 0)
+    report = place.lake.ingest(path.as_uri(), place.put("b.jsonl", 1), runner=InProcess())
+    assert (report.files, report.spans_new, report.bad) == (2, 2, ())
+    assert place.ingest("same.jsonl").files_known == 1
+
+
+def test_what_is_the_lakes_own_is_left_out(place: Place) -> None:
+    """A pattern that is wider than the lake takes what is beside it."""
+    lake_in = place.url("lake")
+    for key, own in (("lake/a", True), ("lake", False), ("lakes/a", False), ("a", False)):
+        of = buckets._OfTheLake(MemoryObjectStore(lake_in), "", buckets._Address(place.url("**")))
+        assert of.has(key) is own
+
+
+def test_an_object_that_is_replaced_between_listing_and_reading(place: Place) -> None:
+    """One of another size is found out, longer or shorter; the next run takes what is there then."""
+    for key, number in (("longer.jsonl", 0), ("shorter.jsonl", 1), ("same.jsonl", 2), ("gone.jsonl", 3)):
+        place.put(key, number)
+
+    class Replacing(InProcess):
+        def run(self, *of: Any) -> list[Any]:
+            place.bucket.put("longer.jsonl", a_line(a_span(0, 0)) + b"\n" + a_line(a_span(4, 0)))
+            place.bucket.put("shorter.jsonl", a_line(a_span(1, 0))[:-9])
+            place.put("same.jsonl", 5)
+            place.bucket.delete("gone.jsonl")
+            return super().run(*of)
+
+    report = place.lake.ingest(place.url("*.jsonl"), runner=Replacing())
+    assert report.spans_new == 1
+    assert {name: reason.partition(" while")[0] for name, reason in bad(report).items()} == {
+        "gone.jsonl": "is gone",
+        "longer.jsonl": "changed",
+        "shorter.jsonl": "changed",
+    }
+    assert place.ingest("longer.jsonl").spans_new == 2
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, *keys: str) -> set[str]:
+    """Let the bucket fail to read objects with these keys, for as long as they are in the set."""
+    away, read, head = set(keys), buckets._Address.read, buckets._Address.size_bytes
+
+    def failing_read(self: Any, size_bytes: int) -> Iterator[bytes]:
+        if self.key in away:
+            yield b"{"
+            raise OSError(f"no answer of {self.bucket}")
+        yield from read(self, size_bytes)
+
+    def failing_head(self: Any) -> int:
+        if self.key in away:
+            raise OSError(f"no answer of {self.bucket}")
+        return head(self)
+
+    monkeypatch.setattr(buckets._Address, "read", failing_read)
+    monkeypatch.setattr(buckets._Address, "size_bytes", failing_head)
+    return away
+
+
+def test_an_object_that_cannot_be_read_this_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in a task nor where its size is asked for does a failure stop other inputs; the next run tries again."""
+    for number, key in enumerate(("in/a", "in/b", "in/c", "literal")):
+        place.put(key, number)
+    away = failing(monkeypatch, "in/b", "literal")
+    report = place.ingest("in/*", "literal")
+    assert report.spans_new == 2
+    assert bad(report) == dict.fromkeys(("b", "literal"), f"cannot be read: no answer of {place.bucket.url}")
+    assert list(place.lake.objects.list("staging/")) == []
+    away.clear()
+    assert (again := place.ingest("in/*", "literal")).spans_new == 2
+    assert again.files_known == 2
+
+
+def test_a_transaction_that_was_recorded_waits_for_its_bucket(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a crash the object is read again: nothing else is taken for it, and a replaced one is named."""
+    place.put("a", 0)
+
+    def fail_after_the_step(step: tracelake.Progress) -> None:
+        if step.stage == "writing":
+            raise StorageError("no store")
+
+    with pytest.raises(StorageError, match="no store"):
+        place.lake.ingest(place.url("a"), runner=InProcess(), progress=fail_after_the_step)
+    away = failing(monkeypatch, "a")
+    with pytest.raises(StorageError, match="no answer"):
+        place.lake.pipeline(runner=InProcess()).run_once()
+    away.clear()
+    place.put("a", 0, note="another size")
+    with pytest.raises(tracelake.SourceChangedError, match=place.url("a")):
+        place.lake.pipeline(runner=InProcess()).run_once()
+    place.put("a", 0)
+    report = place.lake.pipeline(runner=InProcess()).run_once()
+    assert report is not None
+    assert (report.recovered, report.spans_new) == ((0,), 1)
+
+
+def test_a_watched_bucket(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects that appear or are replaced are taken once, the oldest first, as many at a time as are bounded."""
+    pipeline = place.watch(place.url("in/*"), place.url("in/?"))
+    assert pipeline.run_once() is None
+    monkeypatch.setattr(buckets, "WATCHED_OBJECTS_AT_ONCE", 2)
+    for number, key in enumerate(("in/b", "in/a", "in/cc")):
+        place.put(key, number)
+    place.bucket.put("in/dd", b"nonsense")
+    reports = [pipeline.run_once() for _ in range(3)]
+    assert [report and report.spans_new for report in reports] == [2, 1, None]
+    place.put("in/a", 7)
+    report = pipeline.run_once()
+    assert report is not None
+    assert (report.files, report.spans_new) == (1, 1)
+    assert pipeline.run_once() is None
+    known = place.watch(place.url("in/*")).run_once()
+    assert known is not None
+    assert (known.files_known, known.spans_new) == (2, 0), "another pipeline knows them by content"
+
+
+def test_a_bucket_that_fails_stops_no_other_watch(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Inbox, files and other buckets go in; then the failing one is named, and it is taken once it is back."""
+    other = Place(place.lake, open_objects(f"memory://{uuid.uuid4().hex}"))
+    place.put("in/a", 0)
+    other.put("in/b", 1)
+    place.lake.objects.put("inbox/1.segment", write_segment([("json", a_line(a_span(2, 0)))]))
+    away, listing = [True], open_foreign
+
+    class Failing:
+        def __init__(self, objects: ForeignObjects) -> None:
+            self.head, self.read, self._list = objects.head, objects.read, objects.list
+
+        def list(self, prefix: str) -> Iterator[Any]:
+            if away:
+                raise StorageError("the bucket is not there; make it")
+            return self._list(prefix)
+
+    monkeypatch.setattr(
+        buckets,
+        "open_foreign",
+        lambda url: Failing(listing(url)) if url == place.bucket.url else listing(url),
+    )
+    pipeline = place.watch(place.url("in/*"), other.url("in/*"), str(tmp_path / "*"))
+    for _ in range(2):
+        with pytest.raises(
+            StorageError, match=r"/in/\* cannot be looked at: the bucket is not there.*All others are in"
+        ):
+            pipeline.run_once()
+        assert place.lake.table("spans").info().rows == 2
+        assert "the bucket is not there" in (pipeline.replica().last_error or "")
+    with pytest.raises(StorageError, match="the bucket is not there"):
+        place.ingest("in/*")
+    away.clear()
+    report = pipeline.run_once()
+    assert report is not None
+    assert (report.files, report.spans_new) == (1, 1)
+
+
+def test_a_bucket_that_is_slow_holds_nobody_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is listed the inbox is taken; what was found is taken by a later look."""
+    monkeypatch.setattr(buckets, "WATCHED_BUCKET_WAIT_S", 0.0)
+    answers = threading.Event()
+    pipeline = place.watch(place.url("in/*"))
+    assert pipeline.run_once() is None, "the first look waits for the listing"
+    listed = buckets._listed
+
+    def slowly(*of: Any) -> Iterator[Any]:
+        assert answers.wait(60)
+        yield from listed(*of)
+
+    monkeypatch.setattr(buckets, "_listed", slowly)
+    place.put("in/a", 0)
+    place.lake.objects.put("inbox/1.segment", write_segment([("json", a_line(a_span(1, 0)))]))
+    report = pipeline.run_once()
+    assert report is not None
+    assert (report.files, report.spans_new) == (1, 1)
+    answers.set()
+    monkeypatch.setattr(buckets, "WATCHED_BUCKET_WAIT_S", 60.0)
+    report = pipeline.run_once()
+    assert report is not None
+    assert report.spans_new == 1
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
+    """Return the keys for which a function of the client library is called from now on."""
+    keys: list[str] = []
+    function: Callable[..., Any] = getattr(obstore, name)
+
+    def call(client: Any, key: str = "", **more: Any) -> Any:
+        keys.append(key)
+        return function(client, key, **more)
+
+    monkeypatch.setattr(obstore, name, call)
+    return keys
+
+
+def test_a_bucket_of_s3(place: Place, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Odd keys are named as they are, each object is read by one request, and only what is named is reported."""
+    bucket = open_objects(s3.url())
+    prefix = bucket.url.removeprefix("s3://tests/")
+    keys = ["a b.gz", "a%20b", "a[1].gz", "é", "q?x#y", "dir/x", "100%", "dir.x/+&<"]
+    for number, key in enumerate(keys):
+        bucket.put(key, a_line(a_span(number, 0)))
+    bucket.put("empty", b"")
+    read = counted(monkeypatch, "get")
+    report = place.lake.ingest(
+        f"{bucket.url}/**", f"{bucket.url}/a[1].gz", f"{bucket.url}/dir/x", runner=InProcess()
+    )
+    assert (report.files, report.spans_new, report.bad) == (len(keys), len(keys), ())
+    assert sorted(key for key in read if key.startswith(prefix)) == sorted(f"{prefix}/{key}" for key in keys)
+    report = place.lake.ingest(
+        f"{bucket.url}/absent", f"{bucket.url}/a%20b", f"{bucket.url}/empty", runner=InProcess()
+    )
+    assert (report.files_known, sorted(bad(report))) == (1, ["absent", "empty"])
+
+
+def test_a_bucket_of_s3_that_cannot_be_listed(
+    place: Place, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says which key is at fault, or that the bucket is not there, and what to do; good input goes in."""
+    with pytest.raises(
+        StorageError, match=r"s3://absent/\*.gz cannot be looked at: .*the bucket is not there"
+    ):
+        place.watch("s3://absent/*.gz").run_once()
+    report = place.lake.ingest("s3://absent/a.gz", place.put("good", 0), runner=InProcess())
+    assert (report.spans_new, list(bad(report))) == (1, ["a.gz"])
+    assert "the bucket is not there" in bad(report)["a.gz"]
+
+    def stumbling(
+        *_: Any, **__: Any
+    ) -> Any:  # as the library does, over what no other server of the tests keeps
+        raise InvalidPathError(
+            'Path "odd//x.gz" contained empty path segment\n\nDebug source:\nInvalidPath {}'
+        )
+
+    monkeypatch.setattr(obstore, "list", stumbling)
+    with pytest.raises(
+        StorageError, match=r'"odd//x.gz" contained empty path segment\), and.*rename that object'
+    ):
+        place.lake.ingest(f"{s3.url()}/**", runner=InProcess())
