@@ -12,6 +12,7 @@ import pytest
 
 from scripts.imports import tree
 from tests.altered import sealed
+from tests.patience import HANG_S
 from tests.test_tidy import NAMES, SOURCE
 from tracelake._errors import DamageError
 from tracelake.formats import decode, decoder, encode, is_whole, turned
@@ -54,7 +55,7 @@ class Thing(msgspec.Struct):
 def test_threads_that_meet_a_class_at_once() -> None:
     """Eight threads read records of classes that nobody has read yet, a hundred times; the process lives."""
     run = subprocess.run(
-        [sys.executable, "-c", MEET], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", MEET], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert (run.returncode, run.stderr) == (0, "")
 

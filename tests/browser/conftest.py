@@ -10,9 +10,10 @@ from threading import Thread
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.lake_to_look_at import lake_to_look_at
+from tests.patience import HANG_S
 from tracelake.lake.lake import Lake
 from tracelake.server.app import create_app
 from tracelake.storage.memory import MemoryObjectStore
@@ -52,6 +53,7 @@ def browser() -> Iterator[Browser]:
     """
     path = shutil.which("chromium")
     assert path, "no chromium on this machine: run scripts/setup-browser as root"
+    expect.set_options(timeout=HANG_S * 1_000)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=path, args=ARGUMENTS.split())
         yield launched
@@ -64,7 +66,7 @@ def page(browser: Browser) -> Iterator[Page]:
     problems: list[str] = []
     with browser.new_context(viewport={"width": 1280, "height": 800}) as context:
         opened = context.new_page()
-        opened.set_default_timeout(15_000)
+        opened.set_default_timeout(HANG_S * 1_000)
         opened.on("pageerror", lambda error: problems.append(f"script error: {error}"))
         opened.on(
             "console", lambda message: problems.append(message.text) if message.type == "error" else None

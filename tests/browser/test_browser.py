@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
@@ -120,10 +118,9 @@ def test_search_leads_to_the_span(page: Page, site: str) -> None:
 
 
 def test_ten_thousand_spans(page: Page, site: str) -> None:
-    """A trace of 10,000 spans opens within seconds, says what it shows, and finds a span on another page."""
-    start = time.monotonic()
+    """A trace of 10,000 spans opens as pages of 2,000, says what it shows, and finds a span on another page."""
     open_trace(page, site, LONG)
-    assert time.monotonic() - start < 10
+    assert page.locator(".row").count() <= 2_000
     expect(page.locator(".note")).to_contain_text("10,000 spans; the page shows 1–2,000")  # noqa: RUF001 an en dash
     page.click("text=Next")
     expect(page.locator(".note")).to_contain_text("2,001–4,000")  # noqa: RUF001 an en dash

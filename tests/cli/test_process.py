@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import AGENTS
+from tests.patience import HANG_S
 
 COMMAND = [sys.executable, "-m", "tracelake.cli"]
 HEAVY = ("duckdb", "fastapi", "polars", "pyarrow", "pydantic", "pyspark", "tantivy")
@@ -27,7 +28,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def run(*args: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
-        [*COMMAND, *args], check=False, cwd=cwd, env=env, capture_output=True, text=True, timeout=180
+        [*COMMAND, *args], check=False, cwd=cwd, env=env, capture_output=True, text=True, timeout=HANG_S
     )
 
 
@@ -80,7 +81,7 @@ def test_a_reader_that_leaves_is_no_error(
     )
     assert process.stdout is not None
     process.stdout.close()
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=HANG_S)
     assert err.replace(b"100 of 4,931 rows; more with --rows, all with --json\n", b"") == b""
     assert process.returncode in (0, 1)
 
@@ -107,7 +108,7 @@ def test_serve_says_where_and_ends_on_ctrl_c(tmp_path: Path, environment: dict[s
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["url"].startswith("http://127.0.0.1:")
         process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 0
+        assert process.wait(HANG_S) == 0
         assert process.stdout.read() == ""
     finally:
         process.kill()
@@ -129,7 +130,7 @@ def test_pipeline_run_ends_in_order(tmp_path: Path, environment: dict[str, str])
         assert "transaction 0: 4,931 spans read, 4,931 new" in next(lines)
         shown = run("tables", cwd=tmp_path, env=environment).stdout
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, err
     assert shown.split("upper")[1].count("4931") == 1
     assert "replica" in shown

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import tracelake
+from tests.patience import HANG_S
 from tracelake.demo.agent import QUESTIONS
 from tracelake.demo.run import _quoted
 
@@ -18,7 +19,7 @@ def test_the_demo_ends_by_itself_with_everything_committed(tmp_path: Path) -> No
     env = {name: value for name, value in os.environ.items() if not name.startswith("TRACELAKE_")}
     command = [sys.executable, "-m", "tracelake.cli", "demo", "--spans", "300", "--json"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200, check=False
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tracelake
+from tests.patience import HANG_S
 from tracelake._errors import TracelakeError
 from tracelake.cli.servers import PROGRAM
 from tracelake.demo.server import serving
@@ -27,6 +28,6 @@ def test_a_server_that_ended_is_noticed(tmp_path: Path) -> None:
     with serving(PROGRAM, str(tmp_path / "lake"), tmp_path / "log") as server:
         server.check()
         server.process.kill()
-        server.process.wait(10)
+        server.process.wait(HANG_S)
         with pytest.raises(TracelakeError, match="server ended"):
             server.check()

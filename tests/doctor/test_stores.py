@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.patience import HANG_S
 from tests.storage.servers.ports import free_port
 from tracelake import limits
 from tracelake.doctor.checks import Verdict, run_check
@@ -44,7 +45,7 @@ class LooksThenWrites(MemoryObjectStore):
     def create(self, path: str, data: bytes) -> bool:
         if self.head(path) is not None:
             return False
-        self.both_looked.wait(timeout=10)
+        self.both_looked.wait(timeout=HANG_S)
         self.put(path, data)
         return True
 
@@ -231,7 +232,7 @@ def test_a_server_that_never_answers_does_not_hang_the_check(monkeypatch: pytest
     assert (found.status, found.mend) == ("failed", "Look after the server.")
     for thread in threading.enumerate():
         if thread.name == "doctor-objects":
-            thread.join(timeout=30)  # the listener is closed, which ends it
+            thread.join(timeout=HANG_S)  # the listener is closed, which ends it
 
 
 def test_an_error_that_nobody_expected_is_a_finding() -> None:

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import tracelake
 from tests.everything import NOT_MISSED, Everything, is_named, kinds
+from tests.patience import HANG_S
 from tests.server.client import Client
 from tracelake import Lake, TracelakeError
 from tracelake.server.app import create_app
@@ -86,7 +87,7 @@ def read(lake: Lake) -> dict[str, Any]:
 
 def pages(lake: Lake) -> Iterator[str]:
     """Yield the pages that a server answers with a defect of its own."""
-    with closing(Inbox(lake.objects, ack_timeout_s=1.0)) as inbox:
+    with closing(Inbox(lake.objects, ack_timeout_s=HANG_S)) as inbox:
         client = Client(create_app(lake, inbox))
         for page in PAGES:
             answer = client.get(page)

@@ -24,14 +24,13 @@ from pathlib import Path
 import psutil
 
 import tracelake
+from tests.patience import HANG_S, TOTAL_MAX_S
 from tests.pipeline.spans import AGENTS, MICROSERVICES
 from tracelake import Lake
 from tracelake.limits import TRANSACTION_TRIES_MAX
 from tracelake.pipeline.index_merge import COMMITTER
 
 PROGRAM = Path(sys.executable).with_name("tracelake")
-LEFTOVERS_END_WITHIN_S = 15.0
-RUN_MAX_S = 600.0
 _MARK = "TRACELAKE_FAULTS_RUN"
 """A variable that marks a run and every process that it starts, whoever adopts them later."""
 
@@ -78,7 +77,7 @@ class Ingest:
 
     def finish(self) -> None:
         """Let it run to its end, which must be a good one."""
-        _, errors = self._process.communicate(timeout=RUN_MAX_S)
+        _, errors = self._process.communicate(timeout=TOTAL_MAX_S)
         assert self._process.returncode == 0, errors.decode()
 
     def ends_within(self, seconds: float) -> bool:
@@ -102,7 +101,7 @@ class Ingest:
         started = time.monotonic()
         while left := [process for process in psutil.process_iter() if self._started(process)]:
             waited = time.monotonic() - started
-            assert waited < LEFTOVERS_END_WITHIN_S, f"still running: {left}"
+            assert waited < HANG_S, f"still running: {left}"
             time.sleep(0.1)
         return time.monotonic() - started
 

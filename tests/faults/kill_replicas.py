@@ -22,72 +22,34 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 import tracelake
-from tests.pipeline.spans import a_line, a_span
+from tests.faults.feeder import Feeder
+from tests.patience import TOTAL_MAX_S, Patience
 from tracelake import Lake
 from tracelake.journal.store import Journal
 from tracelake.limits import REPLICA_GONE_S, REPLICA_HEARTBEAT_S
-from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.index_merge import COMMITTER
-from tracelake.storage import FileObjectStore, ObjectStore
+from tracelake.storage import FileObjectStore
 from tracelake.tasks.runners import InProcess
 
 NAMES = ("a", "b")
 POLL_S = 0.05
-REST_MAX_S = 120.0
 EVENTS_APART_MAX_S = 30.0
 LONG_PAUSE_FROM = 20
 """Kills from which on a campaign ends with a pause of PAUSE_MAX_S."""
 PAUSE_MAX_S = REPLICA_GONE_S + 2 * REPLICA_HEARTBEAT_S
 
 Tell = Callable[[str], None]
-
-
-class Feeder:
-    """Puts segments into the inbox, one after the other, from a thread of its own; keeps a copy of each."""
-
-    def __init__(self, objects: ObjectStore, interval_s: float, seed: int) -> None:
-        self._objects = objects
-        self._interval_s = interval_s
-        self._chance = random.Random(seed)
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.fed: dict[str, bytes] = {}
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Put no more."""
-        self._ending.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._ending.wait(self._chance.uniform(0, 2 * self._interval_s)):
-            number += 1
-            path = f"inbox/{number:08}.segment"
-            self.fed[path] = self._segment(number)
-            self._objects.create(path, self.fed[path])
-
-    def _segment(self, number: int) -> bytes:
-        """Return a segment with new spans, and some that repeat or replace earlier ones."""
-        spans = [a_span(number, part, end=10, note=f"new {number}") for part in range(3)]
-        earlier = self._chance.randrange(number)
-        spans.append(a_span(earlier, 0, end=10 + number, note=f"later claim {number}"))
-        spans.append(a_span(earlier, 1, end=10, note=f"new {earlier}"))
-        return write_segment([("json", a_line(*spans, service=f"shop-{number % 3}"))])
 
 
 class Replica:
@@ -155,7 +117,7 @@ class Replica:
         """Let it finish, and return what it says it did."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        said, _ = self._process.communicate(timeout=REST_MAX_S)
+        said, _ = self._process.communicate(timeout=TOTAL_MAX_S)  # it ends a transaction first
         assert self._process.returncode == 0, self.log()
         told: dict[str, object] = json.loads(said)
         return told
@@ -188,7 +150,9 @@ class Gaps:
 class Campaign:
     """Two replicas, a feeder, and what happens to them."""
 
-    def __init__(self, folder: Path, seed: int, tell: Tell, *, spark: bool = False) -> None:
+    def __init__(
+        self, folder: Path, seed: int, tell: Tell, *, spark: bool = False, gap_max_s: float | None = None
+    ) -> None:
         self._chance = random.Random(seed)
         self._seed = seed
         self._tell = tell
@@ -199,7 +163,7 @@ class Campaign:
         self._feeder = Feeder(self._objects, 0.5 if spark else 0.15, seed)
         self._resume_at: dict[str, float] = {}
         self._events: Counter[str] = Counter()
-        self._gap_max_s = PAUSE_MAX_S
+        self._gap_max_s = gap_max_s
         self.gaps = Gaps()
 
     def run(self, kills: int) -> None:
@@ -233,13 +197,14 @@ class Campaign:
 
     def _seconds_to_a_commit(self) -> float:
         """Return what a cold start and a transaction take here: kills at that distance let some of them succeed."""
-        started = time.monotonic()
+        started, patience = time.monotonic(), Patience()
         while not self.gaps.commits or not self._lake.log(limit=1):
             self._wait(POLL_S)
-            assert time.monotonic() - started < REST_MAX_S, "no replica comes up"
+            patience.look(self._progress(), lambda: f"no replica comes up: {self._lake.replicas()}")
         took_s = time.monotonic() - started
         self._tell(f"a cold start and a transaction: {took_s:.1f} s")
-        self._gap_max_s = PAUSE_MAX_S + 2 * took_s
+        if self._gap_max_s is None:
+            self._gap_max_s = PAUSE_MAX_S + 2 * took_s
         return min(took_s, EVENTS_APART_MAX_S) / 2  # each event meets one of the two
 
     def _one_event(self, number: int, kills: int) -> None:
@@ -294,13 +259,21 @@ class Campaign:
         assert told.get(replica.name, "gone") == "gone", f"{replica.name} is paused, and shows as {told}"
         self._events["seen as gone"] = 1
 
+    def _progress(self) -> object:
+        """Return what is another whenever somebody got on. Who has nothing to do moves all the time: not counted."""
+        commits = self._lake.log(limit=1)
+        return commits[:1], [
+            (info.instance, info.frontier, info.status, info.oldest_waiting_s and info.moved_at)
+            for info in self._lake.replicas()
+        ]
+
     def _come_to_rest(self) -> None:
         """Stop the input, resume everybody, and wait until nothing waits and both are at the end."""
         self._feeder.stop()
         for replica in self._replicas:
             if replica.paused_since is not None:
                 replica.resume()
-        deadline = time.monotonic() + REST_MAX_S
+        patience = Patience()
         while True:
             self._watch()
             infos = self._lake.replicas()
@@ -311,7 +284,7 @@ class Campaign:
                 and {info.status for info in infos} == {"idle"}
             ):
                 break
-            assert time.monotonic() < deadline, f"not at rest at upper {upper}: {infos}"
+            patience.look(self._progress(), partial("not at rest at upper {}: {}".format, upper, infos))
             time.sleep(POLL_S)
         for replica in self._replicas:
             told = replica.end()
@@ -352,6 +325,7 @@ class Campaign:
             f"{events}; {len(fed)} segments in {upper} transactions, {report.rows} rows: "
             "the tables are those of a single writer, verify finds nothing"
         )
+        assert self._gap_max_s is not None
         self._tell(f"longest gap: {self.gaps.longest_s:.2f} s (stated: {self._gap_max_s:.0f} s)")
         assert self.gaps.longest_s <= self._gap_max_s
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import tracelake
+from tests.patience import wait_until
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import ExpiredError, TracelakeError
@@ -28,7 +29,6 @@ from tracelake.results import CommitInfo
 from tracelake.tasks.runners import InProcess
 
 ROLES = ("writer", "compactor", "compactor-2", "collector", "reader")
-END_MAX_S = 240.0
 TRACES = 7
 
 Tell = Callable[[str], None]
@@ -193,10 +193,13 @@ class Campaign:
                         kills += 1
                         workers[role] = self._start(role)
             self._tell(f"{kills} kills; now the writer may end")
-            limit = time.monotonic() + END_MAX_S
-            while not workers["writer"].has_ended():
-                assert time.monotonic() < limit, "the writer does not get on beside compactors and collector"
-                time.sleep(0.1)
+            with tracelake.open(self.lake) as lake:
+                wait_until(
+                    workers["writer"].has_ended,
+                    "the writer does not get on beside compactors and collector",
+                    moving=lambda: len(transactions_of(lake)),
+                    poll_s=0.1,
+                )
             for worker in workers.values():
                 worker.has_ended()  # with an error, perhaps
         finally:

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.faults.storm_picture import draw
+from tests.patience import HANG_S
 from tests.storage.servers.postgres import PostgresServer
 from tests.versions.histories import check_history
 from tracelake.storage import KeyValueStore, open_key_value, open_objects
@@ -29,7 +30,6 @@ from tracelake.versions.store import Repository
 
 STALL_BEGINS_S = 5.0
 STORES = 4
-END_MAX_S = 60.0
 """What commits have to complete after the last one has arrived, and the server answers."""
 
 
@@ -88,13 +88,13 @@ class Storm:
             sleep_until(begin + arrival.at_s)
             thread.start()
         stall.join()
-        end = time.monotonic() + END_MAX_S
+        end = time.monotonic() + HANG_S
         for thread in threads:
             thread.join(max(0.0, end - time.monotonic()))
         late = [
             arrival.entry for arrival, thread in zip(self.arrivals, threads, strict=True) if thread.is_alive()
         ]
-        assert not late, f"{len(late)} commits, {late[:3]} among them, are not over after {END_MAX_S} s"
+        assert not late, f"{len(late)} commits, {late[:3]} among them, are not over after {HANG_S} s"
         self._check(repositories[0], stores)
 
     def _stall(self, server: PostgresServer, begin: float) -> None:

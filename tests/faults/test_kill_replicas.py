@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.faults.kill_replicas import Campaign
+from tests.patience import HANG_S
 
 KILLS = 4
 SEED = 5
@@ -13,6 +14,6 @@ SEED = 5
 
 def test_two_replicas_killed_and_paused(tmp_path: Path) -> None:
     """The tables are those of a single writer, each request is in one transaction, and output never stopped."""
-    campaign = Campaign(tmp_path, SEED, print)
+    campaign = Campaign(tmp_path, SEED, print, gap_max_s=HANG_S)
     campaign.run(KILLS)
     assert campaign.gaps.commits > 0

@@ -6,17 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow as pa
 
 import tracelake
+from tests.patience import TOTAL_MAX_S, wait_until
 from tracelake import Lake, TableNotFoundError
 
 TRANSACTIONS = 6
 KILLED_AFTER = 2
-START_TIMEOUT_S = 300.0
 
 
 def a_query(lake: Lake, checkpoint: Path) -> subprocess.Popen[bytes]:
@@ -41,14 +40,12 @@ def test_a_killed_stream_goes_on(tmp_path: Path) -> None:
             ids = list(range(number * 3, number * 3 + 6))
             lake.write("people", pa.table({"id": ids, "who": [f"in {number}"] * len(ids)}))
         killed = a_query(lake, tmp_path / "checkpoint")
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while written(lake) < KILLED_AFTER and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: written(lake) >= KILLED_AFTER, moving=lambda: written(lake), poll_s=0.02)
         os.killpg(killed.pid, signal.SIGKILL)
         assert killed.wait() == -signal.SIGKILL
         assert KILLED_AFTER <= written(lake) < TRANSACTIONS
         again = a_query(lake, tmp_path / "checkpoint")
-        assert again.wait(START_TIMEOUT_S) == 0
+        assert again.wait(TOTAL_MAX_S) == 0
         assert written(lake) == TRANSACTIONS
         expected = lake.table("people").to_arrow(order_by="id")
         assert len(expected) == TRANSACTIONS * 3 + 3

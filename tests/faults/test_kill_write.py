@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import tracelake
+from tests.patience import HANG_S
 from tracelake import Lake
 from tracelake.tasks.runners import InProcess
 from tracelake.versions.store import Repository
@@ -38,7 +39,7 @@ def a_lake_with_a_killed_writer(folder: Path) -> Lake:
     """Return a lake whose table `people` has a batch that no commit names."""
     with tracelake.init(folder / "lake") as lake:
         lake.create_table("people", PEOPLE.schema, key=["id"], buckets=2)
-    done = subprocess.run([sys.executable, "-c", WRITER, str(folder / "lake")], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", WRITER, str(folder / "lake")], check=False, timeout=HANG_S)
     assert done.returncode == -9
     return tracelake.open(folder / "lake")
 

@@ -17,6 +17,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 import tracelake
+from tests.patience import HANG_S
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import BadInput
 from tracelake.tasks.runners import InProcess
@@ -226,7 +227,7 @@ def test_all_at_once_by_the_command_line(tmp_path: Path) -> None:
     command = [PROGRAM, "ingest", *(tmp_path / name for name in names), "--lake", tmp_path / "lake", "--json"]
     with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         memory = MemoryWatch(process.pid)
-        output, errors = process.communicate(timeout=200)
+        output, errors = process.communicate(timeout=HANG_S)
         peak = memory.peak_bytes()
     assert process.returncode == 1, errors.decode()
     report = json.loads(output)

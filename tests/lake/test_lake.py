@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import tracelake
+from tests.patience import HANG_S
 from tests.pipeline.spans import AGENTS, MICROSERVICES, a_line, a_span
 from tracelake import IngestReport, Lake
 from tracelake.tasks.runners import InProcess, Spark, TaskRunner
@@ -168,7 +169,7 @@ def test_one_spark_thread_by_the_command_line_makes_no_difference(
     """`tracelake ingest --master local[1]` in a process of its own gives the same rows."""
     tracelake.init(tmp_path / "lake").close()
     command = [PROGRAM, "ingest", *pieces, "--lake", tmp_path / "lake", "--master", "local[1]", "--json"]
-    run = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=200, check=False)
+    run = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=HANG_S, check=False)
     assert run.returncode == 0, run.stderr
     report = json.loads(run.stdout)
     with tracelake.open(tmp_path / "lake") as lake:

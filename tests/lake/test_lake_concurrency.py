@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import tracelake
+from tests.patience import HANG_S
 from tests.pipeline.spans import a_line, a_span
 from tracelake import IngestReport, Lake
 from tracelake.pipeline.index_merge import COMMITTER
@@ -115,7 +116,7 @@ def test_two_processes_ingest_at_once(tmp_path: Path) -> None:
         writer.stdin.write("go\n")
         writer.stdin.flush()
     for writer in writers:
-        writer.communicate(timeout=100)
+        writer.communicate(timeout=HANG_S)
         assert writer.returncode == 0
     with tracelake.open(tmp_path / "lake") as lake:
         check_whole(lake, len(files))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tracelake
+from tests.patience import HANG_S
 from tests.pipeline.poison import good
 from tests.server.client import Client
 from tracelake import DamageError, Lake
@@ -61,7 +62,7 @@ def test_a_lake_that_has_lost_main_is_not_empty(lost: Lake) -> None:
 
 def test_pages_of_a_lake_that_has_lost_main_say_so(lost: Lake) -> None:
     """The error is in words, on pages and in JSON."""
-    with closing(Inbox(lost.objects, ack_timeout_s=1.0)) as inbox:
+    with closing(Inbox(lost.objects, ack_timeout_s=HANG_S)) as inbox:
         client = Client(create_app(lost, inbox))
         for page in ("/", "/search?q=why", "/versions", "/api/v1/commits", "/api/v1/search?q=why"):
             answer = client.get(page)

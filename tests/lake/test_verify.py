@@ -16,6 +16,7 @@ import pytest
 
 import tracelake
 from tests.altered import altered, sealed
+from tests.patience import HANG_S
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import DamageError, Finding
 from tracelake.tasks.runners import InProcess
@@ -235,14 +236,16 @@ def test_the_command_line_names_it_and_exits_with_one(root: Path, monkeypatch: p
     """`tracelake verify` prints the finding and exits with 1, with `--json` too; on a whole lake with 0."""
     monkeypatch.setenv("COLUMNS", "300")
     command = [str(PROGRAM), "verify", "--lake", str(root)]
-    fine = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    fine = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (fine.returncode, "The lake is whole." in fine.stdout) == (0, True)
     part = first(root, "shards/spans/parts/*/*.parquet")
     flip(root / part)
-    plain = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    plain = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert plain.returncode == 1
     assert part in plain.stdout
-    as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    as_json = subprocess.run(
+        [*command, "--json"], capture_output=True, text=True, timeout=HANG_S, check=False
+    )
     report = json.loads(as_json.stdout)
     assert (as_json.returncode, report["ok"]) == (1, False)
     (finding,) = report["findings"]

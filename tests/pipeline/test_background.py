@@ -7,6 +7,7 @@ from threading import Event
 
 import pytest
 
+from tests.patience import HANG_S
 from tracelake import limits
 from tracelake._errors import StorageError
 from tracelake.pipeline.background import PipelineLoop
@@ -38,7 +39,7 @@ def test_failures_are_shown_and_tried_again(caplog: pytest.LogCaptureFixture) ->
     loop = PipelineLoop(runs.run_once, 0.001)
     runs.during = lambda: seen.append(loop.problem())
     loop.start()
-    assert runs.reached.wait(5)
+    assert runs.reached.wait(HANG_S)
     loop.stop()
     assert seen[0] is None
     assert "failed 1 times, last: no store, run 1" in str(seen[1])
@@ -53,7 +54,7 @@ def test_pauses_grow_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Runs(failures=100, until=10)
     loop = PipelineLoop(runs.run_once, 0.01)
     loop.start()
-    assert runs.reached.wait(5)
+    assert runs.reached.wait(HANG_S)
     loop.stop()
 
 
@@ -63,6 +64,6 @@ def test_stop_lets_a_run_finish() -> None:
     runs.during = lambda: release.set() if not release.is_set() else None
     loop = PipelineLoop(runs.run_once, 60.0)
     loop.start()
-    assert release.wait(5)
+    assert release.wait(HANG_S)
     loop.stop()
     assert runs.count == 1

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import tracelake
+from tests.patience import wait_until
 from tests.pipeline.spans import a_line, a_span
 from tests.storage.servers.postgres import PostgresServer
 from tracelake import InboxPipeline, Lake, limits
@@ -33,14 +33,6 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 def arrive(lake: Lake, number: int) -> None:
     """Put a segment into the inbox."""
     lake.objects.put(f"inbox/{number:03}.segment", write_segment([("json", a_line(a_span(number, number)))]))
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 def test_two_replicas_account_for_every_batch(lake: Lake) -> None:
@@ -87,15 +79,15 @@ def test_a_store_that_is_away_is_survived(lake: Lake, monkeypatch: pytest.Monkey
     loop = PipelineLoop(pipeline.run_once, 0.05, lambda error, _pause_s: said.append(str(error)))
     arrive(lake, 0)
     loop.start()
-    until(lambda: [info.status for info in lake.replicas()] == ["stuck"])
-    until(lambda: len(said) >= 2)
+    wait_until(lambda: [info.status for info in lake.replicas()] == ["stuck"])
+    wait_until(lambda: len(said) >= 2)
     (info,) = lake.replicas()
     assert info.reason == "no space left on device"
     assert info.waiting_inputs == 1
     assert info.failures >= 1
     away.clear()
-    until(lambda: lake.table("spans").info().rows == 1)
-    until(lambda: [info.status for info in lake.replicas()] == ["idle"])
+    wait_until(lambda: lake.table("spans").info().rows == 1)
+    wait_until(lambda: [info.status for info in lake.replicas()] == ["idle"])
     assert lake.replicas()[0].last_error == "no space left on device"
     loop.stop()
     pipeline.close()
@@ -226,15 +218,15 @@ def test_a_postgresql_that_stops_and_starts(tmp_path: Path, monkeypatch: pytest.
             pipeline.start()
             loop = PipelineLoop(pipeline.run_once, 0.05, lambda *_: None)
             loop.start()
-            until(lambda: [replica.name for replica in replicas(records)] == ["a"])
+            wait_until(lambda: [replica.name for replica in replicas(records)] == ["a"])
             server.kill()
             objects.put("inbox/1.segment", write_segment([("json", a_line(a_span(0, 0)))]))
-            until(lambda: pipeline.replica().status == "stuck", 60)
+            wait_until(lambda: pipeline.replica().status == "stuck")
             assert "127.0.0.1" in pipeline.replica().reason
             server.start()
-            until(lambda: pipeline.replica().frontier == 1, 60)
-            until(lambda: [replica.frontier for replica in replicas(records)] == [1])
-            until(lambda: pipeline.replica().status == "idle")
+            wait_until(lambda: pipeline.replica().frontier == 1)
+            wait_until(lambda: [replica.frontier for replica in replicas(records)] == [1])
+            wait_until(lambda: pipeline.replica().status == "idle")
             loop.stop()
             pipeline.close()
             assert replicas(records) == []

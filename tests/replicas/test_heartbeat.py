@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.patience import wait_until
 from tracelake import limits
 from tracelake._errors import StorageError
 from tracelake.replicas import heartbeat as heartbeats
@@ -33,14 +34,6 @@ class FailingStore(MemoryKeyValueStore):
 def account(name: str = "a") -> ReplicaProgress:
     """Return a new account."""
     return ReplicaProgress(name, BatchCounts(), tables=2)
-
-
-def until(condition: object, seconds: float = 5.0) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + seconds
-    while not (callable(condition) and condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
 
 
 def test_the_record_says_what_the_account_says() -> None:
@@ -71,7 +64,7 @@ def test_the_heartbeat_reports_no_progress_of_its_own(monkeypatch: pytest.Monkey
     moved_s = own.record().moved_s
     beating = Heartbeat(store, own)
     beating.start()
-    until(lambda: replicas(store) and replicas(store)[0].heartbeat_s > moved_s + 0.1)
+    wait_until(lambda: replicas(store) and replicas(store)[0].heartbeat_s > moved_s + 0.1)
     (record,) = replicas(store)
     assert record.moved_s == moved_s
     assert status(record, record.heartbeat_s).word == "running"
@@ -91,11 +84,11 @@ def test_a_store_that_fails_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     beating.start(met.append)
     time.sleep(0.05)
     store.failing, store.losing = False, True
-    until(lambda: replicas(store))
+    wait_until(lambda: replicas(store))
     time.sleep(0.05)
     store.losing = False
     seen = replicas(store)[0].heartbeat_s
-    until(lambda: replicas(store)[0].heartbeat_s > seen)
+    wait_until(lambda: replicas(store)[0].heartbeat_s > seen)
     beating.stop()
     assert met == []
 
@@ -130,6 +123,6 @@ def test_records_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(heartbeats, "REPLICA_FORGOTTEN_S", -1.0)
     beating = Heartbeat(store, account("new"))
     beating.start()
-    until(lambda: [record.name for record in replicas(store)] == ["new"])
+    wait_until(lambda: [record.name for record in replicas(store)] == ["new"])
     beating.stop()
     assert store.get(PARTITION, "strange") is not None

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from tests.patience import HANG_S
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake
 from tests.server.faults import FaultyStore
@@ -29,5 +30,5 @@ def lake() -> FakeLake:
 @pytest.fixture
 def client(store: FaultyStore, lake: FakeLake) -> Iterator[Client]:
     """Return a client of the application."""
-    with closing(Inbox(store, ack_timeout_s=1.0)) as inbox:
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         yield Client(create_app(lake, inbox))

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.patience import HANG_S
+
 PROGRAM = """
 import logging, sys, tracelake
 from tracelake.server.run import serve
@@ -32,9 +34,9 @@ class ServerProcess:
     def kill(self) -> None:
         """End it at once, as kill -9 does."""
         self.process.kill()
-        self.process.wait(60)
+        self.process.wait(HANG_S)
 
-    def stop(self, timeout_s: float = 60) -> tuple[int, str]:
+    def stop(self, timeout_s: float = HANG_S) -> tuple[int, str]:
         """Send SIGTERM; return the exit code and what it still wrote on standard output."""
         self.process.send_signal(signal.SIGTERM)
         written, _ = self.process.communicate(timeout=timeout_s)

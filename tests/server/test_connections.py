@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 import tracelake
+from tests.patience import HANG_S
 from tests.server.otlp_requests import export_request
 from tests.server.process import ServerProcess, serving
 
@@ -50,7 +51,7 @@ def connect(server: ServerProcess) -> socket.socket:
     """Return a connection to the server."""
     address = urlsplit(server.url)
     assert address.hostname is not None
-    return socket.create_connection((address.hostname, address.port or 0), timeout=20)
+    return socket.create_connection((address.hostname, address.port or 0), timeout=HANG_S)
 
 
 def is_ended(connection: socket.socket) -> bool:
@@ -77,7 +78,9 @@ def test_slow_clients_keep_nobody_out(lake_path: Path, capfd: pytest.CaptureFixt
                 if number % 16 == 0:
                     body = export_request(number + 1).SerializeToString()
                     headers = {"Content-Type": "application/x-protobuf"}
-                    answer = httpx.post(f"{server.url}/v1/traces", content=body, headers=headers, timeout=20)
+                    answer = httpx.post(
+                        f"{server.url}/v1/traces", content=body, headers=headers, timeout=HANG_S
+                    )
                     assert answer.status_code == 200
         assert server.stop()[0] == 0
     assert len(capfd.readouterr().err.splitlines()) < 50
@@ -127,5 +130,5 @@ def test_who_moves_enough_is_left_alone(lake_path: Path) -> None:
 
     headers = {"Content-Type": "application/x-protobuf"}
     with serving(lake_path, setup=SHORT) as server:
-        answer = httpx.post(f"{server.url}/v1/traces", content=steadily(), headers=headers, timeout=20)
+        answer = httpx.post(f"{server.url}/v1/traces", content=steadily(), headers=headers, timeout=HANG_S)
         assert answer.status_code == 200

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 import tracelake
+from tests.patience import HANG_S
 from tests.server.otlp_requests import export_request
 from tests.server.process import serving
 
@@ -96,7 +97,7 @@ def test_crafted_requests_at_once(server: tuple[str, psutil.Process]) -> None:
 
     def post(content: bytes, of_type: str) -> int:
         headers = {"Content-Type": of_type}
-        return httpx.post(f"{url}/v1/traces", content=content, headers=headers, timeout=120).status_code
+        return httpx.post(f"{url}/v1/traces", content=content, headers=headers, timeout=HANG_S).status_code
 
     good = export_request(1).SerializeToString()
     assert post(good, PROTOBUF) == 200

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 import tracelake
+from tests.patience import HANG_S
 from tests.server.faults import inbox_payloads
 from tests.server.otlp_requests import export_request
 from tests.server.process import serving
@@ -66,13 +67,13 @@ def test_sigterm_ends_it_cleanly(lake_path: Path) -> None:
         started = Event()
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(
-                httpx.post, f"{server.url}/v1/traces", content=slowly(), headers=HEADERS, timeout=60
+                httpx.post, f"{server.url}/v1/traces", content=slowly(), headers=HEADERS, timeout=HANG_S
             )
-            assert started.wait(60)
+            assert started.wait(HANG_S)
             # What was sent before has been read when this is answered: the server knows of the request then.
-            assert httpx.get(f"{server.url}/healthz", timeout=60).status_code == 200
+            assert httpx.get(f"{server.url}/healthz", timeout=HANG_S).status_code == 200
             assert server.stop() == (0, "closed\n")
-            assert answer.result(60).status_code == 200
+            assert answer.result(HANG_S).status_code == 200
     assert [item.data for item in inbox_payloads(FileObjectStore(lake_path))] == [body]
 
 
@@ -102,7 +103,7 @@ def test_o1_kill_under_load_loses_nothing_that_was_acknowledged(lake_path: Path)
             time.sleep(0.001)
         server.kill()
         for answer in answers:
-            answer.result(60)
+            answer.result(HANG_S)
     stored = Counter(item.data for item in inbox_payloads(FileObjectStore(lake_path)))
     assert 200 <= len(acknowledged) < len(sent)
     assert all(stored[body] == 1 for body in acknowledged)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.datasets.conversations import a_lake, ids, talk
 from tests.datasets.conversations import ingest as bring
+from tests.patience import HANG_S
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake
 from tests.server.faults import FaultyStore
@@ -40,7 +41,7 @@ def real(tmp_path: Path) -> Iterator[Lake]:
 @pytest.fixture
 def client(real: Lake, store: FaultyStore) -> Iterator[Client]:
     """Return a client of a server over that lake."""
-    with closing(Inbox(store, ack_timeout_s=1.0)) as inbox:
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         yield Client(create_app(real, inbox))
 
 
@@ -85,7 +86,7 @@ def test_a_lost_race_may_be_sent_again(store: FaultyStore) -> None:
     busy = OthersAreFaster()
     lake = FakeLake([])
     lake._opened.repository = Repository(busy, MemoryObjectStore())
-    with closing(Inbox(store, ack_timeout_s=1.0)) as inbox:
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         client = Client(create_app(lake, inbox))
         busy.is_busy = True
         response = client.post("/api/v1/protections", json={"branch": "main"})
@@ -249,7 +250,7 @@ def test_pages_lead_from_commit_to_trace(client: Client, real: Lake) -> None:
 
 def test_an_empty_lake_says_how_to_begin(lake: Any, store: FaultyStore) -> None:
     """Where there is no commit and no dataset, the pages say how to make one."""
-    with closing(Inbox(store, ack_timeout_s=1.0)) as inbox:
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         client = Client(create_app(lake, inbox))
         assert "No commits yet" in client.get("/versions").text
         assert "tracelake dataset create" in client.get("/datasets").text

@@ -136,9 +136,7 @@ def test_time_and_ids_are_simulated_inside_and_real_outside() -> None:
             process.key_value.get("p", "k")
             process.record((time.time(), uuid.uuid4()))
 
-    began = time.monotonic()
     first, second = (replay(Sleeper(), Faults(), []).history[0][1] for _ in range(2))
-    assert time.monotonic() - began < 10
     assert first == second
     assert isinstance(first, tuple)
     assert first[0] == 3600.0

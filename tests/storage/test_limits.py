@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.patience import HANG_S
 from tests.storage.servers.gcs import GcsServer
 from tests.storage.servers.postgres import PostgresServer
 from tracelake import limits
@@ -35,7 +36,7 @@ class Silent:
 
     def count(self, expected: int) -> int:
         """Return how many connections there were, once there were so many, or in the end."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + HANG_S
         while len(self.taken) < expected and time.monotonic() < deadline:
             time.sleep(0.01)
         return len(self.taken)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import HANG_S
 from tracelake import limits
 from tracelake._errors import NotFoundError, StorageError
 from tracelake.storage import FileObjectStore, LocalFiles, MemoryObjectStore
@@ -84,7 +85,7 @@ def copy_all(root: Path, folder: Path, barrier: Barrier) -> None:
     """Copy each object at the moment when the other processes do."""
     files = LocalFiles(Remote(root), folder)
     for number in range(40):
-        barrier.wait(60)
+        barrier.wait(HANG_S)
         copy = Path(files.file(name(number)))
         assert copy.stat().st_size == KB * KB
 

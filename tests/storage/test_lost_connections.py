@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 from obstore.exceptions import GenericError
 
+from tests.patience import HANG_S, wait_until
 from tests.storage.conftest import BUCKET_BACKENDS, BucketServer
 from tests.storage.servers.cutting import Cut, CuttingProxy
 from tests.storage.servers.gcs import GcsServer
@@ -225,7 +226,7 @@ def test_postgres_killed_in_the_middle_of_traffic() -> None:
     wait_for_more(acknowledged, 100)
     stop.set()
     for thread in writers:
-        thread.join(timeout=60)
+        thread.join(timeout=HANG_S)
     stored = {entry.key: entry.value for entry in store.scan("p")}
     store.close()
     server.close()
@@ -238,11 +239,11 @@ def test_postgres_killed_in_the_middle_of_traffic() -> None:
 def wait_for_more(acknowledged: list[list[int]], count: int) -> None:
     """Wait until so many more writes were acknowledged."""
     target = sum(map(len, acknowledged)) + count
-    for _ in range(3_000):
-        if sum(map(len, acknowledged)) >= target:
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("the writers make no progress")
+    wait_until(
+        lambda: sum(map(len, acknowledged)) >= target,
+        "the writers make no progress",
+        moving=lambda: sum(map(len, acknowledged)),
+    )
 
 
 def test_postgres_out_of_reach(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.patience import HANG_S
 from tracelake._errors import StorageError
 from tracelake.limits import OBJECTS_AT_ONCE
 from tracelake.storage import BucketObjectStore, MemoryObjectStore, ObjectInfo
@@ -32,7 +33,7 @@ class Crowded(BucketObjectStore):
             self._under_way += 1
             self.under_way_max = max(self.under_way_max, self._under_way)
         try:
-            self._all_there.wait(timeout=30)
+            self._all_there.wait(timeout=HANG_S)
             yield
         finally:
             with self._lock:

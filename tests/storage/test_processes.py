@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import HANG_S
 from tests.storage.conftest import key_value_url, object_url
 from tracelake.storage import ABSENT, Done, FileObjectStore, SqliteKeyValueStore, open_key_value, open_objects
 
@@ -36,7 +37,7 @@ def in_processes(work: Callable[..., None], url: str) -> list[Any]:
     ]
     for process in processes:
         process.start()
-    answers = [results.get(timeout=120) for _ in processes]
+    answers = [results.get(timeout=HANG_S) for _ in processes]
     for process in processes:
         finish(process)
     results.close()
@@ -46,7 +47,7 @@ def in_processes(work: Callable[..., None], url: str) -> list[Any]:
 
 def finish(process: SpawnProcess) -> None:
     """Wait for a process that must end well."""
-    process.join(timeout=60)
+    process.join(timeout=HANG_S)
     assert process.exitcode == 0
 
 
@@ -55,7 +56,7 @@ def count_up(url: str, number: int, barrier: Barrier, results: Queue[Any]) -> No
 
     The record says how far one is: a write of which nobody knows may have happened, as where a process slept.
     """
-    barrier.wait(timeout=100)
+    barrier.wait(timeout=HANG_S)
     store = open_key_value(url)
     conflicts, done = 0, 0
     while True:
@@ -95,7 +96,7 @@ def content(number: int, path: int) -> bytes:
 def race(url: str, number: int, barrier: Barrier, results: Queue[Any]) -> None:
     """Create the same paths as all others do; check at once that what stands there is whole."""
     store = open_objects(url)
-    barrier.wait(timeout=100)
+    barrier.wait(timeout=HANG_S)
     won = []
     for path in range(RACED_PATHS):
         if store.create(f"race/{path}", content(number, path)):
@@ -144,7 +145,7 @@ def acknowledged_before_kill(program: str, url: str, acknowledgements: int) -> i
             assert writer.stdout.readline()
         os.kill(writer.pid, signal.SIGKILL)
         rest = [line for line in writer.stdout if line.endswith("\n")]
-    assert writer.wait(timeout=60) == -signal.SIGKILL
+    assert writer.wait(timeout=HANG_S) == -signal.SIGKILL
     return acknowledgements + len(rest)
 
 
@@ -212,7 +213,7 @@ def test_no_space_is_a_storage_error_and_heals(tmp_path: Path) -> None:
         [sys.executable, "-c", FILL_DISK, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

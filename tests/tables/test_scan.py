@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import tracelake
+from tests.patience import HANG_S
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake._errors import ExpiredError
@@ -107,7 +108,7 @@ def test_listen_yields_each_transaction_once(tmp_path: Path) -> None:
     """Changes come as they are committed, with +1 and -1; a listener that begins later gets what is later."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
         assert list(lake.listen("spans", timeout_s=0)) == []
-        listener = lake.listen("spans", timeout_s=20)
+        listener = lake.listen("spans", timeout_s=HANG_S)
         inputs = [[a_span(0, 0), a_span(0, 1)], [a_span(0, 0)], [a_span(0, 1, end=99), a_span(1, 0)]]
         for number, spans in enumerate(inputs):
             (tmp_path / f"{number}.jsonl").write_bytes(a_line(*spans))
@@ -159,7 +160,7 @@ def test_a_listener_stops_when_told(lake: Lake) -> None:
     listener.join(timeout=0.7)
     assert listener.is_alive()
     stop.set()
-    listener.join(timeout=10)
+    listener.join(timeout=HANG_S)
     assert not listener.is_alive()
     assert found == [1]
 

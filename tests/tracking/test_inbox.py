@@ -11,6 +11,7 @@ from threading import Event
 
 import pytest
 
+from tests.patience import HANG_S, wait_until
 from tracelake import limits
 from tracelake._errors import BackPressureError, StorageError
 from tracelake.otlp.framing import Payload, Reading
@@ -36,7 +37,7 @@ class FaultyStore(MemoryObjectStore):
 
 def assert_set(event: Event) -> None:
     """Hang until the event is set."""
-    assert event.wait(10)
+    assert event.wait(HANG_S)
 
 
 def fail() -> None:
@@ -53,7 +54,7 @@ def store() -> FaultyStore:
 @pytest.fixture
 def inbox(store: FaultyStore) -> Iterator[Inbox]:
     """Return an inbox that waits a second for the store, closed at the end."""
-    with closing(Inbox(store, ack_timeout_s=1.0)) as opened:
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as opened:
         yield opened
 
 
@@ -89,16 +90,18 @@ def hold_writer(inbox: Inbox, store: FaultyStore, threads: ThreadPoolExecutor) -
 
     store.before_create = wait
     first = threads.submit(inbox.append, "json", b"first")
-    assert entered.wait(5)
+    assert entered.wait(HANG_S)
     return released, first
 
 
 def wait_for_requests(inbox: Inbox, count: int) -> None:
     """Wait until so many requests are in the queue, however slowly their threads get going."""
-    end = time.monotonic() + 30
-    while inbox._waiting_requests < count:
-        assert time.monotonic() < end, f"{inbox._waiting_requests} of {count} requests came"
-        time.sleep(0.001)
+    wait_until(
+        lambda: inbox._waiting_requests >= count,
+        f"{count} requests did not come",
+        moving=lambda: inbox._waiting_requests,
+        poll_s=0.001,
+    )
 
 
 def test_append_is_durable_on_return(inbox: Inbox, store: FaultyStore, tmp_path: Path) -> None:
@@ -127,7 +130,7 @@ def test_waiting_requests_share_a_segment(
     wait_for_requests(inbox, 21)
     released.set()
     for waiting in [first, *others]:
-        waiting.result(5)
+        waiting.result(HANG_S)
     assert len(payloads(store, tmp_path)) == 21
     assert len(inbox.segments()) <= 3
 
@@ -142,7 +145,7 @@ def test_groups_keep_to_the_segment_size(
     wait_for_requests(inbox, 4)
     released.set()
     for waiting in [first, *others]:
-        waiting.result(5)
+        waiting.result(HANG_S)
     assert len(inbox.segments()) == 4
 
 
@@ -183,7 +186,7 @@ def test_queue_is_bounded_in_requests(
     with pytest.raises(BackPressureError, match="1 requests wait"):
         inbox.append("json", b"refused")
     released.set()
-    first.result(5)
+    first.result(HANG_S)
     inbox.append("json", b"taken")
 
 
@@ -196,7 +199,7 @@ def test_queue_is_bounded_in_bytes(
     with pytest.raises(BackPressureError, match="5 bytes wait"):
         inbox.append("json", b"refused")
     released.set()
-    first.result(5)
+    first.result(HANG_S)
 
 
 def test_backlog_is_bounded(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,8 +237,8 @@ def test_close_drains(store: FaultyStore, threads: ThreadPoolExecutor, tmp_path:
     released, first = hold_writer(inbox, store, threads)
     closing_inbox = threads.submit(inbox.close)
     released.set()
-    closing_inbox.result(5)
-    first.result(5)
+    closing_inbox.result(HANG_S)
+    first.result(HANG_S)
     inbox.close()
     assert payloads(store, tmp_path) == [("json", b"first")]
     with pytest.raises(BackPressureError, match="closing"):

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from msgspec.structs import replace
 
+from tests.patience import HANG_S
 from tracelake._errors import (
     ConflictError,
     DamageError,
@@ -619,7 +620,7 @@ def test_collections_beside_committers_leave_every_commit_whole() -> None:
     with ThreadPoolExecutor(5) as threads:
         working = [threads.submit(work, seed) for seed in range(3)]
         for running in (*working, threads.submit(collect), threads.submit(collect)):
-            running.result(timeout=120)
+            running.result(timeout=HANG_S)
     world.check()
     assert len([path for path in world.paths() if path.startswith(path_of(ChangeSet, "")[:17])]) == 0
 

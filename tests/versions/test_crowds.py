@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.patience import HANG_S
 from tests.versions.histories import check_history
 from tracelake.storage import Entry, MemoryKeyValueStore, MemoryObjectStore
 from tracelake.versions.branches import BranchAt, BranchRecords
@@ -79,7 +80,7 @@ def test_who_asks_during_a_reading_shares_the_next_one() -> None:
             askers.extend(threading.Thread(target=lookout.look, args=("main",)) for _ in range(ASKERS))
             for thread in askers:
                 thread.start()
-                assert queue.came.acquire(timeout=10)
+                assert queue.came.acquire(timeout=HANG_S)
 
     records = Slow(let_others_ask)
     lookout, queue = Lookout(records), Queue()
@@ -120,10 +121,10 @@ def test_who_pauses_is_woken_by_a_write_in_the_same_process() -> None:
     with lookout.joined():
         lookout.look("main")
         threading.Thread(target=wait, daemon=True).start()
-        assert pausing.wait(30)
+        assert pausing.wait(HANG_S)
         assert not over.wait(0.05)
         lookout.wake("main")
-        assert over.wait(30)
+        assert over.wait(HANG_S)
 
 
 def test_a_write_between_look_and_pause_is_not_missed() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import HANG_S
 from tests.storage.servers.postgres import PostgresServer
 from tests.versions.histories import check_history
 from tracelake._errors import ConflictError, NothingToCommitError
@@ -181,7 +182,7 @@ class Committing:
         assert self._process.stdout.readline() == b"ready\n"
 
     def _read(self) -> None:
-        out, _ = self._process.communicate(timeout=120)
+        out, _ = self._process.communicate(timeout=HANG_S)
         for line in out.decode().splitlines(keepends=True):
             if line.endswith("\n"):
                 request, commit_id = line.split()

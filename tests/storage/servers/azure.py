@@ -15,6 +15,7 @@ from email.utils import formatdate
 from pathlib import Path
 
 from tests import npm
+from tests.patience import HANG_S
 from tests.storage.servers.ports import free_port
 
 PACKAGES = Path(__file__).parent / "js"
@@ -38,7 +39,7 @@ class AzureServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_S
         while True:
             try:
                 self._make_container()
@@ -63,7 +64,7 @@ class AzureServer:
     def close(self) -> None:
         """End it and remove what it wrote."""
         self.process.kill()
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=HANG_S)
         shutil.rmtree(self.directory)
 
     def _make_container(self) -> None:

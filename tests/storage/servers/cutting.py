@@ -9,6 +9,8 @@ import threading
 from contextlib import suppress
 from typing import Literal
 
+from tests.patience import HANG_S
+
 Cut = Literal["request", "reply"]
 
 
@@ -43,7 +45,7 @@ class CuttingProxy:
         # Wakes the thread that waits in accept.
         self._listener.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(timeout=10)
+            thread.join(timeout=HANG_S)
 
     def _accept(self) -> None:
         with self._listener:

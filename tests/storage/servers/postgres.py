@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
+from tests.patience import HANG_S
 from tests.storage.servers.ports import free_port
 
 # PostgreSQL refuses to run as root, so that tests that do run as root start it as this user.
@@ -74,7 +75,7 @@ class PostgresServer:
                 stderr=log,
                 cwd="/",
             )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_S
         while True:
             try:
                 psycopg.connect(self.url(), connect_timeout=2).close()
@@ -103,7 +104,7 @@ class PostgresServer:
         """End the server as a power failure would: nothing is written any more."""
         # The children notice within moments that the parent is gone, and SIGQUIT ends them at once.
         self.process.send_signal(signal.SIGQUIT)
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=HANG_S)
 
     def close(self) -> None:
         """Stop the server and remove what it wrote."""

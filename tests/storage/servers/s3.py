@@ -13,6 +13,7 @@ import urllib.request
 import uuid
 from pathlib import Path
 
+from tests.patience import HANG_S
 from tests.storage.servers.ports import free_port
 
 ENVIRONMENT = {
@@ -50,7 +51,7 @@ class S3Server:
             stderr=subprocess.DEVNULL,
             env=os.environ | {"PYTHONWARNINGS": "ignore"},
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_S
         while True:
             try:
                 self._make_bucket()
@@ -71,7 +72,7 @@ class S3Server:
     def close(self) -> None:
         """End it and remove what it wrote."""
         self.process.kill()
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=HANG_S)
         shutil.rmtree(self.directory)
 
     def _make_bucket(self) -> None:

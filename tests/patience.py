@@ -1,0 +1,45 @@
+"""How long tests wait: what moves may take its time on a slow machine; what stands still has hung."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+HANG_S: Final = 300.0
+"""How long one step may take, or nothing may move. Longer than on any machine: beyond, it has hung."""
+TOTAL_MAX_S: Final = 900.0
+"""How long many steps may take that do move. Beyond: they come to no end. The `timeout` of pytest is longer."""
+
+
+class Patience:
+    """Ends a wait in which nothing moves, however long the whole takes."""
+
+    def __init__(self, still_max_s: float = HANG_S, total_max_s: float = TOTAL_MAX_S) -> None:
+        self._still_max_s = still_max_s
+        self._total_max_s = total_max_s
+        self._began_s = self._moved_s = time.monotonic()
+        self._state: object = None
+
+    def look(self, state: object, told: Callable[[], str]) -> None:
+        """Note what stands now. Fails with what `told` says where it has long been the same, or comes to no end."""
+        now_s = time.monotonic()
+        if state != self._state:
+            self._state, self._moved_s = state, now_s
+        still_s, total_s = now_s - self._moved_s, now_s - self._began_s
+        assert still_s < self._still_max_s, f"nothing has moved for {still_s:.0f} s: {told()}"
+        assert total_s < self._total_max_s, f"it moves, and is not over after {total_s:.0f} s: {told()}"
+
+
+def wait_until(
+    holds: Callable[[], object],
+    what: str = "waited in vain",
+    *,
+    moving: Callable[[], object] = lambda: None,
+    poll_s: float = 0.01,
+) -> None:
+    """Wait until a condition holds, as long as what `moving` returns still changes now and then."""
+    patience = Patience()
+    while not holds():
+        patience.look(moving(), lambda: what)
+        time.sleep(poll_s)
