@@ -49,7 +49,7 @@ STAGES: Final = {
     "what waits: known, set aside, measured": ["tracelake.pipeline.taking.Taking.open"],
     "read task": ["tracelake.pipeline.staging.InputReader.stage"],
     "— JSON to columns": ["tracelake.pipeline.decode.decode_json"],
-    "— columns to Arrow, by bucket, staged": ["tracelake.pipeline.decode._stage"],
+    "— columns to Arrow, by bucket, staged": ["tracelake.pipeline.decode._Reader._stage"],
     "shape task": ["tracelake.pipeline.publish.Outputs._shape"],
     "— read what was staged": ["tracelake.pipeline.merge.read_piece"],
     "— merge with the tables": ["tracelake.pipeline.merge.merge"],

@@ -29,7 +29,7 @@ NOT_LIMITS = {
     "a fact about others": {"JAVA_MIN", "_DIGITS_MAX", "_INT64_MAX", "_INT64_MIN", "_M_ARENA_MAX"},
     "an estimate of a size": {
         *("MESSAGE_BYTES", "_JSON_BRACKET_BYTES", "_JSON_COMMA_BYTES", "_JSON_FACTOR", "_PROTOBUF_FACTOR"),
-        "_ROW_BYTES",
+        *("INPUT_COST_BYTES", "_ITEM_BYTES", "_ROW_BYTES"),
     },
     "the rounding of floats": {"_DOUBLE_ERROR", "_LEAST_ERROR", "_SINGLE_ERROR"},
     "how a page or a terminal looks": {

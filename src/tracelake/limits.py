@@ -72,6 +72,11 @@ STRIPE_INPUT_BYTES: Final = 8 * MIB
 """Stored bytes of a file for each task that decodes it; each decompresses the whole file. Beyond: one more task."""
 STRIPES_MAX: Final = 16
 """Tasks that may share one file. Beyond: each of them decodes more of it."""
+READ_TASK_INPUT_BYTES: Final = MIB
+"""Stored bytes of small inputs, such as segments of the inbox, that one task reads. Beyond: the next task."""
+SHARED_INPUT_MAX_BYTES: Final = 8 * MIB
+"""Decompressed bytes of an input that a task holds until it has read all of it, so that rows of several inputs can be
+staged together. Beyond: the rows of an input are staged alone."""
 STAGED_PIECE_MAX_BYTES: Final = 64 * MIB
 """Arrow bytes that a decode task holds. Beyond: it writes them as a staged piece."""
 STAGED_ROWS_AGE_MAX_S: Final = 24 * 3600.0

@@ -13,8 +13,9 @@ import pyarrow as pa
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake.otlp.framing import Payload, Reading, write_segment
-from tracelake.pipeline.decode import ReadTask, read_piece
+from tracelake.pipeline.decode import ReadTask
 from tracelake.pipeline.merge import ShapeTask
+from tracelake.pipeline.pieces import read_piece
 from tracelake.pipeline.sources.registry import fetch
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tasks.runners import InProcess
@@ -67,11 +68,15 @@ class Poisoned(InProcess):
 
 
 def _texts(task: ReadTask) -> list[str]:
-    """Return the payloads of an input."""
+    """Return the payloads of the inputs."""
     with tempfile.TemporaryDirectory() as folder:
         objects = open_objects(task.objects_url)
-        path = fetch(objects, task.source, task.path, task.size_bytes, Path(folder))
-        return [item.data.decode() for item in Reading(path) if isinstance(item, Payload)]
+        return [
+            item.data.decode()
+            for share in task.shares
+            for item in Reading(fetch(objects, share.source, share.path, share.size_bytes, Path(folder)))
+            if isinstance(item, Payload)
+        ]
 
 
 def _rows(task: ShapeTask) -> list[pa.Table]:

@@ -9,7 +9,7 @@ import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import IngestReport, Lake
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.decode import ReadTask, run_read_task
+from tracelake.pipeline.decode import InputShare, ReadTask, run_read_task
 from tracelake.tasks.runners import InProcess
 
 GOOD = write_segment([("json", a_line(a_span(0, 0), a_span(0, 1))), ("json", a_line(a_span(1, 0)))])
@@ -81,6 +81,6 @@ def test_a_segment_that_a_peer_took_is_no_bad_input(tmp_path: Path) -> None:
 
 def test_an_absent_segment_of_a_remote_store_is_empty() -> None:
     """The task does not fail: its transaction is written by the peer that deleted the segment."""
-    task = ReadTask("memory://absent", "inbox", "inbox/1.segment", 9, 0, 1, 8, "staging/")
-    receipt = run_read_task(task)
+    task = ReadTask("memory://absent", (InputShare("inbox", "inbox/1.segment", 9),), 8, "staging/")
+    (receipt,) = run_read_task(task).shares
     assert (receipt.whole.sha256, receipt.spans, receipt.problems) == ("", 0, [])

@@ -12,8 +12,8 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span, a_table
 from tracelake import DamageError, Lake
-from tracelake.pipeline.decode import piece_of, read_piece, staged_bytes
 from tracelake.pipeline.merge import ShapeTask
+from tracelake.pipeline.pieces import piece_of, read_piece, staged_bytes
 from tracelake.storage import MemoryObjectStore, open_objects
 from tracelake.tasks.runners import InProcess
 

@@ -33,6 +33,10 @@ def fixture_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[La
         yield opened
 
 
+def _stripes(task: ReadTask) -> list[tuple[int, str]]:
+    return [(share.stripe, share.path) for share in task.shares]
+
+
 class Meddling(InProcess):
     """Does something to the inputs before the task that reads a stripe of one, once."""
 
@@ -42,7 +46,7 @@ class Meddling(InProcess):
 
     def run(self, function: Any, tasks: Sequence[Any], on_done: Any) -> list[Any]:
         def meddled(task: Any) -> Any:
-            if isinstance(task, ReadTask) and (task.stripe, task.path) == self._at and self._meddle:
+            if isinstance(task, ReadTask) and self._meddle and self._at in _stripes(task):
                 self._meddle.pop()()
             return function(task)
 

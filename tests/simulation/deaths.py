@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias, TypeVar
 
-from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
+from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks, is_read
 from tests.simulation.scenarios import require
 from tracelake.journal.suspects import Suspects
 from tracelake.pipeline.decode import ReadTask
@@ -54,7 +54,7 @@ class SlowTasks(SimulatedTasks):
 
     def _kills(self, task: object) -> bool:
         if isinstance(task, ReadTask):
-            return self._deadly == "read" and task.path == f"inbox/{DEADLY}"
+            return self._deadly == "read" and is_read(task, f"inbox/{DEADLY}")
         return (
             self._deadly == "merge"
             and isinstance(task, ShapeTask)

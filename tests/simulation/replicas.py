@@ -14,9 +14,10 @@ from typing import TypeVar, cast
 from tests.simulation.scenarios import require
 from tracelake._errors import NotFoundError
 from tracelake.otlp.whole import Whole
-from tracelake.pipeline.decode import Piece, ReadReceipt, ReadTask
+from tracelake.pipeline.decode import ReadReceipt, ReadTask, ShareReceipt
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.merge import ShapeReceipt, ShapeTask
+from tracelake.pipeline.pieces import Piece
 from tracelake.pipeline.restaging import RestageTask
 from tracelake.pipeline.sources.inbox import INBOX
 from tracelake.pipeline.sources.port import Input
@@ -33,6 +34,11 @@ from tracelake.versions.store import Repository
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")
 BUCKETS = 1
+
+
+def is_read(task: ReadTask, path: str) -> bool:
+    """Whether a task reads the input of this path."""
+    return any(share.path == path for share in task.shares)
 
 
 class SimulatedTasks(InProcess):
@@ -71,18 +77,21 @@ class SimulatedTasks(InProcess):
         return pieces
 
     def _read(self, task: ReadTask) -> ReadReceipt:
-        receipt = ReadReceipt(task.source, task.path, task.stripe)
-        try:
-            data = self._process.objects.get(task.path)
-        except NotFoundError:
-            return receipt  # a peer has committed the segment and deleted it
-        if task.path.endswith("/control.segment"):
-            data = b"c"  # the input that is known to be good
-        staged = f"{task.staging}{data.decode()}"
-        self._process.objects.put(staged, data)
-        receipt.whole = Whole(len(data), hashlib.sha256(data).hexdigest(), 1)
-        receipt.records = receipt.spans = receipt.checksum = 1
-        receipt.pieces.append(Piece(staged, 0, len(data), 0, 1))
+        receipt = ReadReceipt()
+        for share in task.shares:
+            of_share = ShareReceipt(share)
+            receipt.shares.append(of_share)
+            try:
+                data = self._process.objects.get(share.path)
+            except NotFoundError:
+                continue  # a peer has committed the segment and deleted it
+            if share.path.endswith("/control.segment"):
+                data = b"c"  # the input that is known to be good
+            staged = f"{task.staging}{data.decode()}"
+            self._process.objects.put(staged, data)
+            of_share.whole = Whole(len(data), hashlib.sha256(data).hexdigest(), 1)
+            of_share.records = of_share.spans = of_share.checksum = 1
+            receipt.pieces.append(Piece(staged, 0, len(data), 0, 1))
         return receipt
 
     def _shape(self, task: ShapeTask) -> ShapeReceipt:

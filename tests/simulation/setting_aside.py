@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
+from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks, is_read
 from tests.simulation.scenarios import require
 from tracelake._errors import TaskError
 from tracelake.journal.suspects import Suspects
@@ -37,7 +37,7 @@ class PoisonedTasks(SimulatedTasks):
         self._stage_of_failure = stage
 
     def _read(self, task: ReadTask) -> ReadReceipt:
-        if task.path == f"inbox/{POISON}" and self._stage_of_failure == "read":
+        if is_read(task, f"inbox/{POISON}") and self._stage_of_failure == "read":
             raise OverflowError("the sum does not fit")
         return super()._read(task)
 

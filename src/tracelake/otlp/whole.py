@@ -10,7 +10,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Final
@@ -46,6 +46,24 @@ class Whole:
     """Messages in the file, also those of other stripes."""
     problem: Problem | None = None
     """What is wrong with the file as a whole."""
+
+
+def why_not_whole(size_bytes: int, seen: Sequence[Whole]) -> str | None:
+    """Say why an input of this size, as its stripes have seen it, is not whole; or None.
+
+    They agree where they read the same bytes to the end and saw the same in them. What was replaced, renamed or cut
+    between the first look and the last task shows in one of them.
+    """
+    first = seen[0]
+    if not any(whole.sha256 for whole in seen):
+        return first.problem.reason if first.problem is not None else "is gone"
+    if any(whole != first for whole in seen) or first.size_bytes != size_bytes:
+        lost = next((whole.problem for whole in seen if not whole.sha256), None)
+        how = f" ({lost.reason})" if lost is not None else ""
+        return (
+            f"changed while it was read{how}, and nothing of it was taken: leave it as it is, and run again"
+        )
+    return None
 
 
 class InputFile:

@@ -1,81 +1,68 @@
-"""The first task of a transaction, on executors: from one input to Arrow pieces by bucket.
+"""The first task of a transaction, on executors: from inputs to Arrow pieces by bucket.
 
-A task takes a path and answers with numbers; text goes from the input to the object store and never through
-the driver or the JVM. Several tasks share one large file, each decoding its stripe of the records.
+A task takes paths and answers with numbers; text goes from the input to the object store and never through
+the driver or the JVM. A large file has several tasks, each decoding its stripe of the records; of small inputs one
+task reads many, whose rows it stages together.
 """
 
 from __future__ import annotations
 
 import tempfile
-import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import xxhash
 
-from tracelake._errors import DamageError, DecodeError, NotFoundError
-from tracelake.limits import PROBLEMS_MAX, STAGED_PIECE_MAX_BYTES
+from tracelake._errors import DecodeError, NotFoundError
+from tracelake.limits import PROBLEMS_MAX, SHARED_INPUT_MAX_BYTES, STAGED_PIECE_MAX_BYTES
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.otlp.framing import Payload, Reading
-from tracelake.otlp.whole import Whole
+from tracelake.otlp.whole import Whole, why_not_whole
+from tracelake.pipeline.pieces import Piece, stage
 from tracelake.pipeline.sources.registry import fetch
 from tracelake.results import Problem
-from tracelake.shards.buckets import by_bucket
-from tracelake.shards.cutting import cut
 from tracelake.storage import ObjectStore, open_objects
 
-STAGED: Final = pa.ipc.IpcWriteOptions(
-    compression="lz4"
-)  # an eighth of the bytes to sync, in a tenth of a second
-
-
 _NOTHING: Final = Whole(0, "")
+_ITEM_BYTES: Final = 200
+"""About what a payload takes beside its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReadTask:
-    """Decode the records of one input whose number modulo `stripes` is `stripe`."""
+class InputShare:
+    """The records of one input whose number modulo `stripes` is `stripe`."""
 
-    objects_url: str
     source: str
     path: str
     size_bytes: int
     """How many bytes of it are the input: what is appended later is not."""
-    stripe: int
-    stripes: int
+    stripe: int = 0
+    stripes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Decode some inputs, or one stripe of a large one."""
+
+    objects_url: str
+    shares: tuple[InputShare, ...]
     buckets: int
     staging: str
     """Prefix of the objects that the task writes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows of one bucket in a staged object: an Arrow stream in the bytes [offset, offset + length)."""
-
-    path: str
-    offset: int
-    length: int
-    bucket: int
-    rows: int
-    arrow_bytes: int = 0
-    """About what the rows take in memory."""
-    xxh3: int = 0
-    """The hash of its bytes: they lie in a store before they are read, and Arrow believes whatever it finds."""
-
-
 @dataclass(slots=True)
-class ReadReceipt:
-    """What a read task did: all numbers, small problems in words."""
+class ShareReceipt:
+    """What a read task did with one input: all numbers, small problems in words."""
 
-    source: str
-    path: str
-    stripe: int
+    share: InputShare
     whole: Whole = _NOTHING
-    """What the stripe saw of the whole input: all stripes read all of it."""
+    """What it saw of the whole input: all stripes read all of it."""
     failure: str | None = None
     """Why it could not be read this time, as when no more files can be opened; then nothing of it counts."""
     records: int = 0
@@ -86,6 +73,7 @@ class ReadReceipt:
     damaged: bool = False
     """Whether a record could not be read at all."""
     pieces: list[Piece] = field(default_factory=list)
+    """Rows of this input alone, staged before it was known whether it is whole."""
 
     def note(self, problem: Problem, count: int = 1) -> None:
         """Count problems, and keep the first few."""
@@ -93,109 +81,134 @@ class ReadReceipt:
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(problem)
 
+    def note_damage(self, problem: Problem) -> None:
+        """Note a record that could not be read at all."""
+        self.note(problem)
+        self.damaged = True
+
+
+@dataclass(slots=True)
+class ReadReceipt:
+    """What a read task did."""
+
+    shares: list[ShareReceipt] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    """Rows of several inputs together, all of which were read whole."""
+
 
 def run_read_task(task: ReadTask) -> ReadReceipt:
     """Carry out one task. An input that is not OTLP, or cannot be read, ends up in the receipt, not in an exception."""
-    objects = open_objects(task.objects_url)
-    receipt = ReadReceipt(task.source, task.path, task.stripe)
     with tempfile.TemporaryDirectory(prefix="tracelake-read-") as folder:
+        reader = _Reader(task, Path(folder))
+        for share in task.shares:
+            reader.read(share)
+        return reader.end()
+
+
+class _Reader:
+    """One task, input by input."""
+
+    def __init__(self, task: ReadTask, folder: Path) -> None:
+        self._task = task
+        self._folder = folder
+        self._objects: ObjectStore = open_objects(task.objects_url)
+        self._together = SpanColumns()  # of inputs that were read whole
+        self._receipt = ReadReceipt()
+
+    def read(self, share: InputShare) -> None:
+        """Read one input: a small one to its end before a row of it is made, so that only rows of whole ones mix."""
+        receipt = ShareReceipt(share)
+        self._receipt.shares.append(receipt)
         try:
-            path = fetch(objects, task.source, task.path, task.size_bytes, Path(folder))
+            path = fetch(self._objects, share.source, share.path, share.size_bytes, self._folder)
         except NotFoundError:
-            return receipt  # a peer has committed the segment and deleted it
+            return  # a peer has committed the segment and deleted it
         except OSError as error:
             receipt.failure = _failure(error)
-            return receipt
-        reading = Reading(path, task.stripe, task.stripes, task.size_bytes)
-        items = iter(reading)
-        columns = SpanColumns()
-        while (item := _next(items, receipt)) is not None:
+            return
+        reading = Reading(path, share.stripe, share.stripes, share.size_bytes)
+        items = _items(reading, receipt)
+        few, is_all = _first_few(items)
+        if is_all and share.stripes == 1:
+            _note_end(reading, receipt)
+            if why_not_whole(share.size_bytes, [receipt.whole]) is None:
+                self._receipt.pieces += self._take(few, self._together, receipt)
+        else:
+            alone = SpanColumns()
+            receipt.pieces += self._take(chain(few, items), alone, receipt)
+            receipt.pieces += self._stage(alone)
+            _note_end(reading, receipt)
+
+    def end(self) -> ReadReceipt:
+        """Stage what is left, and say what was done."""
+        self._receipt.pieces += self._stage(self._together)
+        return self._receipt
+
+    def _take(
+        self, items: Iterable[Payload | Problem], columns: SpanColumns, receipt: ShareReceipt
+    ) -> list[Piece]:
+        """Decode into columns; return what of them had to be staged by now."""
+        pieces: list[Piece] = []
+        for item in items:
             if isinstance(item, Problem):
-                _damaged(item, receipt)
+                receipt.note_damage(item)
                 continue
-            _take(item, columns, receipt)
+            _decode(item, columns, receipt)
             if columns.approx_bytes >= STAGED_PIECE_MAX_BYTES:
-                _stage(columns, task, objects, receipt)
-        if columns.rows and receipt.failure is None:
-            _stage(columns, task, objects, receipt)
-    if reading.whole is not None:
-        receipt.whole = reading.whole
-        if task.stripe == 0 and reading.whole.problem is not None:  # once for all stripes
-            _damaged(reading.whole.problem, receipt)
-    return receipt
+                pieces += self._stage(columns)
+        return pieces
+
+    def _stage(self, columns: SpanColumns) -> list[Piece]:
+        """Stage what columns hold."""
+        if not columns.rows:
+            return []
+        rows = pa.Table.from_batches([columns.take()])
+        return stage(rows, self._objects, self._task.staging, self._task.buckets)
 
 
-def _next(items: Iterator[Payload | Problem], receipt: ReadReceipt) -> Payload | Problem | None:
-    """Return the next item, None at the end, or where the disk fails: the receipt then says so."""
+def _items(reading: Reading, receipt: ShareReceipt) -> Iterator[Payload | Problem]:
+    """Yield what an input has; the end is where the disk fails, and the receipt then says so."""
     try:
-        return next(items, None)
+        yield from reading
     except OSError as error:
         receipt.failure = _failure(error)
-        return None
+
+
+def _first_few(items: Iterator[Payload | Problem]) -> tuple[list[Payload | Problem], bool]:
+    """Return as much of an input as is read before any of it is decoded, and whether that is all."""
+    few: list[Payload | Problem] = []
+    size_bytes = 0
+    for item in items:
+        few.append(item)
+        size_bytes += _ITEM_BYTES + (len(item.data) if isinstance(item, Payload) else 0)
+        if size_bytes > SHARED_INPUT_MAX_BYTES:
+            return few, False
+    return few, True
+
+
+def _note_end(reading: Reading, receipt: ShareReceipt) -> None:
+    """Note what was seen of the whole input: nothing, where a part of it could not be read."""
+    if reading.whole is not None and receipt.failure is None:
+        receipt.whole = reading.whole
+        if receipt.share.stripe == 0 and reading.whole.problem is not None:  # once for all stripes
+            receipt.note_damage(reading.whole.problem)
 
 
 def _failure(error: OSError) -> str:
     return f"cannot be read: {error.strerror or error}"
 
 
-def _damaged(problem: Problem, receipt: ReadReceipt) -> None:
-    receipt.note(problem)
-    receipt.damaged = True
-
-
-def _take(payload: Payload, columns: SpanColumns, receipt: ReadReceipt) -> None:
+def _decode(payload: Payload, columns: SpanColumns, receipt: ShareReceipt) -> None:
     receipt.records += 1
     receipt.checksum += xxhash.xxh3_64_intdigest(payload.data)
     decode = decode_json if payload.format == "json" else decode_protobuf
     try:
         decoded = decode(payload.data, columns)
     except DecodeError as error:
-        _damaged(Problem(str(error), payload.line, payload.offset), receipt)
+        receipt.note_damage(Problem(str(error), payload.line, payload.offset))
         return
     receipt.spans += decoded.accepted
     for number, reason in enumerate(decoded.reasons):
         # The first few rejected spans have a reason each; the last of them stands for the rest.
         rest = decoded.rejected - len(decoded.reasons) if number == len(decoded.reasons) - 1 else 0
         receipt.note(Problem(reason, payload.line, payload.offset), 1 + rest)
-
-
-def _stage(columns: SpanColumns, task: ReadTask, objects: ObjectStore, receipt: ReadReceipt) -> None:
-    """Write what the builder holds as one object: for each bucket Arrow streams of bounded size."""
-    rows = pa.Table.from_batches([columns.take()])
-    path = f"{task.staging}{uuid.uuid4().hex}.arrow"
-    sink = pa.BufferOutputStream()
-    pieces: list[Piece] = []
-    for bucket, of_bucket in by_bucket(rows, "trace_id", task.buckets):
-        for few in cut(of_bucket, STAGED_PIECE_MAX_BYTES):
-            data = staged_bytes(few)
-            pieces.append(piece_of(path, sink.tell(), data, bucket, few))
-            sink.write(data)
-    objects.put(path, sink.getvalue().to_pybytes())
-    receipt.pieces += pieces
-
-
-def staged_bytes(rows: pa.Table) -> pa.Buffer:
-    """Return rows as a piece has them."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=STAGED) as writer:
-        writer.write_table(rows)
-    return sink.getvalue()
-
-
-def piece_of(path: str, offset: int, data: pa.Buffer, bucket: int, rows: pa.Table) -> Piece:
-    """Describe rows whose bytes stand in an object."""
-    return Piece(
-        path, offset, len(data), bucket, len(rows), rows.nbytes, xxhash.xxh3_64_intdigest(memoryview(data))
-    )
-
-
-def read_piece(objects: ObjectStore, piece: Piece) -> pa.Table:
-    """Read rows that were staged. Raises DamageError where they are not what was written."""
-    data = objects.get_range(piece.path, piece.offset, piece.length)
-    if xxhash.xxh3_64_intdigest(data) != piece.xxh3:
-        raise DamageError(
-            f"staged rows in {piece.path} are not what was written: their checksum differs. Nothing was published; "
-            "run again, which stages them anew, and look at the disk."
-        )
-    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-        return reader.read_all()

@@ -22,7 +22,7 @@ from tracelake._errors import (
     TracelakeError,
 )
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.decode import ReadTask, run_read_task
+from tracelake.pipeline.decode import InputShare, ReadTask, run_read_task
 from tracelake.pipeline.merge import ShapeTask, TableBefore, run_shape_task
 from tracelake.pipeline.sources.registry import OBJECTS_OF_THE_LAKE
 from tracelake.search.finalize import clean_staging
@@ -99,7 +99,8 @@ def tasks_work(runner: TaskRunner, objects: ObjectStore, buckets: int) -> bool:
     written = [segment]
     try:
         objects.put(segment, data)
-        read = ReadTask(objects.url, OBJECTS_OF_THE_LAKE, segment, len(data), 0, 1, buckets, staging)
+        share = InputShare(OBJECTS_OF_THE_LAKE, segment, len(data))
+        read = ReadTask(objects.url, (share,), buckets, staging)
         (receipt,) = runner.run(run_read_task, [read], lambda _: None)
         written += [piece.path for piece in receipt.pieces]
         shape = ShapeTask(
@@ -124,4 +125,4 @@ def tasks_work(runner: TaskRunner, objects: ObjectStore, buckets: int) -> bool:
             for path in written:
                 objects.delete(path)
             clean_staging(objects, "spans", build)
-    return receipt.spans == shaped.of(TABLE_SPANS.name).counts["new"] == 1
+    return receipt.shares[0].spans == shaped.of(TABLE_SPANS.name).counts["new"] == 1

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tracelake.journal.model import CHECKSUM_MODULUS, ReadRange, Sources
 from tracelake.limits import (
     PROBLEM_MAX_CHARS,
     PROBLEMS_MAX,
+    READ_TASK_INPUT_BYTES,
     STRIPE_INPUT_BYTES,
     STRIPES_MAX,
     TRANSACTION_INPUTS_MAX,
 )
-from tracelake.pipeline.decode import Piece, ReadReceipt, ReadTask
+from tracelake.otlp.whole import why_not_whole
+from tracelake.pipeline.decode import InputShare, ReadReceipt, ReadTask, ShareReceipt
+from tracelake.pipeline.pieces import Piece
 from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.sources.registry import to_range
+
+INPUT_COST_BYTES: Final = 8 * 1024
+"""What each input counts for beside its bytes: about what can be decoded while one is opened."""
 
 
 def into_transactions(inputs: Sequence[Input], max_bytes: int) -> list[list[Input]]:
@@ -35,22 +42,26 @@ def into_transactions(inputs: Sequence[Input], max_bytes: int) -> list[list[Inpu
 
 
 def read_tasks(inputs: Sequence[Input], objects_url: str, buckets: int, staging: str) -> list[ReadTask]:
-    """Return the tasks that read these inputs, the longest first."""
-    return [
-        ReadTask(
-            objects_url,
-            item.source,
-            item.path,
-            item.size_bytes,
-            stripe,
-            stripes,
-            buckets,
-            staging,
-        )
-        for item in sorted(inputs, key=lambda item: -item.size_bytes)
-        for stripes in [min(STRIPES_MAX, 1 + item.size_bytes // STRIPE_INPUT_BYTES)]
-        for stripe in range(stripes)
-    ]
+    """Return the tasks that read these inputs, the longest first: several for a large one, one for many small ones."""
+    groups: list[tuple[InputShare, ...]] = []
+    together: list[InputShare] = []
+    room = 0
+    for item in sorted(inputs, key=lambda item: -item.size_bytes):
+        stripes = min(STRIPES_MAX, 1 + item.size_bytes // STRIPE_INPUT_BYTES)
+        shares = [
+            InputShare(item.source, item.path, item.size_bytes, stripe, stripes) for stripe in range(stripes)
+        ]
+        cost = item.size_bytes + INPUT_COST_BYTES
+        if stripes > 1:
+            groups += [(share,) for share in shares]
+        elif cost <= room:
+            together += shares
+            room -= cost
+        else:
+            groups.append(tuple(together))
+            together, room = shares, READ_TASK_INPUT_BYTES - cost
+    groups.append(tuple(together))
+    return [ReadTask(objects_url, group, buckets, staging) for group in groups if group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +80,17 @@ class Gathered:
 
 def gather(inputs: Sequence[Input], receipts: Sequence[ReadReceipt]) -> Gathered:
     """Put the receipts of all stripes together."""
-    by_input: dict[tuple[str, str], list[ReadReceipt]] = {}
+    by_input: dict[tuple[str, str], list[ShareReceipt]] = {}
     for receipt in receipts:
-        by_input.setdefault((receipt.source, receipt.path), []).append(receipt)
+        for of_share in receipt.shares:
+            by_input.setdefault((of_share.share.source, of_share.share.path), []).append(of_share)
     sources: dict[str, list[ReadRange]] = {}
-    gathered = Gathered({}, [], [], {})
+    gathered = Gathered({}, [piece for receipt in receipts for piece in receipt.pieces], [], {})
     for item in inputs:
-        stripes = sorted(by_input[item.source, item.path], key=lambda receipt: receipt.stripe)
+        stripes = sorted(by_input[item.source, item.path], key=lambda receipt: receipt.share.stripe)
         pieces = [piece for stripe in stripes for piece in stripe.pieces]
         failure = next((stripe.failure for stripe in stripes if stripe.failure), None)
-        reason = failure or _why_not_whole(item, stripes)
+        reason = failure or why_not_whole(item.size_bytes, [stripe.whole for stripe in stripes])
         if failure is not None:
             gathered.failed[item.path] = failure
         (gathered.pieces if reason is None else gathered.dropped).extend(pieces)
@@ -86,24 +98,6 @@ def gather(inputs: Sequence[Input], receipts: Sequence[ReadReceipt]) -> Gathered
         sources.setdefault(item.source, []).append(taken)
     gathered.sources.update((source, tuple(ranges)) for source, ranges in sources.items())
     return gathered
-
-
-def _why_not_whole(item: Input, stripes: Sequence[ReadReceipt]) -> str | None:
-    """Say why the stripes do not make one whole input, or None.
-
-    They agree where they read the same bytes to the end and saw the same in them. What was replaced, renamed or cut
-    between the first look and the last task shows in one of them.
-    """
-    whole = stripes[0].whole
-    if not any(stripe.whole.sha256 for stripe in stripes):
-        return whole.problem.reason if whole.problem is not None else "is gone"
-    if any(stripe.whole != whole for stripe in stripes) or whole.size_bytes != item.size_bytes:
-        lost = next((stripe.whole.problem for stripe in stripes if not stripe.whole.sha256), None)
-        how = f" ({lost.reason})" if lost is not None else ""
-        return (
-            f"changed while it was read{how}, and nothing of it was taken: leave it as it is, and run again"
-        )
-    return None
 
 
 def _to_nothing(item: Input, reason: str) -> ReadRange:
@@ -121,7 +115,7 @@ def _to_nothing(item: Input, reason: str) -> ReadRange:
     )
 
 
-def _to_range(stripes: Sequence[ReadReceipt]) -> ReadRange:
+def _to_range(stripes: Sequence[ShareReceipt]) -> ReadRange:
     problems = [
         (item.line, item.offset, item.reason[:PROBLEM_MAX_CHARS])
         for stripe in stripes
@@ -130,8 +124,8 @@ def _to_range(stripes: Sequence[ReadReceipt]) -> ReadRange:
     problems.sort(key=lambda item: (item[0] or 0, item[1] or 0, item[2]))
     whole = stripes[0].whole
     return to_range(
-        stripes[0].source,
-        stripes[0].path,
+        stripes[0].share.source,
+        stripes[0].share.path,
         size_bytes=whole.size_bytes,
         sha256=whole.sha256,
         records=sum(stripe.records for stripe in stripes),

@@ -16,7 +16,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from tracelake import limits
-from tracelake.pipeline.decode import Piece, read_piece
+from tracelake.pipeline.pieces import Piece, read_piece
 from tracelake.pipeline.upsert import merge, taken
 from tracelake.search.build import build_part
 from tracelake.shards.buckets import Numbers, by_bucket

@@ -14,13 +14,13 @@ from typing import Final
 from tracelake import limits
 from tracelake._errors import NotFoundError
 from tracelake.journal.model import Aside, Seal, Step
-from tracelake.pipeline.decode import Piece
 from tracelake.pipeline.merge import ShapeReceipt, ShapeTask, TableBefore, TableChange, run_shape_task
 from tracelake.pipeline.outputs.commit import CommitOutput
 from tracelake.pipeline.outputs.counts import Counts
 from tracelake.pipeline.outputs.index import IndexOutput
 from tracelake.pipeline.outputs.port import Output, Publication, SealedTransaction
 from tracelake.pipeline.outputs.tables import TableOutput
+from tracelake.pipeline.pieces import Piece
 from tracelake.replicas.account import BatchCounts
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Part, ShardState

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from tracelake.limits import STAGED_PIECE_MAX_BYTES
 from tracelake.otlp.schema import SPANS
-from tracelake.pipeline.decode import Piece, piece_of, staged_bytes
+from tracelake.pipeline.pieces import Piece, piece_of, staged_bytes
 from tracelake.shards.cutting import cut
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part

@@ -9,9 +9,10 @@ from typing import Final
 
 from tracelake._errors import TracelakeError
 from tracelake.journal.model import ReadRange, Sources
-from tracelake.pipeline.decode import Piece, run_read_task
+from tracelake.pipeline.decode import run_read_task
 from tracelake.pipeline.faults import Guarded, tasks_work
 from tracelake.pipeline.inputs import gather, read_tasks
+from tracelake.pipeline.pieces import Piece
 from tracelake.pipeline.restaging import RestageTask, run_restage_task
 from tracelake.pipeline.sources.port import Input
 from tracelake.shards.model import Part
