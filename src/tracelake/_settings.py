@@ -6,7 +6,7 @@ import getpass
 import tomllib
 from typing import Final
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -14,6 +14,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from tracelake import limits
 from tracelake._errors import UsageError
 
 SETTINGS_FILE: Final = "tracelake.toml"
@@ -33,6 +34,12 @@ class Settings(BaseSettings):
     """URL of the key-value store of the lake's metadata, where that is not where its `lake.json` says."""
     committer: str | None = None
     """Who commits, for commits that people make; the name of the user by default."""
+    segment_wait_s: float = Field(default=limits.SEGMENT_WAIT_S, ge=0, le=limits.INBOX_ACK_TIMEOUT_S / 2)
+    """How long a request to the server waits at most for others that come, to share a segment of the inbox."""
+    segment_max_bytes: int = Field(
+        default=limits.INBOX_SEGMENT_MAX_BYTES, ge=1, le=limits.INBOX_QUEUE_MAX_BYTES
+    )
+    """Payload of a segment; one request alone may have more."""
 
     @classmethod
     def settings_customise_sources(

@@ -309,16 +309,21 @@ DECOMPRESSED_PIECE_BYTES: Final = 256 * 1024
 """What is decompressed before more memory is asked for. Beyond: the next piece."""
 DECODE_THREADS_MAX: Final = 4
 """Requests that are decompressed or decoded at one time, in one process of Python. Beyond: they wait."""
+DECODED_AT_ONCE_MAX_BYTES: Final = 64 * 1024
+"""What is decompressed or decoded where it is read, and keeps others waiting for a moment. Beyond: a thread does it."""
+SEGMENT_WAIT_S: Final = 0.05
+"""How long a request waits for others that come to share its segment, by default. Beyond: it is written."""
+GATHERING_QUIET_TURNS: Final = 4
+"""Turns of the event loop in a row that bring no request: one takes three to be read and begun. Beyond: those that have
+gathered are written."""
 INBOX_SEGMENT_MAX_BYTES: Final = 32 * MIB
-"""Payload of a segment, of which one request alone may have more. Beyond: the next segment takes the request."""
+"""Payload of a segment, by default; one request alone may have more. Beyond: the next segment takes the request."""
 INBOX_SEGMENTS_MAX: Final = 10_000
 """Segments that the pipeline has not taken, without those that are set aside. Beyond: the answer is 503."""
 INBOX_ACK_TIMEOUT_S: Final = 20.0
 """How long a request waits to be durable. Beyond: the answer is 503."""
 INGEST_RETRY_AFTER_S: Final = 5
 """What an answer of 503 asks a client to wait. Beyond: it may send again."""
-INGEST_THREADS_MAX: Final = 64
-"""Requests that wait for the inbox at one time. Beyond: they wait for a thread."""
 TRACE_PAGE_SPANS_MAX: Final = 2_000
 """Spans on one page of a trace in the web UI. Beyond: the next page."""
 PAGE_ROWS_DEFAULT: Final = 50
@@ -346,6 +351,10 @@ CONNECTION_MIN_BYTES_PER_S: Final = 16 * 1024
 """What these may take: a second for so many. Beyond: it is cut off."""
 CONNECTION_LOOK_S: Final = 1.0
 """How often the server looks whether a connection is too slow. Beyond: it looks again."""
+HEAD_MAX_BYTES: Final = 64 * 1024
+"""The head of a request, or what else comes between two pieces of its body. Beyond: the connection is ended."""
+REQUESTS_AHEAD_MAX: Final = 100
+"""Requests that a client sends before the answer to an earlier one. Beyond: the connection is ended."""
 LOG_REPEAT_S: Final = 1.0
 """How long a thing that was logged is not logged again. Beyond: it is, with how often it was left out."""
 LOG_THINGS_MAX: Final = 1_000

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tracelake._errors import UsageError
-from tracelake._settings import find_lake, find_metadata
+from tracelake._settings import find_lake, find_metadata, load_settings
+from tracelake.limits import INBOX_SEGMENT_MAX_BYTES, SEGMENT_WAIT_S
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +54,16 @@ def test_unusable_file_is_a_usage_error(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         find_lake()
     assert "tracelake.toml" in str(caught.value)
+
+
+def test_segments_of_the_inbox_are_bounded_by_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait and size come from the file, the environment before it, and else are those of limits.py."""
+    default = load_settings()
+    assert (default.segment_wait_s, default.segment_max_bytes) == (SEGMENT_WAIT_S, INBOX_SEGMENT_MAX_BYTES)
+    Path("tracelake.toml").write_text("segment_wait_s = 0.5\nsegment_max_bytes = 1000\n")
+    monkeypatch.setenv("TRACELAKE_SEGMENT_WAIT_S", "0")
+    assert (load_settings().segment_wait_s, load_settings().segment_max_bytes) == (0, 1000)
+    for unusable in ("nan", "-1", "60"):
+        monkeypatch.setenv("TRACELAKE_SEGMENT_WAIT_S", unusable)
+        with pytest.raises(UsageError, match="segment_wait_s"):
+            load_settings()

@@ -12,7 +12,7 @@ import typer
 
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import print_json
-from tracelake.limits import PIPELINE_POLL_S
+from tracelake.limits import INBOX_ACK_TIMEOUT_S, INBOX_QUEUE_MAX_BYTES, PIPELINE_POLL_S
 
 app = typer.Typer()
 
@@ -46,13 +46,35 @@ def serve(
     interval: Annotated[
         float, typer.Option(min=0.01, help="Seconds between looks at the inbox.")
     ] = PIPELINE_POLL_S,
+    segment_wait: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=INBOX_ACK_TIMEOUT_S / 2,
+            help="Seconds a request waits at most for others that come, to be written with them; else "
+            "TRACELAKE_SEGMENT_WAIT_S, else tracelake.toml, else 0.05.",
+            show_default=False,
+        ),
+    ] = None,
+    segment_bytes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=INBOX_QUEUE_MAX_BYTES,
+            help="Bytes of requests that are written together; else TRACELAKE_SEGMENT_MAX_BYTES, else "
+            "tracelake.toml, else 32 MiB.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve OTLP, API and web pages.
 
     Takes traces over OTLP/HTTP and runs the pipeline in the same process, until Ctrl-C."""
+    from tracelake._settings import load_settings
     from tracelake.server.run import serve as serve_lake
 
+    settings = load_settings()
     with opened(lake) as open_lake:
 
         def say(url: str) -> None:
@@ -70,6 +92,8 @@ def serve(
             watch=watch or (),
             interval_s=interval,
             on_listening=say,
+            segment_wait_s=settings.segment_wait_s if segment_wait is None else segment_wait,
+            segment_max_bytes=segment_bytes or settings.segment_max_bytes,
         )
 
 

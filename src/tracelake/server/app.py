@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -13,14 +13,16 @@ from fastapi.templating import Jinja2Templates
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tracelake import limits
 from tracelake._errors import StorageError, TracelakeError
 from tracelake.lake.lake import Lake
 from tracelake.limits import INGEST_RETRY_AFTER_S
 from tracelake.server.api import api_routes, json_response
 from tracelake.server.errors import status_of
-from tracelake.server.metrics import OwnReplica, add_metrics
-from tracelake.server.otlp import otlp_routes
+from tracelake.server.metrics import OwnReplica, Requests, add_metrics
+from tracelake.server.otlp import TracesEndpoint
 from tracelake.server.pages import STATIC, page_routes, page_templates
 from tracelake.server.versions_api import versions_api
 from tracelake.server.versions_pages import versions_pages
@@ -31,11 +33,15 @@ logger = logging.getLogger("tracelake.server")
 LOCAL_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 """Names the server answers to. Any other one in a Host header is a foreign page that rebinds its DNS name."""
 NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-}
+HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+)
+"""What every answer has besides its own."""
 
 
 def create_app(
@@ -43,39 +49,62 @@ def create_app(
     inbox: Inbox,
     pipeline_problem: Callable[[], str | None] = lambda: None,
     own_replica: OwnReplica | None = None,
+    segment_wait_s: float = limits.SEGMENT_WAIT_S,
 ) -> FastAPI:
     """Return the application.
 
     `pipeline_problem` says what hinders the pipeline that runs beside the server, None where nothing does;
-    `own_replica` what that pipeline tells of itself.
+    `own_replica` what that pipeline tells of itself. `segment_wait_s` is how long a request waits for others at most.
     """
     # Pages that load scripts from elsewhere are off, and so is tracing: a server that traces itself into
     # itself never rests.
     app = FastAPI(title="Tracelake", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
     templates = page_templates()
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_HOSTS)
-    app.include_router(otlp_routes(inbox))
+    _add_otlp(app, TracesEndpoint(inbox, segment_wait_s))
     app.include_router(api_routes(lake))
     app.include_router(page_routes(lake, templates))
     app.include_router(versions_api(lake))
     app.include_router(versions_pages(lake, templates))
     app.mount("/static", StaticFiles(directory=STATIC))
     _add_health(app, inbox, pipeline_problem)
-    requests = add_metrics(app, lake, own_replica)
     _add_errors(app, templates)
-
-    @app.middleware("http")
-    async def add_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        try:
-            response = await call_next(request)
-        except Exception:
-            requests.count(request, 500)
-            raise
-        requests.count(request, response.status_code)
-        response.headers.update(HEADERS)
-        return response
-
+    app.add_middleware(_Answers, requests=add_metrics(app, lake, own_replica))
     return app
+
+
+class _Answers:
+    """Counts what is answered, and gives each answer the headers that all have."""
+
+    def __init__(self, app: ASGIApp, requests: Requests) -> None:
+        self._app = app
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._requests.count(scope, message["status"])
+                message["headers"] = [*message["headers"], *HEADERS]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answer)
+        except Exception:
+            self._requests.count(scope, 500)
+            raise
+
+
+def _add_otlp(app: FastAPI, endpoint: TracesEndpoint) -> None:
+    @app.post("/v1/traces", summary="Take an OTLP ExportTraceServiceRequest, protobuf or JSON")
+    async def export_traces() -> None:
+        """Stand for the endpoint in the OpenAPI document."""
+
+    # The route is the framework's, and so is what it says of it; a request goes by what that does for others.
+    app.router.routes[-1].app = endpoint  # type: ignore[attr-defined]
 
 
 def _add_health(app: FastAPI, inbox: Inbox, pipeline_problem: Callable[[], str | None]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
 
 from tracelake import limits
 from tracelake._errors import BackPressureError, DecodeError, LimitError
@@ -82,18 +83,28 @@ class BudgetShare:
         self.size_bytes -= size_bytes
 
 
-async def read_body(request: Request, share: BudgetShare, max_bytes: int) -> bytes:
-    """Return the body as sent. Raises LimitError beyond `max_bytes`, before it has read that much."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > max_bytes:
+async def read_body(declared: bytes, receive: Receive, share: BudgetShare, max_bytes: int) -> bytes:
+    """Return the body as sent; `declared` is its Content-Length, if any.
+
+    Raises LimitError beyond `max_bytes`, before it has read that much; ClientDisconnect.
+    """
+    if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
-    body = bytearray()
-    async for chunk in request.stream():
-        if len(body) + len(chunk) > max_bytes:
+    chunks: list[bytes] = []
+    size_bytes = 0
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk = message.get("body", b"")
+        size_bytes += len(chunk)
+        if size_bytes > max_bytes:
             raise _too_large(max_bytes)
         share.take(len(chunk))
-        body += chunk
-    return bytes(body)
+        chunks.append(chunk)
+        more = message.get("more_body", False)
+    return b"".join(chunks)
 
 
 def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -> bytes:

@@ -1,9 +1,12 @@
-"""Connections of the server: so many at most, and none for a client that makes no use of it.
+"""Connections of the server: so many at most, and none for a client that makes no use of it, or too much.
 
 A connection is the client's to move while the server waits for a request, for more of its body, or for the client
 to read the answer. It may take a grace then, and longer as it moves bytes; after that it is ended. Where there are
 as many connections as there may be, the one that is slowest by this measure makes room for the next: so clients
 that send a byte a second keep nobody out. uvicorn itself ends only connections that idle after an answer.
+
+The parser, which is quick, has no bounds of its own: what it reads without giving it out, as the head of a request, and
+the requests that it reads behind the one that is being answered, are bounded here.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import logging
 import resource
 from typing import TYPE_CHECKING
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tracelake import limits
 
@@ -32,7 +35,7 @@ def connections_max() -> int:
     return limits.CONNECTIONS_MAX if files_max < 0 else max(1, min(limits.CONNECTIONS_MAX, files_max // 2))
 
 
-class Connection(H11Protocol):
+class Connection(HttpToolsProtocol):
     """One connection, as uvicorn serves it, which is ended where its client is too slow."""
 
     _moved_bytes = 0
@@ -40,6 +43,8 @@ class Connection(H11Protocol):
     _unsent_bytes = 0
     """What it had not read at the last look."""
     _timer: TimerHandle | None = None
+    _held_bytes = 0
+    """What came since the parser last gave out a whole head, or a piece of a body."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Begin, or make room first."""
@@ -56,7 +61,27 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Count what came."""
         self._moved_bytes += len(data)
+        self._held_bytes += len(data)
         super().data_received(data)
+        if self._held_bytes > limits.HEAD_MAX_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"The head of a request is longer than {limits.HEAD_MAX_BYTES} bytes.")
+
+    def on_headers_complete(self) -> None:
+        """Begin with a request, unless too many wait before it."""
+        self._held_bytes = 0
+        if len(self.pipeline) >= limits.REQUESTS_AHEAD_MAX:
+            raise ValueError("too many requests at once")  # the parser ends, and the connection
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body."""
+        self._held_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._held_bytes = 0
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Begin a new turn: the client may send its next request."""

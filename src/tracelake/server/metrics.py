@@ -8,11 +8,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, get_args
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
+from starlette.types import Scope
 
 from tracelake._errors import TracelakeError
 from tracelake.lake.lake import Lake
@@ -59,9 +60,9 @@ class Requests:
             registry=registry,
         )
 
-    def count(self, request: Request, status: int) -> None:
+    def count(self, scope: Scope, status: int) -> None:
         """Count one request that was answered."""
-        endpoint = getattr(request.scope.get("route"), "path", OTHER)
+        endpoint = getattr(scope.get("route"), "path", OTHER)
         self._counter.labels(endpoint, str(status)).inc()
 
 

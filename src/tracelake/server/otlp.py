@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar, TypeVarTuple
+from typing import TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Request, Response
 from google.protobuf import json_format
 from google.protobuf.message import Message
 from google.rpc.code_pb2 import (  # type: ignore[import-untyped]
@@ -30,6 +28,8 @@ from google.rpc.error_details_pb2 import BadRequest  # type: ignore[import-untyp
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from tracelake import limits
 from tracelake._errors import InternalError, LimitError, TracelakeError, UnsupportedError
@@ -38,12 +38,12 @@ from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
 from tracelake.otlp.size import MESSAGE_BYTES, Size, has_spans_beyond, parse_max_bytes
 from tracelake.server.body import WINDOW_BITS, Budget, BudgetShare, decompress, read_body
 from tracelake.server.errors import status_of
+from tracelake.server.gathering import Gathering
 from tracelake.tracking.inbox import Format, Inbox
 
 logger = logging.getLogger("tracelake.server")
 
 ResultT = TypeVar("ResultT")
-ArgumentsT = TypeVarTuple("ArgumentsT")
 
 FORMATS: dict[str, Format] = {"application/x-protobuf": "protobuf", "application/json": "json"}
 
@@ -60,47 +60,28 @@ CODES: dict[int, int] = {
 """HTTP status → code of google.rpc.Status."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """Spans of a request that cannot be taken: how many, and why in words."""
+class TracesEndpoint:
+    """`POST /v1/traces` as an ASGI application: what a framework does for each request costs more than the request."""
 
-    spans: int
-    reasons: tuple[str, ...]
+    def __init__(self, inbox: Inbox, wait_s: float = limits.SEGMENT_WAIT_S) -> None:
+        """Store into `inbox`; `wait_s` as `Gathering` has it."""
+        self._gathering = Gathering(inbox, wait_s)
+        self._budget = Budget(limits.REQUESTS_MEMORY_MAX_BYTES)
+        self._decoders = anyio.CapacityLimiter(limits.DECODE_THREADS_MAX)
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        response = await self._answer(dict(scope["headers"]), receive)
+        await response(scope, receive, send)
 
-def otlp_routes(inbox: Inbox) -> APIRouter:
-    """Return the routes of OTLP/HTTP, which store into `inbox`."""
-    router = APIRouter()
-    budget = Budget(limits.REQUESTS_MEMORY_MAX_BYTES)
-    decoders = anyio.CapacityLimiter(limits.DECODE_THREADS_MAX)
-    threads = anyio.CapacityLimiter(limits.INGEST_THREADS_MAX)
-
-    async def take(request: Request, format: Format) -> Rejected:
-        encoding = request.headers.get("content-encoding", "identity").strip().lower()
-        if encoding != "identity" and encoding not in WINDOW_BITS:
-            raise UnsupportedError(f"Content-Encoding {encoding}: send gzip, deflate or none")
-        max_bytes = limits.OTLP_REQUEST_MAX_BYTES
-        with budget.share() as share:
-            payload = await read_body(request, share, max_bytes)
-            if encoding != "identity":
-                compressed_bytes = len(payload)
-                payload = await _in_thread(decoders, decompress, payload, encoding, max_bytes, share)
-                share.give_back(compressed_bytes)
-            decoded = await _in_thread(decoders, _decode, format, payload, share)
-            # The pipeline decodes it again and refuses the same spans. Without one good span it is not stored.
-            if decoded.accepted:
-                await _in_thread(threads, inbox.append, format, payload)
-        return Rejected(decoded.rejected, decoded.reasons)
-
-    @router.post("/v1/traces", summary="Take an OTLP ExportTraceServiceRequest, protobuf or JSON")
-    async def export_traces(request: Request) -> Response:
-        content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    async def _answer(self, headers: dict[bytes, bytes], receive: Receive) -> Response:
+        content_type = headers.get(b"content-type", b"").decode("latin-1").split(";")[0].strip().lower()
         format = FORMATS.get(content_type)
         if format is None:
             message = f"Content-Type {content_type or 'is missing'}: send application/x-protobuf or application/json"
             return _failure("json", UnsupportedError(message))
         try:
-            return _success(format, await take(request, format))
+            return _success(format, await self._take(headers, receive, format))
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -109,34 +90,47 @@ def otlp_routes(inbox: Inbox) -> APIRouter:
             logger.exception("a request of %s could not be taken", content_type)
             return _failure(format, InternalError("internal error; the log of the server says more"))
 
-    return router
+    async def _take(self, headers: dict[bytes, bytes], receive: Receive, format: Format) -> Decoded:
+        encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
+        if encoding != "identity" and encoding not in WINDOW_BITS:
+            raise UnsupportedError(f"Content-Encoding {encoding}: send gzip, deflate or none")
+        max_bytes = limits.OTLP_REQUEST_MAX_BYTES
+        with self._budget.share() as share:
+            payload = await read_body(headers.get(b"content-length", b""), receive, share, max_bytes)
+            if encoding != "identity":
+                compressed = payload
+                payload = await self._do(
+                    len(compressed), lambda: decompress(compressed, encoding, max_bytes, share)
+                )
+                share.give_back(len(compressed))
+            decoded = await self._do(len(payload), lambda: _decode(format, payload, share))
+            # The pipeline decodes it again and refuses the same spans. Without one good span it is not stored.
+            if decoded.accepted:
+                await self._gathering.append(format, payload)
+        return decoded
 
+    async def _do(self, size_bytes: int, work: Callable[[], ResultT]) -> ResultT:
+        """Do the work of so many bytes: in a thread, unless going there takes longer than the work.
 
-async def _in_thread(
-    limiter: anyio.CapacityLimiter,
-    function: Callable[[*ArgumentsT], ResultT],
-    *arguments: *ArgumentsT,
-) -> ResultT:
-    """Call a function in a thread. An error loses its frames on the way.
+        An error loses its frames on the way. They would be held by a cycle of references, and with them all that a
+        refused request was decoded to, until the garbage collector comes by.
+        """
 
-    They would be held by a cycle of references, and with them all that a refused request was decoded to, until the
-    garbage collector comes by.
-    """
+        def call() -> ResultT | TracelakeError:
+            try:
+                return work()
+            except TracelakeError as error:
+                error.__cause__ = error.__context__ = None
+                return error.with_traceback(None)
 
-    def call() -> ResultT | TracelakeError:
+        small = size_bytes <= limits.DECODED_AT_ONCE_MAX_BYTES
+        outcome = call() if small else await run_sync(call, limiter=self._decoders)
+        if not isinstance(outcome, TracelakeError):
+            return outcome
         try:
-            return function(*arguments)
-        except TracelakeError as error:
-            error.__cause__ = error.__context__ = None
-            return error.with_traceback(None)
-
-    outcome = await run_sync(call, limiter=limiter)
-    if not isinstance(outcome, TracelakeError):
-        return outcome
-    try:
-        raise outcome
-    finally:
-        del outcome
+            raise outcome
+        finally:
+            del outcome
 
 
 def _decode(format: Format, payload: bytes, share: BudgetShare) -> Decoded:
@@ -165,11 +159,11 @@ def _too_many(what: str) -> LimitError:
     return LimitError(f"the request has more than {what}; send smaller batches")
 
 
-def _success(format: Format, rejected: Rejected) -> Response:
+def _success(format: Format, decoded: Decoded) -> Response:
     message = ExportTraceServiceResponse()
-    if rejected.spans:
-        message.partial_success.rejected_spans = rejected.spans
-        message.partial_success.error_message = "; ".join(rejected.reasons)
+    if decoded.rejected:
+        message.partial_success.rejected_spans = decoded.rejected
+        message.partial_success.error_message = "; ".join(decoded.reasons)
     return _response(format, 200, message)
 
 

@@ -38,12 +38,15 @@ def serve(
     watch: Sequence[str] = (),
     interval_s: float = limits.PIPELINE_POLL_S,
     on_listening: Callable[[str], None] = lambda _url: None,
+    segment_wait_s: float = limits.SEGMENT_WAIT_S,
+    segment_max_bytes: int = limits.INBOX_SEGMENT_MAX_BYTES,
 ) -> None:
     """Serve OTLP, API and pages until SIGINT or SIGTERM; requests under way are finished, the inbox drained.
 
     `port` 0 takes a free one; `on_listening` is called with the address, such as `http://127.0.0.1:4318`.
     With `pipeline`, what comes in is taken into the tables every `interval_s` seconds, and what appears where the
-    patterns of `watch` say. Call it in the main thread.
+    patterns of `watch` say. Requests that come together share segments of the inbox: for as many bytes, and so long
+    a wait, at most. Call it in the main thread.
     Raises UsageError for an address that is not this machine's own, or is taken, and for what cannot be watched.
     """
     if watch and not pipeline:
@@ -63,9 +66,10 @@ def serve(
             loop.start()
             problem, own = loop.problem, running.replica
         # Entered last, so drained first: a run of the pipeline may take its time to finish.
-        inbox = stack.enter_context(closing(Inbox(lake.objects, set_aside=lake.quarantine.paths)))
+        inbox = Inbox(lake.objects, set_aside=lake.quarantine.paths, segment_max_bytes=segment_max_bytes)
+        stack.enter_context(closing(inbox))
         config = uvicorn.Config(
-            create_app(lake, inbox, problem, own),
+            create_app(lake, inbox, problem, own, segment_wait_s),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=limits.SHUTDOWN_MAX_S,

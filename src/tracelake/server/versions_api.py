@@ -84,7 +84,8 @@ def _body(kind: type[BodyT]) -> Callable[[Request], Awaitable[BodyT]]:
         with Budget(
             limits.COMMIT_REQUEST_MAX_BYTES
         ).share() as share:  # small: what all hold together is no concern
-            data = await read_body(request, share, limits.COMMIT_REQUEST_MAX_BYTES)
+            declared = request.headers.get("content-length", "").encode()
+            data = await read_body(declared, request.receive, share, limits.COMMIT_REQUEST_MAX_BYTES)
         try:
             return decoder(kind).decode(data)
         except MALFORMED as error:

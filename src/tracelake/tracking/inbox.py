@@ -1,10 +1,10 @@
 """Requests made durable on the object store before they are acknowledged (PROTOCOLS §5, hot tier off).
 
-Requests that arrive while a segment is being written share the next one: the slower the store, the larger
-the segments. A segment is one immutable object, created whole under a new name, so a crash leaves every
-acknowledged request in exactly one segment and never half a request. A client whose request timed out or
-failed sends it again, so a request that was *not* acknowledged may be there too, even twice; the
-tables keep each span once.
+Requests share a segment: those that arrive while another one is being written, and those that a caller lets gather
+(`join`) until it says that they are all there (`release`). So the slower the store, the larger the segments. A segment
+is one immutable object, created whole under a new name, so a crash leaves every acknowledged request in exactly one
+segment and never half a request. A client whose request timed out or failed sends it again, so a request that was
+*not* acknowledged may be there too, even twice; the tables keep each span once.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ def inbox_info(objects: ObjectStore, set_aside: Collection[str] = ()) -> InboxIn
     return InboxInfo(len(segments), size_bytes, None if oldest_s is None else max(0.0, oldest_s))
 
 
-@dataclass(slots=True)
-class _SegmentGroup:
+@dataclass(slots=True, eq=False)
+class SegmentGroup:
     """Requests that will share one segment; `written` is done when the segment is durable."""
 
-    written: Future[None] = field(init=False)
+    written: Future[None] = field(default_factory=Future)
     payloads: list[tuple[Format, bytes]] = field(default_factory=list)
     size_bytes: int = 0
+    released: bool = False
+    """Whether it waits for nobody but the segment before it."""
 
 
 class Inbox:
@@ -55,16 +57,19 @@ class Inbox:
         objects: ObjectStore,
         ack_timeout_s: float = limits.INBOX_ACK_TIMEOUT_S,
         set_aside: Callable[[], Collection[str]] = tuple,
+        segment_max_bytes: int | None = None,
     ) -> None:
         """Open the inbox of a store. Segments that are there from before stay, and count.
 
         Those do not of which `set_aside` tells the paths: they wait for the user, and not for the pipeline.
+        `segment_max_bytes` is what the requests of one segment may have; INBOX_SEGMENT_MAX_BYTES by default.
         """
+        self.ack_timeout_s = ack_timeout_s
+        self._segment_max_bytes = segment_max_bytes
         self._set_aside = set_aside
         self._objects = objects
-        self._ack_timeout_s = ack_timeout_s
         self._lock = Lock()
-        self._open: _SegmentGroup | None = None
+        self._open: SegmentGroup | None = None
         self._waiting_requests = 0
         self._waiting_bytes = 0
         self._closed = False
@@ -79,19 +84,43 @@ class Inbox:
         Raises BackPressureError when the queue or the inbox is full, the store fails, or it takes longer
         than the acknowledgement time-out; the request may be sent again then.
         """
-        with self._lock:
-            group = self._join_group(format, payload)
+        group = self.join(format, payload)
+        self.release(group)
         try:
-            group.written.result(self._ack_timeout_s)
+            group.written.result(self.ack_timeout_s)
         except TimeoutError:
-            message = (
-                f"the inbox was not durable within {self._ack_timeout_s:g} s; send the request again later"
-            )
-            raise BackPressureError(message) from None
+            raise self.too_late() from None
         except (StorageError, OSError) as error:
-            raise BackPressureError(
-                f"the inbox did not take the request: {error}; send it again later"
-            ) from error
+            raise refusal(error) from error
+
+    def join(self, format: Format, payload: bytes) -> SegmentGroup:
+        """Add a request to those that gather for the next segment, or begin with it; do not wait.
+
+        Whoever gets a group that is new must `release` it. Raises BackPressureError when the queue is full.
+        """
+        with self._lock:
+            self._check_queue(len(payload))
+            group, max_bytes = self._open, self._segment_max_bytes or limits.INBOX_SEGMENT_MAX_BYTES
+            if group is None or group.size_bytes + len(payload) > max_bytes:
+                if group is not None:
+                    self._release(group)
+                group = self._open = SegmentGroup()
+            group.payloads.append((format, payload))
+            group.size_bytes += len(payload)
+            self._waiting_requests += 1
+            self._waiting_bytes += len(payload)
+            return group
+
+    def release(self, group: SegmentGroup) -> None:
+        """Let a group be written when its turn comes: until then others join it. Again is fine."""
+        with self._lock:
+            self._release(group)
+
+    def too_late(self) -> BackPressureError:
+        """Return what a request is told whose segment is not written in time."""
+        return BackPressureError(
+            f"the inbox was not durable within {self.ack_timeout_s:g} s; send the request again later"
+        )
 
     def segments(self) -> list[ObjectInfo]:
         """Return the durable segments, oldest first."""
@@ -112,20 +141,15 @@ class Inbox:
         """Write what is waiting, then stop. Later appends are refused; calling it twice is allowed."""
         with self._lock:
             self._closed = True
+            if self._open is not None:
+                self._release(self._open)
         self._writer.shutdown(wait=True)
 
-    def _join_group(self, format: Format, payload: bytes) -> _SegmentGroup:
-        """Add the request to the group that waits, or begin one. The lock is held."""
-        self._check_queue(len(payload))
-        group = self._open
-        if group is None or group.size_bytes + len(payload) > limits.INBOX_SEGMENT_MAX_BYTES:
-            group = self._open = _SegmentGroup()
-            group.written = self._writer.submit(self._write, group)
-        group.payloads.append((format, payload))
-        group.size_bytes += len(payload)
-        self._waiting_requests += 1
-        self._waiting_bytes += len(payload)
-        return group
+    def _release(self, group: SegmentGroup) -> None:
+        """See `release`. The lock is held."""
+        if not group.released:
+            group.released = True
+            self._writer.submit(self._write, group)
 
     def _check_queue(self, size_bytes: int) -> None:
         if self._closed:
@@ -154,17 +178,23 @@ class Inbox:
                 "and send the request again"
             )
 
-    def _write(self, group: _SegmentGroup) -> None:
+    def _write(self, group: SegmentGroup) -> None:
         """Close the group and write it as one segment; what goes wrong is raised by `group.written`."""
         with self._lock:
             if self._open is group:
                 self._open = None
+        failure: BaseException | None = None
         try:
             self._create_segment(write_segment(group.payloads))
-        finally:
-            with self._lock:
-                self._waiting_requests -= len(group.payloads)
-                self._waiting_bytes -= group.size_bytes
+        except BaseException as error:  # noqa: BLE001  whatever it is, who waits is told
+            failure = error
+        with self._lock:
+            self._waiting_requests -= len(group.payloads)
+            self._waiting_bytes -= group.size_bytes
+        if failure is None:
+            group.written.set_result(None)
+        else:
+            group.written.set_exception(failure)
 
     def _create_segment(self, data: bytes) -> None:
         # The count climbs with each segment and is taken anew only when it reaches the limit: between two
@@ -182,3 +212,8 @@ class Inbox:
         """Name a segment so that names sort by time, even when the clock steps back."""
         self._last_name_ns = max(self._last_name_ns + 1, time.time_ns())
         return f"{PREFIX}{self._last_name_ns:020d}-{uuid.uuid4().hex}.segment"
+
+
+def refusal(error: BaseException) -> BackPressureError:
+    """Return what a request is told whose segment could not be written."""
+    return BackPressureError(f"the inbox did not take the request: {error}; send it again later")

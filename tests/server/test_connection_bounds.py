@@ -1,0 +1,108 @@
+"""What the parser of a connection holds has a bound: heads without an end, and requests ahead of their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from tracelake import limits
+from tracelake.server.connections import Connection
+
+HEAD = b"POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+class Transport(asyncio.Transport):
+    """A client that reads nothing; it keeps what was written."""
+
+    def __init__(self) -> None:
+        """Begin open."""
+        super().__init__()
+        self.written = b""
+        self.ended = False
+
+    def write(self, data: Any) -> None:
+        """Keep it."""
+        self.written += bytes(data)
+
+    def close(self) -> None:
+        """End."""
+        self.ended = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        """Whether it was ended."""
+        return self.ended
+
+    def get_write_buffer_size(self) -> int:
+        """Nothing waits to be sent."""
+        return 0
+
+    def pause_reading(self) -> None:
+        """Read no more: nothing more is given."""
+
+    def resume_reading(self) -> None:
+        """Read on."""
+
+
+async def _never(_scope: Any, _receive: Any, _send: Any) -> None:
+    await asyncio.Event().wait()
+
+
+def given(*pieces: bytes) -> tuple[Transport, int]:
+    """Give pieces to a connection; return its transport, and how many requests it holds."""
+
+    async def give() -> tuple[Transport, int]:
+        transport = Transport()
+        connection = Connection(uvicorn.Config(_never, log_config=None), ServerState(), {})
+        connection.connection_made(transport)
+        for piece in pieces:
+            if not transport.is_closing():
+                connection.data_received(piece)
+        held = len(connection.tasks) + len(connection.pipeline)
+        connection.connection_lost(ConnectionError())
+        for task in connection.tasks:
+            task.cancel()
+        return transport, held
+
+    return asyncio.run(give())
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        (HEAD + b"X: ", b"x" * 1_000),
+        (HEAD, b"X-Header: x\r\n" * 100),
+        (b"POST /", b"x" * 1_000),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nTrailer: ", b"x" * 1_000),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n5;a=", b"x" * 1_000),
+    ],
+    ids=["a header without end", "headers without end", "a path", "a trailer", "an extension of a chunk"],
+)
+def test_a_head_without_end_is_cut_off(begin: bytes, piece: bytes) -> None:
+    """Whatever part of a request goes on without bringing a body, its connection is ended."""
+    pieces = 2 * limits.HEAD_MAX_BYTES // len(piece)
+    transport, _ = given(begin, *[piece] * pieces)
+    assert transport.ended
+    assert transport.written.startswith(b"HTTP/1.1 400")
+
+
+def test_a_body_may_be_long() -> None:
+    """Bytes of a body are none of a head's, in chunks of one byte too."""
+    chunks = b"1\r\nx\r\n" * 1_000
+    transport, held = given(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[chunks] * 50)
+    assert (transport.ended, held) == (False, 1)
+
+
+def test_requests_ahead_are_bounded() -> None:
+    """A client that sends requests without reading an answer has some of them held, and is ended beyond."""
+    request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    transport, held = given(request * limits.REQUESTS_AHEAD_MAX)
+    assert (transport.ended, held) == (False, limits.REQUESTS_AHEAD_MAX)
+    transport, held = given(request * 10 * limits.REQUESTS_AHEAD_MAX)
+    assert transport.ended
+    assert held <= limits.REQUESTS_AHEAD_MAX + 1

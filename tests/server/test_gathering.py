@@ -1,0 +1,162 @@
+"""Group commit on an event loop: requests that come together share a segment, and each has its own answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from threading import Event
+
+import pytest
+
+from tests.server.faults import FaultyStore, inbox_payloads
+from tracelake._errors import BackPressureError
+from tracelake.server.gathering import Gathering
+from tracelake.tracking.inbox import Inbox
+
+ENDLESS_S = 100.0
+"""A wait that a test would notice by its time-out."""
+
+
+class HeldStore(FaultyStore):
+    """A store whose creations wait until they may go on."""
+
+    def __init__(self) -> None:
+        """Begin held."""
+        super().__init__()
+        self.released = Event()
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Create once released."""
+        assert self.released.wait(60)
+        return super().create(path, data)
+
+
+@asynccontextmanager
+async def opened(
+    store: FaultyStore, wait_s: float = ENDLESS_S, ack_timeout_s: float = 60.0, max_bytes: int | None = None
+) -> AsyncIterator[Gathering]:
+    """Gather for an inbox of this store."""
+    with closing(Inbox(store, ack_timeout_s=ack_timeout_s, segment_max_bytes=max_bytes)) as inbox:
+        yield Gathering(inbox, wait_s)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test on a loop of its own."""
+
+    async def main() -> None:
+        await test()
+
+    asyncio.run(main())
+
+
+def segments(store: FaultyStore) -> int:
+    """Return how many segments there are."""
+    return len(list(store.list("inbox/")))
+
+
+def test_a_request_alone_waits_for_nobody() -> None:
+    """However long the wait may be, one request after the other is written at once."""
+    store = FaultyStore()
+
+    async def test() -> None:
+        async with opened(store) as gathering:
+            for number in range(3):
+                await gathering.append("json", b"%d" % number)
+
+    run(test)
+    assert [item.data for item in inbox_payloads(store)] == [b"0", b"1", b"2"]
+    assert segments(store) == 3
+
+
+def test_what_comes_together_is_one_segment() -> None:
+    """64 requests of one moment share one segment, and so one sync."""
+    store = FaultyStore()
+
+    async def test() -> None:
+        async with opened(store) as gathering:
+            await asyncio.gather(*(gathering.append("protobuf", b"%d" % number) for number in range(64)))
+
+    run(test)
+    assert segments(store) == 1
+    assert [item.data for item in inbox_payloads(store)] == [b"%d" % number for number in range(64)]
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.01])
+def test_who_comes_without_end_is_not_waited_for(wait_s: float) -> None:
+    """While every turn of the loop brings another request, the first is answered all the same."""
+
+    async def test() -> None:
+        async with opened(FaultyStore(), wait_s) as gathering:
+            first = asyncio.ensure_future(gathering.append("json", b"first"))
+            others: list[asyncio.Future[None]] = []
+            while not first.done():
+                if len(others) < 900:  # as many as the inbox lets wait
+                    others.append(asyncio.ensure_future(gathering.append("json", b"other")))
+                await asyncio.sleep(0)
+            await asyncio.gather(first, *others)
+
+    run(test)
+
+
+def test_a_segment_has_a_bound_in_bytes() -> None:
+    """A request that would make it too large begins the next one; all are answered."""
+    store = FaultyStore()
+
+    async def test() -> None:
+        async with opened(store, max_bytes=20) as gathering:
+            await asyncio.gather(*(gathering.append("json", b"6 byte") for _ in range(7)))
+
+    run(test)
+    assert segments(store) == 3
+
+
+def test_each_request_is_refused_on_its_own() -> None:
+    """Where the segment cannot be written, each gets an error of its own; the next ones are taken."""
+    store = FaultyStore()
+    store.failing = True
+
+    async def test() -> None:
+        async with opened(store) as gathering:
+            appends = (gathering.append("json", b"refused") for _ in range(3))
+            outcomes = await asyncio.gather(*appends, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == 3 * [BackPressureError]
+            assert len(set(map(id, outcomes))) == 3
+            assert "no space left" in str(outcomes[0])
+            store.failing = False
+            await gathering.append("json", b"taken")
+
+    run(test)
+    assert [item.data for item in inbox_payloads(store)] == [b"taken"]
+
+
+def test_one_that_goes_away_takes_no_other_with_it() -> None:
+    """A request that is cancelled while it waits leaves those it shares a segment with alone."""
+    store = HeldStore()
+
+    async def test() -> None:
+        async with opened(store) as gathering:
+            appends = [asyncio.ensure_future(gathering.append("json", b"%d" % n)) for n in range(3)]
+            await asyncio.sleep(0)
+            appends[1].cancel()
+            store.released.set()
+            outcomes = await asyncio.gather(*appends, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [type(None), asyncio.CancelledError, type(None)]
+
+    run(test)
+
+
+def test_a_store_that_hangs_is_not_waited_for() -> None:
+    """After the time-out each request is refused; what was written late is there, and acknowledged to nobody."""
+    store = HeldStore()
+
+    async def test() -> None:
+        async with opened(store, ack_timeout_s=0.01) as gathering:
+            appends = (gathering.append("json", b"late") for _ in range(2))
+            outcomes = await asyncio.gather(*appends, return_exceptions=True)
+            assert all(isinstance(outcome, BackPressureError) for outcome in outcomes)
+            assert "send the request again" in str(outcomes[0])
+            store.released.set()
+
+    run(test)
+    assert [item.data for item in inbox_payloads(store)] == [b"late", b"late"]
