@@ -7,16 +7,21 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 import tracelake
 from tests.pipeline.spans import a_line, a_span
-from tracelake import Lake
+from tracelake import DamageError, Lake
+from tracelake.journal.model import Aside
 from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.pipeline import merge
+from tracelake.pipeline.outputs.commit import CommitOutput
+from tracelake.pipeline.publish import Outputs
 from tracelake.server.metrics import _LakeCollector
+from tracelake.shards.states import PARTITION
 from tracelake.tables.built_in import BUILT_IN, TABLE_TRACES, BuiltInTable
 from tracelake.tasks.runners import InProcess
 from tracelake.versions.model import TableAt
@@ -45,7 +50,8 @@ def fill(monkeypatch: pytest.MonkeyPatch, times: int = 1) -> None:
 
     def also(self: Any, table: BuiltInTable, several: Sequence[pa.Table]) -> None:
         write_rows(self, table, several)
-        write_rows(self, SIZES, [rows.select(COLUMNS) for rows in several for _ in range(times)])
+        if SIZES.name in BUILT_IN:
+            write_rows(self, SIZES, [rows.select(COLUMNS) for rows in several for _ in range(times)])
 
     monkeypatch.setattr(merge._Shaping, "_write_rows", also)
 
@@ -131,3 +137,85 @@ def test_its_name_is_taken(lake: Lake) -> None:
     """Nobody makes a table of the user with its name."""
     with pytest.raises(tracelake.UsageError, match="sizes is made of what is ingested"):
         lake.create_table("sizes", pa.schema([("a", pa.int64())]))
+
+
+# A lake that is older than the table
+
+
+def an_older_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """Make a lake of two transactions, and a third table then."""
+    lake = tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2)
+    ingest(lake, tmp_path, 2)
+    monkeypatch.setitem(BUILT_IN, SIZES.name, SIZES)
+    return tracelake.open(lake.url)
+
+
+def test_an_older_lake_reads_it_as_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is missed of it before its first transaction; it is maintained and verified as it is."""
+    with an_older_lake(tmp_path, monkeypatch) as lake:
+        assert len(lake.table("sizes").to_arrow()) == 0
+        assert list(lake.listen("sizes", -1, timeout_s=0)) == []
+        assert len(lake.maintenance.gc()) >= 3
+        lake.maintenance.compact(runner=InProcess())
+        assert lake.verify().findings == ()
+
+
+def test_it_begins_with_the_next_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its upper is that of the others then, and commits from there on name it; those before do not."""
+    fill(monkeypatch)
+    with an_older_lake(tmp_path, monkeypatch) as lake:
+        ingest(lake, tmp_path, 4)
+        assert {name: lake._opened.shard(name).state().upper for name in BUILT_IN} == dict.fromkeys(
+            BUILT_IN, 4
+        )
+        assert lake._opened.entries_at("main")["tables/sizes"] == TableAt("sizes", 3)
+        rows = lake.sql("select trace_id, transaction from sizes order by all").to_pylist()
+        assert [row["transaction"] for row in rows] == [2, 3]
+        assert len(lake.table("sizes", "main~2").to_arrow()) == 0
+        assert [changes.transaction for changes in lake.listen("sizes", -1, timeout_s=0)] == [2, 3]
+        lake.maintenance.compact(runner=InProcess())
+        assert lake.verify().findings == ()
+
+
+def test_it_begins_with_a_transaction_that_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To go past a transaction is an append, too."""
+    with an_older_lake(tmp_path, monkeypatch) as lake:
+        outputs = Outputs(lake._opened.key_value, lake.objects, 2)
+        outputs.publish_nothing(Aside(2, "no", 3, "pipeline", "2026-01-01T00:00:00+00:00", 0, ()))
+        assert lake._opened.shard("sizes").state().upper == 3
+        assert lake._opened.entries_at("main")["tables/sizes"] == TableAt("sizes", 2)
+
+
+def test_a_transaction_that_was_begun_without_it_is_finished_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed with the other tables appended: what the new one has of it is written anew."""
+    fill(monkeypatch)
+    with an_older_lake(tmp_path, monkeypatch) as lake:
+        with monkeypatch.context() as older:
+            older.delitem(BUILT_IN, SIZES.name)
+            older.setattr(CommitOutput, "publish", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                ingest(lake, tmp_path, 3)
+        ingest(lake, tmp_path, 3)
+        assert [row["transaction"] for row in lake.table("sizes").to_arrow().to_pylist()] == [2]
+        assert lake.verify().findings == ()
+
+
+def test_a_table_whose_state_is_gone_does_not_begin_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits name it, so it had rows: nothing is appended to it until its record is restored."""
+    with an_older_lake(tmp_path, monkeypatch) as lake:
+        key_value = lake._opened.key_value
+        entry = key_value.get(PARTITION, "traces")
+        assert entry is not None
+        key_value.delete_if(PARTITION, "traces", entry.version)
+        with pytest.raises(DamageError, match="shard traces: its state"):
+            ingest(lake, tmp_path, 3)
+        assert lake._opened.shard("traces").state().upper == 0
+        assert ("missing", "table", "traces") in [
+            (it.kind, it.what, it.path) for it in lake.verify().findings
+        ]

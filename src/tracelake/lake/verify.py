@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from tracelake.datasets.verify import verify_files
@@ -16,14 +16,20 @@ from tracelake.shards.leases import Leases
 from tracelake.shards.store import Shard
 from tracelake.shards.verify import ShardCheck, check_shards
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, entry_of
+from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, BuiltInTable, entry_of
 from tracelake.tables.commit_view import CommitView, named_by
 from tracelake.tables.spec import table_names
 from tracelake.tables.verify import check_built_in, check_keys, check_spec, user_tables
 from tracelake.tasks.progress import OnProgress, Progress
 from tracelake.tracking.verify import check_inbox
 from tracelake.versions.store import Repository
-from tracelake.versions.verify import CheckedRecords, built_transactions, check_history, read_records
+from tracelake.versions.verify import (
+    CheckedCommit,
+    CheckedRecords,
+    built_transactions,
+    check_history,
+    read_records,
+)
 
 
 class Verifier:
@@ -52,7 +58,8 @@ class Verifier:
         commits, findings = check_history(self._repository, objects, transactions, named_by)
         self._findings += findings
         written = user_tables(self._repository, records.heads)
-        uppers = dict.fromkeys(BUILT_IN, transactions) | {name: time + 1 for name, time in written.items()}
+        uppers = {name: transactions for name, table in BUILT_IN.items() if _has_begun(table, commits)}
+        uppers = dict.fromkeys(BUILT_IN, 0) | uppers | {name: time + 1 for name, time in written.items()}
         tables = self._check_tables(uppers, leases, progress)
         aside = {it.transaction for it in commits if SET_ASIDE in it.commit.metadata}
         steps, in_journal = check_transactions(Journal(key_value, "main"), transactions, aside)
@@ -118,3 +125,8 @@ class Verifier:
                 told.add(checked.finding.path)
                 self._findings.append(checked.finding)
         return files, size_bytes
+
+
+def _has_begun(table: BuiltInTable, commits: Sequence[CheckedCommit]) -> bool:
+    """Whether transactions have appended to a table: it may be newer than the lake, and its first is to come."""
+    return not commits or any(table.entry in committed.entries for committed in commits)

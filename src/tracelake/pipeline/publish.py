@@ -101,6 +101,9 @@ class Outputs:
 
         Raises OvertakenError where a peer had appended rows of it before: then it is not set aside.
         """
+        self._begin(
+            [table for table in self.tables.values() if table.upper() < aside.transaction], aside.transaction
+        )
         publication = Publication()
         for output in self._all:
             output.pass_over(aside, publication)
@@ -125,6 +128,13 @@ class Outputs:
         """Whether a committed transaction was set aside."""
         return self.commit.was_set_aside(transaction)
 
+    def _begin(self, behind: Sequence[TableOutput], t: int) -> None:
+        """Let tables begin with T that are newer than the lake. One that a commit names has lost what it had."""
+        for table in behind:
+            head = self.repository.head()
+            if head is not None and not self.repository.find(head, [table.table.entry]):
+                table.begin(t)
+
     def _shape(
         self, step: Step, seal: Seal, pieces: Sequence[Piece], runner: TaskRunner, progress: OnProgress
     ) -> SealedTransaction:
@@ -135,6 +145,9 @@ class Outputs:
                 name: leases.enter_context(Lease(table.shard, self._key_value)).state
                 for name, table in self.tables.items()
             }
+            behind = [name for name, state in states.items() if state.upper < t]
+            self._begin([self.tables[name] for name in behind], t)
+            states |= {name: self.tables[name].shard.state() for name in behind}
             tasks = self._tasks(t, pieces, states)
             receipts = runner.run(
                 run_shape_task,

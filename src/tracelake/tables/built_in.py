@@ -1,7 +1,8 @@
 """The tables that every lake has, made of what is ingested: each is said once, here.
 
 Whoever writes, reads, maintains or verifies tables goes through `BUILT_IN`. So another table is one entry, and what
-fills it in `pipeline/merge.py`; without that, every transaction appends nothing to it.
+fills it in `pipeline/merge.py`; without that, every transaction appends nothing to it. In a lake that is older than
+the entry, the table begins with the next transaction: commits before it do not name it, and read it as empty.
 """
 
 from __future__ import annotations

@@ -45,6 +45,12 @@ class TableOutput:
         """Whether it has rows of a transaction that is not committed yet."""
         return self.shard.batch_at(transaction) is not None
 
+    def begin(self, transaction: int) -> None:
+        """Begin with a transaction, as if none before had changed the table: for one that is newer than the lake."""
+        upper = self.upper()
+        if upper < transaction:
+            self.shard.compare_and_append(Batch(upper, transaction, uuid.uuid4().hex, (), (), {}))
+
     def publish(self, sealed: SealedTransaction, publication: Publication) -> None:
         """Append what tasks wrote. Raises OvertakenError where a peer has set the transaction aside."""
         t = sealed.transaction
