@@ -79,6 +79,10 @@ SHARED_INPUT_MAX_BYTES: Final = 8 * MIB
 staged together. Beyond: the rows of an input are staged alone."""
 STAGED_PIECE_MAX_BYTES: Final = 64 * MIB
 """Arrow bytes that a decode task holds. Beyond: it writes them as a staged piece."""
+NEAR_WORK_MAX_BYTES: Final = 16 * MIB
+"""What tasks have in memory that run in the process of the pipeline itself, together. Beyond: Spark runs them."""
+STORED_EXPANDS: Final = 8
+"""How much more stored bytes are taken to have in memory, where nobody knows. Beyond: a task takes what it takes."""
 STAGED_ROWS_AGE_MAX_S: Final = 24 * 3600.0
 """Age of staged rows, of a transaction or of a write: none takes so long. Beyond: garbage collection deletes them."""
 SMALL_TRANSACTION_SPANS: Final = 20_000
@@ -215,6 +219,10 @@ COMPACTION_TRIES_MAX: Final = 10
 """Other compactions that may be faster in a row. Beyond: this one is given up, and the error says to try again."""
 COMPACTION_MEMORY_BYTES: Final = 512 * MIB
 """What one compaction task may hold. Beyond: it uses the disk."""
+COMPACTED_AT_HAND_ROWS: Final = 20_000
+"""Rows of a compaction that is done in a database which its process keeps open. Beyond: one of its own is opened."""
+COMPACTED_AT_HAND_MAX_BYTES: Final = 8 * MIB
+"""Stored bytes of such a compaction. Beyond: the same."""
 COMPACTED_PART_MAX_BYTES: Final = 256 * MIB
 """Arrow bytes of one part that compaction writes. Beyond: the next part; a part of half of it is left as it is, if no
 row of it was retracted."""

@@ -34,6 +34,7 @@ Incoming = Callable[[], Iterable[pa.Table]]
 """Gives the incoming spans (schema SPANS, in any order, with repeats) as tables, the same each time."""
 
 _TRACE_CONTENT: Final = [name for name in TRACES.names if name != TRANSACTION_FIELD.name]
+_NOTHING_GONE: Final = pa.schema([("row_id", pa.int64())]).empty_table()
 _STORED: Final = pa.schema([*(SPANS.field(name) for name in SPAN_COLUMNS), ROW_ID])
 
 
@@ -55,21 +56,19 @@ class UpsertResult:
 def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -> UpsertResult:
     """Merge incoming spans with what is stored."""
     with _connect() as db:
-        spans_read = _load_incoming(db, incoming)
-        touched = sorted(row[0] for row in db.execute("select distinct trace_id from incoming").fetchall())
-        held = _load(db, "stored", list(spans.rows(touched, SPAN_COLUMNS)), _STORED)
-        _contest(db, incoming, spans)
-        lost: Numbers = db.sql("select ord from lost order by ord").to_arrow_table()["ord"].to_numpy()
-        gone = db.sql("select row_id from replaced order by row_id").to_arrow_table()
+        read = _load_incoming(db, incoming)
+        held = _load(db, "stored", list(spans.rows(_distinct(read["trace_id"]), SPAN_COLUMNS)), _STORED)
+        lost, gone = _contest(db, incoming, spans)
         # A trace has a row iff it has a span.
         known = _distinct(held["trace_id"])
-        trace_rows, trace_gone = _merge_traces(db, traces, known, transaction)
+        fits = read.nbytes + held.nbytes <= limits.SHAPED_AT_ONCE_MAX_BYTES
+        trace_rows, trace_gone = _merge_traces(db, traces, known, transaction, fits=fits)
     return UpsertResult(
         lost=lost,
         span_retractions=_retractions(gone, transaction),
         traces=trace_rows,
         trace_retractions=trace_gone,
-        new=spans_read - len(lost) - len(gone),
+        new=len(read) - len(lost) - len(gone),
         replaced=len(gone),
         repeated=len(lost),
     )
@@ -109,15 +108,13 @@ def _numbered(tables: Iterable[pa.Table]) -> Iterator[tuple[Numbers, pa.Table]]:
         first += len(table)
 
 
-def _load_incoming(db: duckdb.DuckDBPyConnection, incoming: Incoming) -> int:
-    """Make `incoming`, of what the row of a trace is made of; return how many spans there are."""
+def _load_incoming(db: duckdb.DuckDBPyConnection, incoming: Incoming) -> pa.Table:
+    """Make `incoming`, of what the row of a trace is made of."""
     narrow = [
         table.select(SPAN_COLUMNS).append_column("ord", pa.array(ords))
         for ords, table in _numbered(incoming())
     ]
-    return len(
-        _load(db, "incoming", narrow, _STORED.remove(len(_STORED) - 1).append(pa.field("ord", pa.int64())))
-    )
+    return _load(db, "incoming", narrow, _STORED.remove(len(_STORED) - 1).append(pa.field("ord", pa.int64())))
 
 
 def _load(db: duckdb.DuckDBPyConnection, name: str, tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
@@ -127,14 +124,21 @@ def _load(db: duckdb.DuckDBPyConnection, name: str, tables: list[pa.Table], sche
     return rows
 
 
-def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -> None:
-    """Make `lost` (numbers of incoming rows that are not taken) and `replaced` (ids of stored rows that go)."""
+def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -> tuple[Numbers, pa.Table]:
+    """Make `lost` (numbers of incoming rows that are not taken) and `replaced` (ids of stored rows that go).
+
+    Return both, sorted. Nearly always no span came twice, and statements cost more than the rows of a few spans.
+    """
+    db.execute("create temp table lost (ord bigint)")
+    db.execute("create temp table replaced (row_id bigint)")
     db.execute("""
         create temp table contested as
         select trace_id, span_id
         from (select trace_id, span_id from incoming union all select trace_id, span_id from stored)
         group by trace_id, span_id having count(*) > 1
     """)
+    if not db.sql("from contested limit 1").fetchall():
+        return np.empty(0, np.int64), _NOTHING_GONE
     db.register("none", SPANS.empty_table())
     db.execute(f"""
         create temp table claims as
@@ -148,10 +152,10 @@ def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -
         ) as rank
         from claims
     """)
-    db.execute("create temp table lost as select ord from ranked where ord is not null and rank > 1")
-    db.execute(
-        "create temp table replaced as select _row_id as row_id from ranked where ord is null and rank > 1"
-    )
+    db.execute("insert into lost select ord from ranked where ord is not null and rank > 1")
+    db.execute("insert into replaced select _row_id from ranked where ord is null and rank > 1")
+    lost: Numbers = db.sql("from lost order by ord").to_arrow_table()["ord"].to_numpy()
+    return lost, db.sql("from replaced order by row_id").to_arrow_table()
 
 
 def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -> None:
@@ -202,9 +206,12 @@ def _distinct(ids: pa.ChunkedArray[Any]) -> list[str]:
 
 
 def _merge_traces(
-    db: duckdb.DuckDBPyConnection, traces: Lookup, known: list[str], transaction: int
+    db: duckdb.DuckDBPyConnection, traces: Lookup, known: list[str], transaction: int, *, fits: bool
 ) -> tuple[list[pa.Table], pa.Table]:
-    """Make the rows of traces that changed anew from all their spans; return rows and retractions."""
+    """Make the rows of traces that changed anew from all their spans; return rows and retractions.
+
+    `fits` says that all their texts may be in memory at once.
+    """
     spans = ", ".join(SPAN_COLUMNS)
     db.execute(f"""
         create temp view all_spans as
@@ -212,7 +219,11 @@ def _merge_traces(
         union all
         select {spans} from stored where _row_id not in (select row_id from replaced)
     """)
-    db.execute(f"create temp table made as {aggregate_sql('all_spans', transaction)}")
+    made = aggregate_sql("all_spans", transaction)
+    if not known and fits:  # all are new
+        rows = db.sql(made).to_arrow_table().cast(TRACES).combine_chunks()
+        return [rows] if len(rows) else [], _retractions(_NOTHING_GONE, transaction)
+    db.execute(f"create temp table made as {made}")
     _load(db, "stored_traces", list(traces.rows(known, _TRACE_CONTENT)), TRACES.append(ROW_ID))
     db.execute(f"""
         create temp table unchanged as

@@ -10,15 +10,23 @@ DuckDB sorts what the rows are sorted by, on disk where memory is short; the row
 from __future__ import annotations
 
 import tempfile
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
 from tracelake._errors import StorageError
-from tracelake.limits import COMPACTED_PART_MAX_BYTES, COMPACTION_MEMORY_BYTES
+from tracelake.limits import (
+    COMPACTED_AT_HAND_MAX_BYTES,
+    COMPACTED_AT_HAND_ROWS,
+    COMPACTED_PART_MAX_BYTES,
+    COMPACTION_MEMORY_BYTES,
+    STORED_EXPANDS,
+)
 from tracelake.shards.gather import Sources
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.parts import check_part, write_part
@@ -42,6 +50,11 @@ class CompactTask:
     parts: tuple[Part, ...]
     retractions: tuple[Part, ...]
     history: tuple[Part, ...]
+
+    @property
+    def work_bytes(self) -> int:
+        """About what its parts take in memory."""
+        return sum(p.size_bytes for p in (*self.parts, *self.retractions, *self.history)) * STORED_EXPANDS
 
 
 @dataclass(slots=True)
@@ -96,18 +109,38 @@ def run_compact_task(task: CompactTask) -> CompactReceipt:
         ) from error
 
 
+def _is_small(task: CompactTask) -> bool:
+    objects = (*task.parts, *task.retractions, *task.history)
+    return (
+        sum(part.rows for part in objects) <= COMPACTED_AT_HAND_ROWS
+        and sum(part.size_bytes for part in objects) <= COMPACTED_AT_HAND_MAX_BYTES
+    )
+
+
+def _open(temporary: Path) -> duckdb.DuckDBPyConnection:
+    """Open a database that makes a directory where memory is short, and deletes it when it is closed."""
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "threads": 1,
+        "memory_limit": f"{COMPACTION_MEMORY_BYTES}B",
+        "temp_directory": str(temporary),
+    }
+    return duckdb.connect(config=config)
+
+
+@cache
+def _shared() -> duckdb.DuckDBPyConnection:
+    """Return the database of this process for small compactions: what one makes, others do not see."""
+    return _open(Path(tempfile.gettempdir()) / f"tracelake-compact-{uuid.uuid4().hex}")
+
+
 class _Compaction:
     def __init__(self, task: CompactTask, objects: ObjectStore, folder: Path) -> None:
         self._task = task
         self._objects = objects
         self._file = LocalFiles(objects, folder).file
         self._receipt = CompactReceipt()
-        config: dict[str, str | bool | int | float | list[str]] = {
-            "threads": 1,
-            "memory_limit": f"{COMPACTION_MEMORY_BYTES}B",
-            "temp_directory": str(folder / "duckdb"),
-        }
-        self._db = duckdb.connect(config=config)
+        # To open a database costs more than to sort a few rows.
+        self._db = _shared().cursor() if _is_small(task) else _open(folder / "duckdb")
 
     def run(self) -> CompactReceipt:
         task, receipt = self._task, self._receipt
@@ -120,8 +153,9 @@ class _Compaction:
             kept = {part.path: part for part in task.parts if part.path not in lost and _is_large(part)}
             rewritten = [part for part in task.parts if part.path not in kept]
             receipt.parts = [*kept.values(), *self._write(rewritten, self._live_sql(rewritten))]
-            sources = [*rewritten, *task.history]
-            receipt.history = self._write(sources, self._history_sql(rewritten), gone=True)
+            if task.retractions or task.history:
+                sources = [*rewritten, *task.history]
+                receipt.history = self._write(sources, self._history_sql(rewritten), gone=True)
         receipt.parts.sort(key=lambda part: part.first_key)
         now = (*receipt.parts, *receipt.retractions, *receipt.history)
         receipt.written_bytes = sum(part.size_bytes for part in now if part.path not in kept)
@@ -143,6 +177,8 @@ class _Compaction:
             ]
 
     def _lost_rows(self) -> set[str]:
+        if not self._task.retractions:
+            return set()
         bounds = self._db.sql("select row_id from gone").to_arrow_table()["row_id"].to_numpy()
         return {
             part.path
@@ -183,6 +219,8 @@ class _Compaction:
         found = self._db.sql(
             f"select {', '.join(columns)} from ({query}) order by {self._order()}"
         ).to_arrow_table()
+        if not len(found):
+            return []
         ids, *times = (found[name].to_numpy() for name in columns)
         sources = Sources(parts, self._file)
         return [

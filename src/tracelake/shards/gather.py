@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tracelake import limits
 from tracelake._errors import DamageError
 from tracelake.shards.buckets import Numbers
 from tracelake.shards.model import Part
@@ -32,10 +33,12 @@ class _RowGroup:
     first: int
     rows: int
     arrow_bytes: int
+    kept: pa.Table | None
+    """Its rows, where they are few: then nothing is opened a second time."""
 
 
 class Sources:
-    """Parts from which rows are gathered."""
+    """Parts from which rows are gathered. Of what is read first, up to 32 MiB stay in memory."""
 
     def __init__(self, parts: Sequence[Part], file: FileOf) -> None:
         self._file = file
@@ -43,22 +46,29 @@ class Sources:
         self.looked_up = False
         """Whether somebody looks for keys in these parts (see `write_part`)."""
         ids: list[Numbers] = []
+        self.schema = pa.schema([])
+        """The schema of the first, without the column that only history has."""
+        first, room = 0, limits.ROW_GROUP_MAX_BYTES
         for part in parts:
-            footer = pq.read_metadata(file(part.path))
-            self.looked_up |= KEY_FILTER in (footer.metadata or {})
-            for number, arrow_bytes in enumerate(_group_bytes(part, footer)):
-                last = self._groups[-1] if self._groups else None
-                first = 0 if last is None else last.first + last.rows
-                rows = footer.row_group(number).num_rows
-                self._groups.append(_RowGroup(part, number, first, rows, arrow_bytes))
-            ids.append(pq.read_table(file(part.path), columns=[ROW_ID.name])[ROW_ID.name].to_numpy())
-            ids[-1] = ids[-1] + part.first_row_id if part.relative else ids[-1]
+            with pq.ParquetFile(file(part.path)) as opened:
+                footer = opened.metadata
+                self.looked_up |= KEY_FILTER in (footer.metadata or {})
+                if part is parts[0]:
+                    self.schema = pa.schema(
+                        [field for field in opened.schema_arrow if field.name != GONE.name]
+                    )
+                for number, arrow_bytes in enumerate(_group_bytes(part, footer)):
+                    few = arrow_bytes <= room
+                    rows = opened.read_row_group(
+                        number, self.schema.names if few else [ROW_ID.name], use_threads=False
+                    )
+                    ids.append(rows[ROW_ID.name].to_numpy() + (part.first_row_id if part.relative else 0))
+                    kept = rows if few else None
+                    self._groups.append(_RowGroup(part, number, first, len(rows), arrow_bytes, kept))
+                    first += len(rows)
+                    room -= rows.nbytes if few else 0
         self._ids = np.concatenate(ids)
         self._by_id: Numbers = np.argsort(self._ids, kind="stable")
-        self.schema: pa.Schema = pa.schema(
-            [field for field in pq.read_schema(file(parts[0].path)) if field.name != GONE.name]
-        )
-        """The schema of the first, without the column that only history has."""
 
     def gather(self, ids: Numbers, gone: Numbers | None, max_bytes: int) -> Iterator[pa.Table]:
         """Yield the rows with these ids, in this order, in tables of about so many Arrow bytes, or of one row.
@@ -97,8 +107,10 @@ class Sources:
         return found
 
     def _of_group(self, group: _RowGroup, rows: Numbers) -> pa.Table:
-        with pq.ParquetFile(self._file(group.part.path)) as file:
-            table = file.read_row_group(group.number, self.schema.names, use_threads=False)
+        table = group.kept
+        if table is None:
+            with pq.ParquetFile(self._file(group.part.path)) as file:
+                table = file.read_row_group(group.number, self.schema.names, use_threads=False)
         found = table.take(rows - group.first)
         place = found.schema.get_field_index(ROW_ID.name)
         return found.set_column(place, ROW_ID, pa.array(self._ids[rows])).cast(self.schema)
