@@ -18,7 +18,7 @@ from tracelake._errors import StorageError
 from tracelake.limits import TRANSACTION_TRIES_MAX, TRY_NOTES_MAX
 from tracelake.pipeline.decode import ReadTask
 from tracelake.pipeline.merge import ShapeTask
-from tracelake.tasks.runners import InProcess
+from tracelake.tasks.runners import InProcess, TaskRunner
 
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")
@@ -71,7 +71,7 @@ def _looks_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracelake.pipeline.tries.TRY_BEAT_S", 0.0)
 
 
-def run(lake: Lake, tasks: InProcess) -> bool:
+def run(lake: Lake, tasks: TaskRunner) -> bool:
     """Run once, as a process of its own on a machine of its own; return whether it lived to the end."""
     try:
         lake.pipeline(runner=tasks).run_once()
@@ -80,7 +80,7 @@ def run(lake: Lake, tasks: InProcess) -> bool:
     return True
 
 
-def runs_that_died(lake: Lake, tasks: InProcess) -> int:
+def runs_that_died(lake: Lake, tasks: TaskRunner) -> int:
     """Run until one lives to the end; return how many did not."""
     deaths = 0
     while not run(lake, tasks):

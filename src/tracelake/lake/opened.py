@@ -15,7 +15,7 @@ from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.changes import ChangeLog
 from tracelake.tables.commit_view import CommitView, named_by
-from tracelake.tasks.runners import InProcess, Spark, TaskRunner
+from tracelake.tasks.runners import ByWork, InProcess, Spark, TaskRunner
 from tracelake.versions.branches import MAIN
 from tracelake.versions.model import Reference
 from tracelake.versions.store import Repository
@@ -31,7 +31,7 @@ class OpenLake:
         self.stores = location.stores
         self.config = location.config
         self.repository = Repository(self.key_value, self.objects)
-        self._spark: Spark | None = None
+        self._spark: TaskRunner | None = None
         self._view: tuple[str | None, CommitView] | None = None
         self._index = OpenIndex(self.objects, self.stores.cache / "search")
         if self.in_memory:
@@ -117,17 +117,20 @@ class OpenLake:
     # Tasks
 
     def runner(self, given: TaskRunner | None, master: str | None = None) -> TaskRunner:
-        """Return where tasks are to run: as given, in this process for a lake in memory, else on Spark, kept open."""
+        """Return where tasks are to run: as given, in this process for a lake in memory, else on Spark, kept open.
+
+        Where no master is named, small ones run in this process.
+        """
         chosen = self.runner_given(given, master)
         if chosen is not None:
             return chosen
         if self._spark is None:
-            self._spark = Spark(master or "local[*]", short_lived=True)
+            self._spark = _spark(master, short_lived=True)
         return self._spark
 
     def lasting_runner(self, given: TaskRunner | None, master: str | None) -> TaskRunner:
         """Return where the tasks of a pipeline are to run that goes on and on; who asks for it stops it."""
-        return self.runner_given(given, master) or Spark(master or "local[*]", short_lived=False)
+        return self.runner_given(given, master) or _spark(master, short_lived=False)
 
     def runner_given(self, given: TaskRunner | None, master: str | None) -> TaskRunner | None:
         """Return where tasks are to run, None for Spark. Raises UsageError for Spark on a lake in memory."""
@@ -139,3 +142,9 @@ class OpenLake:
                 "master and runner out, or make the lake in a directory or a bucket."
             )
         return given or InProcess()
+
+
+def _spark(master: str | None, *, short_lived: bool) -> TaskRunner:
+    """Return Spark; with a master that somebody has named for all, else for what is not small."""
+    spark = Spark(master or "local[*]", short_lived=short_lived)
+    return spark if master else ByWork(spark)

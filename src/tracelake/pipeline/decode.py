@@ -18,7 +18,7 @@ import pyarrow as pa
 import xxhash
 
 from tracelake._errors import DecodeError, NotFoundError
-from tracelake.limits import PROBLEMS_MAX, SHARED_INPUT_MAX_BYTES, STAGED_PIECE_MAX_BYTES
+from tracelake.limits import PROBLEMS_MAX, SHARED_INPUT_MAX_BYTES, STAGED_PIECE_MAX_BYTES, STORED_EXPANDS
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.otlp.framing import Payload, Reading
@@ -54,6 +54,11 @@ class ReadTask:
     buckets: int
     staging: str
     """Prefix of the objects that the task writes."""
+
+    @property
+    def work_bytes(self) -> int:
+        """About what its inputs take in memory."""
+        return sum(share.size_bytes for share in self.shares) * STORED_EXPANDS
 
 
 @dataclass(slots=True)

@@ -288,6 +288,7 @@ class _DriverRun:
         for output in self._rooms.outputs.tables.values():
             self._rooms.maintainer.maintain(output.shard, output.table.sorted_by, self._progress)
         self._rooms.merger.maintain(self._progress)
+        self._rooms.tries.upkeep_over()
 
     def _overtaken(self, t: int) -> Overtaken:
         """Say that a peer appended first."""

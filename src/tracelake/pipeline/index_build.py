@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from tracelake._errors import DamageError, ExpiredError
-from tracelake.limits import INDEX_REBUILT_BATCH_ROWS, INDEX_REBUILT_PART_ROWS
+from tracelake.limits import INDEX_REBUILT_BATCH_ROWS, INDEX_REBUILT_PART_ROWS, STORED_EXPANDS
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.search.build import build_part
 from tracelake.search.documents import COLUMNS
@@ -57,6 +57,11 @@ class IndexTask:
     lower: int
     upper: int
     spans: Snapshot
+
+    @property
+    def work_bytes(self) -> int:
+        """About what the parts take in memory that it reads."""
+        return sum(part.size_bytes for part in self.spans.parts) * STORED_EXPANDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,11 @@ class ShapeTask:
     pieces: Sequence[Piece]
     tables: Mapping[str, TableBefore]
 
+    @property
+    def work_bytes(self) -> int:
+        """What its rows take in memory."""
+        return sum(piece.arrow_bytes for piece in self.pieces)
+
 
 @dataclass(slots=True)
 class TableChange:

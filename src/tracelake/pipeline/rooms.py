@@ -9,6 +9,7 @@ from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects
 from tracelake.pipeline.index_build import Builder
 from tracelake.pipeline.index_merge import IndexMerger
+from tracelake.pipeline.near import runners
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.settling import Settling
 from tracelake.pipeline.sources.registry import SourceRegistry
@@ -51,9 +52,10 @@ class Dependencies:
         suspects = Suspects(key_value, name)
         outputs = Outputs(key_value, objects, buckets, tally)
         settling = Settling(journal, sources, suspects, outputs)
-        maintainer = Maintainer(key_value, objects, runner)
-        merger = IndexMerger(Builder(key_value, objects, buckets, runner))
         tries = Tries(key_value, name)
+        runner, upkeep = runners(runner, tries)
+        maintainer = Maintainer(key_value, objects, upkeep)
+        merger = IndexMerger(Builder(key_value, objects, buckets, upkeep))
         return cls(
             journal, sources, suspects, outputs, settling, objects, buckets, runner, maintainer, merger, tries
         )

@@ -63,6 +63,7 @@ class Taking:
                     return None
                 self._offered.update(offers)
                 inputs = self._measured(list(map(self._again, offers)))
+            self._rooms.tries.suspected = bool(offers)
             inputs = self._narrowing.without_deadly(t, inputs, suspected=bool(offers)) if inputs else []
             if not inputs:
                 continue

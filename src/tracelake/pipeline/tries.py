@@ -17,7 +17,8 @@ import hashlib
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -32,6 +33,8 @@ from tracelake.storage import KeyValueStore
 from tracelake.storage.record_objects import whole_of
 
 _MARK_CHARS: Final = 16
+_UPKEEP: Final = -1
+"""The transaction of a note that is of none."""
 
 
 class _Try(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,6 +43,8 @@ class _Try(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transaction: int
     reading: tuple[str, ...] = ()
     """The input that is read and in no transaction yet, as marks. Empty: the journal has the transaction."""
+    upkeep: bool = False
+    """Whether no transaction is done, but tables or index maintained."""
     beats: int = 0
     """How often it was written anew."""
     format_version: int = FORMAT_VERSION
@@ -58,6 +63,35 @@ class Tries:
         """Notes of others, of what we have looked for last."""
         self._unread: dict[str, set[str]] = {}
         """Of notes of others: what we have not read ourselves."""
+        self._of_upkeep: set[str] = set()
+        """Notes of others who maintained tables or index."""
+        self._upkeep_failed = False
+        self.suspected = False
+        """Whether what is read or done now was in a transaction that was set aside."""
+
+    def is_harmless(self) -> bool:
+        """Whether what is read or done now is not suspected, and no other is at it, or has died of it."""
+        return not self.suspected and not self._found
+
+    @contextmanager
+    def upkeep(self) -> Iterator[bool]:
+        """Note, as long as it takes, that tables or index are maintained; yield whether nobody has died of it."""
+        self._of_upkeep |= {key for key, note in self._read([]).items() if note.upkeep}
+        self._write(_Try(_UPKEEP, upkeep=True))
+        try:
+            yield not self._of_upkeep
+        except (Exception, KeyboardInterrupt, SystemExit):
+            self._upkeep_failed = True
+            self.end()
+            raise
+        self.end()
+
+    def upkeep_over(self) -> None:
+        """Forget notes that were found of others, unless something failed: nobody can tell of what they died."""
+        if not self._upkeep_failed:
+            self._forget(sorted(self._of_upkeep))
+            self._of_upkeep.clear()
+        self._upkeep_failed = False
 
     def begin(self, t: int, reading: Sequence[Input] = ()) -> None:
         """Note that new input is read for a transaction, or else that a recorded transaction is done."""
@@ -132,7 +166,11 @@ class Tries:
         """Return the notes of others, T being open; forget those of which nothing can follow any more."""
         useless: list[str] = []
         notes = self._read(useless)
-        useless += [key for key, note in notes.items() if note.transaction < t and not note.reading]
+        useless += [
+            key
+            for key, note in notes.items()
+            if note.transaction < t and not note.reading and not note.upkeep
+        ]
         left = sorted(notes.keys() - set(useless), key=lambda key: (notes[key].transaction, key))
         useless += left[:-TRY_NOTES_MAX]  # of input that nobody reads any more
         self._forget(useless)

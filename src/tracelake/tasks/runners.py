@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
+from tracelake import limits
 from tracelake._errors import TaskError
 from tracelake.limits import JAVA_ENDED_WITHIN_S, JAVA_HEAP_MIB, PROBLEM_MAX_CHARS, SPARK_POLL_S
 from tracelake.tasks.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
@@ -38,6 +40,16 @@ class TaskRunner(Protocol):
 
     def stop(self) -> None:
         """Release what `start` took. Calling it twice is allowed."""
+
+
+@runtime_checkable
+class Weighed(Protocol):
+    """A task that tells how much it is."""
+
+    @property
+    def work_bytes(self) -> int:
+        """About the bytes that it holds in memory, or goes through."""
+        ...
 
 
 class InProcess:
@@ -138,6 +150,48 @@ class Spark:
             _spark_users.discard(id(self))
             if context is not None and not _spark_users and owns_gateway():
                 _end(context)
+
+
+class ByWork:
+    """Runs small work in this process, and all else on another runner: a job of Spark costs 100 to 300 ms, however
+    little it does, and its start some seconds.
+    """
+
+    def __init__(self, far: TaskRunner) -> None:
+        self._far = far
+        self._near = InProcess()
+        self._starting: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to start the other runner, and do not wait for it: small work runs already."""
+        if self._starting is None:
+            self._starting = threading.Thread(target=self._start, name="tracelake-warm-up", daemon=True)
+            self._starting.start()
+
+    def _start(self) -> None:
+        # Whatever fails here fails again, and is told, when the other runner is needed.
+        with contextlib.suppress(Exception):
+            self._far.start()
+
+    def of(self, tasks: Sequence[object], *, may_be_near: bool = True) -> TaskRunner:
+        """Return who is to run these tasks, together."""
+        left = limits.NEAR_WORK_MAX_BYTES
+        for task in tasks:
+            left -= task.work_bytes if isinstance(task, Weighed) else limits.NEAR_WORK_MAX_BYTES + 1
+        return self._near if may_be_near and left >= 0 else self._far
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks where they belong."""
+        return self.of(tasks).run(function, tasks, on_done)
+
+    def stop(self) -> None:
+        """Stop the other runner, once it has started."""
+        if self._starting is not None:
+            self._starting.join()
+            self._starting = None
+        self._far.stop()
 
 
 def _end(context: SparkContext) -> None:

@@ -1,0 +1,233 @@
+"""Small work in the pipeline's own process: what is small, and what becomes of input that kills the process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.pipeline.poison import POISON, Poisoned, good, names, poisoned
+from tests.pipeline.test_deaths import Killed, Killing, notes, runs_that_died
+from tracelake import Lake
+from tracelake._errors import TaskError
+from tracelake.limits import COMPACTION_FAN_OUT, NEAR_WORK_MAX_BYTES
+from tracelake.shards.compaction import CompactTask
+from tracelake.tasks.runners import ByWork, InProcess, ReceiptT, Spark, TaskT
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A task that tells how much it is."""
+
+    work_bytes: int
+
+
+class Far(InProcess):
+    """Says what it ran; it takes so long to start as it is told."""
+
+    def __init__(self, gate: threading.Event | None = None) -> None:
+        self.ran: list[object] = []
+        self.starts = self.stops = 0
+        self._gate = gate
+
+    def start(self) -> None:
+        """Wait for the gate."""
+        self.starts += 1
+        if self._gate is not None:
+            assert self._gate.wait(60)
+        raise OSError("told again when it is needed")
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks in order."""
+        self.ran += tasks
+        return super().run(function, tasks, on_done)
+
+    def stop(self) -> None:
+        """Count."""
+        self.stops += 1
+
+
+@pytest.mark.parametrize(
+    ("tasks", "is_near"),
+    [
+        ([], True),
+        ([Work(NEAR_WORK_MAX_BYTES)], True),
+        ([Work(NEAR_WORK_MAX_BYTES), Work(1)], False),
+        ([Work(1)] * 3, True),
+        ([Work(1), object()], False),
+    ],
+)
+def test_what_is_small_runs_here(tasks: list[object], *, is_near: bool) -> None:
+    """All tasks together are small, or none is; what does not tell how much it is runs elsewhere."""
+    far = Far()
+    told = list[int]()
+    assert ByWork(far).run(lambda task: task, tasks, told.append) == tasks
+    assert (far.ran == []) is (is_near or not tasks)
+    assert told == list(range(1, len(tasks) + 1))
+    assert ByWork(far).of([Work(0)], may_be_near=False) is far
+
+
+def test_small_work_does_not_wait_for_the_start() -> None:
+    """The other runner starts behind the work, once; to stop waits until it has, and a failing start stops nothing."""
+    gate = threading.Event()
+    far = Far(gate)
+    runner = ByWork(far)
+    runner.start()
+    runner.start()
+    assert runner.run(lambda task: task.work_bytes, [Work(7)], lambda _: None) == [7]
+    gate.set()
+    runner.stop()
+    runner.stop()
+    assert (far.starts, far.stops, far.ran) == (1, 2, [])
+
+
+def test_a_lake_starts_spark_for_nothing_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small file needs no JVM, unless a master is named."""
+
+    def start(_: Spark) -> object:
+        raise TaskError("Spark was asked")
+
+    monkeypatch.setattr(Spark, "_started", start)
+    (tmp_path / "0.segment").write_bytes(good(0))
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.objects.put("inbox/0.segment", good(0))
+        pipeline = lake.pipeline()
+        pipeline.run_once()
+        pipeline.close()
+        assert names(lake) == {0}
+        lake.objects.put("inbox/1.segment", good(1))
+        with pytest.raises(TaskError, match="Spark was asked"):
+            lake.pipeline(master="local[1]").run_once()
+
+
+# Deaths
+
+
+@pytest.fixture
+def lake() -> Iterator[Lake]:
+    """Return a new lake."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as opened:
+        yield opened
+
+
+def dies_here(near: InProcess, far: InProcess) -> ByWork:
+    """Return who runs small tasks with `near`."""
+    runner = ByWork(far)
+    runner._near = near
+    return runner
+
+
+class Workers(Poisoned):
+    """Runs tasks as workers do: one that dies is a failure that is told."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(stage)
+        self.error = TaskError("a worker has exited")
+
+
+@pytest.mark.parametrize("stage", ["read", "merge"])
+def test_what_kills_the_pipeline_kills_it_once(lake: Lake, stage: str) -> None:
+    """Who starts again lets workers do it, which may die; it is set aside, and all others are in."""
+    for number in range(4):
+        lake.objects.put(f"inbox/{number}.segment", poisoned(number) if number == 2 else good(number))
+    assert runs_that_died(lake, dies_here(Killing(stage), Workers(stage))) == 1
+    assert names(lake) == {0, 1, 3}
+    (aside,) = lake.quarantine.all()
+    assert (aside.path, aside.state) == ("inbox/2.segment", "set aside")
+    assert lake.verify().ok
+    lake.objects.put("inbox/4.segment", good(4))
+    far = Far()
+    lake.pipeline(runner=ByWork(far)).run_once()
+    assert (names(lake), far.ran) == ({0, 1, 3, 4}, [])  # what comes next is small, and not suspected
+
+
+class KillingUpkeep(InProcess):
+    """Kills the process that compacts, or its worker, until that is mended."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.mended = False
+        self.failures = 0
+        self._error = error
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks in order."""
+        if not self.mended and any(isinstance(task, CompactTask) for task in tasks):
+            self.failures += 1
+            raise self._error
+        return super().run(function, tasks, on_done)
+
+
+def test_maintenance_that_kills_the_pipeline_kills_it_once(lake: Lake) -> None:
+    """Then workers do it, as long as they die of it, too; once they do not, the note of who died goes."""
+    near, far = KillingUpkeep(Killed()), KillingUpkeep(TaskError("a worker has exited"))
+    runner = dies_here(near, far)
+    for number in range(COMPACTION_FAN_OUT + 3):
+        lake.objects.put(f"inbox/{number}.segment", good(number))
+        runs_that_died(lake, runner)
+    assert (near.failures, far.failures) == (1, 2 * 3)  # two tables, three transactions
+    assert notes(lake)
+    far.mended = True
+    lake.objects.put("inbox/last.segment", good(99))
+    runs_that_died(lake, runner)
+    assert near.failures == 1
+    assert (len(names(lake)), notes(lake)) == (COMPACTION_FAN_OUT + 4, [])
+
+
+KILLED = """
+import os, signal, sys, tracelake
+from tracelake._errors import TaskError
+from tracelake.pipeline import decode
+from tracelake.tasks.runners import ByWork, InProcess
+
+whole = decode.decode_json
+near = True
+
+def deadly(data, columns):
+    if b"POISON" in data:
+        if near:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OverflowError("a worker has exited")
+    return whole(data, columns)
+
+class Workers(InProcess):
+    def run(self, *args):
+        global near
+        near = False
+        try:
+            return super().run(*args)
+        except OverflowError as error:
+            raise TaskError(str(error)) from error
+        finally:
+            near = True
+
+decode.decode_json = deadly
+with tracelake.open(sys.argv[1]) as lake:
+    lake.pipeline(runner=ByWork(Workers())).run_once()
+"""
+
+
+def test_a_process_that_is_killed_is_not_killed_again(tmp_path: Path) -> None:
+    """A real process ends by a signal at a segment; the next takes all others and sets the segment aside."""
+    with tracelake.init(tmp_path / "lake", buckets=1) as lake:
+        for number in range(3):
+            lake.objects.put(f"inbox/{number}.segment", poisoned(number) if number == 1 else good(number))
+        command = [sys.executable, "-c", KILLED.replace("POISON", POISON), str(tmp_path / "lake")]
+        codes = [
+            subprocess.run(command, capture_output=True, timeout=300, check=False).returncode
+            for _ in range(2)
+        ]
+        assert codes == [-signal.SIGKILL, 0]
+        assert names(lake) == {0, 2}
+        assert [aside.path for aside in lake.quarantine.all()] == ["inbox/1.segment"]
