@@ -17,11 +17,13 @@ import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tests.storage.conftest import s3
 from tests.storage.servers.s3 import S3Server
-from tracelake import InboxPipeline, Lake, StorageError, UsageError
+from tracelake import InboxPipeline, Lake, LimitError, NotFoundError, StorageError, UsageError
+from tracelake.journal.known import KnownInputs
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.sources import buckets
 from tracelake.pipeline.sources.patterns import KeyPattern, is_pattern
-from tracelake.storage import MemoryObjectStore, ObjectStore, open_objects
+from tracelake.pipeline.sources.registry import fetch
+from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore, ObjectStore, open_objects
 from tracelake.storage.foreign import ForeignObjects, open_foreign
 from tracelake.tasks.runners import InProcess
 
@@ -178,6 +180,34 @@ def test_an_object_that_is_replaced_between_listing_and_reading(place: Place) ->
         "shorter.jsonl": "changed",
     }
     assert place.ingest("longer.jsonl").spans_new == 2
+
+
+def test_what_is_left_of_an_object_that_cannot_be_read(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is gone has no content, and half a copy goes at once: others share its folder."""
+    known = KnownInputs(MemoryKeyValueStore(), "main")
+    source = buckets.BucketSource(place.lake.objects, known)
+    assert (source.measured_bytes(place.url("absent")), buckets._sha256(place.url("absent"), 1)) == (0, "")
+    copies = {fetch(place.lake.objects, "buckets", place.put("a", 0), 1, tmp_path) for _ in range(2)}
+    assert {Path(copy).stat().st_size for copy in copies} == {0}, "it has another size by now"
+    failing(monkeypatch, "a")
+    with pytest.raises(OSError, match="no answer"):
+        fetch(place.lake.objects, "buckets", place.url("a"), 1, tmp_path)
+    with pytest.raises(NotFoundError):
+        fetch(place.lake.objects, "buckets", place.url("absent"), 1, tmp_path)
+    assert {str(path) for path in tmp_path.iterdir()} == copies
+
+
+def test_more_objects_than_one_call_takes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern that matches too much is refused before anything is read."""
+    monkeypatch.setattr(buckets, "OBJECTS_FOUND_MAX", 1)
+    for key in ("in/a", "in/b"):
+        place.put(key, 0)
+    with pytest.raises(
+        LimitError, match="matches more than OBJECTS_FOUND_MAX = 1 objects; name them by several"
+    ):
+        place.ingest("in/*")
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, *keys: str) -> set[str]:

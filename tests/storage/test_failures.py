@@ -116,6 +116,12 @@ def test_text_of_an_error_is_for_people() -> None:
     assert obstore_text(error) == "Account must be specified"
 
 
+def test_text_of_an_error_has_no_signature() -> None:
+    """A URL is repeated without its query: Azure takes a secret there."""
+    error = obstore.GenericError("GET https://a.blob.net/c/k?sv=1&sig=s3cret in 1ms - status code: 500: a?b")
+    assert obstore_text(error) == "GET https://a.blob.net/c/k in 1ms - status code: 500: a?b"
+
+
 def test_text_of_an_error_with_a_long_path_still_says_what_the_server_said() -> None:
     """The library puts the path before it, once as such and once in the address."""
     path = "p/" + "k" * 250

@@ -55,6 +55,7 @@ _NO_BUCKET: Final = (
     "The specified container does not exist",
 )
 
+_QUERY: Final = re.compile(r"(?<=://)([^\s?]+)\?\S+")
 # The path may be in it twice, and what the server said comes last.
 _TOO_MANY: Final = "status code: 429"
 
@@ -71,8 +72,12 @@ def of_obstore(error: Exception) -> FailureKind:
 
 
 def obstore_text(error: Exception) -> str:
-    """Return what the client library says for people, on one line: not what it adds for debugging."""
-    return " ".join(str(error).partition("Debug source:")[0].split())[:ERROR_MAX_CHARS]
+    """Return what the client library says for people, on one line: not what it adds for debugging, nor queries of URLs.
+
+    A query may have a signature in it, such as the SAS token of Azure.
+    """
+    text = " ".join(str(error).partition("Debug source:")[0].split())
+    return _QUERY.sub(r"\1", text)[:ERROR_MAX_CHARS]
 
 
 def explain_obstore(error: Exception) -> str:
