@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tracelake.journal.known import KnownInputs
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.sources import buckets
 from tracelake.pipeline.sources.patterns import KeyPattern, is_pattern
-from tracelake.pipeline.sources.registry import fetch
+from tracelake.pipeline.sources.registry import fetch, find
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore, ObjectStore, open_objects
 from tracelake.storage.foreign import ForeignObjects, open_foreign
 from tracelake.tasks.runners import InProcess
@@ -182,6 +183,14 @@ def test_an_object_that_is_replaced_between_listing_and_reading(place: Place) ->
     assert place.ingest("longer.jsonl").spans_new == 2
 
 
+def test_an_object_that_has_a_pattern_for_a_key(place: Place) -> None:
+    """It is the one that is meant, as with files, though the pattern matches others."""
+    urls = [place.put(key, 0) for key in ("in/a*", "in/aa")]
+    objects = place.lake.objects
+    assert [item.path for item in find(objects, urls[:1])] == urls[:1]
+    assert [item.path for item in find(objects, [place.url("in/?*")])] == urls
+
+
 def test_what_is_left_of_an_object_that_cannot_be_read(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,8 +342,15 @@ def test_a_bucket_that_is_slow_holds_nobody_up(place: Place, monkeypatch: pytest
     """While it is listed the inbox is taken; what was found is taken by a later look."""
     monkeypatch.setattr(buckets, "WATCHED_BUCKET_WAIT_S", 0.0)
     answers = threading.Event()
+    waits: list[float | None] = []
+
+    def noted(listings: Any, timeout_s: float | None) -> Any:
+        waits.append(timeout_s)
+        return futures.wait(listings, timeout_s)
+
+    monkeypatch.setattr(buckets, "wait", noted)
     pipeline = place.watch(place.url("in/*"))
-    assert pipeline.run_once() is None, "the first look waits for the listing"
+    assert (pipeline.run_once(), waits) == (None, [None]), "the first look waits for the listing"
     listed = buckets._listed
 
     def slowly(*of: Any) -> Iterator[Any]:
