@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention storm picture faults faults-compact faults-replicas faults-flips simulate soak clean
+.PHONY: setup browser demo test lint types lock bench contention storm picture faults faults-door faults-compact faults-replicas faults-flips simulate soak clean
 
 setup: .venv/.ready
 
@@ -32,6 +32,9 @@ lock: setup
 KILLS ?= 10
 faults: setup
 	$(PY) -m tests.faults.kill_ingest --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+faults-door: setup
+	$(PY) -m tests.faults.kill_door --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 faults-compact: setup
 	$(PY) -m tests.faults.kill_upkeep --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))

@@ -1,0 +1,243 @@
+"""Senders of `door.py`: OTLP requests over keep-alive connections, from a process of their own."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
+
+TEXT_CHARS: Final = 2_000
+"""Of the input and of the output of a span each: with names and ids, about 4 KB."""
+POOL_BYTES: Final = 64 * 2**20
+"""Bodies that are made before the clock starts; beyond, they are sent again with other ids."""
+POOL_REQUESTS: Final = 4_000
+TRACE_ID: Final = b"\xee" * 16
+TOKEN: Final = "q" + "7" * 15
+"""A word that stands in the text of a request alone, for finding it."""
+SAMPLE_EVERY_S: Final = 0.25
+CONTENT_TYPES: Final = {"protobuf": "application/x-protobuf", "json": "application/json"}
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is sent, and where to."""
+
+    url: str
+    headers: dict[str, str]
+    senders: int
+    spans: int
+    """In one request."""
+    format: str = "protobuf"
+    seconds: float = 10.0
+    requests: int | None = None
+    """How many in all, however long that takes; None: as many as the seconds allow."""
+    spans_per_s: float | None = None
+    """All senders together; None: each sends when it has its answer."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request that was answered with 200."""
+
+    at_s: float
+    """When, by the monotonic clock, which the processes of a machine share."""
+    latency_s: float
+    token: str
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What became of a load."""
+
+    answers: list[Answer]
+    refused: int
+    """Requests that were answered with 503, and not sent again."""
+
+
+def bodies(spans: int, format: str, pool_bytes: int = POOL_BYTES) -> list[bytes]:
+    """Return requests of spans of 4 KB text, each with placeholders for the id of its trace and its token."""
+    rng = random.Random(4)
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 10))) for _ in range(20_000)]
+    text = " ".join(rng.choices(words, k=600_000))
+    made: list[bytes] = []
+    size_bytes = 0
+    while size_bytes < pool_bytes and len(made) < POOL_REQUESTS:
+        made.append(_body(rng, text, spans, format))
+        size_bytes += len(made[-1])
+    return made
+
+
+def _body(rng: random.Random, text: str, spans: int, format: str) -> bytes:
+    request = ExportTraceServiceRequest()
+    resource = request.resource_spans.add()
+    resource.resource.attributes.add(key="service.name").value.string_value = "shop"
+    scope = resource.scope_spans.add()
+    for number in range(1, spans + 1):
+        span = scope.spans.add(trace_id=TRACE_ID, span_id=number.to_bytes(8), name=f"step {number}")
+        if number > 1:
+            span.parent_span_id = (1).to_bytes(8)
+        span.start_time_unix_nano = 1_790_000_000_000_000_000 + number * 1_000_000
+        span.end_time_unix_nano = span.start_time_unix_nano + 7_000_000
+        for key in ("input.value", "output.value"):
+            begin = rng.randrange(len(text) - TEXT_CHARS)
+            value = text[begin : begin + TEXT_CHARS]
+            span.attributes.add(key=key).value.string_value = f"{TOKEN} {value}" if number == 1 else value
+        span.attributes.add(key="llm.model_name").value.string_value = "small"
+        span.attributes.add(key="llm.token_count.prompt").value.int_value = rng.randrange(4_000)
+    if format == "protobuf":
+        return request.SerializeToString()
+    document = MessageToDict(request)
+    for number, item in enumerate(document["resourceSpans"][0]["scopeSpans"][0]["spans"], 1):
+        item |= {"traceId": TRACE_ID.hex(), "spanId": f"{number:016x}", "kind": 1}
+        if "parentSpanId" in item:
+            item["parentSpanId"] = f"{1:016x}"
+    return json.dumps(document).encode()
+
+
+def with_ids(body: bytes, number: int, format: str) -> tuple[bytes, str]:
+    """Return the request as the one of this number, and its token."""
+    trace_id = random.Random(number).randbytes(16)
+    token = f"q{trace_id.hex()[:15]}"
+    if format == "json":
+        return body.replace(TRACE_ID.hex().encode(), trace_id.hex().encode()).replace(
+            TOKEN.encode(), token.encode()
+        ), token
+    return body.replace(TRACE_ID, trace_id).replace(TOKEN.encode(), token.encode()), token
+
+
+class Senders:
+    """A process that sends a load. `samples` gets an answer now and then, while it goes on."""
+
+    def __init__(self, load: Load, first: int = 1) -> None:
+        """Start it; the first request has the number `first`, and no two loads of a lake may share one."""
+        context = multiprocessing.get_context("spawn")
+        self.samples: Queue[Answer] = context.Queue()
+        self._sent: Queue[Sent | str] = context.Queue()
+        self._begin = context.Event()
+        self._ready = context.Event()
+        arguments = (load, first, self._ready, self._begin, self.samples, self._sent)
+        self._process = context.Process(target=_send, args=arguments, daemon=True)
+        self._process.start()
+        assert self._ready.wait(300), "the senders do not get ready"
+
+    def begin(self) -> None:
+        """Let them send."""
+        self._begin.set()
+
+    def sent(self) -> Sent:
+        """Wait until they have done, and return what became of it."""
+        sent = self._sent.get()
+        self._process.join()
+        assert isinstance(sent, Sent), sent
+        return sent
+
+
+def _send(load: Load, first: int, ready, begin, samples, sent) -> None:  # type: ignore[no-untyped-def]
+    pool = bodies(load.spans, load.format)
+    work = _Work(load, pool, first, samples)
+    threads = [
+        threading.Thread(target=work.send, args=(number,), daemon=True) for number in range(load.senders)
+    ]
+    ready.set()
+    begin.wait()
+    work.until_s = time.monotonic() + load.seconds
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sent.put("; ".join(work.failures) if work.failures else Sent(work.answers, work.refused))
+
+
+class _Work:
+    def __init__(self, load: Load, pool: list[bytes], first: int, samples: Queue[Answer]) -> None:
+        self.answers: list[Answer] = []
+        self.refused = 0
+        self.failures: list[str] = []
+        self.until_s = 0.0
+        self._load, self._pool, self._samples = load, pool, samples
+        self._numbers: Iterator[int] = count(first)
+        self._last = None if load.requests is None else first + load.requests
+        self._sampled_s = 0.0
+
+    def send(self, sender: int) -> None:
+        """Send until the end, one request after the other."""
+        try:
+            self._send(sender)
+        except Exception as error:  # noqa: BLE001  whatever it is, the run must not go on as if all were sent
+            self.failures.append(f"{type(error).__name__}: {error}")
+
+    def _send(self, sender: int) -> None:
+        load = self._load
+        pause_s = None if load.spans_per_s is None else load.senders * load.spans / load.spans_per_s
+        due_s = time.monotonic() + (pause_s or 0.0) * sender / load.senders
+        with _connect(load.url) as connection:
+            while not self.failures:
+                if pause_s is not None:
+                    time.sleep(max(0.0, due_s - time.monotonic()))
+                    due_s += pause_s
+                number = next(self._numbers)  # one step of the interpreter: each has it once
+                if (self._last is not None and number >= self._last) or (
+                    self._last is None and time.monotonic() >= self.until_s
+                ):
+                    return
+                body, token = with_ids(self._pool[number % len(self._pool)], number, load.format)
+                begun_s = time.monotonic()
+                status = _post(connection, load, body)
+                now_s = time.monotonic()
+                if status == 503:
+                    self.refused += 1
+                    continue
+                if status != 200:
+                    raise ValueError(f"{load.url} answered {status}")
+                answer = Answer(now_s, now_s - begun_s, token)
+                self.answers.append(answer)
+                if now_s - self._sampled_s > SAMPLE_EVERY_S:
+                    self._sampled_s = now_s
+                    self._samples.put(answer)
+
+
+def _connect(url: str) -> socket.socket:
+    address = urlsplit(url)
+    connection = socket.create_connection((address.hostname or "", address.port or 80), timeout=120)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _post(connection: socket.socket, load: Load, body: bytes) -> int:
+    """Send a request, read its answer to the end, and return the status."""
+    headers = {"Content-Type": CONTENT_TYPES[load.format], "Content-Length": str(len(body))} | load.headers
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    connection.sendall(f"POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\n{lines}\r\n".encode() + body)
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += _received(connection)
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    length = next(
+        int(line.split(b":")[1])
+        for line in head.lower().split(b"\r\n")
+        if line.startswith(b"content-length:")
+    )
+    while len(rest) < length:
+        rest += _received(connection)
+    return int(head.split(b" ", 2)[1])
+
+
+def _received(connection: socket.socket) -> bytes:
+    piece = connection.recv(65_536)
+    if not piece:
+        raise ConnectionError("the server closed a connection")
+    return piece

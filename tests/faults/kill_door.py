@@ -1,0 +1,180 @@
+"""Kill -9 a real server at random moments while 64 senders send, and check what the tables hold of it.
+
+    python -m tests.faults.kill_door --kills 10 --seed 7
+
+Requests share segments. Whatever was acknowledged is in the tables once, each span of it; what was refused, and spans
+that an answer counted as refused, are not. A request without an answer may be there or not, but whole. The seed
+decides the moments and what is sent; what runs at a moment also depends on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import httpx
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+import tracelake
+from tests.patience import HANG_S
+from tests.server.otlp_requests import export_request
+from tests.server.process import ServerProcess, serving
+from tracelake import Lake
+from tracelake.tasks.runners import InProcess
+
+SENDERS = 64
+HEADERS = {"Content-Type": "application/x-protobuf"}
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A trace of some spans; those with the id 0 cannot be taken. One that is cut off is refused as a whole."""
+
+    trace_id: int
+    spans: tuple[int, ...]
+    cut: bool
+    text_chars: int
+
+    @classmethod
+    def drawn(cls, number: int, rng: random.Random) -> Request:
+        """Draw the request of a number: most are good, small, and of a few spans."""
+        good = range(1, rng.choice([1, 1, 2, 10]) + 1)
+        bad = rng.choice([(), (), (), (0,), (0, 0)])
+        spans = bad if rng.random() < 0.05 else (*good, *bad)
+        return cls(number, spans, rng.random() < 0.05, rng.choice([10, 200, 5_000]))
+
+    def body(self) -> bytes:
+        """Return it as it is sent."""
+        request = export_request(*self.spans, trace_id=self.trace_id, text="x" * self.text_chars)
+        data = request.SerializeToString()
+        return data[:-3] if self.cut else data
+
+    def good(self) -> set[str]:
+        """Return the ids of the spans that can be taken."""
+        return set() if self.cut else {f"{span:016x}" for span in self.spans if span}
+
+
+@dataclass
+class Outcomes:
+    """What senders were told."""
+
+    acknowledged: list[Request] = field(default_factory=list)
+    refused: list[Request] = field(default_factory=list)
+    """With 400: it is in no table. One of 503 may be: it was not acknowledged, and would be sent again."""
+    unanswered: list[Request] = field(default_factory=list)
+
+
+class Campaign:
+    """One lake, and a server that is killed and started again."""
+
+    def __init__(self, folder: Path, seed: int, tell: Tell) -> None:
+        self._lake = folder / "lake"
+        self._rng = random.Random(seed)
+        self._tell = tell
+        self._numbers = count(1)
+        self.outcomes = Outcomes()
+
+    def run(self, kills: int) -> None:
+        """Kill so often; then let a pipeline take what is there, and compare."""
+        with tracelake.init(self._lake, buckets=2) as lake:
+            for number in range(kills):
+                before = len(self.outcomes.acknowledged)
+                with serving(self._lake) as server:
+                    self._load(server)
+                stored = sum(1 for _ in lake.objects.list("inbox/"))
+                acknowledged = len(self.outcomes.acknowledged) - before
+                self._tell(f"kill {number + 1}: {acknowledged} requests acknowledged, {stored} segments wait")
+                assert acknowledged
+            pipeline = lake.pipeline(runner=InProcess())
+            pipeline.run_once()
+            pipeline.close()
+            self.check(lake)
+
+    def _load(self, server: ServerProcess) -> None:
+        """Send from all senders until the server is dead: so many answers after the first that it dies."""
+        answers = threading.Semaphore(0)
+        seeds = [self._rng.randbytes(8) for _ in range(SENDERS)]
+        dies_after = self._rng.randrange(1, 300)
+        url = f"{server.url}/v1/traces"
+        many = httpx.Limits(max_connections=SENDERS)
+        with (
+            ThreadPoolExecutor(SENDERS) as pool,
+            httpx.Client(headers=HEADERS, timeout=HANG_S, limits=many) as client,
+        ):
+            sending = [pool.submit(self._send, client, url, random.Random(seed), answers) for seed in seeds]
+            for _ in range(dies_after):
+                assert answers.acquire(timeout=HANG_S), "the server answers nobody"
+            server.kill()
+            done, _ = wait(sending, timeout=HANG_S)
+            assert len(done) == SENDERS, "senders do not see that the server is dead"
+            for each in done:
+                each.result()
+
+    def _send(self, client: httpx.Client, url: str, rng: random.Random, answers: threading.Semaphore) -> None:
+        while True:
+            request = Request.drawn(next(self._numbers), rng)
+            try:
+                answer = client.post(url, content=request.body())
+            except httpx.TransportError:
+                self.outcomes.unanswered.append(request)
+                return
+            self._note(request, answer)
+            answers.release()
+
+    def _note(self, request: Request, answer: httpx.Response) -> None:
+        if answer.status_code == 200:
+            told = ExportTraceServiceResponse.FromString(answer.content).partial_success
+            assert told.rejected_spans == request.spans.count(0), (request, told)
+            self.outcomes.acknowledged.append(request)
+        elif answer.status_code == 400:
+            assert request.cut, (request, answer.content)
+            self.outcomes.refused.append(request)
+        else:
+            assert answer.status_code == 503, (request, answer.status_code)
+            self.outcomes.unanswered.append(request)
+
+    def check(self, lake: Lake) -> None:
+        """Compare the table with what the senders were told."""
+        rows = lake.sql("SELECT trace_id, span_id FROM spans").to_pylist()
+        found: dict[str, list[str]] = {}
+        for row in rows:
+            found.setdefault(row["trace_id"], []).append(row["span_id"])
+        told = self.outcomes
+        assert all(
+            count == 1 for count in Counter((row["trace_id"], row["span_id"]) for row in rows).values()
+        )
+        for request in told.acknowledged:
+            assert set(found.pop(f"{request.trace_id:032x}", [])) == request.good(), request
+        for request in told.unanswered:
+            assert set(found.pop(f"{request.trace_id:032x}", request.good())) == request.good(), request
+        assert not found, f"in the table, and never taken: {list(found)[:3]}"
+        assert lake.verify().ok
+        self._tell(
+            f"{len(told.acknowledged)} acknowledged, {len(told.refused)} refused, {len(told.unanswered)} unanswered; "
+            f"{len(rows)} spans, each once"
+        )
+
+
+def main() -> None:
+    """Run a campaign in a folder of its own."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    options = parser.parse_args()
+    sys.stdout.write(f"seed {options.seed}\n")
+    with tempfile.TemporaryDirectory(prefix="tracelake-kill-door-") as folder:
+        Campaign(Path(folder), options.seed, lambda text: print(text, flush=True)).run(options.kills)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""O1 on a real server: kill -9 while 64 senders share segments loses nothing that was acknowledged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.faults.kill_door import Campaign
+
+SEED = 3
+
+
+def test_o1_killed_while_many_send(tmp_path: Path) -> None:
+    """Every acknowledged span is there once after a kill, and none that was refused; `make faults-door` kills more."""
+    campaign = Campaign(tmp_path, SEED, print)
+    campaign.run(kills=1)
+    assert campaign.outcomes.unanswered
