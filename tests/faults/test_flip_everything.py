@@ -12,9 +12,14 @@ from tests.faults.flip_everything import Campaign
 
 
 def test_a_few_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is damaged is named, and nobody reads what was not written."""
+    """Whatever is damaged is named, and nobody reads what was not written; many at once, and what is unnamed alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     campaign = Campaign(tmp_path, random.Random(7))
     for name, what, damage in islice(campaign.damages(), 1, 90, 20):
         campaign.round(name, what, damage)
-    assert (campaign.rounds, campaign.wrong) == (5, [])
+    campaign.sweep({"tags/v1": 3, "replicas/r": 0, "answers/one": 7})
+    assert (campaign.rounds, campaign.flips, campaign.wrong) == (6, 3, [])
+    monkeypatch.setattr(campaign.everything, "said", lambda: "damaged record answers/one")
+    campaign.sweep({"tags/v1": 3, "answers/one": 7})
+    assert len(campaign.wrong) == 8
+    assert all(wrong.startswith("tags/v1 (bit ") for wrong in campaign.wrong)
