@@ -17,7 +17,7 @@ from tracelake.versions.branches import BranchRecords
 from tracelake.versions.model import Change, Request
 from tracelake.versions.store import Repository
 
-RECORDS = ("branches/", "requests/", "answers/", "staged/")
+RECORDS = ("branches/", "requests", "answers/", "staged/")
 
 
 def calls_to_records(run: Run) -> int:

@@ -186,6 +186,17 @@ def test_notes(records: KeyValueStore) -> None:
     assert [entry.value for entry in records.notes("q")] == [b"other"]
 
 
+def test_notes_that_begin_alike(records: KeyValueStore) -> None:
+    """A beginning chooses among the notes of a partition, up to the length that names of objects spell out."""
+    long = "z" * limits.RECORD_NAME_KEY_BYTES
+    keys_there = ["a", "a/", "a/1", "a/2", "a/\U0010ffff", "a0", "b", long, f"{long}1", f"{long}\U0010ffff2"]
+    for key in keys_there:
+        records.note("p", key, b"")
+    for beginning in ("", "a", "a/", "a/1", "b", "c", long[1:], long):
+        expected = [key for key in keys_there if key.startswith(beginning)]
+        assert keys(records.notes("p", beginning)) == expected, beginning
+
+
 def test_erased_records_are_gone_and_may_be_made_again(records: KeyValueStore) -> None:
     """All whose key begins so, deleted ones too, whatever their length; none beside them, and in no other partition."""
     gone = ["t/", "t/a", "t/" + "z" * 300, "t/\U0001f40d"]

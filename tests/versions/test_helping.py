@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from tracelake.storage import (
     MemoryObjectStore,
     Outcome,
 )
-from tracelake.versions.branches import MAIN, BranchRecords, scope
+from tracelake.testing.crashes import Crashed, CrashingKeyValueStore, CrashPoint
+from tracelake.versions.branches import MAIN, REQUESTS, BranchRecords, scope
+from tracelake.versions.collect import RepositoryCollector
 from tracelake.versions.model import (
     Announcement,
     Answer,
@@ -203,6 +206,58 @@ def test_what_is_announced_goes_with_its_branch() -> None:
     assert [waiting.request.id for waiting in records.announced(here)] == ["late"]
     repository.delete_branch("dev", force=True)
     assert records.announced(here) == []
+
+
+def test_what_is_announced_goes_with_a_branch_whose_deleter_is_killed() -> None:
+    """Whatever it had done by then: with the next collection, if not before. On a branch that is there it stays."""
+    for at in itertools.count(1):
+        repository, records, here = waiting_on("dev")
+        crash = CrashPoint(at, after=True)
+        killed = Repository(
+            CrashingKeyValueStore(repository._key_value, crash), repository._contents._objects
+        )
+        try:
+            killed.delete_branch("dev", force=True)
+        except Crashed:
+            if "dev" in repository.branches():
+                assert records.announced(here)
+            RepositoryCollector(repository._key_value, repository._contents._objects).collect(epoch_min_s=0)
+            assert bool(repository._key_value.notes(REQUESTS)) is ("dev" in repository.branches())
+        else:
+            break
+    assert at > 5
+
+
+def test_a_branch_of_the_same_name_keeps_what_is_announced_on_it() -> None:
+    """A collection takes what was announced on the one that was deleted, and nothing else."""
+    repository, records, here = waiting_on("dev")
+    (late,) = records.announced(here)
+    at = records.read("dev")
+    assert records.delete("dev", at)  # and no more: its deleter is killed
+    repository.create_branch("dev", repository.resolve(MAIN))
+    new = scope("dev", records.read("dev").record)
+    for there in (new, MAIN):
+        records.announce(there, late)
+    collector = RepositoryCollector(repository._key_value, repository._contents._objects)
+    collector.collect(epoch_min_s=0, dry_run=True)
+    assert records.announced(here) == [late]
+    collector.collect(epoch_min_s=0)
+    assert [records.announced(there) for there in (here, new, MAIN)] == [[], [late], [late]]
+
+
+def test_what_is_announced_while_a_collection_looks_stays() -> None:
+    """On a branch that was made after it looked at branches: it looked at announcements before."""
+    repository, records, here = waiting_on("dev")
+    (late,) = records.announced(here)
+
+    def scopes() -> set[str]:
+        known = {MAIN, here}
+        repository.create_branch("new", repository.resolve(MAIN))
+        records.announce(scope("new", records.read("new").record), late)
+        return known
+
+    records.forget_requests(scopes)
+    assert records.announced(scope("new", records.read("new").record)) == [late]
 
 
 def test_who_announces_on_a_branch_that_is_just_deleted_takes_it_back(

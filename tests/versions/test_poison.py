@@ -15,7 +15,7 @@ from tracelake._errors import (
 )
 from tracelake.limits import ANSWER_DETAIL_MAX_BYTES, BRANCH_ANSWERS_KEPT, BRANCH_SWEEP_MAX_REQUESTS
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
-from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, scope
+from tracelake.versions.branches import MAIN, REQUESTS, BranchAt, BranchRecords, scope
 from tracelake.versions.build import _Building
 from tracelake.versions.model import (
     TRANSACTION,
@@ -326,12 +326,15 @@ def test_a_damaged_announcement_or_answer_keeps_nobody_waiting() -> None:
         with pytest.raises(NothingToCommitError):
             repository.commit_staged(request_id=name)
     store, here = repository._key_value, scope(MAIN, repository.branch())
-    store.note(f"requests/{here}", "torn", b"{")
+    repository._records.announce(here, Announcement(asked("torn", Change(staged=True)), base))
+    (torn,) = [entry.key for entry in store.notes(REQUESTS)]
+    store.note(REQUESTS, torn, b"{")
     (recorded,) = [entry.key for entry in store.scan("answers") if b'"answered"' in entry.value]
     store.set("answers", recorded, b"{")
     repository._records.announce(here, Announcement(asked("answered", Change(staged=True)), base))
     for number in range(2):
         assert f"n/{number}" in repository.entries(repository.commit_entries({f"n/{number}": a_file(1)}))
-    assert [entry.key for entry in store.notes(f"requests/{here}")] == ["answered"]
+    assert [waiting.request.id for waiting in repository._records.announced(here)] == ["answered"]
+    assert torn not in [entry.key for entry in store.notes(REQUESTS)]
     with pytest.raises(DamageError, match=r"the answer .* cannot be read"):
         repository.commit_staged(request_id="answered")

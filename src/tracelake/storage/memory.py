@@ -16,6 +16,7 @@ from tracelake.storage.names import (
     encode_beginning,
     encode_key,
     encode_text,
+    end_of,
 )
 from tracelake.storage.outcomes import is_at, new_version
 from tracelake.storage.ports import Conflict, Done, Entry, Expected, ObjectInfo, Outcome, Version
@@ -80,9 +81,9 @@ class MemoryKeyValueStore:
         """Leave a note, replacing the one that was there."""
         self.set(partition, key, value)
 
-    def notes(self, partition: str) -> list[Entry]:
-        """Return the notes of a partition in key order."""
-        return self.scan(partition)
+    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+        """Return the notes of a partition whose key begins so, in key order."""
+        return self.scan(partition, beginning, end_of(beginning))
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """Delete notes; fine where they are absent."""

@@ -42,6 +42,15 @@ def encode_beginning(beginning: str) -> tuple[bytes, bytes]:
     return encoded, encoded[:-1] + bytes([encoded[-1] + 1])
 
 
+def end_of(beginning: str) -> str | None:
+    """Return what comes behind the last of the keys of notes that begin so, None where that is all of them."""
+    assert beginning.isascii(), "any other has no next one that is as long"
+    assert len(beginning) <= limits.RECORD_NAME_KEY_BYTES, (
+        "longer ones are not spelled out in names of objects"
+    )
+    return beginning[:-1] + chr(ord(beginning[-1]) + 1) if beginning else None
+
+
 def beginning_of_both(first: bytes, second: bytes) -> bytes:
     """Return what both begin with."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))

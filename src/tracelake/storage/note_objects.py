@@ -28,14 +28,14 @@ class NoteObjects:
         path = note_path(partition, key)
         self._objects.put(path, encode(path, partition, key, value, new_version()))
 
-    def notes(self, partition: str) -> list[Entry]:
-        """Return the notes of a partition in key order; those that go meanwhile may be among them or not.
+    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+        """Return the notes of a partition whose key begins so, in key order; those that go meanwhile perhaps.
 
         Raises DamagedRecordsError where some cannot be read.
         """
-        paths = [info.path for info in self._objects.list(notes_path(partition))]
-        # See `may_hold`: what is no note may be listed.
-        bodies = read_all(self._objects, [path for path in paths if path.rpartition("/")[2].startswith("k")])
+        # What is no note may be listed (see `may_hold`), and begins otherwise.
+        listed = self._objects.list(f"{notes_path(partition)}k{beginning.encode().hex()}")
+        bodies = read_all(self._objects, [info.path for info in listed])
         whole: list[Entry] = []
         problems: list[tuple[str, DamageError]] = []
         for path, body in bodies.items():

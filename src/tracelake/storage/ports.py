@@ -87,8 +87,8 @@ class KeyValueStore(Protocol):
         A partition holds either records or notes: what nothing rests on, and what comes and goes often.
         """
 
-    def notes(self, partition: str) -> list[Entry]:
-        """Return the notes of a partition in key order."""
+    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+        """Return the notes of a partition whose key begins so, in ASCII, in key order; all without one."""
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """Delete notes, leaving no trace; fine where they are absent. One may be back after a power failure."""

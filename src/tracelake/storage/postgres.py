@@ -22,7 +22,14 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError, UsageError
 from tracelake.storage.failures import FailureKind, of_postgres
-from tracelake.storage.names import check_scan_limit, check_value, encode_beginning, encode_key, encode_text
+from tracelake.storage.names import (
+    check_scan_limit,
+    check_value,
+    encode_beginning,
+    encode_key,
+    encode_text,
+    end_of,
+)
 from tracelake.storage.outcomes import new_version
 from tracelake.storage.ports import ABSENT, Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
 from tracelake.storage.retries import tries
@@ -222,9 +229,9 @@ class PostgresKeyValueStore:
         where = (encode_key("partition", partition), encode_key("key", key))
         self._do(_PUT, (*where, value, new_version()))
 
-    def notes(self, partition: str) -> list[Entry]:
-        """Return the notes of a partition in key order."""
-        return self.scan(partition)
+    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+        """Return the notes of a partition whose key begins so, in key order."""
+        return self.scan(partition, beginning, end_of(beginning))
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """Delete notes by one statement; fine where they are absent."""

@@ -54,9 +54,9 @@ class ScopedKeyValueStore:
         """Leave a note, replacing the one that was there."""
         self._store.note(self._prefix + partition, key, self._value(partition, key, value))
 
-    def notes(self, partition: str) -> list[Entry]:
-        """Return the notes of a partition in key order."""
-        return self._all(partition, self._store.notes)
+    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+        """Return the notes of a partition whose key begins so, in key order."""
+        return self._all(partition, lambda name: self._store.notes(name, beginning))
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """Delete notes; fine where they are absent."""

@@ -24,7 +24,14 @@ from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
 from tracelake.storage.directories import make_directory
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
-from tracelake.storage.names import check_scan_limit, check_value, encode_beginning, encode_key, encode_text
+from tracelake.storage.names import (
+    check_scan_limit,
+    check_value,
+    encode_beginning,
+    encode_key,
+    encode_text,
+    end_of,
+)
 from tracelake.storage.outcomes import is_at, new_version
 from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
 
@@ -130,9 +137,9 @@ class SqliteKeyValueStore:
         with self._failures("write"), self._unsynced() as connection:
             connection.execute(_PUT, (*where, value, new_version()))
 
-    def notes(self, partition: str) -> list[Entry]:
-        """Return the notes of a partition in key order."""
-        return self.scan(partition)
+    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+        """Return the notes of a partition whose key begins so, in key order."""
+        return self.scan(partition, beginning, end_of(beginning))
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """Delete notes in one transaction; fine where they are absent."""

@@ -124,9 +124,9 @@ class CrashingKeyValueStore:
         """See KeyValueStore."""
         self._crash.pass_through(lambda: self._store.note(partition, key, value))
 
-    def notes(self, partition: str) -> list[Entry]:
+    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
         """See KeyValueStore."""
-        return self._crash.pass_through(lambda: self._store.notes(partition))
+        return self._crash.pass_through(lambda: self._store.notes(partition, beginning))
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """See KeyValueStore."""

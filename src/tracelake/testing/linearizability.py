@@ -89,9 +89,9 @@ class RecordingKeyValueStore:
         """See KeyValueStore; not recorded, for nobody expects anything of notes."""
         self._store.note(partition, key, value)
 
-    def notes(self, partition: str) -> list[Entry]:
+    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
         """See KeyValueStore; not recorded."""
-        return self._store.notes(partition)
+        return self._store.notes(partition, beginning)
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """See KeyValueStore; not recorded."""

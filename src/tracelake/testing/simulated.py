@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from tracelake.storage import Entry, Expected, Indeterminate, ObjectInfo, Outcome, Version
-from tracelake.storage.names import beginning_of_both
+from tracelake.storage.names import beginning_of_both, end_of
 from tracelake.testing.calls import Call, Touch
 from tracelake.testing.models import KeyValueModel, ObjectModel
 
@@ -88,9 +88,9 @@ class SimulatedKeyValueStore:
         """See KeyValueStore."""
         self.set(partition, key, value)
 
-    def notes(self, partition: str) -> list[Entry]:
+    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
         """See KeyValueStore."""
-        return self.scan(partition)
+        return self.scan(partition, beginning, end_of(beginning))
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
         """See KeyValueStore; one step for each."""

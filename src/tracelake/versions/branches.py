@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tracelake._errors import ContentionError, DamageError, StorageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
+from tracelake.storage.record_objects import whole_of
 from tracelake.versions.entries import StagedEntries
 from tracelake.versions.model import (
     CERTAIN,
@@ -27,9 +29,12 @@ from tracelake.versions.model import (
 
 BRANCHES: Final = "branches"
 TAGS: Final = "tags"
+REQUESTS: Final = "requests"
 ANSWERS: Final = "answers"
 COLLECTOR: Final = "collector"
 _EPOCH: Final = "epoch"
+_KEY_DIGITS: Final = 32
+"""Of the hashes in the key of an announcement: 128 bits each, so that an object's name spells out all of it."""
 MAIN: Final = "main"
 """The branch that is there from the beginning, and that pipelines commit to."""
 
@@ -172,27 +177,46 @@ class BranchRecords(StagedEntries):
     def announce(self, scope: str, announcement: Announcement) -> None:
         """Show a request to whoever seals next. Whether it is there, its committer learns by being sealed."""
         with suppress(StorageError):
-            self._key_value.note(requests_of(scope), announcement.request.id, to_bytes(announcement))
+            self._key_value.note(REQUESTS, _announced(scope, announcement.request.id), to_bytes(announcement))
 
     def announced(self, scope: str) -> list[Announcement]:
         """Return what is announced, the oldest request first. Nothing rests on a note: one that is damaged goes."""
         found: list[Announcement] = []
-        for entry in self._key_value.notes(requests_of(scope)):
+        damaged: list[str] = []
+        read = partial(self._key_value.notes, beginning=_announced(scope))
+        for entry in whole_of(read, REQUESTS, lambda key, _: damaged.append(key)):
             try:
                 found.append(from_bytes(Announcement, entry.value, f"request {entry.key}"))
             except DamageError:
-                self.withdraw(scope, [entry.key])
+                damaged.append(entry.key)
+        self._forget(damaged)
         return sorted(found, key=lambda waiting: (waiting.request.created_at, waiting.request.id))
 
     def withdraw(self, scope: str, requests: Collection[str]) -> None:
         """Take announcements away; fine where there are none, or where some stay: who seals next cleans up."""
-        with suppress(StorageError):
-            self._key_value.forget(requests_of(scope), requests)
+        self._forget([_announced(scope, request) for request in requests])
 
     def withdraw_all(self, scope: str) -> None:
         """Take away all that is announced on a branch that is deleted: nobody will seal it."""
-        with suppress(StorageError, DamageError):
+        with suppress(StorageError):
             self.withdraw(scope, [waiting.request.id for waiting in self.announced(scope)])
+
+    def forget_requests(self, scopes: Callable[[], Iterable[str]]) -> None:
+        """Delete what is announced on branches that are not there, as `scopes` says, which is asked afterwards.
+
+        Whoever announces has read a record of the branch, and its scope never comes again.
+        """
+        keys: list[str] = []
+        with suppress(StorageError):
+            noted = whole_of(self._key_value.notes, REQUESTS, lambda key, _: keys.append(key))
+            keys += [entry.key for entry in noted]
+        here = {_announced(scope) for scope in scopes()}
+        self._forget([key for key in keys if key[: key.find("/") + 1] not in here])
+
+    def _forget(self, keys: Collection[str]) -> None:
+        if keys:
+            with suppress(StorageError):
+                self._key_value.forget(REQUESTS, keys)
 
     def _create(self, partition: str, key: str, value: bytes) -> None:
         """Write a record where there is none; durable on return, this one or the one that is there."""
@@ -235,9 +259,10 @@ def _branch(branch: str, entry: Entry) -> BranchRecord:
     return from_bytes(BranchRecord, entry.value, f"branch {branch}")
 
 
-def requests_of(scope: str) -> str:
-    """Return where requests to a branch are announced."""
-    return f"requests/{scope}"
+def _announced(scope: str, request: str | None = None) -> str:
+    """Return the key of an announcement, or how those of a branch begin: of one length, whatever the names are."""
+    beginning = content_id(scope.encode())[:_KEY_DIGITS] + "/"
+    return beginning if request is None else beginning + content_id(request.encode())[:_KEY_DIGITS]
 
 
 def _asked(scope: str, request: str) -> str:

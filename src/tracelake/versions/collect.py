@@ -78,6 +78,7 @@ class RepositoryCollector:
         if not dry_run:
             delete_all(self._objects, [info.path for _, info in doomed])
             self._erase_entries()
+            self._records.forget_requests(self._scopes)
         return CollectedCommits(
             commits=sum(kind is Commit for kind, _ in doomed),
             objects=len(doomed),
@@ -88,8 +89,13 @@ class RepositoryCollector:
         )
 
     def _forget_answers(self, newest: int) -> None:
-        scopes = {scope(name, at.record) for name, at in self._records.all().items()}
+        scopes = self._scopes()
         self._records.forget_answers(lambda recorded: is_forgotten(recorded, newest, scopes))
+
+    def _scopes(self) -> set[str]:
+        """Return the scopes of all branches; that of `main` too where there is no record yet."""
+        branches = {MAIN: BranchAt(BranchRecord(), ABSENT)} | self._records.all()
+        return {scope(name, at.record) for name, at in branches.items()}
 
     def _erase_entries(self) -> None:
         """Erase staged entries whose token no branch knows any more: whoever let go of it was killed, or a writer late.

@@ -15,7 +15,7 @@ from tracelake._errors import DamageError
 from tracelake.results import Finding
 from tracelake.storage import Entry, KeyValueStore, ObjectStore
 from tracelake.storage.verify import check_records, object_finding, whole_records
-from tracelake.versions.branches import ANSWERS, BRANCHES, COLLECTOR, MAIN, TAGS, requests_of, scope
+from tracelake.versions.branches import ANSWERS, BRANCHES, COLLECTOR, MAIN, REQUESTS, TAGS
 from tracelake.versions.entries import STAGED, path_in, staged_layers, token_of
 from tracelake.versions.model import (
     EPOCH_UNSET,
@@ -127,6 +127,7 @@ def read_records(key_value: KeyValueStore) -> CheckedRecords:
     records.findings = [it for it in records.findings if it.path != f"{BRANCHES}/{MAIN}"]
     tags = whole_records(key_value.scan, TAGS, records.findings)
     staged = whole_records(key_value.scan, STAGED, records.findings)
+    whole_records(key_value.notes, REQUESTS, records.findings)
     records.findings += check_records(key_value, (ANSWERS, COLLECTOR))
     for entry in tags:
         if (tag := _decoded(entry, Tag)) is not None:
@@ -134,7 +135,6 @@ def read_records(key_value: KeyValueStore) -> CheckedRecords:
     waiting: dict[str, tuple[str, BranchRecord]] = {}
     for entry in branches:
         if (branch := _decoded(entry, BranchRecord)) is not None:
-            whole_records(key_value.notes, requests_of(scope(entry.key, branch)), records.findings)
             records.heads.append(branch.head)
             waiting |= dict.fromkeys(pending_tokens(branch), (entry.key, branch))
     for entry in staged:
