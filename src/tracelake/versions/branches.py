@@ -33,8 +33,6 @@ REQUESTS: Final = "requests"
 ANSWERS: Final = "answers"
 COLLECTOR: Final = "collector"
 _EPOCH: Final = "epoch"
-_KEY_DIGITS: Final = 32
-"""Of the hashes in the key of an announcement: 128 bits each, so that an object's name spells out all of it."""
 MAIN: Final = "main"
 """The branch that is there from the beginning, and that pipelines commit to."""
 
@@ -260,9 +258,13 @@ def _branch(branch: str, entry: Entry) -> BranchRecord:
 
 
 def _announced(scope: str, request: str | None = None) -> str:
-    """Return the key of an announcement, or how those of a branch begin: of one length, whatever the names are."""
-    beginning = content_id(scope.encode())[:_KEY_DIGITS] + "/"
-    return beginning if request is None else beginning + content_id(request.encode())[:_KEY_DIGITS]
+    """Return the key of an announcement, or how those of a branch begin.
+
+    128 bits of the hash of each: so the name of an object spells out all of it, whatever the names are.
+    """
+    return (
+        content_id(scope.encode())[:32] + "/" + ("" if request is None else content_id(request.encode())[:32])
+    )
 
 
 def _asked(scope: str, request: str) -> str:
