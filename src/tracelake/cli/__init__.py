@@ -10,6 +10,8 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Callable
+from functools import cache
 
 import typer
 
@@ -53,6 +55,12 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
+@cache
+def _command() -> Callable[..., object]:
+    """Build the commands, once for all that a process runs."""
+    return typer.main.get_command(app)
+
+
 def run(args: list[str]) -> int:
     """Run one command and return its exit code; errors made on purpose are shown without a traceback.
 
@@ -63,7 +71,7 @@ def run(args: list[str]) -> int:
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character must not end us
     as_json = "--json" in args
     try:
-        code = app(args or ["--help"], prog_name="tracelake", standalone_mode=False, obj=run)
+        code = _command()(args or ["--help"], prog_name="tracelake", standalone_mode=False, obj=run)
         sys.stdout.flush()
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
