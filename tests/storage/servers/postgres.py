@@ -32,7 +32,7 @@ def _programs() -> Path:
 
 
 class PostgresServer:
-    """A server on a free port of this machine, durable as in production (fsync on)."""
+    """A server on a free port of this machine. Tests kill it, but not the machine: it needs no fsync."""
 
     def __init__(self, connections_max: int = 100) -> None:
         """Make a new database cluster and start it."""
@@ -65,6 +65,7 @@ class PostgresServer:
                     str(self.port),
                     "-h",
                     "127.0.0.1",
+                    "-F",
                     "-k",
                     "",
                     "-N",
