@@ -55,6 +55,18 @@ TRANSACTION_INPUT_MAX_BYTES: Final = 64 * MIB
 Beyond: the next transaction takes it."""
 TRANSACTION_INPUTS_MAX: Final = 1_000
 """Inputs that one transaction takes. Beyond: the next transaction takes them."""
+TRANSACTION_AIM_S: Final = 3.0
+"""What a transaction of a pipeline that goes on is to take, where more waits. Beyond: the next one is smaller."""
+TRANSACTION_FIRST_BYTES: Final = 2 * MIB
+"""Input of its first transaction, which is visible soon. Beyond: the next transaction takes it, and they grow."""
+TRANSACTION_FIRST_INPUTS: Final = 100
+"""Inputs of its first transaction. Beyond: the same."""
+TRANSACTION_LEAST_BYTES: Final = MIB // 4
+"""Input that a transaction takes where all of them are slow. Beyond: the next transaction takes it."""
+TRANSACTION_LEAST_INPUTS: Final = 10
+"""Inputs that a transaction takes then. Beyond: the same."""
+TRANSACTION_ARROW_MAX_BYTES: Final = 1024 * MIB
+"""Rows of a transaction in memory of all its tasks, to judge by the one before. Beyond: the next one is smaller."""
 STEP_RECORD_MAX_BYTES: Final = 4 * MIB
 """The journal's record of what a transaction takes; one input alone is always taken. Beyond: it takes half of them."""
 TRANSACTION_TRIES_MAX: Final = 3
@@ -153,6 +165,8 @@ DICTIONARY_SAMPLE_ROWS: Final = 1_024
 """Rows of a row group that are looked at to choose an encoding. Beyond: rows are taken to be alike."""
 DICTIONARY_DISTINCT_MAX: Final = 0.98
 """Share of distinct values among them. Beyond: a dictionary would be as long as the rows, and the column has none."""
+PLAIN_PART_MAX_BYTES: Final = 16 * 1024
+"""Arrow bytes of a part that is written without compression. Beyond: it is compressed."""
 SPLIT_MIN_BYTES: Final = 32 * MIB
 """Parts, as stored, that one task reads together. Beyond: the next task."""
 SPLIT_BATCH_ROWS: Final = 8_192

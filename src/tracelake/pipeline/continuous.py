@@ -10,6 +10,7 @@ from typing import Final
 from tracelake._errors import StorageError
 from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.driver import Pipeline
+from tracelake.pipeline.fitting import Fitting
 from tracelake.pipeline.inputs import into_transactions
 from tracelake.pipeline.report import report_of
 from tracelake.pipeline.sources.port import Input
@@ -55,7 +56,7 @@ class InboxPipeline:
         tally = BatchCounts()
         self._runner = runner
         self._watches = watches(objects, watch)
-        self._pipeline = Pipeline("main", key_value, objects, buckets, runner, tally)
+        self._pipeline = Pipeline("main", key_value, objects, buckets, runner, tally, Fitting())
         self._account = ReplicaProgress(replica or default_name(), tally, len(BUILT_IN))
         self._heartbeat = Heartbeat(key_value, self._account)
 
@@ -120,7 +121,7 @@ class InboxPipeline:
             self._heartbeat.soon()
 
     def _look(self, suspects: Collection[str]) -> tuple[list[Input], list[str]]:
-        """Return what waits, source by source and each once, and why some watch saw nothing; note it."""
+        """Return what waits, the oldest first and each once, and why some watch saw nothing; note it."""
         self._account.begin("looking for input")
         waiting: dict[tuple[str, str], Waiting] = {}
         unseen = []
@@ -130,8 +131,9 @@ class InboxPipeline:
                     waiting.setdefault((watch.source, item.path), item)
             except (StorageError, OSError) as error:
                 unseen.append(str(error))
-        self._account.look(self._pipeline.upper(), sorted(waiting.values(), key=lambda item: item.since_s))
-        return [Input(source, item.path, item.size_bytes) for (source, _), item in waiting.items()], unseen
+        by_age = sorted(waiting.items(), key=lambda entry: entry[1].since_s)
+        self._account.look(self._pipeline.upper(), [item for _, item in by_age])
+        return [Input(source, item.path, item.size_bytes) for (source, _), item in by_age], unseen
 
     def _follow(self, progress: OnProgress) -> OnProgress:
         """Return what notes progress in the account, and passes it on."""

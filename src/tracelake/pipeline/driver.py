@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 
 from tracelake._errors import (
@@ -42,6 +43,7 @@ from tracelake.journal.protocol import (
 from tracelake.limits import STAGED_ROWS_AGE_MAX_S
 from tracelake.pipeline.attempts import Attempts
 from tracelake.pipeline.faults import Guarded, InputFaultError
+from tracelake.pipeline.fitting import Fitting
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.outputs.port import OvertakenError
 from tracelake.pipeline.publish import TRANSFORM
@@ -66,8 +68,10 @@ class Pipeline:
         buckets: int,
         runner: TaskRunner,
         tally: BatchCounts | None = None,
+        fitting: Fitting | None = None,
     ) -> None:
-        self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally)
+        """With `fitting`, runs of inputs are cut into transactions of some seconds."""
+        self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally, fitting)
 
     def run(
         self,
@@ -114,6 +118,8 @@ class _DriverRun:
         self._attempts = Attempts(rooms, self._reader, stopping)
         self._read: ReadInput | None = None  # new input that is not recorded yet
         self._fed: ReadInput | None = None  # the staged rows of the transaction under way
+        self._new: ReadInput | None = None  # the same, where they are read for the first time
+        self._opened_s = 0.0
 
     def go(self, runs: Sequence[Sequence[Input]]) -> RunResult:
         self._taking.add(runs)
@@ -191,6 +197,7 @@ class _DriverRun:
 
     def _open_inputs(self, t: int) -> Read | NoInput:
         if self._read is None:
+            self._opened_s = time.monotonic()
             self._read = self._taking.open(t)
         return NoInput() if self._read is None else Read()
 
@@ -240,7 +247,7 @@ class _DriverRun:
         assert self._read is not None
         step, ours = self._rooms.journal.append_step(Step(t, self._read.sources, TRANSFORM))
         if ours:
-            self._fed = self._read
+            self._fed = self._new = self._read
         else:  # the peer's step may hold some of these inputs: read again what it left
             self._taking.put_back(self._read.inputs)
             self._reader.discard(self._read)
@@ -275,6 +282,9 @@ class _DriverRun:
             return self._overtaken(t)
         self._rooms.settling.settle(t)
         self._rooms.tries.over(t)
+        if self._fed is not None and self._fed is self._new:
+            arrow_bytes = sum(piece.arrow_bytes for piece in self._fed.pieces)
+            self._rooms.fitting.took(self._fed.inputs, arrow_bytes, time.monotonic() - self._opened_s)
         self._discard_fed()
         result = self._result
         result.transactions.append(t)
@@ -319,7 +329,7 @@ class _DriverRun:
     def _discard_fed(self) -> None:
         if self._fed is not None:
             self._reader.discard(self._fed)
-            self._fed = None
+            self._fed = self._new = None
 
     def _clean_up(self) -> None:
         """Delete what this try has staged, as well as it goes: the next one reads its input again."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects
+from tracelake.pipeline.fitting import Fitting, Whole
 from tracelake.pipeline.index_build import Builder
 from tracelake.pipeline.index_merge import IndexMerger
 from tracelake.pipeline.near import runners
@@ -35,6 +36,7 @@ class Dependencies:
     maintainer: Maintainer
     merger: IndexMerger
     tries: Tries
+    fitting: Fitting
 
     @classmethod
     def of(
@@ -45,6 +47,7 @@ class Dependencies:
         buckets: int,
         runner: TaskRunner,
         tally: BatchCounts | None,
+        fitting: Fitting | None,
     ) -> Dependencies:
         """Open those of a pipeline."""
         journal = Journal(key_value, name)
@@ -57,5 +60,16 @@ class Dependencies:
         maintainer = Maintainer(key_value, objects, upkeep)
         merger = IndexMerger(Builder(key_value, objects, buckets, upkeep))
         return cls(
-            journal, sources, suspects, outputs, settling, objects, buckets, runner, maintainer, merger, tries
+            journal,
+            sources,
+            suspects,
+            outputs,
+            settling,
+            objects,
+            buckets,
+            runner,
+            maintainer,
+            merger,
+            tries,
+            fitting or Whole(),
         )

@@ -56,7 +56,10 @@ class Taking:
             standing = self._rooms.suspects.read()
             offers: list[Suspect] = []
             if self._waiting:
-                inputs = self._without_taken(self._waiting.popleft(), standing)
+                taken, left = self._rooms.fitting.cut(self._waiting.popleft())
+                if left:
+                    self._waiting.appendleft(left)
+                inputs = self._without_taken(taken, standing)
             else:
                 offers = next_offer(suspect for suspect in standing.whole if suspect not in self._offered)
                 if not offers:

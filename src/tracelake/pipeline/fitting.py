@@ -1,0 +1,98 @@
+"""How much a transaction takes: what is done in some seconds, so that what waited longest is visible first.
+
+`next_size` decides, without I/O and clocks. What a transaction has taken stands in the journal: a replay does not ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracelake import limits
+from tracelake.pipeline.sources.port import Input
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a transaction takes at most; one input alone is always taken."""
+
+    input_bytes: int
+    inputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a transaction took, and how long, from its first read to its commit."""
+
+    input_bytes: int
+    inputs: int
+    arrow_bytes: int
+    seconds: float
+    was_cut: bool
+    """Whether more waited than it took."""
+
+
+FIRST = Size(limits.TRANSACTION_FIRST_BYTES, limits.TRANSACTION_FIRST_INPUTS)
+LEAST = Size(limits.TRANSACTION_LEAST_BYTES, limits.TRANSACTION_LEAST_INPUTS)
+GREATEST = Size(limits.TRANSACTION_INPUT_MAX_BYTES, limits.TRANSACTION_INPUTS_MAX)
+
+
+def next_size(size: Size, done: Done) -> Size:
+    """Return the size of the next transaction.
+
+    It follows what is done in TRANSACTION_AIM_S, at most to twice the size before, or to a quarter. A transaction
+    that took all that waited says nothing of larger ones. None is to have more than TRANSACTION_ARROW_MAX_BYTES.
+    """
+    share = limits.TRANSACTION_AIM_S / max(done.seconds, limits.TRANSACTION_AIM_S / 100)
+    is_slow = share < 1.0
+    if not is_slow and not done.was_cut:
+        return size
+
+    def fit(before: int, took: int, least: int, greatest: int) -> int:
+        low, high = (before // 4, before) if is_slow else (before, 2 * before)
+        return max(least, min(max(low, min(int(took * share), high)), greatest))
+
+    input_bytes = fit(size.input_bytes, done.input_bytes, LEAST.input_bytes, GREATEST.input_bytes)
+    if done.arrow_bytes:
+        most = limits.TRANSACTION_ARROW_MAX_BYTES * done.input_bytes // done.arrow_bytes
+        input_bytes = max(LEAST.input_bytes, min(input_bytes, most))
+    return Size(input_bytes, fit(size.inputs, done.inputs, LEAST.inputs, GREATEST.inputs))
+
+
+def cut(inputs: Sequence[Input], size: Size) -> int:
+    """Return how many of the inputs, which wait in this order, one transaction takes."""
+    room = size.input_bytes
+    for number, item in enumerate(inputs):
+        room -= item.size_bytes
+        if number and (number >= size.inputs or room < 0):
+            return number
+    return len(inputs)
+
+
+class Fitting:
+    """The size of the next transaction of a pipeline that goes on."""
+
+    def __init__(self) -> None:
+        self._size = FIRST
+        self._was_cut = False
+
+    def cut(self, inputs: list[Input]) -> tuple[list[Input], list[Input]]:
+        """Return what the next transaction takes, and what waits on."""
+        end = cut(inputs, self._size)
+        self._was_cut = end < len(inputs)
+        return inputs[:end], inputs[end:]
+
+    def took(self, inputs: Sequence[Input], arrow_bytes: int, seconds: float) -> None:
+        """Note what the transaction took that was cut last."""
+        input_bytes = sum(item.size_bytes for item in inputs)
+        self._size = next_size(
+            self._size, Done(input_bytes, len(inputs), arrow_bytes, seconds, self._was_cut)
+        )
+
+
+class Whole(Fitting):
+    """Takes runs of inputs as they were given: those of a command that ends have the size that it was told."""
+
+    def cut(self, inputs: list[Input]) -> tuple[list[Input], list[Input]]:
+        """Return all, and nothing."""
+        return inputs, []

@@ -1,0 +1,101 @@
+"""How much a transaction takes: it follows the time that they took, within bounds; nothing is left or taken twice."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tracelake
+from tests.pipeline.poison import good, names
+from tracelake import limits
+from tracelake.limits import MIB
+from tracelake.pipeline.fitting import FIRST, GREATEST, LEAST, Done, Fitting, Size, cut, next_size
+from tracelake.pipeline.sources.port import Input
+from tracelake.tasks.runners import InProcess
+
+AIM_S = limits.TRANSACTION_AIM_S
+MIDDLE = Size(8 * MIB, 200)
+
+
+def done(seconds: float, *, took: Size = MIDDLE, arrow_bytes: int = 0, was_cut: bool = True) -> Done:
+    """Return what a transaction took, all that it may unless it is said."""
+    return Done(took.input_bytes, took.inputs, arrow_bytes, seconds, was_cut)
+
+
+@pytest.mark.parametrize(
+    ("size", "took", "expected"),
+    [
+        (MIDDLE, done(AIM_S), MIDDLE),
+        (MIDDLE, done(AIM_S / 1.5), Size(12 * MIB, 300)),
+        (MIDDLE, done(0.0), Size(16 * MIB, 400)),
+        (MIDDLE, done(AIM_S / 100, was_cut=False), MIDDLE),
+        (MIDDLE, done(2 * AIM_S), Size(4 * MIB, 100)),
+        (MIDDLE, done(2 * AIM_S, was_cut=False), Size(4 * MIB, 100)),
+        (MIDDLE, done(1e9), Size(2 * MIB, 50)),
+        (MIDDLE, done(2 * AIM_S, took=Size(64 * MIB, 1)), Size(8 * MIB, 50)),
+        (MIDDLE, done(AIM_S / 2, took=Size(1, 200)), Size(8 * MIB, 400)),
+        (LEAST, done(1e9, took=LEAST), LEAST),
+        (GREATEST, done(0.0, took=GREATEST), GREATEST),
+        (MIDDLE, done(AIM_S, arrow_bytes=2 * limits.TRANSACTION_ARROW_MAX_BYTES), Size(4 * MIB, 200)),
+    ],
+)
+def test_the_size_follows_the_time(size: Size, took: Done, expected: Size) -> None:
+    """Twice as quick is twice as much, up to that; slow is less, down to a quarter; all that waited tells nothing."""
+    assert next_size(size, took) == expected
+
+
+counts = st.integers(0, 1 << 40)
+
+
+@given(st.lists(st.builds(Done, counts, counts, counts, st.floats(0, 1e9), st.booleans()), max_size=20))
+def test_the_size_is_bounded(transactions: list[Done]) -> None:
+    """Whatever transactions took, the next one has a size between the least and the greatest."""
+    size = FIRST
+    for transaction in transactions:
+        size = next_size(size, transaction)
+        assert LEAST.input_bytes <= size.input_bytes <= GREATEST.input_bytes
+        assert LEAST.inputs <= size.inputs <= GREATEST.inputs
+
+
+@given(st.lists(st.integers(0, 10), max_size=20), st.integers(1, 20), st.integers(1, 5))
+def test_inputs_are_cut_in_order(sizes: list[int], input_bytes: int, most: int) -> None:
+    """At least one is taken, at most what fits, and no less than fits."""
+    inputs = [Input("files", str(number), size) for number, size in enumerate(sizes)]
+    size = Size(input_bytes, most)
+    end = cut(inputs, size)
+    assert min(1, len(inputs)) <= end <= len(inputs)
+    fits = [sum(sizes[:number]) <= input_bytes and number <= most for number in range(len(sizes) + 1)]
+    assert end <= 1 or fits[end]
+    assert end == len(inputs) or not fits[end + 1]
+
+
+def test_a_backlog_drains_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline that goes on takes a few inputs first, then more; each is in once, the oldest in the first."""
+    monkeypatch.setattr("tracelake.pipeline.fitting.FIRST", Size(MIB, 2))
+    monkeypatch.setattr("tracelake.pipeline.fitting.LEAST", Size(MIB, 1))
+    # On a machine however slow, each is quick.
+    monkeypatch.setattr("tracelake.limits.TRANSACTION_AIM_S", 1e9)
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
+        for number in range(7):
+            lake.objects.put(f"inbox/{9 - number}.segment", good(number))
+        report = lake.pipeline(runner=InProcess()).run_once()
+        assert report is not None
+        assert len(report.transactions) == 3
+        by_transaction = lake.sql("select transaction, count(*) as spans from spans group by 1 order by 1")
+        assert by_transaction["spans"].to_pylist() == [2, 4, 1]
+        first = lake.sql("select span_id from spans where transaction = 0 order by 1")["span_id"].to_pylist()
+        assert [int(str(span_id), 16) - 1 for span_id in first] == [0, 1]
+        assert names(lake) == set(range(7))
+
+
+def test_what_failed_says_nothing() -> None:
+    """Only a transaction that is committed changes the size of the next."""
+    fitting = Fitting()
+    inputs = [Input("files", str(number), 1) for number in range(FIRST.inputs + 1)]
+    assert list(map(len, fitting.cut(inputs))) == [FIRST.inputs, 1]
+    assert list(map(len, fitting.cut(inputs))) == [FIRST.inputs, 1]
+    fitting.took(inputs[: FIRST.inputs], 0, 0.0)
+    assert list(map(len, fitting.cut(inputs * 2))) == [2 * FIRST.inputs, 2]
