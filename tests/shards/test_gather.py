@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -84,12 +85,18 @@ def test_rows_come_in_the_order_asked_for(tmp_path: Path) -> None:
         **{name: getattr(two, name) for name in two.__struct_fields__}
         | {"relative": True, "first_row_id": 100}
     )
-    sources = Sources([one, two], lambda path: str(objects.local_path(path)))
     first = 3 << 32
     ids = np.array([101, first + 2, 100, first], np.int64)
-    (rows,) = sources.gather(ids, np.array([9, 8, 7, 6]), KIB)
-    assert rows.to_pydict() == {"key": ["e", "c", "d", "a"], "_row_id": ids.tolist(), "_gone": [9, 8, 7, 6]}
-    assert not sources.looked_up
+    for kept_bytes in (limits.ROW_GROUP_MAX_BYTES, 0):  # of few parts all is kept, of others nothing
+        with mock.patch("tracelake.limits.ROW_GROUP_MAX_BYTES", kept_bytes):
+            sources = Sources([one, two], lambda path: str(objects.local_path(path)))
+        (rows,) = sources.gather(ids, np.array([9, 8, 7, 6]), KIB)
+        assert rows.to_pydict() == {
+            "key": ["e", "c", "d", "a"],
+            "_row_id": ids.tolist(),
+            "_gone": [9, 8, 7, 6],
+        }
+        assert not sources.looked_up
 
 
 def test_large_rows_among_small_ones_come_together(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -
         from (select trace_id, span_id from incoming union all select trace_id, span_id from stored)
         group by trace_id, span_id having count(*) > 1
     """)
-    if not db.sql("from contested limit 1").fetchall():
+    if not db.execute("select 1 from contested limit 1").fetchall():
         return np.empty(0, np.int64), _NOTHING_GONE
     db.register("none", SPANS.empty_table())
     db.execute(f"""

@@ -33,12 +33,10 @@ class _RowGroup:
     first: int
     rows: int
     arrow_bytes: int
-    kept: pa.Table | None
-    """Its rows, where they are few: then nothing is opened a second time."""
 
 
 class Sources:
-    """Parts from which rows are gathered. Of what is read first, up to 32 MiB stay in memory."""
+    """Parts from which rows are gathered. Where all together are no more than one row group, they are read once."""
 
     def __init__(self, parts: Sequence[Part], file: FileOf) -> None:
         self._file = file
@@ -49,6 +47,7 @@ class Sources:
         self.schema = pa.schema([])
         """The schema of the first, without the column that only history has."""
         first, room = 0, limits.ROW_GROUP_MAX_BYTES
+        kept: list[pa.Table] = []
         for part in parts:
             with pq.ParquetFile(file(part.path)) as opened:
                 footer = opened.metadata
@@ -58,16 +57,17 @@ class Sources:
                         [field for field in opened.schema_arrow if field.name != GONE.name]
                     )
                 for number, arrow_bytes in enumerate(_group_bytes(part, footer)):
-                    few = arrow_bytes <= room
+                    room -= arrow_bytes
+                    few = room >= 0
                     rows = opened.read_row_group(
                         number, self.schema.names if few else [ROW_ID.name], use_threads=False
                     )
                     ids.append(rows[ROW_ID.name].to_numpy() + (part.first_row_id if part.relative else 0))
-                    kept = rows if few else None
-                    self._groups.append(_RowGroup(part, number, first, len(rows), arrow_bytes, kept))
+                    self._groups.append(_RowGroup(part, number, first, len(rows), arrow_bytes))
                     first += len(rows)
-                    room -= rows.nbytes if few else 0
+                    kept = [*kept, rows] if few else []
         self._ids = np.concatenate(ids)
+        self._whole = self._numbered(pa.concat_tables(kept), self._ids) if room >= 0 and kept else None
         self._by_id: Numbers = np.argsort(self._ids, kind="stable")
 
     def gather(self, ids: Numbers, gone: Numbers | None, max_bytes: int) -> Iterator[pa.Table]:
@@ -80,6 +80,10 @@ class Sources:
         """
         rows: Numbers = self._by_id[np.searchsorted(self._ids, ids, sorter=self._by_id)]
         firsts = np.array([group.first for group in self._groups], np.int64)
+        if self._whole is not None and self._whole.nbytes <= max_bytes:
+            if len(rows):
+                yield _with_gone(self._whole.take(rows).combine_chunks(), gone)
+            return
         groups: Numbers = np.searchsorted(firsts, rows, "right") - 1
         row_bytes: Sizes = np.array([group.arrow_bytes / group.rows for group in self._groups], np.float64)
         end_bytes = np.cumsum(row_bytes[groups])
@@ -107,13 +111,14 @@ class Sources:
         return found
 
     def _of_group(self, group: _RowGroup, rows: Numbers) -> pa.Table:
-        table = group.kept
-        if table is None:
-            with pq.ParquetFile(self._file(group.part.path)) as file:
-                table = file.read_row_group(group.number, self.schema.names, use_threads=False)
-        found = table.take(rows - group.first)
-        place = found.schema.get_field_index(ROW_ID.name)
-        return found.set_column(place, ROW_ID, pa.array(self._ids[rows])).cast(self.schema)
+        with pq.ParquetFile(self._file(group.part.path)) as file:
+            table = file.read_row_group(group.number, self.schema.names, use_threads=False)
+        return self._numbered(table.take(rows - group.first), self._ids[rows])
+
+    def _numbered(self, rows: pa.Table, ids: Numbers) -> pa.Table:
+        """Return rows with the ids that they have in the table."""
+        place = rows.schema.get_field_index(ROW_ID.name)
+        return rows.set_column(place, ROW_ID, pa.array(ids)).cast(self.schema)
 
 
 def _in_order(found: list[pa.Table], groups: Numbers, gone: Numbers | None) -> pa.Table:
@@ -121,7 +126,11 @@ def _in_order(found: list[pa.Table], groups: Numbers, gone: Numbers | None) -> p
     rows = pa.concat_tables(found)
     found.clear()
     table = rows.take(np.argsort(np.argsort(groups, kind="stable"))).combine_chunks()
-    return table if gone is None else table.append_column(GONE, pa.array(gone))
+    return _with_gone(table, gone)
+
+
+def _with_gone(rows: pa.Table, gone: Numbers | None) -> pa.Table:
+    return rows if gone is None else rows.append_column(GONE, pa.array(gone))
 
 
 def _group_bytes(part: Part, footer: pq.FileMetaData) -> list[int]:

@@ -55,11 +55,14 @@ def write_part(
     """
     sink = pa.BufferOutputStream()
     group_bytes: list[int] = []
+    written: list[pq.FileMetaData] = []
     with pq.ParquetWriter(
         sink,
         rows.schema,
-        compression="zstd",
-        compression_level=1,
+        # To set up a compressor for each column of a few rows takes longer than all else, and saves next to nothing.
+        compression="zstd" if rows.nbytes > limits.PLAIN_PART_MAX_BYTES else "none",
+        compression_level=1 if rows.nbytes > limits.PLAIN_PART_MAX_BYTES else None,
+        metadata_collector=written,
         write_page_index=True,
         write_page_checksum=True,
         store_schema=True,
@@ -73,7 +76,7 @@ def write_part(
         if looked_up and key is not None:
             told[KEY_FILTER] = b64encode(key_filter(hashes_of(rows[key].unique())))
         writer.add_key_value_metadata(told)  # type: ignore[arg-type]  # it takes bytes
-    data, footer = _with_hashes(memoryview(sink.getvalue()))
+    data, footer = _with_hashes(memoryview(sink.getvalue()), written[0])
     path = part_path(shard, epoch, bucket, folder)
     objects.put(path, data)
     keys = rows[key] if key is not None and len(rows) else None
@@ -96,12 +99,11 @@ def write_part(
     )
 
 
-def _with_hashes(written: memoryview) -> tuple[bytes, bytes]:
+def _with_hashes(written: memoryview, metadata: pq.FileMetaData) -> tuple[bytes, bytes]:
     """Return a Parquet file with the hashes of its chunks before its footer, and its end from there on.
 
     Parquet names what is in a file by where it begins, so nobody but `hashes_before` looks between.
     """
-    metadata = pq.read_metadata(pa.BufferReader(written))
     hashes = b"".join(
         chunk_hash(written[slice(*chunk_bounds(metadata.row_group(group).column(place)))])
         for group in range(metadata.num_row_groups)
