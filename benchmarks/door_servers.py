@@ -28,7 +28,7 @@ TOOLS: Final = Path(__file__).parents[1] / ".tools"
 MLFLOW: Final = TOOLS / "mlflow" / "bin" / "mlflow"
 PEERS: Final = ("mlflow-sqlite", "mlflow-postgres")
 PLACES: Final = ("local", "s3")
-START_S: Final = 120.0
+START_S: Final = 600.0
 
 
 @dataclass
@@ -154,6 +154,8 @@ def _mlflow(name: str, folder: Path, store: str, behind: list[int]) -> Iterator[
     url = f"http://127.0.0.1:{port}"
     command = [str(MLFLOW), "server", "--backend-store-uri", store]
     command += ["--artifacts-destination", str(folder / "artifacts"), "--port", str(port)]
+    # Its supervisor kills a worker that takes five seconds to start, for ever, where the machine is busy.
+    command += ["--uvicorn-opts", "--timeout-worker-healthcheck 120"]
     with _process(command, folder / "mlflow.log", {"MLFLOW_DISABLE_TELEMETRY": "true"}) as server:
         _answers(f"{url}/health")
         body = json.dumps({"name": "door"}).encode()

@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 from tracelake._errors import DecodeError
 from tracelake.limits import OTLP_NESTING_MAX, OTLP_TEXT_MAX_BYTES, PROBLEMS_MAX
 from tracelake.otlp import columns as columns_module
-from tracelake.otlp.columns import SpanColumns
+from tracelake.otlp.columns import SpanChecks, SpanColumns
 from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -31,8 +31,9 @@ def json_payload(*spans: Any) -> bytes:
 
 def decoded_beside(bad: Any) -> Decoded:
     """Decode a bad span between two good ones, which must be taken."""
-    columns = SpanColumns()
-    decoded = decode_json(json_payload(json_span(), bad, json_span()), columns)
+    columns, payload = SpanColumns(), json_payload(json_span(), bad, json_span())
+    decoded = decode_json(payload, columns)
+    assert decode_json(payload, SpanChecks()) == decoded, "who checks refuses what who collects refuses"
     assert (decoded.accepted, decoded.rejected, len(decoded.reasons)) == (2, 1, 1)
     assert columns.take().num_rows == 2
     return decoded
@@ -157,6 +158,7 @@ def test_long_text_refuses_its_span() -> None:
         ensure_ascii=False,
     ).encode()
     decoded = decode_json(payload, columns)
+    assert decode_json(payload, SpanChecks()) == decoded
     assert (decoded.accepted, decoded.rejected) == (1, 1)
     assert decoded.reasons == (
         WHERE + f"attributes: {OTLP_TEXT_MAX_BYTES + 1} bytes, must be at most {OTLP_TEXT_MAX_BYTES}",
@@ -171,6 +173,7 @@ def test_resource_too_large_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     payload = json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": scopes}]}).encode()
     columns = SpanColumns()
     decoded = decode_json(payload, columns)
+    assert decode_json(payload, SpanChecks()) == decoded
     assert (decoded.accepted, decoded.rejected) == (2, 3)
     assert (
         "resource of 3800 bytes: with it the payload's spans take more than 10000 bytes" in decoded.reasons[0]
@@ -256,6 +259,7 @@ def test_protobuf_span_with_a_bad_field(field: str, value: Any, reason: str) -> 
     data = protobuf_payload()
     setattr(data.resource_spans[0].scope_spans[0].spans[1], field, value)
     decoded = decode_protobuf(data.SerializeToString(), SpanColumns())
+    assert decode_protobuf(data.SerializeToString(), SpanChecks()) == decoded
     assert (decoded.accepted, decoded.rejected) == (2, 1)
     assert decoded.reasons[0].startswith("resourceSpans[0].scopeSpans[0].spans[1] (trace ")
     assert decoded.reasons[0].endswith(f"): {reason}")
@@ -266,6 +270,7 @@ def test_protobuf_event_time() -> None:
     data = protobuf_payload()
     data.resource_spans[0].scope_spans[0].spans[1].events.add(time_unix_nano=2**63)
     decoded = decode_protobuf(data.SerializeToString(), SpanColumns())
+    assert decode_protobuf(data.SerializeToString(), SpanChecks()) == decoded
     assert decoded.reasons == (WHERE + "events.timeUnixNano: not below 2**63",)
 
 

@@ -7,14 +7,14 @@ What the spans of a scope share is built once and repeated by Arrow's `take`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from tracelake.limits import OTLP_TEXT_MAX_BYTES, SPANS_EXPANDED_MAX_BYTES
 from tracelake.otlp import conventions
-from tracelake.otlp.attributes import Array, AttributesColumn, check_texts, read_attributes
-from tracelake.otlp.children import EventsColumn, LinksColumn, read_children
+from tracelake.otlp.attributes import Array, Attributes, AttributesColumn, check_texts, read_attributes
+from tracelake.otlp.children import Children, EventsColumn, LinksColumn, read_children
 from tracelake.otlp.dialects import Dialect
 from tracelake.otlp.messages import Message
 from tracelake.otlp.names import KINDS, STATUSES
@@ -48,27 +48,32 @@ _PLAIN_TYPES: Final = {
 """Columns, and fields of column `otlp`, that have one plain value for each span."""
 
 
-class SpanColumns:
-    """Collects spans, and gives them away as one record batch of schema SPANS.
+class _Read(NamedTuple):
+    """The spans of one scope, none of which is refused."""
 
-    `rows` spans are held, of about `approx_bytes` in Arrow.
+    plain: dict[str, list[Any]]
+    attributes: Attributes
+    events: Children
+    links: Children
+    link_ids: tuple[list[str], list[str]]
+
+
+class SpanChecks:
+    """Takes spans and refuses those that cannot be taken, as `SpanColumns` does, and keeps nothing of them.
+
+    `rows` spans were taken, of about `approx_bytes` in Arrow.
     """
 
     def __init__(self) -> None:
-        self._clear()
+        self._begin()
 
-    def _clear(self) -> None:
+    def _begin(self) -> None:
         self.rows = 0
         self.approx_bytes = 0
         self._payload_bytes = self._arrow_bytes = 0
         self._expanded_bytes = 0
         self._resources = Resources()
         self._scopes = Scopes()
-        self._scope_of_row: list[int] = []
-        self._plain: dict[str, list[Any]] = {name: [] for name in _PLAIN_TYPES}
-        self._attributes = AttributesColumn()
-        self._events = EventsColumn()
-        self._links = LinksColumn()
 
     def start_payload(self, size_bytes: int, growth: int) -> None:
         """Say that what comes next is of a new payload of this size, which grows so many times in Arrow."""
@@ -86,6 +91,9 @@ class SpanColumns:
 
     def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
         """Add the spans of one scope, all of them or none. Raises RefusedError."""
+        self._read(scope, spans, dialect)
+
+    def _read(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> _Read:
         plain = _read_plain(spans, dialect)
         attributes = read_attributes([span.attributes for span in spans])
         events = read_children([span.events for span in spans])
@@ -105,15 +113,7 @@ class SpanColumns:
                 check_texts(owner.keys, "attributes")
                 check_texts(owner.texts, "attributes")
         self._count(len(spans), self._resources.sizes_bytes[self._scopes.resources[scope]])
-        for column, values in plain.items():
-            self._plain[column] += values
-        derived = conventions.derive(attributes.keys, attributes.texts, attributes.letters, attributes.counts)
-        for column in conventions.COLUMNS:
-            self._plain[column] += derived.get(column) or [None] * len(spans)
-        self._attributes.extend(attributes)
-        self._events.extend(events)
-        self._links.extend(links, *link_ids)
-        self._scope_of_row += [scope] * len(spans)
+        return _Read(plain, attributes, events, links, link_ids)
 
     def _count(self, spans: int, resource_bytes: int) -> None:
         expanded = spans * (_ROW_BYTES + resource_bytes)
@@ -128,6 +128,31 @@ class SpanColumns:
         self._expanded_bytes += expanded
         self.approx_bytes += expanded
         self.rows += spans
+
+
+class SpanColumns(SpanChecks):
+    """Collects spans, and gives them away as one record batch of schema SPANS. `rows` spans are held."""
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._scope_of_row: list[int] = []
+        self._plain: dict[str, list[Any]] = {name: [] for name in _PLAIN_TYPES}
+        self._attributes = AttributesColumn()
+        self._events = EventsColumn()
+        self._links = LinksColumn()
+
+    def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
+        """Add the spans of one scope, all of them or none. Raises RefusedError."""
+        plain, attributes, events, links, link_ids = self._read(scope, spans, dialect)
+        for column, values in plain.items():
+            self._plain[column] += values
+        derived = conventions.derive(attributes.keys, attributes.texts, attributes.letters, attributes.counts)
+        for column in conventions.COLUMNS:
+            self._plain[column] += derived.get(column) or [None] * len(spans)
+        self._attributes.extend(attributes)
+        self._events.extend(events)
+        self._links.extend(links, *link_ids)
+        self._scope_of_row += [scope] * len(spans)
 
     def take(self) -> pa.RecordBatch:
         """Return what is held as one batch of schema SPANS, and start again with nothing."""
@@ -145,7 +170,7 @@ class SpanColumns:
         rest = [columns[field.name] for field in OTLP_REST]
         columns["otlp"] = pa.StructArray.from_arrays(rest, fields=list(OTLP_REST))
         batch = pa.RecordBatch.from_arrays([columns[name] for name in SPANS.names], schema=SPANS)
-        self._clear()
+        self._begin()
         return batch
 
 

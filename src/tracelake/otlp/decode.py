@@ -14,7 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from tracelake._errors import DecodeError
 from tracelake.limits import OTLP_PAYLOAD_MESSAGES_MAX, PROBLEM_MAX_CHARS, PROBLEMS_MAX
 from tracelake.otlp import dialects, messages
-from tracelake.otlp.columns import SpanColumns
+from tracelake.otlp.columns import SpanChecks
 from tracelake.otlp.depth import pruned
 from tracelake.otlp.dialects import Dialect
 from tracelake.otlp.lenient import ResourceGroup, ScopeGroup, split_json, split_protobuf
@@ -45,8 +45,8 @@ OnParsed: TypeAlias = Callable[[Size], None]
 def _refuse_none(_size: Size) -> None: ...
 
 
-def decode_json(payload: bytes, columns: SpanColumns, on_parsed: OnParsed = _refuse_none) -> Decoded:
-    """Add the spans of an OTLP/JSON TracesData or ExportTraceServiceRequest to the columns.
+def decode_json(payload: bytes, columns: SpanChecks, on_parsed: OnParsed = _refuse_none) -> Decoded:
+    """Add the spans of an OTLP/JSON TracesData or ExportTraceServiceRequest to the columns, or check them.
 
     Raises DecodeError where the payload as a whole cannot be decoded; then nothing was added.
     """
@@ -69,8 +69,8 @@ def _decode_at_once(payload: bytes) -> list[ResourceGroup]:
     return []
 
 
-def decode_protobuf(payload: bytes, columns: SpanColumns, on_parsed: OnParsed = _refuse_none) -> Decoded:
-    """Add the spans of a protobuf TracesData or ExportTraceServiceRequest to the columns.
+def decode_protobuf(payload: bytes, columns: SpanChecks, on_parsed: OnParsed = _refuse_none) -> Decoded:
+    """Add the spans of a protobuf TracesData or ExportTraceServiceRequest to the columns, or check them.
 
     Raises DecodeError where the payload as a whole cannot be decoded; then nothing was added.
     """
@@ -90,7 +90,7 @@ def _as_groups(resources: Iterable[Message]) -> list[ResourceGroup]:
 
 
 def _add(
-    groups: Sequence[ResourceGroup], columns: SpanColumns, dialect: Dialect, on_parsed: OnParsed
+    groups: Sequence[ResourceGroup], columns: SpanChecks, dialect: Dialect, on_parsed: OnParsed
 ) -> Decoded:
     size = parsed_size(groups)
     if size.messages > OTLP_PAYLOAD_MESSAGES_MAX:
@@ -108,7 +108,7 @@ def _add(
 class _Adder:
     """Adds groups of spans to columns, and counts."""
 
-    columns: SpanColumns
+    columns: SpanChecks
     dialect: Dialect
     accepted: int = 0
     rejected: int = 0

@@ -54,6 +54,7 @@ class Gathering:
 
     def _begin(self, group: SegmentGroup, loop: asyncio.AbstractEventLoop) -> _Gathered:
         gathered = self._groups[group] = _Gathered(loop.time() + self._wait_s)
+        # One for all: of a group that waits so long, who came later waits less.
         gathered.deadline = loop.call_later(self._inbox.ack_timeout_s, self._end, group, self._inbox.too_late)
 
         def tell(written: Future[None]) -> None:

@@ -33,7 +33,7 @@ from starlette.types import Receive, Scope, Send
 
 from tracelake import limits
 from tracelake._errors import InternalError, LimitError, TracelakeError, UnsupportedError
-from tracelake.otlp.columns import SpanColumns
+from tracelake.otlp.columns import SpanChecks
 from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
 from tracelake.otlp.size import MESSAGE_BYTES, Size, has_spans_beyond, parse_max_bytes
 from tracelake.server.body import WINDOW_BITS, Budget, BudgetShare, decompress, read_body
@@ -104,7 +104,7 @@ class TracesEndpoint:
                 )
                 share.give_back(len(compressed))
             decoded = await self._do(len(payload), lambda: _decode(format, payload, share))
-            # The pipeline decodes it again and refuses the same spans. Without one good span it is not stored.
+            # The pipeline decodes it, and refuses the same spans. Without one good span it is not stored.
             if decoded.accepted:
                 await self._gathering.append(format, payload)
         return decoded
@@ -152,7 +152,7 @@ def _decode(format: Format, payload: bytes, share: BudgetShare) -> Decoded:
             room.take(len(payload) + size.messages * MESSAGE_BYTES)
 
         decode = decode_json if format == "json" else decode_protobuf
-        return decode(payload, SpanColumns(), check)
+        return decode(payload, SpanChecks(), check)
 
 
 def _too_many(what: str) -> LimitError:
