@@ -423,8 +423,12 @@ SCRATCH_DELETE_TRIES_MAX: Final = 3
 """Times that the deletion of a scratch directory is tried. Beyond: it is left to the system's own cleaning."""
 QUERY_MAX_CHARS: Final = 4_096
 """One search query. Beyond: it is refused."""
-QUERY_NESTING_MAX: Final = 100
+QUERY_NESTING_MAX: Final = 50
 """Parentheses and NOTs around one word of a query. Beyond: it is refused."""
+QUERY_OPEN_WORDS_MAX: Final = 32
+"""Words of a query with * or ~, each of which may stand for all words of the index. Beyond: it is refused."""
+QUERY_SLOP_MAX: Final = 100
+"""Words that may stand between those of a phrase. Beyond: it is refused."""
 HIGHLIGHT_MAX_CHARS: Final = 200
 """One excerpt of a hit, with its marks. Beyond: it is cut."""
 HIGHLIGHT_CONTEXT_CHARS: Final = 40

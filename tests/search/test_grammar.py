@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,11 +14,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.search.build_inputs import index_of, span, table
-from tracelake.search.grammar import AllOf, AnyOf, Atom, Not, parse
+from tracelake.search.grammar import AllOf, AnyOf, Not, Text, parse
 from tracelake.search.query import Searcher
-from tracelake.search.syntax import terms
+from tracelake.search.syntax import texts_wanted
 
 WORDS: Final = ("alpha", "beta", "gamma")
+NOW_NS: Final = 1_767_225_600_000_000_000
+"""2026-01-01T00:00Z."""
+HOUR_NS: Final = 3_600_000_000_000
+KEYS: Final = ("http.status_code", 'a:b "c" (d', "AND", "has", "Ünï\\çödé", "retry")
+NUMBERS: Final = (
+    "0",
+    "-0.0",
+    "7",
+    "7.5",
+    "-3",
+    "500",
+    "1e300",
+    "-1e300",
+    "9007199254740993",
+    "Infinity",
+    "NaN",
+)
+VALUES: Final = (*NUMBERS, "true", "false", "GET /cart", "a..b", "7 apples", "", "x" * 200)
 SERVICES: Final = ("shop", "Cart")
 TEXTS: Final = ("", *(" ".join(words) for n in (1, 2, 3) for words in itertools.permutations(WORDS, n)))
 
@@ -28,11 +47,40 @@ Judge = Callable[[Row], bool] | None
 
 def rows() -> list[Row]:
     """Return rows with any words in name and two texts, of two services and of none."""
-    pick = random.Random(9).choice
-    return [
-        span(n, name=pick(TEXTS), input=pick(TEXTS), output=pick(TEXTS), service=pick((*SERVICES, None)))
-        for n in range(80)
-    ]
+    draw = random.Random(9)
+    pick = draw.choice
+
+    def attributes() -> list[tuple[str, str]]:
+        return [(key, pick(VALUES)) for key in KEYS if draw.random() < 0.5]
+
+    def types(held: list[tuple[str, str]]) -> str:
+        return "".join(pick("sid" if value in NUMBERS else "s") for _, value in held)
+
+    made = []
+    for n in range(120):
+        held, of_resource, running = attributes(), attributes(), draw.random() < 0.2
+        duration = 0 if running else pick((1, 999_999_999, 2_000_000_000, 2_000_000_001, 2**62))
+        start = NOW_NS - pick((0, 1, HOUR_NS, HOUR_NS + 1, 30 * HOUR_NS, -HOUR_NS))
+        made.append(
+            span(
+                n,
+                name=pick(TEXTS),
+                input=pick(TEXTS),
+                output=pick(TEXTS),
+                service=pick((*SERVICES, None)),
+                model=pick(("gpt-4o", "GPT-4o", "o3", None)),
+                session_id=pick(("s 1", 'q"\\', None)),
+                start_ns=start,
+                end_ns=0 if running else start + duration,
+                duration_ns=duration,
+                input_tokens=pick((None, 0, 5, 2**62)),
+                output_tokens=pick((None, 1, 2**62)),
+                attributes=held,
+                resource=of_resource,
+                otlp={"attribute_types": types(held), "resource_types": types(of_resource)},
+            )
+        )
+    return made
 
 
 ROWS: Final = rows()
@@ -77,11 +125,145 @@ def of_service(name: str) -> Judge:
     return lambda row: (row["service"] or "").lower() == name.lower()
 
 
+def quoted(text: str) -> str:
+    """Return a text in double quotes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def prefixed(beginning: str) -> Judge:
+    """Return what finds words that begin so, in names and texts."""
+    return lambda row: any(
+        word.startswith(beginning)
+        for value in (row["name"], row["input"], row["output"])
+        for word in value.split()
+    )
+
+
+def compares(operator: str, value: Any) -> Callable[[Any], bool]:
+    """Return what a comparison says of a value; None is never found."""
+    say = {">": float.__gt__, ">=": float.__ge__, "<": float.__lt__, "<=": float.__le__, ":": float.__eq__}
+    whole = {">": int.__gt__, ">=": int.__ge__, "<": int.__lt__, "<=": int.__le__, ":": int.__eq__}
+    chosen: Any = (whole if isinstance(value, int) else say)[operator]
+    return lambda found: found is not None and bool(chosen(found, value))
+
+
+def tokens(row: Row) -> int | None:
+    """Return how many tokens went in and out, as many as 64 bits hold."""
+    given, made = row["input_tokens"], row["output_tokens"]
+    return None if given is made is None else min((given or 0) + (made or 0), 2**63 - 1)
+
+
+MEASURES: Final[dict[str, tuple[Callable[[Row], int | None], dict[str, int]]]] = {
+    "tokens": (tokens, {"0": 0, "5": 5, "6": 6, "1e3": 1000, "9223372036854775807": 2**63 - 1}),
+    "input_tokens": (
+        lambda row: row["input_tokens"],
+        {"0": 0, "5": 5, "1e999": 10**999, "-1e999": -(10**999)},
+    ),
+    "duration": (
+        lambda row: row["duration_ns"] if row["end_ns"] else None,
+        {
+            "1ns": 1,
+            "2s": 2 * 10**9,
+            "2000ms": 2 * 10**9,
+            "0.5h": HOUR_NS // 2,
+            "100000000w": 10**8 * 168 * HOUR_NS,
+        },
+    ),
+}
+COMPARED: Final = (">", ">=", "<", "<=", ":")
+
+
+def measured() -> st.SearchStrategy[Asked]:
+    """Comparisons of integers."""
+
+    def asked(field: str, operator: str, text: str) -> Asked:
+        read, values = MEASURES[field]
+        holds = compares(operator, values[text])
+        return Asked(f"{field}{operator}{text}", OPERAND, lambda row: holds(read(row)))
+
+    pairs = [(field, text) for field, (_, values) in MEASURES.items() for text in values]
+    return st.builds(
+        lambda pair, operator: asked(pair[0], operator, pair[1]),
+        st.sampled_from(pairs),
+        st.sampled_from(COMPARED),
+    )
+
+
+def times() -> st.SearchStrategy[Asked]:
+    """Times of the start: `last`, days, moments and ranges of days."""
+    day = 24 * HOUR_NS
+    found: dict[str, tuple[int, int]] = {
+        "last 1h": (NOW_NS - HOUR_NS, NOW_NS),
+        "last 2d": (NOW_NS - 2 * day, NOW_NS),
+        "start:2025-12-31": (NOW_NS - day, NOW_NS - 1),
+        "2025-12-31..2026-01-01": (NOW_NS - day, NOW_NS + day - 1),
+        "2026-01-01..": (NOW_NS, 2**63),
+        "start:..2025-12": (0, NOW_NS - 1),
+        "start>2025-12-31": (NOW_NS, 2**63),
+        "start>=2025-12-31T23:00Z": (NOW_NS - HOUR_NS, 2**63),
+        "start<=2026-01-01T01:00+01:00": (0, NOW_NS + 60 * 10**9 - 1),
+        "start<2025-12-31T23:00:00.000000000": (0, NOW_NS - HOUR_NS - 1),
+        "start:>2026-01-01T00:00:00.0": (NOW_NS + 10**8, 2**63),
+    }
+    return st.sampled_from(sorted(found)).map(
+        lambda text: Asked(text, OPERAND, lambda row: found[text][0] <= row["start_ns"] <= found[text][1])
+    )
+
+
+def value_of(row: Row, owner: str, key: str) -> tuple[str, str] | None:
+    """Return the text and type letter of an attribute."""
+    held = row[owner]
+    letters = row["otlp"]["attribute_types" if owner == "attributes" else "resource_types"]
+    return next(
+        ((text, letter) for (name, text), letter in zip(held, letters, strict=True) if name == key), None
+    )
+
+
+def attribute_atoms() -> st.SearchStrategy[Asked]:
+    """Attributes by path: whole values, beginnings, comparisons of numbers, and whether they are there."""
+    comparable = [text for text in NUMBERS if text != "NaN"]
+
+    def asked(owner: str, key: str, operator: str, wanted: str) -> Asked:
+        path = f"{owner}.{key}" if key.replace(".", "").replace("_", "").isascii() and " " not in key else ""
+        path = path or f"{owner}.{quoted(key)}"
+
+        def judge(row: Row) -> bool:
+            found = value_of(row, owner, key)
+            if operator == "has":
+                return found is not None
+            if found is None or len(found[0]) > 128:
+                return False
+            text, letter = found
+            number = float(text) if letter in "id" else None
+            if operator == "quoted":
+                return text.lower() == wanted.lower()
+            if operator == "*":
+                return text.lower().startswith(wanted.lower())
+            equal = operator == ":" and text.lower() == wanted.lower()
+            return equal or (wanted in comparable and compares(operator, float(wanted))(number))
+
+        written = {
+            "has": f"has:{path}",
+            "quoted": f"{path}:{quoted(wanted)}",
+            "*": f"{path}:{quoted(wanted)}*",
+        }
+        if operator == "has" and path != f"{owner}.{key}":
+            written["has"] = f"has:{quoted(f'{owner}.{key}')}"
+        plain = re.sub(r"[^\w.+-]", r"\\\g<0>", wanted)
+        return Asked(written.get(operator, f"{path}{operator}{plain}"), OPERAND, judge)
+
+    whole = st.sampled_from([value for value in VALUES if 0 < len(value) <= 128])
+    owners, keys = st.sampled_from(("attributes", "resource")), st.sampled_from(KEYS)
+    return st.builds(asked, owners, keys, st.sampled_from((":", "quoted", "*", "has")), whole) | st.builds(
+        asked, owners, keys, st.sampled_from(COMPARED), st.sampled_from(comparable)
+    )
+
+
 def atoms() -> st.SearchStrategy[Asked]:
-    """Words, phrases, fields, and what has no word in it."""
+    """Words, phrases, fields, filters, and what has no word in it."""
     words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=2, unique=True).map(" ".join)
-    prefixed = st.tuples(st.sampled_from((None, "name", "text")), words)
-    written = prefixed.map(
+    fielded = st.tuples(st.sampled_from((None, "name", "text")), words)
+    written = fielded.map(
         lambda asked: Asked(
             (f"{asked[0]}:" if asked[0] else "") + (f'"{asked[1]}"' if " " in asked[1] else asked[1]),
             OPERAND,
@@ -89,7 +271,31 @@ def atoms() -> st.SearchStrategy[Asked]:
         )
     )
     services = st.sampled_from(SERVICES).map(lambda name: Asked(f"service:{name}", OPERAND, of_service(name)))
-    return written | services | st.sampled_from([Asked("!!!", OPERAND, None), Asked('"-"', OPERAND, None)])
+    others = [
+        Asked("!!!", OPERAND, None),
+        Asked('"-"', OPERAND, None),
+        Asked("al*", OPERAND, prefixed("al")),
+        Asked(
+            '"alpha be"*',
+            OPERAND,
+            lambda row: any("alpha be" in (row[c] or "") for c in ("name", "input", "output")),
+        ),
+        Asked("gamna~1", OPERAND, holds("gamma", None)),
+        Asked("name:btea~1", OPERAND, holds("beta", "name")),
+        Asked("model:GPT-4O", OPERAND, lambda row: (row["model"] or "").lower() == "gpt-4o"),
+        Asked("model:gpt*", OPERAND, lambda row: (row["model"] or "").lower().startswith("gpt")),
+        Asked("model:gpt-4~1", OPERAND, lambda row: (row["model"] or "").lower() == "gpt-4o"),
+        Asked("has:model", OPERAND, lambda row: row["model"] is not None),
+        Asked("session:*", OPERAND, lambda row: row["session_id"] is not None),
+        Asked('session:"q\\"\\\\"', OPERAND, lambda row: row["session_id"] == 'q"\\'),
+        Asked("has:duration", OPERAND, lambda row: row["end_ns"] != 0),
+        Asked("has:tokens", OPERAND, lambda row: tokens(row) is not None),
+        Asked("tokens:1..5", OPERAND, lambda row: 1 <= (tokens(row) or 0) <= 5),
+        Asked("has:input", OPERAND, lambda row: bool(row["input"])),
+        Asked("has:parent", OPERAND, lambda _: False),
+        Asked("*", OPERAND, lambda _: True),
+    ]
+    return written | services | st.sampled_from(others) | measured() | times() | attribute_atoms()
 
 
 def negated(inner: Asked, sign: str) -> Asked:
@@ -125,10 +331,10 @@ def larger(smaller: st.SearchStrategy[Asked]) -> st.SearchStrategy[Asked]:
 def test_a_query_finds_what_it_says(searcher: Searcher, asked: Asked) -> None:
     """Words, phrases, fields, AND, OR, NOT and parentheses, nested, find the rows that a plain evaluation finds."""
     expected = {row["span_id"] for row in ROWS if asked.judge is not None and asked.judge(row)}
-    hits = searcher.search(asked.text, 1_000)
+    hits = searcher.search(asked.text, 1_000, now_ns=NOW_NS)
     assert {hit.span_id for hit in hits} == expected
     assert len(hits) == len(expected)
-    terms(asked.text)
+    texts_wanted(asked.text)
 
 
 @settings(deadline=None, max_examples=100)
@@ -136,14 +342,21 @@ def test_a_query_finds_what_it_says(searcher: Searcher, asked: Asked) -> None:
 def test_a_service_is_one_more_condition(searcher: Searcher, asked: Asked, service: str) -> None:
     """A search in one service finds, with the same scores, what a search in all finds of it."""
     of_it = {row["span_id"] for row in ROWS if row["service"] == service}
-    everywhere = {(hit.span_id, round(hit.score, 4)) for hit in searcher.search(asked.text, 1_000)}
-    inside = {(hit.span_id, round(hit.score, 4)) for hit in searcher.search(asked.text, 1_000, 0, service)}
+    everywhere = {
+        (hit.span_id, round(hit.score, 4)) for hit in searcher.search(asked.text, 1_000, now_ns=NOW_NS)
+    }
+    inside = {
+        (hit.span_id, round(hit.score, 4)) for hit in searcher.search(asked.text, 1_000, 0, service, NOW_NS)
+    }
     assert inside == {(span_id, score) for span_id, score in everywhere if span_id in of_it}
 
 
 def test_groups_beside_each_other_stay_apart() -> None:
     """Words beside each other mean AND, and bind less than OR, which binds less than AND."""
-    a, b, c, d = map(Atom, "abcd")
-    assert parse("a OR b c OR d") == AllOf((AnyOf((a, b)), AnyOf((c, d))))
-    assert parse("a OR b AND NOT c") == AnyOf((a, AllOf((b, Not(c)))))
-    assert parse("name:(a -b)") == AllOf((Atom("name:a"), Not(Atom("name:b"))))
+    assert parse("a OR b c OR d") == AllOf(
+        (AnyOf((Text(None, "a", 0), Text(None, "b", 5))), AnyOf((Text(None, "c", 7), Text(None, "d", 12))))
+    )
+    assert parse("a OR b AND NOT c") == AnyOf(
+        (Text(None, "a", 0), AllOf((Text(None, "b", 5), Not(Text(None, "c", 15)))))
+    )
+    assert parse("name:(a -b)") == AllOf((Text("name", "a", 6), Not(Text("name", "b", 9))))

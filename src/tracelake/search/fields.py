@@ -7,8 +7,8 @@
 in lower case to find it, and as it is in a fast field, for facets |
 | `trace` | the trace id | a whole value |
 | `start`, `duration`, `tokens`, `input_tokens`, `output_tokens` | nanoseconds and counts | fast fields |
-| `name` | the span's name | words with positions |
-| `text` | input, output, attribute values, status message, events | words with positions |
+| `name` | the span's name | English stems with positions |
+| `text` | input, output, attribute values, status message, events | English stems with positions |
 | `attribute` | path and value of each attribute of span and resource | `values.py` |
 | `number` | path and value of each attribute that is a number | `values.py` |
 | `has` | the paths of all attributes, and of `PARTS` that are there | a whole value |
@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
@@ -50,7 +51,7 @@ BOOSTS: Final = {"name": 1.5}
 PARTS: Final = ("parent", "input", "output", "events", "links")
 """What a span may have that is no field of its own."""
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _ID: Final = struct.Struct(">16s8sQ")
 
 FINGERPRINT: Final = hashlib.sha256(
@@ -60,7 +61,7 @@ FINGERPRINT: Final = hashlib.sha256(
             version("tantivy"),
             [FACETS, KEYWORDS, NUMBERS, TEXTS, PARTS],
             [INDEX_WORD_MAX_BYTES, INDEX_VALUE_MAX_CHARS],
-            "simple, remove_long, lowercase",
+            "simple, remove_long, lowercase, stemmer english",
         ]
     ).encode()
 ).hexdigest()
@@ -80,14 +81,31 @@ def schema() -> tantivy.Schema:
     return builder.build()
 
 
-def words_analyzer() -> tantivy.TextAnalyzer:
-    """Return what makes words of `name` and `text`, and of queries on them."""
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a text: as it is written, in lower case, its stem, which the index holds, and its place."""
+
+    written: str
+    stem: str
+    position: int
+
+
+def words_analyzer(stemming: bool = True) -> tantivy.TextAnalyzer:
+    """Return what makes words of `name` and `text`: runs of letters and digits in lower case, as English stems."""
     builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
-    return (
-        builder.filter(tantivy.Filter.remove_long(INDEX_WORD_MAX_BYTES))
-        .filter(tantivy.Filter.lowercase())
-        .build()
-    )
+    builder = builder.filter(tantivy.Filter.remove_long(INDEX_WORD_MAX_BYTES))
+    builder = builder.filter(tantivy.Filter.lowercase())
+    return (builder.filter(tantivy.Filter.stemmer("english")) if stemming else builder).build()
+
+
+_STEMS: Final = words_analyzer()
+_WRITTEN: Final = words_analyzer(stemming=False)
+
+
+def words_of(text: str) -> list[Word]:
+    """Return the words of a text as the index has them."""
+    stems, written = (analyzer.pre_tokenize(text).tokens for analyzer in (_STEMS, _WRITTEN))
+    return [Word(word.text, stem.text, word.position) for word, stem in zip(written, stems, strict=True)]
 
 
 def keyword_analyzer() -> tantivy.TextAnalyzer:

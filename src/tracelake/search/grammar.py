@@ -1,12 +1,16 @@
-"""The grammar of queries: what AND, OR, NOT, parentheses and spaces make of words, phrases and fields.
+"""The grammar of queries. What each field makes of its values is in values.py and syntax.py.
 
 query        = alternatives { alternatives }          all of them: words beside each other mean AND
 alternatives = conjunction { OR conjunction }
 conjunction  = operand { AND operand }
-operand      = [ NOT | - | + ] ( "(" query ")" | field ":" "(" query ")" | atom )
+operand      = [ NOT | - | + ] ( [ field ":" ] "(" query ")" [ boost ] | clause [ boost ] )
+clause       = [ field ":" ] text | field ( ">" | ">=" | "<" | "<=" ) word | [ field ":" ] word ".." word
+             | "last" number unit | "*"
+text         = word [ "*" | "~" digit ] | '"' anything '"' [ "~" digits ] [ "*" ]
+field        = letter { letter | digit | "_" | "." | "-" | "/" } | ( "attributes" | "resource" ) "." '"' anything '"'
+boost        = "^" number
 
-tantivy's own grammar keeps neither groups apart that stand beside each other, nor finds what a NOT inside of
-parentheses leaves over; so it is asked for atoms only: a word, a phrase, a field with its value.
+A word is what has no space, quote or parenthesis in it; a backslash takes the next character as it is.
 """
 
 from __future__ import annotations
@@ -18,11 +22,52 @@ from typing import Final, TypeAlias
 from tracelake import limits
 
 
+class Refused(ValueError):  # noqa: N818  it is what the parser says, not what users get
+    """What is wrong with a query, from which character on, counted from 0."""
+
+    def __init__(self, place: int, problem: str) -> None:
+        super().__init__(problem)
+        self.place = place
+
+
 @dataclass(frozen=True, slots=True)
-class Atom:
-    """A word, phrase, set or range, with its field if it has one, as tantivy reads it."""
+class Text:
+    """A word or phrase, its value if it has a field."""
+
+    field: str | None
+    text: str
+    place: int
+    quoted: bool = False
+    prefix: bool = False
+    distance: int = 0
+    """Letters by which a word may differ, or words that may stand between those of a phrase."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What lies between two values, each None where it is open."""
+
+    field: str
+    low: str | None
+    high: str | None
+    place: int
+    with_low: bool = True
+    with_high: bool = True
+    written: str = ""
+    """The whole value `low..high`, which may be a text for fields of texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """What began within this time."""
 
     text: str
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """All spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,33 +99,33 @@ class Boost:
     factor: float
 
 
-Node: TypeAlias = Atom | Not | AllOf | AnyOf | Boost
+Clause: TypeAlias = Text | Range | Last | Everything
+Node: TypeAlias = Clause | Not | AllOf | AnyOf | Boost
 
 _SPACE: Final = re.compile(r"\s*")
 _OPERATOR: Final = re.compile(r"(AND|OR|NOT)(?=[\s(]|$)")
 _SIGN: Final = re.compile(r"[+-](?=[^\s)])")
-_GROUP: Final = re.compile(r"(?:([^\s:\"'()\[\]{}^+-][^\s:\"'()\[\]{}^]*):)?\(")
-_GROUP_BOOST: Final = re.compile(r"\^(\d{1,6}(?:\.\d{0,6})?)")
-_ATOM: Final = re.compile(
-    r"""
-    (?P<field> [^\s:"'()\[\]{}^]+ : \s* )?
-    (?: "(?:\\.|[^"\\])*" | '(?:\\.|[^'\\])*'                   # a phrase
-      | IN \s* \[ (?:"(?:\\.|[^"\\])*" | [^\]"])* \]            # a set
-      | [\[{] [^\]}]* [\]}]                                     # a range
-      | (?:\\.|[^\s:"'()\[\]{}^\\])+                            # a word
-    )
-    (?: ~\d+ )? \*? (?: \^\d+(?:\.\d*)? )?
-    """,
-    re.VERBOSE | re.DOTALL,
+_FIELD: Final = re.compile(
+    r"""((?:attributes|resource)\."(?:\\.|[^"\\])*"|[A-Za-z_][\w./-]*+)(:?>=|:?<=|:?>|:?<|:)""", re.DOTALL
 )
+_PHRASE: Final = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
+_WORD: Final = re.compile(r'(?:\\.|[^\s"()\\])+', re.DOTALL)
+_SLOP: Final = re.compile(r"~(\w*)")
+_BOOST: Final = re.compile(r"\^(\d{1,6}(?:\.\d{0,6})?)(?=[\s)]|$)")
+_BOOSTED: Final = re.compile(r"(.+)\^(\d{1,6}(?:\.\d{0,6})?)", re.DOTALL)
+_FUZZY: Final = re.compile(r"(.+)~(\w*)", re.DOTALL)
+_LAST: Final = re.compile(r"last\s+(\d+\s?[a-z]+)(?=[\s)]|$)")
+_DATES: Final = re.compile(r"(?:\d{4}-\d{2}\S*)?\.\.(?:\d{4}-\d{2}\S*)?")
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_ENDS: Final = re.compile(r"(?=[\s)]|$)")
 
 
 def parse(query: str) -> Node:
-    """Return the tree of a query. Raises ValueError for what is none, or is nested too deep."""
+    """Return the tree of a query. Raises Refused for what is none, or is nested too deep."""
     parser = _Parser(query)
-    node = parser.query("", 0)
+    node = parser.query(None, 0)
     if not parser.at_end():
-        raise ValueError(f"nothing can begin at character {parser.place + 1}")
+        raise Refused(parser.place, "this parenthesis has no partner; open one before it, or quote it")
     return node
 
 
@@ -93,50 +138,110 @@ class _Parser:
         self._take(_SPACE)
         return self.place == len(self._text)
 
-    def query(self, field: str, depth: int) -> Node:
+    def query(self, field: str | None, depth: int) -> Node:
         """Read up to the end, or a parenthesis that closes."""
         nodes = [self._alternatives(field, depth)]
         while not self.at_end() and self._text[self.place] != ")":
             nodes.append(self._alternatives(field, depth))
         return nodes[0] if len(nodes) == 1 else AllOf(tuple(nodes))
 
-    def _alternatives(self, field: str, depth: int) -> Node:
+    # No helper for these two: the fewer calls a level takes, the further Python's own limit is away.
+    def _alternatives(self, field: str | None, depth: int) -> Node:
         nodes = [self._conjunction(field, depth)]
         while self._operator("OR"):
             nodes.append(self._conjunction(field, depth))
         return nodes[0] if len(nodes) == 1 else AnyOf(tuple(nodes))
 
-    def _conjunction(self, field: str, depth: int) -> Node:
+    def _conjunction(self, field: str | None, depth: int) -> Node:
         nodes = [self._operand(field, depth)]
         while self._operator("AND"):
             nodes.append(self._operand(field, depth))
         return nodes[0] if len(nodes) == 1 else AllOf(tuple(nodes))
 
-    def _operand(self, field: str, depth: int) -> Node:
+    def _operand(self, field: str | None, depth: int) -> Node:
         if depth > limits.QUERY_NESTING_MAX:
-            raise ValueError("nested too deep")
+            raise Refused(
+                self.place, f"it is nested more than {limits.QUERY_NESTING_MAX} deep; leave parentheses out"
+            )
         if self._operator("NOT"):
             return Not(self._operand(field, depth + 1))
         if (found := self._take(_SIGN)) is not None:
             node = self._operand(field, depth + 1)
             return node if found.group() == "+" else Not(node)
-        if (found := self._take(_GROUP)) is not None:
-            return self._group(found.group(1) or field, depth)
-        found = None if _OPERATOR.match(self._text, self.place) else self._take(_ATOM)
-        if found is None:
-            raise ValueError(f"words are missing at character {self.place + 1}")
-        text = found.group()
-        if not text.strip("+-"):
-            return Atom(f'"{text}"')  # a dash between words, which tantivy would take for a sign
-        return Atom(text if found["field"] or not field else f"{field}:{text}")
+        if _OPERATOR.match(self._text, self.place) or self.at_end() or self._text[self.place] == ")":
+            raise Refused(
+                self.place,
+                "a word is missing here: AND and OR need one on both sides, NOT one behind it, parentheses one inside; "
+                "as words, and, or and not are in lower case",
+            )
+        if self._text[self.place] == "(":
+            return self._group(field, depth)
+        return self._clause(field, depth)
 
-    def _group(self, field: str, depth: int) -> Node:
+    def _group(self, field: str | None, depth: int) -> Node:
+        opened = self.place
+        self.place += 1
         node = self.query(field, depth + 1)
         if self._text[self.place : self.place + 1] != ")":
-            raise ValueError("a parenthesis is not closed")
+            raise Refused(opened, "this parenthesis has no partner; close it, or quote it")
         self.place += 1
-        boost = self._take(_GROUP_BOOST)
+        return self._boosted(node)
+
+    def _boosted(self, node: Node) -> Node:
+        boost = self._take(_BOOST)
         return node if boost is None else Boost(node, float(boost.group(1)))
+
+    def _clause(self, field: str | None, depth: int) -> Node:
+        start = self.place
+        if field is None and (last := self._take(_LAST)) is not None:
+            return Last(last.group(1), start)
+        found = self._take(_FIELD)
+        if found is None:
+            return self._value(field, start)
+        name, operator = _name(found.group(1)), found.group(2).lstrip(":")
+        if not operator:
+            if self._text[self.place : self.place + 1] == "(":
+                return self._group(name, depth)
+            if self._take(_ENDS) is not None:
+                raise Refused(
+                    self.place,
+                    f"a value is missing behind {found.group()!r}; write it there, without a space",
+                )
+            return self._value(name, start)
+        word = self._take(_WORD)
+        if word is None:
+            raise Refused(self.place, f"a number or time is missing behind {found.group()!r}")
+        value = _plain(word.group())
+        if operator.startswith(">"):
+            return Range(name, value, None, start, with_low=operator == ">=")
+        return Range(name, None, value, start, with_high=operator == "<=")
+
+    def _value(self, field: str | None, start: int) -> Node:
+        if self._text[self.place] == '"':
+            return self._phrase(field, start)
+        found = self._take(_WORD)
+        if found is None:
+            raise Refused(self.place, "a backslash ends it; write it twice, or quote the text")
+        word = found.group()
+        if (boost := _BOOSTED.fullmatch(word)) is not None:
+            return Boost(_word(field, boost.group(1), start), float(boost.group(2)))
+        return _word(field, word, start)
+
+    def _phrase(self, field: str | None, start: int) -> Node:
+        found = self._take(_PHRASE)
+        if found is None:
+            raise Refused(self.place, 'this double quote has no partner; close it, or write \\" for it')
+        slop = self._take(_SLOP)
+        digits = "0" if slop is None else slop.group(1)
+        if not digits.isdecimal() or len(digits) > 3 or int(digits) > limits.QUERY_SLOP_MAX:
+            raise Refused(
+                found.end(),
+                f'behind ~ stands how many words may be between, up to {limits.QUERY_SLOP_MAX}: "a phrase"~2',
+            )
+        prefix = self._text.startswith("*", self.place)
+        self.place += prefix
+        text = _plain(found.group(1))
+        return self._boosted(Text(field, text, start, quoted=True, prefix=prefix, distance=int(digits)))
 
     def _operator(self, word: str) -> bool:
         """Step over this operator, if it is what comes next after white space."""
@@ -153,3 +258,33 @@ class _Parser:
         if found is not None:
             self.place = found.end()
         return found
+
+
+def _name(field: str) -> str:
+    """Return a field, the quotes around an attribute's key taken off."""
+    owner, quote, key = field.partition('"')
+    return f"{owner}{_plain(key[:-1])}" if quote else field
+
+
+def _word(field: str | None, word: str, start: int) -> Clause:
+    """Return what one word without quotes means, field and boost taken off."""
+    if word == "*" and field is None:
+        return Everything()
+    low, dots, high = word.partition("..")
+    if dots and word.strip(".") and (field is not None or _DATES.fullmatch(word)):
+        bounds = [None if bound in ("", "*") else _plain(bound) for bound in (low, high)]
+        return Range(field or "start", bounds[0], bounds[1], start, written=_plain(word))
+    if (fuzzy := _FUZZY.fullmatch(word)) is not None:
+        if fuzzy.group(2) not in ("1", "2"):
+            raise Refused(start, "behind ~ stands how many letters may differ, 1 or 2: refnd~1")
+        return Text(field, _plain(fuzzy.group(1)), start, distance=int(fuzzy.group(2)))
+    prefix = word.endswith("*") and not word.endswith("\\*")
+    body = word[: len(word) - prefix]
+    if "*" in _ESCAPED.sub("", body):
+        raise Refused(start, "* stands at the end of a word only, for any letters that follow: ref*")
+    return Text(field, _plain(body), start, prefix=prefix)
+
+
+def _plain(text: str) -> str:
+    """Return a text without its backslashes."""
+    return _ESCAPED.sub(r"\1", text)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tracelake import limits
-from tracelake.search.syntax import terms
+from tracelake.search.fields import Word, words_of
+from tracelake.search.syntax import texts_wanted
 
 OPEN: Final = "[["
 CLOSE: Final = "]]"
@@ -17,7 +18,7 @@ _ELLIPSIS: Final = "…"
 class _Match(NamedTuple):
     start: int
     end: int
-    term: str
+    term: _Wanted
 
 
 class _Window(NamedTuple):
@@ -32,7 +33,9 @@ def highlight(texts: Sequence[str], query: str) -> str:
     At most `limits.HIGHLIGHT_MAX_CHARS` characters with the marks, white space folded; the beginning of the
     first text where nothing matches, such as for a query on `service` only. Raises QueryError.
     """
-    wanted = terms(query)
+    wanted = [
+        _Wanted(tuple(words), text.prefix) for text in texts_wanted(query) if (words := words_of(text.text))
+    ]
     windows = [window for text in texts for window in _windows(text, wanted)]
     if windows:
         best = max(windows, key=lambda window: window.score)  # the first of the best
@@ -40,23 +43,55 @@ def highlight(texts: Sequence[str], query: str) -> str:
     return _render(next((text for text in texts if text.strip()), ""), [])
 
 
-def _pattern(wanted: Iterable[str]) -> re.Pattern[str] | None:
-    """Return what finds the phrases, longer ones first, between borders of words as the index sees them."""
-    phrases = sorted(wanted, key=lambda phrase: (-len(phrase), phrase))
-    if not phrases:
+class _Wanted(NamedTuple):
+    """A word or phrase that a query looks for."""
+
+    words: tuple[Word, ...]
+    prefix: bool
+
+    def pattern(self) -> str:
+        """Return what finds all that may be it, between borders of words as the index sees them."""
+        roots = [re.escape(_root(word)) + r"[^\W_]*?" for word in self.words]
+        if self.prefix:
+            roots[-1] = re.escape(self.words[-1].written) + r"[^\W_]*"
+        return r"[\W_]+".join(roots)
+
+    def holds(self, text: str) -> bool:
+        """Whether a text that the pattern found is it."""
+        found = words_of(text)
+        if len(found) != len(self.words):
+            return False
+        pairs = list(zip(found, self.words, strict=True))
+        if self.prefix and found[-1].written.startswith(self.words[-1].written):
+            pairs.pop()
+        return all(one.stem == other.stem for one, other in pairs)
+
+
+def _root(word: Word) -> str:
+    """Return what all words of a stem begin with, nearly always: `polici` is of policy and of policies."""
+    return word.stem[:-1] if len(word.stem) > 2 and word.stem.endswith("i") else word.stem
+
+
+def _pattern(wanted: Sequence[_Wanted]) -> re.Pattern[str] | None:
+    """Return what finds the phrases, longer ones first."""
+    longest_first = sorted(wanted, key=lambda one: -sum(len(word.written) for word in one.words))
+    if not wanted:
         return None
-    either = "|".join(r"[\W_]+".join(map(re.escape, phrase.split(" "))) for phrase in phrases)
-    return re.compile(rf"(?<![^\W_])(?:{either})(?![^\W_])", re.IGNORECASE)
+    return re.compile(
+        rf"(?<![^\W_])(?:{'|'.join(one.pattern() for one in longest_first)})(?![^\W_])", re.IGNORECASE
+    )
 
 
-def _windows(text: str, wanted: frozenset[str]) -> list[_Window]:
+def _windows(text: str, wanted: Sequence[_Wanted]) -> list[_Window]:
     """Return the excerpts that begin with each match: more different terms are better, then more matches."""
     pattern = _pattern(wanted)
     if pattern is None:
         return []
     matches: list[_Match] = []
     for found in pattern.finditer(text):
-        matches.append(_Match(found.start(), found.end(), found.group().lower()))
+        term = next((one for one in wanted if one.holds(found.group())), None)
+        if term is not None:
+            matches.append(_Match(found.start(), found.end(), term))
         if len(matches) == limits.HIGHLIGHT_MATCHES_MAX:
             break
     width = limits.HIGHLIGHT_MAX_CHARS - 2 * limits.HIGHLIGHT_CONTEXT_CHARS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,17 +58,20 @@ class Searcher:
                 f"and its manifest says {manifest.documents}; run `tracelake verify`"
             )
 
-    def search(self, query: str, limit: int, offset: int = 0, service: str | None = None) -> list[RawHit]:
+    def search(
+        self, query: str, limit: int, offset: int = 0, service: str | None = None, now_ns: int | None = None
+    ) -> list[RawHit]:
         """Return hits `offset` to `offset + limit`, best first, equal scores mostly in order of the parts.
 
-        With `service`, only of services of that name, in upper or lower case.
+        With `service`, only of services of that name, in upper or lower case. `now_ns` is when `last 2h` ends, by
+        default now.
 
         Raises:
             QueryError: The query does not parse; says what is wrong with it, and gives an example.
         """
         assert limit >= 0, limit
         assert offset >= 0, offset
-        parsed = parse(self._index, query)
+        parsed = parse(self._index, query, time.time_ns() if now_ns is None else now_ns)
         if parsed is None or self._searcher is None or limit == 0 or offset >= self._searcher.num_docs:
             return []
         if service is not None:

@@ -1,43 +1,42 @@
 """The query language: queries for tantivy, with errors that help, and the words to highlight.
 
-refund policy            spans with both words, in name or text; refund OR policy: with one of them
-"refund policy"          the phrase; "refund policy"~2 allows two words between
-refund AND NOT airline   also - before a word, OR, parentheses
-service:checkout name:chat status:error kind:client
-*                        all
+What grammar.py reads becomes terms, ranges and phrases of the index, all of them: no row is looked at for a filter.
+Filters count nothing in the score, so hits are ranked by their words. docs/reference/search.md is the page for people.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final, NoReturn
 
 import tantivy
 
 from tracelake import limits
 from tracelake._errors import QueryError
-from tracelake.search import fields, grammar
-from tracelake.search.grammar import AllOf, AnyOf, Atom, Boost, Node, Not
+from tracelake.search import fields, grammar, units
+from tracelake.search.grammar import AllOf, AnyOf, Boost, Everything, Last, Node, Not, Range, Refused, Text
+from tracelake.search.values import number_terms, path_term, term_of
 
-SEARCH_FIELDS: Final = ("service", "kind", "status", *fields.TEXTS)
 EXAMPLE: Final = '"refund policy" AND service:airline-agent'
+KEYWORDS: Final = (*fields.FACETS, "trace")
+OWNERS: Final = ("attributes.", "resource.")
+FIELDS: Final = (*KEYWORDS, *fields.NUMBERS, *fields.TEXTS, "has")
+"""All fields but attributes, for which see `OWNERS`."""
 
-_APOSTROPHE: Final = re.compile(r"(?<=\w)'(?=\w)")
-_PREFIX: Final = re.compile(r"(?<![^\s:\"'()\[\]{}])[^\s:\"'()\[\]{}]++(?=:)")
-"""It begins where a word does: a long one without a colon is looked through once, and not from each character."""
-_LONELY_OPERATOR: Final = re.compile(
-    r"(?:^|\s)(?:AND|OR|NOT)\s*$|^\s*(?:AND|OR)(?:\s|$)|(?:AND|OR)\s+(?:AND|OR)\s"
-)
-_ANALYZER: Final = fields.words_analyzer()
 _KEYWORD: Final = fields.keyword_analyzer()
-_EMPTY: Final = "Query(EmptyQuery)"
 
 
-def parse(index: tantivy.Index, query: str) -> tantivy.Query | None:
-    """Return the query for an index, None for one without words. Raises QueryError where it does not parse."""
+def parse(index: tantivy.Index, query: str, now_ns: int) -> tantivy.Query | None:
+    """Return the query for an index, None for one without words. Raises QueryError where it does not parse.
+
+    `now_ns` is when `last 2h` ends.
+    """
     try:
-        return _compile(index, _tree(query))
+        return _Compiler(index, now_ns).compiled(_tree(query))
     except ValueError as error:
         raise refusal(query, error) from error
 
@@ -45,96 +44,12 @@ def parse(index: tantivy.Index, query: str) -> tantivy.Query | None:
 def of_service(index: tantivy.Index, query: tantivy.Query, service: str) -> tantivy.Query:
     """Return the query in one service, its name in any case; scores stay as they are."""
     text = service.encode(errors="replace").decode()  # a lone surrogate is in no service
-    named = tantivy.Query.term_query(index.schema, "service", "".join(_KEYWORD.analyze(text)))
-    return tantivy.Query.boolean_query(
-        [(tantivy.Occur.Must, query), (tantivy.Occur.Must, tantivy.Query.const_score_query(named, 0.0))]
-    )
+    named = tantivy.Query.term_query(index.schema, "service", _lower(text), "basic")
+    return tantivy.Query.boolean_query([(tantivy.Occur.Must, query), (tantivy.Occur.Must, _filter(named))])
 
 
 def _tree(query: str) -> Node:
-    """Return the tree of a query. Raises ValueError, QueryError."""
-    return grammar.parse(_checked(query))
-
-
-def _compile(index: tantivy.Index, node: Node) -> tantivy.Query | None:
-    """Return what finds the documents of a node, None where no word is in it, such as in `!!!`."""
-    match node:
-        case Atom(text):
-            found = index.parse_query(
-                text, list(fields.TEXTS), field_boosts=fields.BOOSTS, conjunction_by_default=True
-            )
-            return None if str(found) == _EMPTY else found
-        case Boost(inner, factor):
-            query = _compile(index, inner)
-            return None if query is None else tantivy.Query.boost_query(query, factor)
-        case Not(inner):
-            return _conjunction(index, [Not(inner)])
-        case AllOf(nodes):
-            # Spans of services have a few words and agents' have hundreds: with OR by default, the short ones
-            # with one word of the query would come first.
-            return _conjunction(index, nodes)
-        case AnyOf(nodes):
-            queries = [query for inner in nodes if (query := _compile(index, inner)) is not None]
-            return _boolean([(tantivy.Occur.Should, query) for query in queries])
-
-
-def _conjunction(index: tantivy.Index, nodes: Sequence[Node]) -> tantivy.Query | None:
-    clauses: list[tuple[tantivy.Occur, tantivy.Query]] = []
-    for node in nodes:
-        query = _compile(index, node.node if isinstance(node, Not) else node)
-        if query is not None:
-            clauses.append((tantivy.Occur.MustNot if isinstance(node, Not) else tantivy.Occur.Must, query))
-    if clauses and all(occur == tantivy.Occur.MustNot for occur, _ in clauses):
-        # tantivy finds nothing where it is only told what to leave out.
-        everything = tantivy.Query.const_score_query(tantivy.Query.all_query(), 0.0)
-        clauses.append((tantivy.Occur.Must, everything))
-    return _boolean(clauses)
-
-
-def _boolean(clauses: Sequence[tuple[tantivy.Occur, tantivy.Query]]) -> tantivy.Query | None:
-    return tantivy.Query.boolean_query(clauses) if clauses else None
-
-
-def terms(query: str) -> frozenset[str]:
-    """Return the words and phrases that a query looks for in names and texts, for highlighting.
-
-    They are lower case, the words of a phrase with one space between; excluded ones are not among them.
-    Raises QueryError where the query does not parse.
-    """
-    try:
-        literals = [
-            literal for atom in _wanted(_tree(query)) for literal in _literals(tantivy.parse_query(atom))
-        ]
-    except ValueError as error:
-        raise refusal(query, error) from error
-    phrases = (" ".join(_ANALYZER.analyze(literal)) for literal in literals)
-    return frozenset(phrase for phrase in phrases if phrase)
-
-
-def _wanted(node: Node) -> Iterator[str]:
-    """Yield the atoms that hits may contain."""
-    match node:
-        case Atom(text):
-            yield text
-        case Boost(inner, _) | Not(Not(inner)):
-            yield from _wanted(inner)
-        case AllOf(nodes) | AnyOf(nodes):
-            for inner in nodes:
-                yield from _wanted(inner)
-        case Not(_):
-            pass
-
-
-def refusal(query: str, error: ValueError) -> QueryError:
-    """Return the error that says what is wrong with a query that tantivy refused."""
-    shown = query if len(query) <= limits.QUOTED_MAX_CHARS else query[: limits.QUOTED_MAX_CHARS - 1] + "…"
-    return QueryError(
-        f"the search {shown!r} cannot be read: {next(_reasons(query, str(error)))}. Example: {EXAMPLE}"
-    )
-
-
-def _checked(query: str) -> str:
-    """Return the query as tantivy takes it: an apostrophe inside a word is not a quote."""
+    """Return the tree of a query. Raises Refused, QueryError."""
     if not query.strip():
         raise QueryError(
             f"the search is empty; give words to look for, or * for all spans. Example: {EXAMPLE}"
@@ -144,55 +59,293 @@ def _checked(query: str) -> str:
             f"the search has {len(query)} characters, and the limit is {limits.QUERY_MAX_CHARS}; "
             f"look for its rarest words. Example: {EXAMPLE}"
         )
-    return _APOSTROPHE.sub(r"\'", query)
+    tree = grammar.parse(query.encode(errors="replace").decode())
+    open_ended = [node for node in _leaves(tree) if isinstance(node, Text) and (node.prefix or node.distance)]
+    if len(open_ended) > limits.QUERY_OPEN_WORDS_MAX:
+        raise Refused(
+            open_ended[limits.QUERY_OPEN_WORDS_MAX].place,
+            f"more than {limits.QUERY_OPEN_WORDS_MAX} words of it have * or ~; write some of them out",
+        )
+    return tree
 
 
-def _literals(tree: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the words and phrases of tantivy's syntax tree of an atom."""
-    nodes = [tree]
-    while nodes:
-        node = nodes.pop()
-        if node["type"] == "bool":
-            nodes += [clause for occur, clause in node["clauses"] if occur != "must_not"]
-        elif node["type"] == "boost":
-            nodes.append(node["underlying"])
-        elif node["type"] == "literal" and node["field_name"] in (None, *fields.TEXTS):
-            yield node["phrase"]
-        elif node["type"] == "set" and node["field"] in (None, *fields.TEXTS):
-            yield from node["elements"]
+@dataclass(frozen=True, slots=True)
+class _Compiler:
+    """Makes a tree a query for one index at one time."""
 
+    index: tantivy.Index
+    now_ns: int
 
-def _reasons(query: str, error: str) -> Iterator[str]:
-    """Yield what may be wrong with a query, the likeliest first."""
-    escaped = re.sub(r"\\.", "  ", query)
-    unquoted = re.sub(r'"[^"]*"', lambda match: " " * len(match.group()), escaped)
-    if escaped.count('"') % 2:
-        place = escaped.rindex('"') + 1
-        yield f'the double quote at character {place} has no partner; close it, or write \\" for it'
-    for name in (found.group().lstrip("+-") for found in _PREFIX.finditer(unquoted)):
-        if name not in SEARCH_FIELDS:
-            yield (
-                f"there is no field {name!r}, only {', '.join(SEARCH_FIELDS)}; "
-                f"to look for text with a colon in it, quote it: {_quoted(query, name)}"
+    def compiled(self, node: Node) -> tantivy.Query | None:  # noqa: PLR0911 - one for each kind of node
+        """Return what finds the documents of a node, None where no word is in it, such as in `!!!`."""
+        match node:
+            case Boost(inner, factor):
+                query = self.compiled(inner)
+                return None if query is None else tantivy.Query.boost_query(query, factor)
+            case Not(_):
+                return self._conjunction([node])
+            case AllOf(nodes):
+                # Spans of services have a few words and agents' have hundreds: with OR by default, the short
+                # ones with one word of the query would come first.
+                return self._conjunction(nodes)
+            case AnyOf(nodes):
+                queries = [query for inner in nodes if (query := self.compiled(inner)) is not None]
+                return _boolean([(tantivy.Occur.Should, query) for query in queries])
+            case Text(field):
+                return self._words(node, fields.TEXTS) if field is None else self._text(node, field)
+            case Range():
+                return self._range(node)
+            case Last(text, place):
+                ago = units.nanoseconds(text)
+                if ago is None:
+                    raise Refused(place, f"{text!r} is no time; write last 30m, 2h or 7d, or quote the words")
+                return self._integers("start", self.now_ns - ago, Decimal(self.now_ns))
+            case Everything():
+                return _filter(tantivy.Query.all_query())
+
+    def _conjunction(self, nodes: Sequence[Node]) -> tantivy.Query | None:
+        clauses: list[tuple[tantivy.Occur, tantivy.Query]] = []
+        for node in nodes:
+            query = self.compiled(node.node if isinstance(node, Not) else node)
+            if query is not None:
+                occur = tantivy.Occur.MustNot if isinstance(node, Not) else tantivy.Occur.Must
+                clauses.append((occur, query))
+        if clauses and all(occur == tantivy.Occur.MustNot for occur, _ in clauses):
+            # tantivy finds nothing where it is only told what to leave out.
+            clauses.append((tantivy.Occur.Must, _filter(tantivy.Query.all_query())))
+        return _boolean(clauses)
+
+    def _text(self, node: Text, field: str) -> tantivy.Query | None:  # noqa: PLR0911 - one for each kind of field
+        """Return what finds a value of one field."""
+        if field in fields.TEXTS and (node.text or not node.prefix):
+            return self._words(node, (field,))
+        if node.prefix and not node.text:
+            return self._exists(field, node.place)
+        if field == "has":
+            return self._exists(node.text, node.place, prefix=node.prefix)
+        if not node.text:
+            raise Refused(node.place, f"the value is empty; spans without it are NOT has:{field}")
+        if field in KEYWORDS:
+            return _filter(self._whole(node, field, node.text))
+        if field.startswith(OWNERS):
+            return self._attribute(node, field)
+        if field in fields.NUMBERS:
+            return self._range(Range(field, node.text, node.text, node.place))
+        return _no_field(node, field)
+
+    def _whole(self, node: Text, field: str, value: str) -> tantivy.Query:
+        schema, value = self.index.schema, _lower(value)
+        if node.prefix or node.distance:
+            distance = 0 if node.quoted else min(node.distance, 2)
+            return tantivy.Query.fuzzy_term_query(schema, field, value, distance, prefix=node.prefix)
+        return tantivy.Query.term_query(schema, field, value, "basic")
+
+    def _attribute(self, node: Text, path: str) -> tantivy.Query:
+        if len(node.text) > limits.INDEX_VALUE_MAX_CHARS:
+            raise Refused(
+                node.place,
+                f"values of attributes are found whole up to {limits.INDEX_VALUE_MAX_CHARS} characters; "
+                f"look for words of it, AND has:{path}",
             )
-    if unquoted.count("(") != unquoted.count(")"):
-        yield "a parenthesis has no partner; close it, or put the text in double quotes"
-    if "nested" in error:
-        yield f"it is nested more than {limits.QUERY_NESTING_MAX} deep; leave parentheses out"
-    if _LONELY_OPERATOR.search(unquoted):
-        yield "AND and OR need words on both sides, and NOT after it; as words, they are lower case"
-    if "fast field" in error:
-        yield "a field followed by * alone is not supported; name a word after the colon"
-    if "Regex" in error:
-        yield "regular expressions are not supported; put text with slashes in double quotes"
-    yield f"put text with special characters in double quotes: {_quoted_whole(query)}"
+        if node.distance:
+            raise Refused(
+                node.place, f"~ is for words and names, not for attributes; write {path}:ab* instead"
+            )
+        term = term_of(path_term(path), node.text)
+        written = self._whole(node, "attribute", term)
+        number = None if node.quoted or node.prefix else units.double(node.text)
+        if number is None:
+            return _filter(written)
+        equal = tantivy.Query.term_query(
+            self.index.schema, "number", number_terms([path_term(path)], [number])[0], "basic"
+        )
+        return _filter(_either([written, equal]))
+
+    def _range(self, node: Range) -> tantivy.Query | None:
+        field = node.field
+        if field.startswith(OWNERS):
+            return self._doubles(node)
+        if field not in fields.NUMBERS:
+            if not node.written or field not in FIELDS:
+                _no_order(node)
+            return self._text(Text(field, node.written, node.place), field)
+        if field == "start":
+            return self._times(node)
+        if field == "duration":
+            read, wanted = units.nanoseconds, "a duration, such as 2s, 1.5h or 300ms"
+        else:
+            read, wanted = units.number, "a number, such as 1000"
+        low, high = (None if text is None else read(text) for text in (node.low, node.high))
+        for text, value in ((node.low, low), (node.high, high)):
+            if text is not None and value is None:
+                raise Refused(node.place, f"{text!r} is not {wanted}")
+        return self._integers(field, low, high, node.with_low, node.with_high)
+
+    def _times(self, node: Range) -> tantivy.Query:
+        low, high = (None if text is None else units.period(text) for text in (node.low, node.high))
+        for text, value in ((node.low, low), (node.high, high)):
+            if text is not None and value is None:
+                raise Refused(
+                    node.place,
+                    f"{text!r} is no time; write 2026-01-31, 2026-01-31T17:30 or 2026-01-31T17:30:05Z",
+                )
+        # A day is a time from its first nanosecond to its last: > is after all of it, <= before its end.
+        least = None if low is None else Decimal(low[0] if node.with_low else low[1])
+        greatest = None if high is None else Decimal(high[1] if node.with_high else high[0])
+        return self._integers("start", least, greatest, node.with_low, node.with_high)
+
+    def _integers(
+        self,
+        field: str,
+        low: Decimal | None,
+        high: Decimal | None,
+        with_low: bool = True,
+        with_high: bool = True,
+    ) -> tantivy.Query:
+        bounds = units.integers(low, high, with_low, with_high)
+        if bounds is None:
+            return tantivy.Query.empty_query()
+        schema, kind = self.index.schema, tantivy.FieldType.Integer
+        return _filter(tantivy.Query.range_query(schema, field, kind, *bounds))
+
+    def _doubles(self, node: Range) -> tantivy.Query:
+        low, high = (None if text is None else units.double(text) for text in (node.low, node.high))
+        for text, value in ((node.low, low), (node.high, high)):
+            if text is not None and value is None:
+                if node.written:  # a text with two dots in it
+                    return self._attribute(Text(node.field, node.written, node.place), node.field)
+                raise Refused(
+                    node.place, f"{text!r} is no number, and only numbers have an order; quote it behind :"
+                )
+        bounds = [float("-inf") if low is None else low, float("inf") if high is None else high]
+        first, last = number_terms([path_term(node.field)] * 2, bounds)
+        opened, closed = "[" if node.with_low else "{", "]" if node.with_high else "}"
+        return _filter(self.index.parse_query(f"number:{opened}{first} TO {last}{closed}", ["number"]))
+
+    def _exists(self, path: str, place: int, prefix: bool = False) -> tantivy.Query:
+        if path.startswith(OWNERS) or path in fields.PARTS:
+            asked = Text("has", path, place, prefix=prefix)
+            return _filter(self._whole(asked, "has", path_term(path)))
+        if path in fields.TEXTS or path == "trace":
+            return _filter(tantivy.Query.all_query())
+        if path in FIELDS and path != "has":
+            return _filter(tantivy.Query.exists_query(path))
+        known = ", ".join([*fields.FACETS, *fields.NUMBERS, *fields.PARTS])
+        raise Refused(
+            place, f"has: takes {known}, or an attribute such as attributes.http.status_code, not {path!r}"
+        )
+
+    def _words(self, node: Text, names: Sequence[str]) -> tantivy.Query | None:
+        """Return what finds a word or phrase in fields of text."""
+        found = fields.words_of(node.text)
+        if not found:
+            return None
+        if node.distance and not node.quoted and len(found) > 1:
+            raise Refused(node.place, f"{node.text!r} is {len(found)} words, and ~ is for one")
+        queries = [
+            tantivy.Query.boost_query(query, fields.BOOSTS[name]) if name in fields.BOOSTS else query
+            for name in names
+            for query in [self._match(name, node, found)]
+        ]
+        return _either(queries)
+
+    def _match(self, name: str, node: Text, found: Sequence[fields.Word]) -> tantivy.Query:
+        schema, first, last = self.index.schema, found[0], found[-1]
+        if len(found) == 1 and node.prefix:
+            beginning = tantivy.Query.fuzzy_term_query(schema, name, last.written, 0, prefix=True)
+            whole = tantivy.Query.fuzzy_term_query(schema, name, last.stem, 0)
+            return beginning if last.stem.startswith(last.written) else _either([beginning, whole])
+        if len(found) == 1 and node.distance and not node.quoted:
+            return tantivy.Query.fuzzy_term_query(schema, name, last.stem, node.distance)
+        if len(found) == 1:
+            return tantivy.Query.term_query(schema, name, last.stem, "freq")
+        words: list[str | tuple[int, str]] = [(word.position - first.position, word.stem) for word in found]
+        if not node.prefix:
+            return tantivy.Query.phrase_query(schema, name, words, node.distance)
+        patterns: list[str | tuple[int, str]] = [
+            (word.position - first.position, _escaped(word.stem)) for word in found[:-1]
+        ]
+        patterns.append(
+            (last.position - first.position, f"(?:{_escaped(last.written)}.*|{_escaped(last.stem)})")
+        )
+        return tantivy.Query.regex_phrase_query(schema, name, patterns, node.distance)
 
 
-def _quoted(query: str, name: str) -> str:
-    """Return the query with the word that begins with `name:` in quotes."""
-    return re.sub(re.escape(name) + r":[^\s\"]*", lambda match: f'"{match.group()}"', query, count=1)
+def _boolean(clauses: Sequence[tuple[tantivy.Occur, tantivy.Query]]) -> tantivy.Query | None:
+    return tantivy.Query.boolean_query(clauses) if clauses else None
 
 
-def _quoted_whole(query: str) -> str:
-    words = re.sub(r'["\\]', " ", query).split()
-    return '"' + " ".join(words)[: limits.QUOTED_MAX_CHARS] + '"'
+def _either(queries: Sequence[tantivy.Query]) -> tantivy.Query:
+    if len(queries) == 1:
+        return queries[0]
+    return tantivy.Query.boolean_query([(tantivy.Occur.Should, query) for query in queries])
+
+
+def _filter(query: tantivy.Query) -> tantivy.Query:
+    """Return the query as one that counts nothing in the score."""
+    return tantivy.Query.const_score_query(query, 0.0)
+
+
+def _lower(text: str) -> str:
+    return "".join(_KEYWORD.analyze(text))
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([^\w])", r"\\\1", text)
+
+
+def _no_field(node: Text | Range, name: str) -> NoReturn:
+    value = node.written if isinstance(node, Range) else node.text
+    near = difflib.get_close_matches(name.lower(), FIELDS, 1)
+    hint = f"did you mean {near[0]}? There are" if near else "there are"
+    raise Refused(
+        node.place,
+        f"there is no field {name!r}; {hint} {', '.join(FIELDS)}, attributes.{name} and resource.{name}; "
+        f'to look for text with a colon in it, quote it: "{name}:{value}"',
+    )
+
+
+def _no_order(node: Range) -> NoReturn:
+    if node.field not in FIELDS:
+        _no_field(node, node.field)
+    raise Refused(
+        node.place,
+        f"{node.field} is a text and has no order; write {node.field}:{node.low or node.high}, or quote it all. "
+        f"{', '.join(fields.NUMBERS)} and attributes have one",
+    )
+
+
+def _leaves(node: Node, wanted: bool = False) -> Iterator[grammar.Clause]:
+    """Yield all clauses, or only those `wanted` of hits, not what they must not have."""
+    nodes: list[tuple[Node, bool]] = [(node, True)]
+    while nodes:
+        inner, positive = nodes.pop()
+        match inner:
+            case Boost(node, _):
+                nodes.append((node, positive))
+            case Not(node):
+                nodes.append((node, not positive))
+            case AllOf(several) | AnyOf(several):
+                nodes += [(each, positive) for each in reversed(several)]
+            case _:
+                if positive or not wanted:
+                    yield inner
+
+
+def texts_wanted(query: str) -> list[Text]:
+    """Return the words and phrases that hits may have in names and texts, for highlighting. Raises QueryError."""
+    try:
+        leaves = list(_leaves(_tree(query), wanted=True))
+    except ValueError as error:
+        raise refusal(query, error) from error
+    return [leaf for leaf in leaves if isinstance(leaf, Text) and leaf.field in (None, *fields.TEXTS)]
+
+
+def refusal(query: str, error: ValueError) -> QueryError:
+    """Return the error that says what is wrong with a query, and where."""
+    shown = query if len(query) <= limits.QUOTED_MAX_CHARS else query[: limits.QUOTED_MAX_CHARS - 1] + "…"
+    if isinstance(error, Refused):
+        where, problem = f" at character {error.place + 1}", str(error)
+    else:  # tantivy's own words: a prefix that too many words begin with
+        where, problem = "", f"{error}; write longer words before *"
+    return QueryError(f"the search {shown!r} cannot be read{where}: {problem}. Example: {EXAMPLE}")
