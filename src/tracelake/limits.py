@@ -397,6 +397,10 @@ INDEX_WORD_MAX_BYTES: Final = 100
 """One word of a text: a SHA-256 in hex is one, a SHA-512 is not. Beyond: it is not indexed."""
 INDEX_VALUE_MAX_CHARS: Final = 128
 """The value of one attribute that is found as a whole. Beyond: it is found by its words, and that it is there."""
+IDENTIFIER_MAX_BYTES: Final = 64
+"""One identifier with capitals inside, such as `refundPolicy`. Beyond: it is found as a whole only."""
+INDEX_IDENTIFIERS_KEPT: Final = 16_384
+"""Identifiers whose parts a process remembers. Beyond: the longest unused is forgotten."""
 INDEX_PATHS_KEPT: Final = 4_096
 """Paths of attributes whose terms a process remembers. Beyond: the longest unused is forgotten."""
 INDEX_NEWEST_PARTS_MAX: Final = 8
@@ -429,6 +433,8 @@ QUERY_OPEN_WORDS_MAX: Final = 32
 """Words of a query with * or ~, each of which may stand for all words of the index. Beyond: it is refused."""
 QUERY_SLOP_MAX: Final = 100
 """Words that may stand between those of a phrase. Beyond: it is refused."""
+COMPLETIONS_MAX: Final = 20
+"""Completions of a query that is being typed. Beyond: the less frequent are left out."""
 HIGHLIGHT_MAX_CHARS: Final = 200
 """One excerpt of a hit, with its marks. Beyond: it is cut."""
 HIGHLIGHT_CONTEXT_CHARS: Final = 40

@@ -20,7 +20,7 @@ from tracelake.search.query import Searcher
 from tracelake.search.verify import verify_parts
 from tracelake.storage.memory import MemoryObjectStore
 
-texts = st.none() | st.sampled_from(["", "one", "two words", "Ünï çödé 日本", "one"])
+texts = st.none() | st.sampled_from(["", "one", "two words", "a oneTwo", "Ünï çödé 日本", "one"])
 attributes = st.none() | st.lists(
     st.tuples(st.sampled_from("abcdef"), texts), max_size=3, unique_by=lambda x: x[0]
 )
@@ -38,6 +38,14 @@ def test_columns_in_bulk_give_the_texts_of_the_rows(columns: list[dict[str, obje
     skipped = min(skipped, len(columns) - 1)
     batch = spans.combine_chunks().to_batches()[0].slice(skipped)
     made = [document.get_all("text") for document in documents(batch)]
+    parts = [
+        ["one Two"] if any("oneTwo" in text for text in document_text(row)) else []
+        for row in plain_rows(spans)
+    ]
+    assert [texts[: len(added)] for texts, added in zip(made, parts[skipped:], strict=True)] == parts[
+        skipped:
+    ]
+    made = [texts[len(added) :] for texts, added in zip(made, parts[skipped:], strict=True)]
     assert made == [document_text(row) for row in plain_rows(spans)[skipped:]]
 
 

@@ -117,6 +117,10 @@ class FakeLake(Lake):
         ]
         return hits[:limit]
 
+    def completions(self, typed: str, at: str = "main") -> list[str]:
+        """Return one completion."""
+        return [f"{typed}shop"]
+
     def trace(self, trace_id: str, at: str = "main") -> Trace:
         """Return a trace by its whole id."""
         if trace_id not in self._traces:

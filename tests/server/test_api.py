@@ -141,6 +141,13 @@ def test_search(client: Client) -> None:
     assert client.get("/api/v1/search", params={"q": "refund", "service": "bank"}).json()["hits"] == []
 
 
+def test_completions(client: Client) -> None:
+    """What is being typed is answered with what may follow, and what is too long for a query is refused."""
+    answer = client.get("/api/v1/search/completions", params={"q": "a service:"})
+    assert answer.json() == {"query": "a service:", "completions": ["a service:shop"]}
+    assert client.get("/api/v1/search/completions", params={"q": "a" * 5_000}).status_code == 400
+
+
 @pytest.mark.parametrize("query", ["", "q=", "q=%22open", "q=a&limit=0", "q=a&limit=1001"])
 def test_bad_searches_are_refused(client: Client, query: str) -> None:
     """A search without text, or that does not parse, is answered with 400 in JSON."""

@@ -111,7 +111,7 @@ def test_errors_are_pages(client: Client) -> None:
     assert client.get("/?limit=0").status_code == 400
 
 
-@pytest.mark.parametrize("name", ["tracelake.css", "waterfall.js", "icon.svg"])
+@pytest.mark.parametrize("name", ["tracelake.css", "waterfall.js", "completions.js", "icon.svg"])
 def test_static_files_are_served(client: Client, name: str) -> None:
     """What pages load comes from this server."""
     assert client.get(f"/static/{name}").status_code == 200

@@ -194,6 +194,10 @@ class Lake:
         """
         return self._opened.read(at, lambda view: view.search(query, where, limit, service))
 
+    def completions(self, typed: str, at: str = "main") -> list[str]:
+        """Return queries that go on where one that is being typed ends: with fields, attributes, and their values."""
+        return self._opened.read(at, lambda view: view.completions(typed))
+
     def trace(self, trace_id: str, at: str = "main") -> Trace:
         """Return all spans of a trace, by its id or the unique beginning of it. Raises NotFoundError."""
         return self._opened.read(at, lambda view: view.trace(trace_id))

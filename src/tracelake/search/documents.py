@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -13,6 +15,7 @@ import tantivy
 
 from tracelake.limits import INDEX_VALUE_MAX_CHARS
 from tracelake.search import fields
+from tracelake.search.parts import identifiers
 from tracelake.search.values import is_number, number_terms, path_term, term_of
 
 COLUMNS: Final = (
@@ -90,12 +93,39 @@ def documents(batch: pa.RecordBatch) -> Iterator[tantivy.Document]:
     types = batch.column("otlp")
     for owner, letters in (("attributes", "attribute_types"), ("resource", "resource_types")):
         _add_attributes(made, owner, batch.column(owner), pc.struct_field(types, letters).to_pylist())
+    _add_identifiers(batch, made)
     # Texts come last and one by one: they may be long, and are copied.
     for document, texts in zip(made, _texts(batch), strict=True):
         for text in texts:
             if text:
                 document.add_text("text", text)
         yield document
+
+
+def _add_identifiers(batch: pa.RecordBatch, made: Sequence[tantivy.Document]) -> None:
+    """Add the parts of identifiers of names and texts, once each."""
+    for number, found in identifiers(batch.column("name")).items():
+        for parts in sorted(found):
+            made[number].add_text("name", parts)
+    held: defaultdict[int, set[str]] = defaultdict(set)
+    for column, rows in _text_columns(batch):
+        for number, found in identifiers(column).items():
+            held[number if rows is None else bisect_right(rows, number) - 1] |= found
+    for row, found in held.items():
+        for parts in sorted(found):
+            made[row].add_text("text", parts)
+
+
+def _text_columns(batch: pa.RecordBatch) -> Iterator[tuple[Column, list[int] | None]]:
+    """Yield the columns of field `text`, flat, each with where the texts of each row begin; None for one a row."""
+    offsets, items = _flat(batch.column("attributes"), "items")
+    yield items, offsets
+    for name in ("input", "output", "status_message"):
+        yield batch.column(name), None
+    events, flat_events = _flat(batch.column("events"), "values")
+    yield flat_events.field("name"), events
+    event_offsets, event_items = _flat(flat_events.field("attributes"), "items")
+    yield event_items, [event_offsets[at] for at in events]
 
 
 def _numbers(batch: pa.RecordBatch) -> Iterator[tuple[str, list[int | None]]]:

@@ -27,7 +27,7 @@ from typing import Final
 
 import tantivy
 
-from tracelake.limits import INDEX_VALUE_MAX_CHARS, INDEX_WORD_MAX_BYTES
+from tracelake.limits import IDENTIFIER_MAX_BYTES, INDEX_VALUE_MAX_CHARS, INDEX_WORD_MAX_BYTES
 
 KEYWORD: Final = "tracelake_keyword"
 WORDS: Final = "tracelake_words"
@@ -51,7 +51,7 @@ BOOSTS: Final = {"name": 1.5}
 PARTS: Final = ("parent", "input", "output", "events", "links")
 """What a span may have that is no field of its own."""
 
-_FORMAT: Final = 3
+_FORMAT: Final = 2
 _ID: Final = struct.Struct(">16s8sQ")
 
 FINGERPRINT: Final = hashlib.sha256(
@@ -60,8 +60,8 @@ FINGERPRINT: Final = hashlib.sha256(
             _FORMAT,
             version("tantivy"),
             [FACETS, KEYWORDS, NUMBERS, TEXTS, PARTS],
-            [INDEX_WORD_MAX_BYTES, INDEX_VALUE_MAX_CHARS],
-            "simple, remove_long, lowercase, stemmer english",
+            [INDEX_WORD_MAX_BYTES, INDEX_VALUE_MAX_CHARS, IDENTIFIER_MAX_BYTES],
+            "simple, remove_long, lowercase, stemmer english, parts of identifiers",
         ]
     ).encode()
 ).hexdigest()

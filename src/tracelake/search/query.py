@@ -11,6 +11,7 @@ import tantivy
 from tracelake._errors import DamageError, UsageError
 from tracelake.limits import SEARCH_RANKED_STEP_HITS
 from tracelake.search import fields
+from tracelake.search.complete import completions
 from tracelake.search.model import BUILD_ANEW, Manifest
 from tracelake.search.opening import OpenIndex
 from tracelake.search.syntax import of_service, parse, refusal
@@ -87,6 +88,10 @@ class Searcher:
             raise refusal(query, error) from error
         page = found.hits[offset : offset + limit]
         return [self._hit(self._searcher, score, address) for score, address in page]
+
+    def completions(self, typed: str) -> list[str]:
+        """Return queries that go on where one that is being typed ends (see `complete.completions`)."""
+        return completions(self._searcher or self._index.searcher(), typed)
 
     @staticmethod
     def _hit(searcher: tantivy.Searcher, score: float, address: tantivy.DocAddress) -> RawHit:

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 
 from tracelake.lake.lake import Lake
-from tracelake.limits import SEARCH_HITS_DEFAULT
+from tracelake.limits import QUERY_MAX_CHARS, SEARCH_HITS_DEFAULT
 from tracelake.server.params import Hits, Text, Wanted
 from tracelake.server.reads import find_span, list_services, list_traces, search, trace_as_otlp
 
@@ -44,6 +44,10 @@ def api_routes(lake: Lake) -> APIRouter:
         limit: Hits = SEARCH_HITS_DEFAULT,
     ) -> Response:
         return json_response({"query": q, "hits": search(lake, q, service, limit)})
+
+    @router.get("/search/completions", summary="Queries that go on where one that is being typed ends")
+    def complete(q: Annotated[str, Query(max_length=QUERY_MAX_CHARS)]) -> Response:
+        return json_response({"query": q, "completions": lake.completions(q)})
 
     return router
 

@@ -172,6 +172,11 @@ class CommitView:
             offset, size = offset + size, min(size * 4, SEARCH_HITS_MAX)
         return hits[:limit]
 
+    def completions(self, typed: str) -> list[str]:
+        """Return queries that go on where one that is being typed ends."""
+        searcher = self._open_searcher()
+        return [] if searcher is None else searcher.completions(typed)
+
     def _open_searcher(self) -> Searcher | None:
         reference = self._entries.get(INDEX_ENTRY)
         if self._searcher is None and isinstance(reference, IndexAt):
