@@ -82,7 +82,10 @@ def documents(batch: pa.RecordBatch) -> Iterator[tantivy.Document]:
     for document, document_id in zip(made, _ids(batch), strict=True):
         document.add_bytes("id", document_id)
     for field, column in {"trace": "trace_id", "name": "name", **fields.FACETS}.items():
-        for document, value in zip(made, _values(batch, column), strict=True):
+        values = batch.column(column)
+        if values.null_count == len(values):
+            continue
+        for document, value in zip(made, values.to_pylist(), strict=True):
             if value:
                 document.add_text(field, value)
     for field, numbers in _numbers(batch):
@@ -133,6 +136,8 @@ def _numbers(batch: pa.RecordBatch) -> Iterator[tuple[str, list[int | None]]]:
     yield "start", _values(batch, "start_ns")
     ends, durations = _values(batch, "end_ns"), _values(batch, "duration_ns")
     yield "duration", [took if end else None for end, took in zip(ends, durations, strict=True)]
+    if batch.column("input_tokens").null_count == batch.column("output_tokens").null_count == batch.num_rows:
+        return
     given, made = _values(batch, "input_tokens"), _values(batch, "output_tokens")
     yield "input_tokens", given
     yield "output_tokens", made

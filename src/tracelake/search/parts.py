@@ -24,7 +24,20 @@ def parts_of(identifier: bytes) -> str:
 
 
 def identifiers(texts: Any) -> dict[int, set[str]]:
-    """Return the parts of identifiers with capitals inside, by the number of the text of an Arrow column."""
+    """Return the parts of identifiers with capitals inside, by the number of the text of an Arrow column.
+
+    Texts that are equal are looked at once.
+    """
+    encoded = texts.dictionary_encode()
+    found = _identifiers(encoded.dictionary)
+    if not found:
+        return {}
+    numbers = encoded.indices.fill_null(-1).to_numpy()
+    rows = np.flatnonzero(np.isin(numbers, list(found)))
+    return {row: found[number] for row, number in zip(rows.tolist(), numbers[rows].tolist(), strict=True)}
+
+
+def _identifiers(texts: Any) -> dict[int, set[str]]:
     _, offsets_buffer, data = texts.buffers()
     if data is None or not len(texts):
         return {}
