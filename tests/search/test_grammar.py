@@ -351,6 +351,21 @@ def test_a_service_is_one_more_condition(searcher: Searcher, asked: Asked, servi
     assert inside == {(span_id, score) for span_id, score in everywhere if span_id in of_it}
 
 
+def test_a_quoted_number_is_a_text(searcher: Searcher) -> None:
+    """In quotes a number finds what is written so, and without them what is equal."""
+
+    def found(query: str) -> set[str]:
+        return {hit.span_id for hit in searcher.search(query, 1_000)}
+
+    values = {row["span_id"]: value_of(row, "attributes", "retry") for row in ROWS}
+    held = [(span_id, *value) for span_id, value in values.items() if value is not None]
+    for wanted in ("0", "-0.0"):
+        as_text = {span_id for span_id, text, _ in held if text == wanted}
+        equal = {span_id for span_id, text, letter in held if letter in "id" and text in ("0", "-0.0")}
+        assert found(f'attributes.retry:"{wanted}"') == as_text
+        assert found(f"attributes.retry:{wanted}") == as_text | equal > as_text
+
+
 def test_groups_beside_each_other_stay_apart() -> None:
     """Words beside each other mean AND, and bind less than OR, which binds less than AND."""
     assert parse("a OR b c OR d") == AllOf(
