@@ -59,12 +59,15 @@ def sql(
 @app.command(
     epilog=examples(
         'tracelake search "refund policy"',
+        'tracelake search "status:error service:checkout duration>2s last 2h"',
         "tracelake search timeout --where \"service = 'checkout' and status = 'ERROR'\" --limit 5",
         "tracelake search '\"no such item\" OR expired' --json",
     )
 )
 def search(
-    query: Annotated[str, typer.Argument(help='Words, "phrases", AND, OR, -not, service:name.')],
+    query: Annotated[
+        str, typer.Argument(help='Words, "phrases", AND, OR, -not, field:value, duration>2s, last 2h.')
+    ],
     *,
     lake: LakeOption = None,
     limit: Annotated[
