@@ -336,7 +336,7 @@ def texts_wanted(query: str) -> list[Text]:
     """Return the words and phrases that hits may have in names and texts, for highlighting. Raises QueryError."""
     try:
         leaves = list(_leaves(_tree(query), wanted=True))
-    except ValueError as error:
+    except Refused as error:
         raise refusal(query, error) from error
     return [leaf for leaf in leaves if isinstance(leaf, Text) and leaf.field in (None, *fields.TEXTS)]
 
