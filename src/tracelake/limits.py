@@ -86,6 +86,8 @@ STRIPES_MAX: Final = 16
 """Tasks that may share one file. Beyond: each of them decodes more of it."""
 READ_TASK_INPUT_BYTES: Final = MIB
 """Stored bytes of small inputs, such as segments of the inbox, that one task reads. Beyond: the next task."""
+INPUTS_FETCHED_AT_ONCE: Final = 16
+"""Inputs of one task that are on their way from a bucket at the same time. Beyond: they wait."""
 SHARED_INPUT_MAX_BYTES: Final = 8 * MIB
 """Decompressed bytes of an input that a task holds until it has read all of it, so that rows of several inputs can be
 staged together. Beyond: the rows of an input are staged alone."""

@@ -21,8 +21,9 @@ from tests.storage.servers.s3 import S3Server
 from tracelake import InboxPipeline, Lake, LimitError, NotFoundError, StorageError, UsageError
 from tracelake.journal.known import KnownInputs
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.sources import buckets
+from tracelake.pipeline.sources import buckets, registry
 from tracelake.pipeline.sources.patterns import KeyPattern, is_pattern
+from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.sources.registry import fetch, find
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore, ObjectStore, open_objects
 from tracelake.storage.foreign import ForeignObjects, open_foreign
@@ -189,6 +190,36 @@ def test_an_object_that_has_a_pattern_for_a_key(place: Place) -> None:
     objects = place.lake.objects
     assert [item.path for item in find(objects, urls[:1])] == urls[:1]
     assert [item.path for item in find(objects, [place.url("in/?*")])] == urls
+
+
+def test_a_task_has_several_objects_on_their_way(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So many as are bounded, and each comes in its turn with its own failure; a file is not waited for."""
+    urls = [place.put(str(number), number) for number in range(4)]
+    together, read = threading.Barrier(3), buckets._Address.read
+
+    def meeting(self: Any, size_bytes: int) -> Iterator[bytes]:
+        if self.key in ("0", "1", "2"):
+            together.wait(60)  # for the others: one after the other they would never meet
+        return read(self, size_bytes)
+
+    monkeypatch.setattr(registry, "INPUTS_FETCHED_AT_ONCE", 3)
+    monkeypatch.setattr(buckets._Address, "read", meeting)
+    inputs = [Input("buckets", url, len(a_line(a_span(0, 0)))) for url in urls[:3]]
+    inputs += [
+        Input("files", "/a", 1),
+        Input("buckets", place.url("absent"), 1),
+        Input("buckets", urls[3], 1),
+    ]
+    came: list[object] = []
+    for bring in registry.fetch_all(place.lake.objects, inputs, tmp_path):
+        try:
+            path = Path(bring())
+            came.append(path.read_bytes() if path.parent == tmp_path else path)
+        except NotFoundError:
+            came.append("gone")
+    assert came == [*(a_line(a_span(at, 0)) for at in range(3)), Path("/a"), "gone", b""]
 
 
 def test_what_is_left_of_an_object_that_cannot_be_read(

@@ -8,7 +8,8 @@ task reads many, whose rows it stages together.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -24,7 +25,8 @@ from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.otlp.framing import Payload, Reading
 from tracelake.otlp.whole import Whole, why_not_whole
 from tracelake.pipeline.pieces import Piece, stage
-from tracelake.pipeline.sources.registry import fetch
+from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.sources.registry import fetch_all
 from tracelake.results import Problem
 from tracelake.storage import ObjectStore, open_objects
 
@@ -104,28 +106,30 @@ class ReadReceipt:
 def run_read_task(task: ReadTask) -> ReadReceipt:
     """Carry out one task. An input that is not OTLP, or cannot be read, ends up in the receipt, not in an exception."""
     with tempfile.TemporaryDirectory(prefix="tracelake-read-") as folder:
-        reader = _Reader(task, Path(folder))
-        for share in task.shares:
-            reader.read(share)
+        objects = open_objects(task.objects_url)
+        reader = _Reader(task, objects)
+        inputs = [Input(share.source, share.path, share.size_bytes) for share in task.shares]
+        with closing(fetch_all(objects, inputs, Path(folder))) as fetched:
+            for share, bring in zip(task.shares, fetched, strict=True):
+                reader.read(share, bring)
         return reader.end()
 
 
 class _Reader:
     """One task, input by input."""
 
-    def __init__(self, task: ReadTask, folder: Path) -> None:
+    def __init__(self, task: ReadTask, objects: ObjectStore) -> None:
         self._task = task
-        self._folder = folder
-        self._objects: ObjectStore = open_objects(task.objects_url)
+        self._objects = objects
         self._together = SpanColumns()  # of inputs that were read whole
         self._receipt = ReadReceipt()
 
-    def read(self, share: InputShare) -> None:
+    def read(self, share: InputShare, bring: Callable[[], str]) -> None:
         """Read one input: a small one to its end before a row of it is made, so that only rows of whole ones mix."""
         receipt = ShareReceipt(share)
         self._receipt.shares.append(receipt)
         try:
-            path = fetch(self._objects, share.source, share.path, share.size_bytes, self._folder)
+            path = bring()
         except NotFoundError:
             return  # a peer has committed the segment and deleted it
         except OSError as error:

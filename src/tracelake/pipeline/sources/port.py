@@ -140,3 +140,5 @@ class Kind:
     """None: its inputs are nothing that a user could name."""
     schemes: tuple[str, ...] = ()
     """Of the URLs by which users name its inputs; an empty one is that of plain paths."""
+    is_far: bool = False
+    """Whether to fetch is mostly to wait, so that a task has several inputs on their way at once."""

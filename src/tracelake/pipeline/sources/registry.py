@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from tracelake._errors import DamageError, NotFoundError, UsageError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import ReadRange, Segment, Suspect, WholeFile
+from tracelake.limits import INPUTS_FETCHED_AT_ONCE
 from tracelake.otlp.whole import fingerprint
 from tracelake.pipeline.sources.buckets import (
     BUCKETS,
@@ -29,9 +34,16 @@ from tracelake.storage.foreign import FOREIGN_SCHEMES
 KINDS: Final = {
     INBOX: Kind(fetch_segment, Segment, InboxSource, lambda objects, _: [InboxWatch(objects)]),
     FILES: Kind(
-        fetch_file, WholeFile, FileSource, lambda _, patterns: [FileWatch(patterns)], find_files, ("", "file")
+        fetch_file,
+        WholeFile,
+        FileSource,
+        lambda _, patterns: [FileWatch(patterns)],
+        find_files,
+        ("", "file"),
     ),
-    BUCKETS: Kind(fetch_object, WholeFile, BucketSource, watch_buckets, find_objects, FOREIGN_SCHEMES),
+    BUCKETS: Kind(
+        fetch_object, WholeFile, BucketSource, watch_buckets, find_objects, FOREIGN_SCHEMES, is_far=True
+    ),
 }
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -63,6 +75,30 @@ class SourceRegistry:
 def fetch(objects: ObjectStore, source: str, path: str, size_bytes: int, folder: Path) -> str:
     """Return a local file whose first bytes are an input; see `Fetch`."""
     return _kind(source).fetch(objects, path, size_bytes, folder)
+
+
+def fetch_all(
+    objects: ObjectStore, inputs: Sequence[Input], folder: Path
+) -> Generator[Callable[[], str], None, None]:
+    """Yield for each input, in their order, what returns its local file, or raises, as `fetch` does.
+
+    Of those that are far the next few are on their way meanwhile. Call each before asking for the next.
+    """
+    ahead: deque[Callable[[], str]] = deque()
+    with ExitStack() as stack:
+        pool: ThreadPoolExecutor | None = None
+        for item in inputs:
+            bring = partial(fetch, objects, item.source, item.path, item.size_bytes, folder)
+            if len(inputs) > 1 and _kind(item.source).is_far:
+                if pool is None:
+                    pool = ThreadPoolExecutor(INPUTS_FETCHED_AT_ONCE)
+                    stack.callback(pool.shutdown, cancel_futures=True)
+                ahead.append(pool.submit(bring).result)
+            else:
+                ahead.append(bring)
+            if len(ahead) == INPUTS_FETCHED_AT_ONCE:
+                yield ahead.popleft()
+        yield from ahead
 
 
 def to_range(source: str, path: str, **taken: Any) -> ReadRange:
