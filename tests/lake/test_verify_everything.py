@@ -12,10 +12,11 @@ import pytest
 
 import tracelake
 from tests.everything import NOT_MISSED, Everything, is_named, kinds
-from tracelake import DamageError
+from tracelake import DamageError, StorageError
 from tracelake.shards import lookup
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.store import Shard
+from tracelake.storage import MemoryObjectStore
 from tracelake.tables.traces import TRACES
 
 
@@ -57,6 +58,36 @@ def test_a_flip_in_anything_is_named(everything: Everything) -> None:
         with everything.damaged(name, flipped(chance)):
             assert is_named(name, said := everything.said()), (name, said)
     assert everything.said() == ""
+
+
+def test_what_cannot_be_read_is_named_and_hides_nothing(
+    everything: Everything, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One object of each kind on a bad place of the disk, and a tag that is damaged beside it; collections go on."""
+    bad, get = "", MemoryObjectStore.get
+
+    def get_or_fail(self: MemoryObjectStore, path: str) -> bytes:
+        if path == bad:
+            raise StorageError(f"cannot read {path}: Input/output error")
+        return get(self, path)
+
+    found = kinds([info.path for info in everything.objects.list("")])
+    monkeypatch.setattr(MemoryObjectStore, "get", get_or_fail)
+    with everything.damaged("tags/v1", flipped_at(3, 0)):
+        for kind in sorted(found.keys() - {"lake.json"}):
+            bad = found[kind][0]
+            said = everything.said()
+            assert is_named(bad, said), (bad, said)
+            assert is_named("tags/v1", said), (bad, said)
+    for kind in ("shards/spans/batches", "versions/commits", "versions/metaranges", "versions/ranges"):
+        bad = found[kind][0]
+        with tracelake.open(everything.url) as lake:
+            reports = lake.maintenance.gc(dry_run=True)
+        assert any(bad in damage for report in reports for damage in report.damage), bad
+    for path in sorted(
+        {info.path for info in everything.objects.list("shards/")}.difference(*found.values())
+    ):
+        everything.objects.delete(path)  # by which collectors tell the time
 
 
 def test_whatever_is_gone_is_named(everything: Everything) -> None:

@@ -256,10 +256,12 @@ def test_a_lease_is_left_behind_by_one_clock_only() -> None:
 
 
 def test_an_epoch_begins_when_the_last_has_lasted() -> None:
-    """Not before; and a clock that went back only makes it last longer."""
+    """Not before; a clock that went back a little makes it last longer, and one that was far ahead does not."""
     state = ShardState(epoch=3, epoch_began_s=100.0)
     assert next_epoch(state, 109.9, 10.0) is None
-    assert next_epoch(state, 50.0, 10.0) is None
+    assert next_epoch(state, 90.1, 10.0) is None
+    assert next_epoch(state, 90.0, 10.0) is not None
+    assert next_epoch(state, 50.0, 0.0) is not None
     decision = next_epoch(state, 110.0, 10.0)
     assert decision is not None
     assert (decision.state.epoch, decision.state.epoch_began_s, decision.state.seq) == (4, 110.0, 1)

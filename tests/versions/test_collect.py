@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -724,3 +725,21 @@ def test_entries_that_are_staged_while_a_collector_looks_stay() -> None:
     collector.collect(epoch_min_s=0.0)
     for name in ("before", "between", "after"):
         assert world.repository.staged(name) == (("s", TableAt("s", 1)),)
+
+
+def test_a_clock_that_was_ahead_once_does_not_end_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch that a machine ten years ahead began ends when others collect, and not in ten years."""
+    world, now_s = World(), 1e9
+    monkeypatch.setattr("tracelake.versions.collect.time", SimpleNamespace(time=lambda: now_s))
+    collector = RepositoryCollector(world.key_value, world.objects)
+    world.repository.create_branch("side", world.commit("a", 1))
+    world.commit("b", 2, "side")
+    world.repository.delete_branch("side")
+    now_s += 10 * 365 * 86_400
+    collector.collect(epoch_min_s=3_600)
+    now_s = 1e9
+    gone = 0
+    for _ in range(3):
+        gone += collector.collect(epoch_min_s=3_600).commits
+        now_s += 3_600
+    assert gone == 1

@@ -209,7 +209,7 @@ class Lake:
     def verify(self, progress: OnProgress | None = None) -> VerifyReport:
         """Read everything again and compare it: commits, journal, parts, index, and tables with one another."""
         opened = self._opened
-        verifier = Verifier(opened.key_value, opened.objects, opened.config.buckets, opened.view)
+        verifier = Verifier(opened.key_value, opened.singly(), opened.config.buckets, opened.view)
         return verifier.run(progress or silent)
 
     # Changes, and tables of the user

@@ -129,13 +129,13 @@ class Maintenance:
         reports = [self._collected(table, epoch_min_s, dry_run=dry_run) for table in self._tables(damage)]
         collected = CollectedCommits(indexes=None)
         with _noted(damage):
-            versions = RepositoryCollector(self._opened.key_value, self._opened.objects)
+            versions = RepositoryCollector(self._opened.key_value, self._opened.singly())
             collected = versions.collect(epoch_min_s=epoch_min_s, dry_run=dry_run)
             damage += collected.damage
         parts = IndexCollected()
         if collected.indexes is not None:  # else nobody knows which of them somebody names
             is_over = partial(is_collectable, newest=collected.epoch)
-            parts = collect_index(self._opened.objects, INDEX, collected.indexes, is_over, dry_run=dry_run)
+            parts = collect_index(self._opened.singly(), INDEX, collected.indexes, is_over, dry_run=dry_run)
         noted = tuple(dict.fromkeys(damage))
         return [
             *reports,
@@ -144,9 +144,10 @@ class Maintenance:
         ]
 
     def _collected(self, table: str, epoch_min_s: float, *, dry_run: bool) -> GcReport:
-        shard = self._opened.shard(table)
+        objects = self._opened.singly()
+        shard = Shard(table, self._opened.key_value, objects)
         try:
-            return collect(shard, self._opened.key_value, self._opened.objects, epoch_min_s, dry_run=dry_run)
+            return collect(shard, self._opened.key_value, objects, epoch_min_s, dry_run=dry_run)
         except DamageError as error:
             return GcReport(table, 0, 0, 0, 0, (str(error),))
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tracelake._errors import ExpiredError, UsageError
-from tracelake.lake.location import Location, in_memory
+from tracelake.lake.location import CONFIG, Location, in_memory
 from tracelake.search.opening import OpenIndex
 from tracelake.shards.leases import Lease
 from tracelake.shards.store import Shard
-from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage import KeyValueStore, ObjectStore, SinglyReadObjects
 from tracelake.tables.changes import ChangeLog
 from tracelake.tables.commit_view import CommitView, named_by
 from tracelake.tasks.runners import ByWork, InProcess, Spark, TaskRunner
@@ -61,6 +61,10 @@ class OpenLake:
             self._view[1].close()
             self._view = None
         self.key_value.close()
+
+    def singly(self) -> SinglyReadObjects:
+        """Return the objects for who goes on behind damage."""
+        return SinglyReadObjects(self.objects, CONFIG)
 
     def shard(self, name: str) -> Shard:
         """Return the shard of a table."""

@@ -44,6 +44,9 @@ def verify_parts(objects: ObjectStore, parts: Iterable[PartRef]) -> Iterator[Par
                 "missing", part.path, f"the part of build {part.build} [{part.lo}, {part.hi}) is gone"
             )
             continue
+        except DamageError as error:
+            yield PartProblem("damaged", part.path, str(error))
+            continue
         detail = _what_is_wrong(data, part)
         if detail is not None:
             yield PartProblem("damaged", part.path, detail)

@@ -221,8 +221,11 @@ def drop_retired(state: ShardState, gone: Sequence[Retired]) -> Swap | None:
 
 
 def next_epoch(state: ShardState, now_s: float, epoch_min_s: float) -> Swap | None:
-    """Decide to begin an epoch; None where the present one has not lasted so long yet."""
-    if now_s - state.epoch_began_s < epoch_min_s:
+    """Decide to begin an epoch; None where the present one has not lasted so long yet.
+
+    One that began so long after now was begun by a clock that was ahead, and would last until then: it ends.
+    """
+    if abs(now_s - state.epoch_began_s) < epoch_min_s:
         return None
     return next_state(state, epoch=state.epoch + 1, epoch_began_s=now_s)
 

@@ -98,6 +98,8 @@ class ShardCheck:
         except NotFoundError:
             detail = f"a part of table {name} with {part.rows} rows is gone"
             return Finding("missing", "part", part.path, detail)
+        except DamageError as error:
+            return Finding("damaged", "part", part.path, str(error))
         self.bytes_read += len(data)
         if len(data) != part.size_bytes or hashlib.sha256(data).hexdigest() != part.sha256:
             detail = f"a part of table {name} is not what was written: {len(data)} bytes, {part.size_bytes} written"

@@ -22,6 +22,7 @@ from tracelake.storage.ports import (
     Version,
 )
 from tracelake.storage.scoped import ScopedKeyValueStore
+from tracelake.storage.singly import SinglyReadObjects
 from tracelake.storage.sqlite import SqliteKeyValueStore
 from tracelake.storage.stores import Stores
 from tracelake.storage.versioned_records import VersionedKeyValueStore
@@ -44,6 +45,7 @@ __all__ = [
     "ObjectStore",
     "Outcome",
     "ScopedKeyValueStore",
+    "SinglyReadObjects",
     "SqliteKeyValueStore",
     "Stores",
     "Version",

@@ -11,6 +11,7 @@ from tracelake.limits import OBJECTS_AT_ONCE
 from tracelake.storage.buckets import BucketObjectStore
 from tracelake.storage.files import FileObjectStore
 from tracelake.storage.ports import ObjectStore
+from tracelake.storage.singly import SinglyReadObjects
 
 _ResultT = TypeVar("_ResultT")
 
@@ -20,8 +21,9 @@ def create_all(store: ObjectStore, objects: Mapping[str, bytes]) -> None:
 
     Files share the syncs of their directories; see `for_each` for other stores.
     """
-    if len(objects) > 1 and isinstance(store, FileObjectStore):
-        store.create_all(objects)
+    inner = _inner(store)
+    if len(objects) > 1 and isinstance(inner, FileObjectStore):
+        inner.create_all(objects)
     else:
         for_each(store, lambda path: store.create(path, objects[path]), objects)
 
@@ -58,8 +60,9 @@ def delete_all(store: ObjectStore, paths: Collection[str]) -> None:
 
     Files share the syncs of their directories; see `for_each` for other stores.
     """
-    if isinstance(store, FileObjectStore):
-        store.delete_all(paths)
+    inner = _inner(store)
+    if isinstance(inner, FileObjectStore):
+        inner.delete_all(paths)
     else:
         for_each(store, store.delete, paths)
 
@@ -69,7 +72,11 @@ def for_each(store: ObjectStore, ask: Callable[[str], _ResultT], paths: Collecti
 
     Any other store gets them one after the other. Raises what the first one that fails raises.
     """
-    if len(paths) > 1 and isinstance(store, BucketObjectStore):
+    if len(paths) > 1 and isinstance(_inner(store), BucketObjectStore):
         with ThreadPoolExecutor(OBJECTS_AT_ONCE) as threads:
             return list(threads.map(ask, paths))
     return [ask(path) for path in paths]
+
+
+def _inner(store: ObjectStore) -> ObjectStore:
+    return store.store if isinstance(store, SinglyReadObjects) else store

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracelake._errors import NotFoundError
+from tracelake._errors import DamageError, NotFoundError
 from tracelake.otlp.framing import segment_problem
-from tracelake.results import Finding
+from tracelake.results import Finding, Problem
 from tracelake.storage import ObjectStore
 from tracelake.tracking.inbox import PREFIX
 
@@ -18,5 +18,7 @@ def check_inbox(objects: ObjectStore) -> Iterator[Finding]:
             problem = segment_problem(objects.get(info.path))
         except NotFoundError:
             continue
+        except DamageError as error:
+            problem = Problem(str(error))
         if problem is not None:
             yield Finding("damaged", "segment", info.path, str(problem))

@@ -212,8 +212,11 @@ def kept(
 
 
 def next_epoch(epoch: Epoch, now_s: float, epoch_min_s: float) -> Epoch:
-    """Return the epoch that begins now, or the same one where it has lasted for less than `epoch_min_s`."""
-    if now_s - epoch.began_s < epoch_min_s:
+    """Return the epoch that begins now, or the same one where it has lasted for less than `epoch_min_s`.
+
+    One that began so long after now was begun by a clock that was ahead, and would last until then: it ends.
+    """
+    if abs(now_s - epoch.began_s) < epoch_min_s:
         return epoch
     return Epoch(epoch.number + 1, now_s)
 
