@@ -65,7 +65,7 @@ def check_damage() -> None:
         Broken(
             "a damaged metarange hides", Reached.follow, f"self.hide(Metarange, metarange, {PASSED}", "pass"
         ),
-        Broken("a damaged range hides", Reached.follow, f"self.hide(Range, made, {PASSED}", "pass"),
+        Broken("a damaged range hides", Reached.follow, f"self.hide(Range, content, {PASSED}", "pass"),
         Broken("what is hidden is unknown", Reached.hide, "self.unknown.update(BEHIND[kind])", "pass"),
         Broken("what is hidden is told", Reached.hide, "self.damage.append(str(error))", "pass"),
         Broken(
@@ -169,7 +169,9 @@ def test_the_commit_says_whether_it_was_set_aside() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("taken meanwhile", Narrowing._narrow, "if self._rooms.settling.is_taken(found):", "if False:"),
+        Broken(
+            "taken meanwhile", Narrowing._narrow, "if self._rooms.settling.is_taken(suspect):", "if False:"
+        ),
         Broken("a segment that is gone was taken", InboxSource.is_taken, "is None", "is not None"),
         Broken(
             "a file that is known was taken",

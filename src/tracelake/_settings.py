@@ -89,9 +89,9 @@ def find_committer(explicit: str | None = None) -> str:
 
     Raises UsageError where the settings cannot be read.
     """
-    named = explicit or load_settings().committer
-    if named:
-        return named
+    committer = explicit or load_settings().committer
+    if committer:
+        return committer
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container may run as a user without a name

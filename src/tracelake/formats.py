@@ -81,11 +81,11 @@ def turned(data: bytes, place: str) -> bytes:
 
     Digits count in lower case only, as they are written: another spelling of the same number is a flipped bit.
     """
-    found = _WRITTEN.fullmatch(data[-_FIELD_BYTES:]) if place else None
-    if found is None:
+    written = _WRITTEN.fullmatch(data[-_FIELD_BYTES:]) if place else None
+    if written is None:
         return data
     # A key that is no text is refused by the store, which says so.
-    number = int(found[1], 16) ^ xxhash.xxh3_128_intdigest(place.encode(errors="surrogatepass"))
+    number = int(written[1], 16) ^ xxhash.xxh3_128_intdigest(place.encode(errors="surrogatepass"))
     return data[:-_FIELD_BYTES] + _FIELD % f"{number:032x}".encode()
 
 
@@ -108,12 +108,12 @@ def decode(kind: type[VersionedT], data: bytes, what: str, version: int, place: 
         )
     plain = data[:-_FIELD_BYTES] + b"}"
     try:
-        found = decoder(_Format).decode(plain).format_version
-        if found == version:
+        written = decoder(_Format).decode(plain).format_version
+        if written == version:
             return decoder(kind).decode(plain)
     except MALFORMED as error:
         raise DamageError(f"{what} cannot be read: {error}. Restore it from a backup.") from error
-    raise DamageError(f"{what} has format {found}; this release reads {version}.")
+    raise DamageError(f"{what} has format {written}; this release reads {version}.")
 
 
 def _checksum(data: bytes) -> bytes:

@@ -220,7 +220,7 @@ def _until_signal(loop: PipelineLoop) -> Iterator[None]:
     """Wait for SIGINT or SIGTERM after the block, then stop the loop; a second signal ends the process at once."""
     told: list[int] = []
     before = {
-        number: signal.signal(number, lambda got, _frame: told.append(got))
+        number: signal.signal(number, lambda signum, _frame: told.append(signum))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:

@@ -176,7 +176,7 @@ def _stay(server: Server) -> None:
 def _ended_in_order() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the demo like an exit, so that the server does not outlive it."""
     before = {
-        number: signal.signal(number, lambda got, _frame: sys.exit(128 + got))
+        number: signal.signal(number, lambda signum, _frame: sys.exit(128 + signum))
         for number in (signal.SIGTERM, signal.SIGHUP)
     }
     try:

@@ -70,16 +70,16 @@ def suspects_of(aside: Aside, step: Step) -> list[Suspect]:
     ]
 
 
-def on_transaction(standing: Suspect | None, found: Suspect) -> Suspect:
+def on_transaction(standing: Suspect | None, suspect: Suspect) -> Suspect:
     """Decide between what stands and what follows from a transaction: the later transaction knows more."""
-    if standing is not None and standing.transaction >= found.transaction:
+    if standing is not None and standing.transaction >= suspect.transaction:
         return standing
-    return found
+    return suspect
 
 
-def on_failure(standing: Suspect | None, found: Suspect) -> Suspect:
+def on_failure(standing: Suspect | None, suspect: Suspect) -> Suspect:
     """Decide on an input that could not be read, or on one of several; what the user has decided meanwhile stands."""
-    return found if standing is None or standing.state == "offered" else standing
+    return suspect if standing is None or standing.state == "offered" else standing
 
 
 def on_commit(standing: Suspect | None, taken: ReadRange | None) -> Suspect | None:

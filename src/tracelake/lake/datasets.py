@@ -22,9 +22,9 @@ class Datasets:
 
     def get(self, name: str, at: str = MAIN) -> Dataset:
         """Return a dataset at a branch, tag, commit or time. Raises DatasetNotFoundError, RefNotFoundError."""
-        found = self._dataset(name, at)
-        found.check()
-        return found
+        dataset = self._dataset(name, at)
+        dataset.check()
+        return dataset
 
     def create(
         self,
@@ -40,9 +40,9 @@ class Datasets:
         Raises UsageError for a name that is none or is taken, or where the branch is protected or none.
         """
         check_name(name)
-        made = self._dataset(name, branch)
-        made.create(DatasetSpec(name, description), message, committer)
-        return made
+        dataset = self._dataset(name, branch)
+        dataset.create(DatasetSpec(name, description), message, committer)
+        return dataset
 
     def all(self, at: str = MAIN) -> list[DatasetInfo]:
         """Return all datasets at a branch, with those that are staged there, or at a tag, commit or time."""

@@ -123,10 +123,10 @@ def open_location(place: str, metadata: str | None) -> Location:
         raise _absent(url)
     objects = open_objects(url)
     config = _read_config(objects)
-    named = _named(metadata, url) or config.metadata
+    records_at = _named(metadata, url) or config.metadata
     key_value: KeyValueStore | None = None
-    if _may_be_there(named, url):
-        key_value = _open_records(named, url)
+    if _may_be_there(records_at, url):
+        key_value = _open_records(records_at, url)
         try:
             known = _is_known(key_value, config.id)
         except BaseException:
@@ -135,10 +135,10 @@ def open_location(place: str, metadata: str | None) -> Location:
         if known:
             scoped = ScopedKeyValueStore(key_value, config.id)
             stores = Stores(scoped, objects, _cache_of(url, config.id))
-            return Location(stores, config, _records_url(named, url))
+            return Location(stores, config, _records_url(records_at, url))
         key_value.close()
-    where = _shown(named, url)
-    if metadata is not None and _without_password(named) != config.metadata:
+    where = _shown(records_at, url)
+    if metadata is not None and _without_password(records_at) != config.metadata:
         raise UsageError(
             f"{where} is not the metadata of the lake in {shown(url)}, which is in "
             f"{_shown(config.metadata, url)}; correct the setting `metadata`, or leave it out."
@@ -268,8 +268,8 @@ def _check_empty(url: str) -> None:
         objects = open_objects(url)
         if objects.head(CONFIG) is not None:
             raise _exists(url)
-        found = (info.path.partition("/")[0] for info in objects.list(""))
-        names = {next((name for name in found if name not in _LEFT_BY_INIT), _RECORDS)}
+        beginnings = (info.path.partition("/")[0] for info in objects.list(""))
+        names = {next((name for name in beginnings if name not in _LEFT_BY_INIT), _RECORDS)}
     if CONFIG in names:
         raise _exists(url)
     if not names <= set(_LEFT_BY_INIT):

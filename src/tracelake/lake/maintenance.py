@@ -155,8 +155,8 @@ class Maintenance:
         """Return the shards of all tables; where `main` cannot be read, of those that every lake has."""
         shards = dict.fromkeys(BUILT_IN)
         with _noted(damage):
-            named = self._opened.entries_at("main").values()
-            shards |= dict.fromkeys(each.shard for each in named if isinstance(each, TableAt))
+            references = self._opened.entries_at("main").values()
+            shards |= dict.fromkeys(each.shard for each in references if isinstance(each, TableAt))
         return list(shards)
 
     def _maintained(self) -> list[tuple[Shard, tuple[str, ...]]]:

@@ -166,8 +166,8 @@ def live_by_transaction(objects: ObjectStore, snapshot: Snapshot) -> Counter[int
     """Return how many rows of each transaction are live in a snapshot, by reading it."""
     with _opened(objects) as (files, db):
         ids = rows_sql(snapshot, files.file, [ROW_ID.name], SPANS_TABLE)
-        found = db.sql(f"select {time_sql()}, count(*) from ({ids}) group by 1").fetchall()
-    return Counter({int(transaction): int(rows) for transaction, rows in found})
+        counts = db.sql(f"select {time_sql()}, count(*) from ({ids}) group by 1").fetchall()
+    return Counter({int(transaction): int(rows) for transaction, rows in counts})
 
 
 @contextmanager

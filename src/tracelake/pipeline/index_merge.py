@@ -85,26 +85,26 @@ class IndexMerger:
 
     def _step(self, standing: StandingIndex, progress: OnProgress) -> bool:
         """Do what is due; return whether something was done, and more may be due."""
-        found = generations(read_parts(self._objects, standing.manifest))
-        run = due(found, self.fan_out)
+        all_generations = generations(read_parts(self._objects, standing.manifest))
+        run = due(all_generations, self.fan_out)
         if run:
             return self._merge(standing, run, run[0].level + 1, progress)
-        self._not_before = standing.transaction + until_due(found, self.fan_out)
+        self._not_before = standing.transaction + until_due(all_generations, self.fan_out)
         batches = Shard(standing.shard, self._builder.key_value, self._objects).state().batches
         live = sum(ref.rows for ref in batches if ref.lower <= standing.transaction)
         if not counts_replaced(standing.manifest.documents, live):
             return False
-        for each in self._to_rewrite(standing, found, progress):
+        for each in self._to_rewrite(standing, all_generations, progress):
             self._merge(standing, [each], each.level, progress)
         return False
 
     def _to_rewrite(
-        self, standing: StandingIndex, found: Sequence[Generation], progress: OnProgress
+        self, standing: StandingIndex, all_generations: Sequence[Generation], progress: OnProgress
     ) -> list[Generation]:
         shard = Shard(standing.shard, self._builder.key_value, self._objects)
         with Lease(shard, self._builder.key_value) as lease:
             live = self._builder.count_live(shard.snapshot(standing.transaction, lease.state), progress)
-        return to_rewrite(found, live)
+        return to_rewrite(all_generations, live)
 
     def _merge(
         self, standing: StandingIndex, run: Sequence[Generation], level: int, progress: OnProgress
@@ -129,8 +129,8 @@ def standing_of(repository: Repository, objects: ObjectStore, not_before: int = 
     transaction = -1 if head is None else repository.transaction_of(head)
     if head is None or transaction < not_before:
         return None
-    named = repository.find(head, [INDEX_ENTRY, TABLE_ENTRY])
-    index, table = named.get(INDEX_ENTRY), named.get(TABLE_ENTRY)
+    entries = repository.find(head, [INDEX_ENTRY, TABLE_ENTRY])
+    index, table = entries.get(INDEX_ENTRY), entries.get(TABLE_ENTRY)
     if not isinstance(index, IndexAt) or not isinstance(table, TableAt):
         return None
     if (index.upper, table.as_of) != (transaction + 1, transaction):

@@ -65,7 +65,7 @@ class Narrowing:
             return
         if not sha256:
             return  # gone meanwhile
-        found = Suspect(
+        suspect = Suspect(
             source=item.source,
             path=item.path,
             size_bytes=size_bytes,
@@ -77,14 +77,14 @@ class Narrowing:
             state="offered" if together else "set aside",
             together=together,
         )
-        stands = self._rooms.suspects.change(found, partial(on_failure, found=found)) or found
+        stands = self._rooms.suspects.change(suspect, partial(on_failure, suspect=suspect)) or suspect
         self._rooms.suspects.forget_others(
-            found
+            suspect
         )  # a file that has changed since it was offered has another record
-        if self._rooms.settling.is_taken(found):  # a peer could do it, and may not have seen our record
+        if self._rooms.settling.is_taken(suspect):  # a peer could do it, and may not have seen our record
             taken = to_range(
                 item.source, item.path, size_bytes=size_bytes, sha256=sha256, records=0, checksum="", spans=0
             )
-            self._rooms.suspects.change(found, partial(on_commit, taken=taken))
+            self._rooms.suspects.change(suspect, partial(on_commit, taken=taken))
             return
         self._result.note_aside(stands)

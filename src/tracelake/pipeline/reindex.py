@@ -82,21 +82,21 @@ class Rebuild:
     def _extend(self, end: int | None) -> None:
         """Build the transactions that are not built yet, up to `end`, or else up to the head."""
         head = self._repository.head()
-        named = self._repository.find(head, [TABLE_ENTRY]).get(TABLE_ENTRY) if head else None
-        if not isinstance(named, TableAt):
+        reference = self._repository.find(head, [TABLE_ENTRY]).get(TABLE_ENTRY) if head else None
+        if not isinstance(reference, TableAt):
             raise UsageError("the lake is still empty: there is nothing to index. Ingest something first.")
-        lower, upper = self._upper, end or named.as_of + 1
+        lower, upper = self._upper, end or reference.as_of + 1
         if lower:
             # A name that begins with that of what is built already: garbage collection finds the manifests that
             # name what a build made by the beginning of their names.
             self._begun = replace(self._begun, build=f"{self._begun.build}-{lower:010d}")
-        shard = Shard(named.shard, self._builder.key_value, self._objects)
+        shard = Shard(reference.shard, self._builder.key_value, self._objects)
         with Lease(shard, self._builder.key_value) as lease:  # the rows stay until they are read
             chosen = self._builder.build(
-                self._begun, (lower, upper), shard.snapshot(named.as_of, lease.state), self._progress
+                self._begun, (lower, upper), shard.snapshot(reference.as_of, lease.state), self._progress
             )
         self._builds.append(self._begun.build)
-        self._parts += parts_of_build(INDEX, chosen, lower, upper, as_of=named.as_of, level=1)
+        self._parts += parts_of_build(INDEX, chosen, lower, upper, as_of=reference.as_of, level=1)
         self._upper = upper
 
     def _publish(self, replaced: str | None, later: list[PartRef], now: int) -> IndexReport | None:

@@ -19,9 +19,9 @@ def report_of(result: RunResult, seconds: float) -> IngestReport:
         for taken in inputs
         if taken.problems_total
     )
-    named = {taken.path for taken in inputs}
+    paths = {taken.path for taken in inputs}
     bad += tuple(
-        BadInput(path, (Problem(reason),), 1) for path, reason in result.failed.items() if path not in named
+        BadInput(path, (Problem(reason),), 1) for path, reason in result.failed.items() if path not in paths
     )
     return IngestReport(
         files=len(inputs),

@@ -50,12 +50,12 @@ class Settling:
 
     def _keep(self, aside: Aside, step: Step) -> list[Suspect]:
         kept = []
-        for found in suspects_of(aside, step):
+        for suspect in suspects_of(aside, step):
             stands = None
             with contextlib.suppress(
                 DamageError
             ):  # the input is kept, and each run that meets it names its record
-                stands = self._suspects.change(found, partial(on_transaction, found=found))
+                stands = self._suspects.change(suspect, partial(on_transaction, suspect=suspect))
             if stands is not None:
                 self.give_up(stands)
                 kept.append(stands)

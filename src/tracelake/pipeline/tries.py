@@ -179,8 +179,8 @@ class Tries:
 
     def _read(self, damaged: list[str]) -> dict[str, _Try]:
         notes = {}
-        found = whole_of(self._store.notes, self._partition, lambda key, _: damaged.append(key))
-        for entry in found:
+        entries = whole_of(self._store.notes, self._partition, lambda key, _: damaged.append(key))
+        for entry in entries:
             if entry.key == self._process:
                 continue
             try:

@@ -24,8 +24,8 @@ PARTITION: Final = "replicas"
 
 def replicas(store: KeyValueStore) -> list[Replica]:
     """Return the records of all replicas, by name. Those of a format that we do not know are left out."""
-    found = (_decode(entry) for entry in store.scan(PARTITION))
-    return [replica for replica in found if replica is not None]
+    records = (_decode(entry) for entry in store.scan(PARTITION))
+    return [replica for replica in records if replica is not None]
 
 
 def _decode(entry: Entry | None) -> Replica | None:
@@ -91,14 +91,14 @@ class Heartbeat:
             self._look_at(_decode(outcome.current))
             self._version = None if outcome.current is None else outcome.current.version
 
-    def _look_at(self, found: Replica | None) -> None:
+    def _look_at(self, recorded: Replica | None) -> None:
         """Notice a namesake: whoever wrote the record after our first beat lives."""
-        if not self._began or found is None or found.instance == self._account.instance:
+        if not self._began or recorded is None or recorded.instance == self._account.instance:
             return
-        namesake = f"process {found.pid} on {found.host}"
+        namesake = f"process {recorded.pid} on {recorded.host}"
         self._account.met(namesake)
-        if found.instance not in self._met:
-            self._met.add(found.instance)
+        if recorded.instance not in self._met:
+            self._met.add(recorded.instance)
             self._on_namesake(namesake)
 
     def _run(self) -> None:

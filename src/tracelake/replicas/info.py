@@ -19,11 +19,11 @@ def describe_all(store: KeyValueStore, upper: int) -> list[ReplicaInfo]:
 
 def describe(replica: Replica, upper: int, now_s: float) -> ReplicaInfo:
     """Return what a record says at a time, the tables being at `upper`."""
-    found = status(replica, now_s)
+    answer = status(replica, now_s)
     return ReplicaInfo(
         name=replica.name,
-        status=found.word,
-        reason=found.reason,
+        status=answer.word,
+        reason=answer.reason,
         frontier=replica.frontier,
         transactions_behind=transactions_behind(replica, upper),
         waiting_inputs=replica.waiting_inputs,

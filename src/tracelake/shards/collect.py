@@ -80,19 +80,19 @@ class Collector:
             self._shard.change(partial(next_epoch, now_s=time.time(), epoch_min_s=epoch_min_s))
         with Lease(self._shard, self._key_value) as own:
             state = own.state
-            named = {ref.path for ref in state.batches}
-            named |= {ref.path for retired in state.retired for ref in retired.batches}
-            named |= {part.path for part in (*self._live(state.batches), *self._passing(state.retired))}
+            paths = {ref.path for ref in state.batches}
+            paths |= {ref.path for retired in state.retired for ref in retired.batches}
+            paths |= {part.path for part in (*self._live(state.batches), *self._passing(state.retired))}
             if state.rolled is not None:
-                named.add(state.rolled.path)
-            found = [
+                paths.add(state.rolled.path)
+            orphans = [
                 (path, size)
                 for path, size, epoch in self._written()
-                if is_orphan_epoch(state, epoch) and path not in named
+                if is_orphan_epoch(state, epoch) and path not in paths
             ]
             if not dry_run:
-                delete_all(self._objects, [path for path, _ in found])
-        return CollectedParts(len(found), sum(size for _, size in found))
+                delete_all(self._objects, [path for path, _ in orphans])
+        return CollectedParts(len(orphans), sum(size for _, size in orphans))
 
     def _now(self) -> Moment:
         return moment(self._shard.name, self._objects, self._machine)

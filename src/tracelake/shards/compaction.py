@@ -216,12 +216,12 @@ class _Compaction:
             return []
         task = self._task
         columns = [ROW_ID.name, *([GONE.name] if gone else [])]
-        found = self._db.sql(
+        ids_and_times = self._db.sql(
             f"select {', '.join(columns)} from ({query}) order by {self._order()}"
         ).to_arrow_table()
-        if not len(found):
+        if not len(ids_and_times):
             return []
-        ids, *times = (found[name].to_numpy() for name in columns)
+        ids, *times = (ids_and_times[name].to_numpy() for name in columns)
         sources = Sources(parts, self._file)
         return [
             write_part(

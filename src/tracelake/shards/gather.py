@@ -91,24 +91,24 @@ class Sources:
         while start < len(rows):
             before = end_bytes[start - 1] if start else 0.0
             end = max(start + 1, int(np.searchsorted(end_bytes, before + max_bytes, "right")))
-            while not (found := self._read(rows[start:end], groups[start:end], 2 * max_bytes)):
+            while not (tables := self._read(rows[start:end], groups[start:end], 2 * max_bytes)):
                 end = start + (end - start) // 2
             times = None if gone is None else gone[start:end]
-            yield _in_order(found, groups[start:end], times)  # bound to no name, which would keep it
+            yield _in_order(tables, groups[start:end], times)  # bound to no name, which would keep it
             start = end
 
     def _read(self, rows: Numbers, groups: Numbers, max_bytes: int) -> list[pa.Table]:
         """Read rows, out of row groups one after the other, each once; return none where several have more bytes."""
         by_group: Numbers = np.argsort(groups, kind="stable")
         cuts = np.flatnonzero(np.diff(groups[by_group])) + 1
-        found: list[pa.Table] = []
+        tables: list[pa.Table] = []
         size = 0
         for few in np.split(by_group, cuts):
-            found.append(self._of_group(self._groups[groups[few[0]]], rows[few]))
-            size += found[-1].nbytes
+            tables.append(self._of_group(self._groups[groups[few[0]]], rows[few]))
+            size += tables[-1].nbytes
             if size > max_bytes and len(rows) > 1:
                 return []
-        return found
+        return tables
 
     def _of_group(self, group: _RowGroup, rows: Numbers) -> pa.Table:
         with pq.ParquetFile(self._file(group.part.path)) as file:
@@ -121,10 +121,10 @@ class Sources:
         return rows.set_column(place, ROW_ID, pa.array(ids)).cast(self.schema)
 
 
-def _in_order(found: list[pa.Table], groups: Numbers, gone: Numbers | None) -> pa.Table:
+def _in_order(tables: list[pa.Table], groups: Numbers, gone: Numbers | None) -> pa.Table:
     """Return as one table, in order, what was read by groups, of which nothing is kept."""
-    rows = pa.concat_tables(found)
-    found.clear()
+    rows = pa.concat_tables(tables)
+    tables.clear()
     table = rows.take(np.argsort(np.argsort(groups, kind="stable"))).combine_chunks()
     return _with_gone(table, gone)
 

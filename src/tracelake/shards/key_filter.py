@@ -33,8 +33,8 @@ def may_hold(summary: bytes, hashes: Hashes) -> Bits:
     if not summary:
         return np.zeros(len(hashes), np.bool_)
     bits = np.unpackbits(np.frombuffer(summary, np.uint8)).astype(np.bool_)
-    found: Bits = bits[_places(hashes, len(bits))].all(axis=1)
-    return found
+    bits_set: Bits = bits[_places(hashes, len(bits))].all(axis=1)
+    return bits_set
 
 
 def _places(hashes: Hashes, size: int) -> np.ndarray[Any, np.dtype[np.uint64]]:

@@ -99,37 +99,37 @@ class Lookup:
             for part in self._snapshot.retractions
             if part.bucket == bucket and _has_between(wanted, part.first_row_id, part.last_row_id)
         ]
-        found: list[Numbers] = [np.empty(0, np.int64)]
+        several: list[Numbers] = [np.empty(0, np.int64)]
         for part, footer in zip(parts, footers(self._objects, parts), strict=True):
             few = part.rows <= limits.ROW_GROUP_ROWS
             if part.path in self._gone:
-                found.append(self._gone[part.path])
+                several.append(self._gone[part.path])
                 continue
             retracted = self._retracted_in(part, footer, None if few else wanted)
-            found.append(retracted)
+            several.append(retracted)
             if few:
                 self._gone[part.path] = retracted
-        return np.concatenate(found)
+        return np.concatenate(several)
 
     def _retracted_in(self, part: Part, footer: Footer, wanted: list[int] | None) -> Numbers:
         """Read the ids that a part of retractions names as of the snapshot, of those that are wanted or all."""
         key, time = RETRACTIONS.names
-        found: list[Numbers] = [np.empty(0, np.int64)]
+        several: list[Numbers] = [np.empty(0, np.int64)]
         for rows in _matching(self._objects, part, footer, key, wanted, [key, time]):
             times: Numbers = rows[time].to_numpy()
-            found.append(rows[key].to_numpy()[times <= self._snapshot.as_of])
-        return np.concatenate(found)
+            several.append(rows[key].to_numpy()[times <= self._snapshot.as_of])
+        return np.concatenate(several)
 
 
 def footers(objects: ObjectStore, parts: Sequence[Part]) -> list[Footer]:
     """Return the footers of parts, several read at once. Raises DamageError for one that is not what was written."""
-    found = {part.path: footer for part in parts if (footer := _remembered.get(part)) is not None}
-    missing = {part.path: part for part in parts if part.path not in found}
+    by_path = {part.path: footer for part in parts if (footer := _remembered.get(part)) is not None}
+    missing = {part.path: part for part in parts if part.path not in by_path}
     read = for_each(objects, lambda path: _read_footer(objects, missing[path]), missing)
     for part, footer in zip(missing.values(), read, strict=True):
-        found[part.path] = footer
+        by_path[part.path] = footer
         _remembered.put(part, footer)
-    return [found[part.path] for part in parts]
+    return [by_path[part.path] for part in parts]
 
 
 def _read_footer(objects: ObjectStore, part: Part) -> Footer:
@@ -262,19 +262,19 @@ class _PartReader:
 
     def _fetch(self, number: int, columns: Sequence[str]) -> dict[int, bytes]:
         """Read what the columns take, before Arrow asks: an error that passes through it is never let go of."""
-        found: dict[int, bytes] = {}
+        by_start: dict[int, bytes] = {}
         path = self._part.path
         chunks = _chunks(self._footer.metadata.row_group(number), set(columns))
         for start, end in _together(sorted(chunks)):
             try:
-                found[start] = self._objects.get_range(path, start, end - start)
+                by_start[start] = self._objects.get_range(path, start, end - start)
             except NotFoundError as error:
                 raise DamageError(
                     f"part {path} is gone. `tracelake verify` names all that is wrong."
                 ) from error
             inside = {bounds: place for bounds, place in chunks.items() if start <= bounds[0] < end}
-            self._check(number, inside, start, memoryview(found[start]))
-        return found
+            self._check(number, inside, start, memoryview(by_start[start]))
+        return by_start
 
     def _check(self, number: int, chunks: dict[tuple[int, int], int], start: int, read: memoryview) -> None:
         for (begins, ends), place in chunks.items():

@@ -73,12 +73,12 @@ def rows_by_time(part: Part, rows: pa.Table) -> dict[int, int]:
 
 def retracted(snapshot: Snapshot, file: FileOf) -> dict[int, Numbers]:
     """Read which rows are gone as of the snapshot's time: sorted row ids by bucket."""
-    found: dict[int, list[Numbers]] = {}
+    by_bucket: dict[int, list[Numbers]] = {}
     for part in snapshot.retractions:
         table = pq.read_table(file(part.path))
         ids, times = (table[name].to_numpy() for name in RETRACTIONS.names)
-        found.setdefault(part.bucket, []).append(ids[times <= snapshot.as_of])
-    return {bucket: np.sort(np.concatenate(ids)) for bucket, ids in found.items()}
+        by_bucket.setdefault(part.bucket, []).append(ids[times <= snapshot.as_of])
+    return {bucket: np.sort(np.concatenate(ids)) for bucket, ids in by_bucket.items()}
 
 
 def lost_rows(part: Part, gone: dict[int, Numbers]) -> bool:

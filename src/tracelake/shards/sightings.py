@@ -49,12 +49,12 @@ def moment(shard: str, objects: ObjectStore, machine: str) -> Moment:
 
 def left_behind(shard: str, key_value: KeyValueStore, now: Callable[[], Moment]) -> set[str]:
     """Return the keys of leases that nobody has renewed for as long as they last; nothing is changed."""
-    found = entries(LEASES, shard, key_value)
+    leases = entries(LEASES, shard, key_value)
     seen = _sightings(shard, key_value)
     if not seen:
         return set()
     moment = now()
-    return {entry.key for entry in found if _is_left_behind(entry, seen.get(entry.key), moment)}
+    return {entry.key for entry in leases if _is_left_behind(entry, seen.get(entry.key), moment)}
 
 
 def forget_left_behind(shard: str, key_value: KeyValueStore, now: Callable[[], Moment]) -> int:
@@ -62,13 +62,13 @@ def forget_left_behind(shard: str, key_value: KeyValueStore, now: Callable[[], M
 
     Returns how many were removed.
     """
-    found = entries(LEASES, shard, key_value)
+    leases = entries(LEASES, shard, key_value)
     seen = _sightings(shard, key_value)
-    if not found and not seen:
+    if not leases and not seen:
         return 0
     moment = now()  # after the look: what was seen was there by then
-    left = {entry.key for entry in found}
-    for entry in found:
+    left = {entry.key for entry in leases}
+    for entry in leases:
         sighting = seen.get(entry.key)
         if _is_left_behind(entry, sighting, moment):
             key_value.delete_if(LEASES, entry.key, entry.version)  # unless its reader has just renewed it
@@ -78,7 +78,7 @@ def forget_left_behind(shard: str, key_value: KeyValueStore, now: Callable[[], M
     for entry in entries(PARTITION, shard, key_value):
         if entry.key in seen and entry.key not in left:
             key_value.delete_if(PARTITION, entry.key, entry.version)
-    return len(found) - len(left)
+    return len(leases) - len(left)
 
 
 def _is_left_behind(entry: Entry, sighting: Sighting | None, now: Moment) -> bool:
@@ -89,8 +89,8 @@ def _is_left_behind(entry: Entry, sighting: Sighting | None, now: Moment) -> boo
 
 def _sightings(shard: str, key_value: KeyValueStore) -> dict[str, Sighting]:
     """Return what was seen; a record that is damaged tells nothing, and is written anew."""
-    found = {}
+    sightings = {}
     for entry in entries(PARTITION, shard, key_value):
         with suppress(DamageError):
-            found[entry.key] = from_bytes(Sighting, entry.value, f"sighting {entry.key}")
-    return found
+            sightings[entry.key] = from_bytes(Sighting, entry.value, f"sighting {entry.key}")
+    return sightings

@@ -17,15 +17,15 @@ Ranges: TypeAlias = dict[str, tuple[Bound, Bound]]
 
 def ranges_of(rows: pa.Table) -> Ranges:
     """Return the ranges of numbers and of short texts."""
-    found: Ranges = {}
+    ranges: Ranges = {}
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         if not _is_ordered(column.type):
             continue
         bounds = pc.min_max(column)
         low, high = bounds["min"].as_py(), bounds["max"].as_py()
         if _is_useful(low) and _is_useful(high) and not _has_nan(column):
-            found[name] = (low, high)
-    return found
+            ranges[name] = (low, high)
+    return ranges
 
 
 def _is_ordered(kind: pa.DataType) -> bool:

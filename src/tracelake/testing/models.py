@@ -21,8 +21,8 @@ class KeyValueModel:
 
     def scan(self, partition: str, start: str = "", stop: str | None = None) -> list[Entry]:
         """Return the records with start <= key < stop in key order."""
-        found = (entry for (of, _), entry in self.records.items() if of == partition)
-        keys = [entry for entry in found if start <= entry.key and (stop is None or entry.key < stop)]
+        entries = (entry for (of, _), entry in self.records.items() if of == partition)
+        keys = [entry for entry in entries if start <= entry.key and (stop is None or entry.key < stop)]
         return sorted(keys, key=lambda entry: entry.key)
 
     def set(self, partition: str, key: str, value: bytes, version: Version) -> Version:
@@ -93,13 +93,13 @@ class ObjectModel:
 
     def head(self, path: str) -> ObjectInfo | None:
         """Return size and time, or None where it is absent."""
-        found = self.objects.get(path)
-        return None if found is None else ObjectInfo(path, len(found[0]), found[1])
+        stored = self.objects.get(path)
+        return None if stored is None else ObjectInfo(path, len(stored[0]), stored[1])
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         """Return the objects whose path begins with `prefix`, in order of path."""
-        found = sorted(path for path in self.objects if path.startswith(prefix))
-        return [ObjectInfo(path, len(self.objects[path][0]), self.objects[path][1]) for path in found]
+        paths = sorted(path for path in self.objects if path.startswith(prefix))
+        return [ObjectInfo(path, len(self.objects[path][0]), self.objects[path][1]) for path in paths]
 
     def copy(self, source: str, target: str, now_s: float = 0.0) -> None:
         """Copy an object, replacing the target. Raises NotFoundError where the source is absent."""

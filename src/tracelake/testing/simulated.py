@@ -34,10 +34,10 @@ class SimulatedKeyValueStore:
 
     def get(self, partition: str, key: str) -> Entry | None:
         """See KeyValueStore."""
-        found: Entry | None = self._call(
+        entry: Entry | None = self._call(
             "get", partition, key, False, lambda: self._model.get(partition, key)
         )
-        return found
+        return entry
 
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
@@ -47,8 +47,8 @@ class SimulatedKeyValueStore:
         touch = Touch("kv", f"{partition}\0{same}", True, False)
         text = f"scan {partition} [{start!r}, {stop!r})"
         effect: Callable[[], list[Entry]] = lambda: self._model.scan(partition, start, stop)[:limit]  # noqa: E731
-        found: list[Entry] = self._caller.call(Call(text, (touch,), effect))
-        return found
+        entries: list[Entry] = self._caller.call(Call(text, (touch,), effect))
+        return entries
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """See KeyValueStore."""
@@ -164,10 +164,10 @@ class SimulatedObjectStore:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """See ObjectStore; one step for the whole listing."""
         touch = Touch("objects", prefix, True, False)
-        found: list[ObjectInfo] = self._caller.call(
+        listed: list[ObjectInfo] = self._caller.call(
             Call(f"list {prefix}", (touch,), lambda: self._model.list(prefix))
         )
-        return iter(found)
+        return iter(listed)
 
     def copy(self, source: str, target: str) -> None:
         """See ObjectStore."""

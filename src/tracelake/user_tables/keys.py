@@ -122,13 +122,15 @@ class _KeyComparison:
         """Add to the outcome."""
         self._db.execute(f"create temp table incoming as {self._claims(_BY_BLOCK, _BY_BLOCK)}")
         lost = [self._beaten()]
-        found = self._db.sql(f"""
+        stored_rows = self._db.sql(f"""
             select _piece, _place, _bucket, {ROW_ID.name} from ({self._held(self._stored, self._spec.key)})
             join incoming using ({self._key})
         """).to_arrow_table()
-        same = self._same(found)
+        same = self._same(stored_rows)
         lost.append(same)
-        gone = found.filter(pa.array(~np.isin(found[ROW_ID.name].to_numpy(), same[ROW_ID.name].to_numpy())))
+        gone = stored_rows.filter(
+            pa.array(~np.isin(stored_rows[ROW_ID.name].to_numpy(), same[ROW_ID.name].to_numpy()))
+        )
         for bucket, ids in _grouped(gone["_bucket"].to_numpy(), gone[ROW_ID.name].to_numpy()):
             outcome.gone[bucket] = ids
         pieces, places = (
@@ -146,8 +148,8 @@ class _KeyComparison:
         if self._tombs:
             tombs = self._staged(self._tombs, self._order.columns_of_deletions(self._spec))
             # Their numbers are below 0, and no row is lost with one.
-            named = f"{self._key}, -1 - _piece as _piece, _place, _bucket"
-            branches.append(f"select {named}, {of_deletion} from ({tombs})")
+            columns_of_tombs = f"{self._key}, -1 - _piece as _piece, _place, _bucket"
+            branches.append(f"select {columns_of_tombs}, {of_deletion} from ({tombs})")
         return " union all by name ".join(branches)
 
     def _beaten(self) -> pa.Table:
@@ -185,9 +187,9 @@ class _KeyComparison:
         )
         return beaten.filter(_IS_ROW)
 
-    def _same(self, found: pa.Table) -> pa.Table:
+    def _same(self, stored_rows: pa.Table) -> pa.Table:
         """Return those of the found rows that are stored just so."""
-        same = found.filter(_IS_ROW)
+        same = stored_rows.filter(_IS_ROW)
         kinds = self._spec.schema
         others = [name for name in kinds.names if name not in self._spec.key]
         quick = [name for name in others if pa.types.is_primitive(kinds.field(name).type)]
@@ -237,5 +239,5 @@ def _grouped(groups: Numbers, values: Numbers) -> Iterator[tuple[int, Numbers]]:
     """Yield (group, its values in order) for each group."""
     order = np.lexsort((values, groups))
     groups, values = groups[order], values[order]
-    found, starts = np.unique(groups, return_index=True)
-    yield from zip(map(int, found), np.split(values, starts)[1:], strict=True)
+    numbers, starts = np.unique(groups, return_index=True)
+    yield from zip(map(int, numbers), np.split(values, starts)[1:], strict=True)

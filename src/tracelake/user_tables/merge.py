@@ -84,7 +84,8 @@ class TableMerge:
             taken = threads.map(lambda pieces: self._taken(pieces, outcome, epoch), self._groups())
             parts = list(_numbered((part for part in taken if part is not None), first_row_id(time)))
             retractions = threads.map(
-                lambda found: self._retraction(found[0], found[1], time, epoch), outcome.gone.items()
+                lambda bucket_ids: self._retraction(bucket_ids[0], bucket_ids[1], time, epoch),
+                outcome.gone.items(),
             )
             return MergedParts(parts, list(retractions))
 

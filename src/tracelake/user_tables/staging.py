@@ -222,7 +222,7 @@ def _write(objects: ObjectStore, spec: TableSpec, staged: Pieces, rows: pa.Table
         return
     order = may_stand(rows, spec.key, staged.order)
     with ThreadPoolExecutor(min(MERGE_THREADS_MAX, os.cpu_count() or 1)) as threads:
-        into.extend(threads.map(lambda found: write(*found), _places(rows, order, spec)))
+        into.extend(threads.map(lambda place: write(*place), _places(rows, order, spec)))
 
 
 def _places(rows: pa.Table, order: Numbers, spec: TableSpec) -> Iterator[tuple[int, Numbers]]:

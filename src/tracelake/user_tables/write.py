@@ -127,8 +127,8 @@ def _was_named(repository: Repository, table: str, as_of: int) -> bool:
     """Whether a commit of the history names a table at this time or a later one: nearly always, the newest does."""
     path = entry_of(table)
     for commit_id, _ in repository.log(repository.head() or ""):
-        found = repository.find(commit_id, [path]).get(path)
-        if isinstance(found, TableAt) and found.as_of >= as_of:
+        reference = repository.find(commit_id, [path]).get(path)
+        if isinstance(reference, TableAt) and reference.as_of >= as_of:
             return True
     return False
 

@@ -63,14 +63,14 @@ class Branch:
         """
         staged, damaged = self._repository.staged_or_damaged(self.name)
         head = self.head
-        named = self._repository.find(head, [*staged, *damaged]) if head else {}
+        committed = self._repository.find(head, [*staged, *damaged]) if head else {}
         changes = [
-            EntryChange(path, _plain(named.get(path)), _plain(after))
+            EntryChange(path, _plain(committed.get(path)), _plain(after))
             for path, after in staged.items()
-            if named.get(path) != after
+            if committed.get(path) != after
         ]
         changes += [
-            EntryChange(path, _plain(named.get(path)), None, str(why)) for path, why in damaged.items()
+            EntryChange(path, _plain(committed.get(path)), None, str(why)) for path, why in damaged.items()
         ]
         return sorted(changes, key=lambda change: change.path)
 
@@ -140,8 +140,8 @@ class Branch:
         repository = self._repository
         ours, theirs = self.head or "", repository.resolve(source)
         changes = repository.parted(ours, theirs)
-        named = repository.find(ours, [path for path, _, _ in changes]) if ours else {}
-        _, conflicts = merged(changes, named)
+        standing = repository.find(ours, [path for path, _, _ in changes]) if ours else {}
+        _, conflicts = merged(changes, standing)
         return [MergeConflict(c.path, _plain(c.base), _plain(c.ours), _plain(c.theirs)) for c in conflicts]
 
     def revert(
@@ -190,7 +190,7 @@ def branches(repository: Repository) -> list[BranchInfo]:
             name,
             record.head or None,
             record.protected,
-            sum(len(found) for found in repository.staged_or_damaged(name)),
+            sum(len(changes) for changes in repository.staged_or_damaged(name)),
         )
         for name, record in sorted(repository.branches().items(), key=lambda item: (item[0] != MAIN, item[0]))
     ]
@@ -209,8 +209,8 @@ def log(repository: Repository, head: str, limit: int | None) -> list[CommitInfo
 def diff(repository: Repository, before: str, after: str, limit: int | None) -> list[EntryChange]:
     """Return the entries that differ between two commits, in order of path; at most `limit` of them."""
     return [
-        EntryChange(found.path, _plain(found.before), _plain(found.after))
-        for found in islice(repository.diff(before, after), _at_most(limit))
+        EntryChange(change.path, _plain(change.before), _plain(change.after))
+        for change in islice(repository.diff(before, after), _at_most(limit))
     ]
 
 
@@ -221,8 +221,8 @@ def _at_most(limit: int | None) -> int | None:
     return limit
 
 
-def _plain(named: Reference | None) -> Row | None:
-    plain: Row | None = msgspec.to_builtins(named)
+def _plain(reference: Reference | None) -> Row | None:
+    plain: Row | None = msgspec.to_builtins(reference)
     return plain
 
 

@@ -83,10 +83,10 @@ class BranchRecords(StagedEntries):
 
     def all(self) -> dict[str, BranchAt]:
         """Return all branches by name. Raises DamageError where `main` is gone."""
-        found = {entry.key: _branch_at(entry.key, entry) for entry in self._key_value.scan(BRANCHES)}
-        if MAIN not in found:
+        branches = {entry.key: _branch_at(entry.key, entry) for entry in self._key_value.scan(BRANCHES)}
+        if MAIN not in branches:
             self._check_never_there()
-        return {name: at for name, at in found.items() if not at.is_absent}
+        return {name: at for name, at in branches.items() if not at.is_absent}
 
     def swap(
         self, branch: str, at: BranchAt, record: BranchRecord, is_mine: Callable[[BranchRecord], bool]
@@ -155,8 +155,8 @@ class BranchRecords(StagedEntries):
 
     def named(self) -> set[str]:
         """Return the commits of all branches and tags, and those that a name is claimed for."""
-        found = {_branch(entry.key, entry).head for entry in self._key_value.scan(BRANCHES)}
-        return (found | {tag.commit for tag in self._tags().values()}) - {""}
+        heads = {_branch(entry.key, entry).head for entry in self._key_value.scan(BRANCHES)}
+        return (heads | {tag.commit for tag in self._tags().values()}) - {""}
 
     def _tags(self) -> dict[str, Tag]:
         return {
@@ -179,16 +179,16 @@ class BranchRecords(StagedEntries):
 
     def announced(self, scope: str) -> list[Announcement]:
         """Return what is announced, the oldest request first. Nothing rests on a note: one that is damaged goes."""
-        found: list[Announcement] = []
+        announcements: list[Announcement] = []
         damaged: list[str] = []
         read = partial(self._key_value.notes, beginning=_announced(scope))
         for entry in whole_of(read, REQUESTS, lambda key, _: damaged.append(key)):
             try:
-                found.append(from_bytes(Announcement, entry.value, f"request {entry.key}"))
+                announcements.append(from_bytes(Announcement, entry.value, f"request {entry.key}"))
             except DamageError:
                 damaged.append(entry.key)
         self._forget(damaged)
-        return sorted(found, key=lambda waiting: (waiting.request.created_at, waiting.request.id))
+        return sorted(announcements, key=lambda waiting: (waiting.request.created_at, waiting.request.id))
 
     def withdraw(self, scope: str, requests: Collection[str]) -> None:
         """Take announcements away; fine where there are none, or where some stay: who seals next cleans up."""

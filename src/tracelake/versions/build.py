@@ -148,14 +148,14 @@ class _Building:
 
     def _make(self, sealed: SealedRequest) -> _BuiltCommit:
         operation = sealed.request.operation
-        made = (
+        built = (
             self._change(operation, sealed.token)
             if isinstance(operation, Change)
             else self._of_commits(operation)
         )
-        if not made.changes and not made.parents and not sealed.request.allow_empty:
+        if not built.changes and not built.parents and not sealed.request.allow_empty:
             raise _RequestRefusedError(Refusal.NOTHING)
-        return made
+        return built
 
     def _change(self, change: Change, token: str) -> _BuiltCommit:
         try:
@@ -178,28 +178,34 @@ class _Building:
         Where a file is gone, its entry was never acknowledged: what it stands on counts, else the request is refused.
         """
         epoch = self._branch.epoch
-        for _, named in changes:
-            if isinstance(named, IndexAt) and not is_fresh(named, epoch):
-                raise _RequestRefusedError(Refusal.EXPIRED, (f"{named.manifest} may have been collected.",))
-        waiting = {path: (named, *staged.get(path, ())[1:]) for path, named in changes}
+        for _, reference in changes:
+            if isinstance(reference, IndexAt) and not is_fresh(reference, epoch):
+                raise _RequestRefusedError(
+                    Refusal.EXPIRED, (f"{reference.manifest} may have been collected.",)
+                )
+        waiting = {path: (reference, *staged.get(path, ())[1:]) for path, reference in changes}
         fresh: dict[str, Reference | None] = {}
         while waiting:
             tops = [layers[0] for layers in waiting.values()]
-            old = [named for named in tops if isinstance(named, FileAt) and not is_fresh(named, epoch)]
+            old = [
+                reference
+                for reference in tops
+                if isinstance(reference, FileAt) and not is_fresh(reference, epoch)
+            ]
             renewed = self._contents.renew(old, epoch)
             below: dict[str, Layers] = {}
-            for path, (named, *earlier) in waiting.items():
-                found = named
-                if isinstance(named, FileAt) and not is_fresh(named, epoch):
-                    found = renewed.get(file_path(named))
-                    if found is None and path not in staged:
-                        raise _RequestRefusedError(Refusal.EXPIRED, (f"{file_path(named)} is gone.",))
-                    if found is None:
+            for path, (reference, *earlier) in waiting.items():
+                standing = reference
+                if isinstance(reference, FileAt) and not is_fresh(reference, epoch):
+                    standing = renewed.get(file_path(reference))
+                    if standing is None and path not in staged:
+                        raise _RequestRefusedError(Refusal.EXPIRED, (f"{file_path(reference)} is gone.",))
+                    if standing is None:
                         below |= {path: tuple(earlier)} if earlier else {}
                         continue
-                if isinstance(found, FileAt):
-                    self._epoch = min(self._epoch, found.epoch)
-                fresh[path] = found
+                if isinstance(standing, FileAt):
+                    self._epoch = min(self._epoch, standing.epoch)
+                fresh[path] = standing
             waiting = below
         return tuple(sorted(fresh.items(), key=lambda change: change[0]))
 
@@ -237,13 +243,15 @@ class _Building:
             raise _RequestRefusedError(Refusal.CONFLICT, told(conflict.path for conflict in conflicts))
         return changes
 
-    def _add(self, request: Request, made: _BuiltCommit, *, is_last: bool) -> tuple[str, CommitTree]:
+    def _add(self, request: Request, built: _BuiltCommit, *, is_last: bool) -> tuple[str, CommitTree]:
         """Return the commit, and what it names."""
-        parents = (self._head, *made.parents) if self._head else made.parents
-        is_whole = is_last or self._view.needs_metarange(made.changes)
-        metarange = self._metarange(made.changes) if is_whole else ""
+        parents = (self._head, *built.parents) if self._head else built.parents
+        is_whole = is_last or self._view.needs_metarange(built.changes)
+        metarange = self._metarange(built.changes) if is_whole else ""
         view = (
-            CommitTree(self._read(Metarange, metarange).ranges) if is_whole else self._view.then(made.changes)
+            CommitTree(self._read(Metarange, metarange).ranges)
+            if is_whole
+            else self._view.then(built.changes)
         )
         last = history.newest_transaction(self._head, self._commit)
         is_other = transaction_of(request) is None and last >= 0
@@ -256,7 +264,7 @@ class _Building:
                 created_at=request.created_at,
                 metadata={**request.metadata, **({AFTER: str(last)} if is_other else {})},
                 request=request.id,
-                changes=None if is_whole else made.changes,
+                changes=None if is_whole else built.changes,
                 epoch=self._branch.epoch,
                 generation=max((self._commit(parent).generation + 1 for parent in parents), default=0),
             )
@@ -268,8 +276,8 @@ class _Building:
         if not changes and not self._view.commits and self._head:
             return self._commit(self._head).metarange
         refs, new = self._tree.changed(self._view, changes, self._branch.epoch)
-        for made in new:
-            self._keep(made)
+        for new_range in new:
+            self._keep(new_range)
         return self._keep(Metarange(refs, self._branch.epoch))
 
     def _keep(self, record: Content) -> str:

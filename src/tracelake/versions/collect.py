@@ -124,7 +124,7 @@ class RepositoryCollector:
             if (at.is_absent and branch != MAIN) or at.record.epoch >= epoch:
                 return
             wanted = replace(at.record, epoch=epoch)
-            raised, at = self._records.swap(branch, at, wanted, is_mine=lambda found: found.epoch >= epoch)
+            raised, at = self._records.swap(branch, at, wanted, is_mine=lambda there: there.epoch >= epoch)
             if raised:
                 return
         raise ContentionError(f"branch {branch}: others were faster, again and again; collect garbage later.")
@@ -207,9 +207,9 @@ class RepositoryCollector:
     def _reach_request(self, request: Request, reached: Reached) -> None:
         if not isinstance(request.operation, Change):
             return
-        reached.name(named for _, named in request.operation.entries)
-        for changes_id, made in self._contents.read_each(ChangeSet, request.operation.objects):
+        reached.name(reference for _, reference in request.operation.entries)
+        for changes_id, changes in self._contents.read_each(ChangeSet, request.operation.objects):
             reached.paths.add(path_of(ChangeSet, changes_id))
-            if isinstance(made, DamageError):  # then the request is refused
+            if isinstance(changes, DamageError):  # then the request is refused
                 continue
-            reached.name(named for _, named in made.entries)
+            reached.name(reference for _, reference in changes.entries)

@@ -93,7 +93,7 @@ class Commits:
         commit_id = self._resolve_name(wanted.name)
         if not wanted.back and wanted.transaction is None and wanted.time is None:
             return commit_id
-        for steps, (found, commit) in enumerate(self.log(commit_id)):
+        for steps, (ancestor, commit) in enumerate(self.log(commit_id)):
             if wanted.transaction is not None:
                 matches = commit.metadata.get(TRANSACTION) == str(wanted.transaction)
             elif wanted.time is not None:
@@ -101,7 +101,7 @@ class Commits:
             else:
                 matches = steps == wanted.back
             if matches:
-                return found
+                return ancestor
         raise RefNotFoundError(f"no commit {ref!r}: the history of {wanted.name} does not hold it.")
 
     def _resolve_name(self, name: str) -> str:
@@ -110,10 +110,10 @@ class Commits:
         if (tagged := self._tagged(name)) is not None:
             return tagged
         if COMMIT_ID.fullmatch(name):
-            found = self._contents.find(name, at_most=2)
-            if len(found) == 1:
-                return found[0]
-            if found:
+            ids = self._contents.find(name, at_most=2)
+            if len(ids) == 1:
+                return ids[0]
+            if ids:
                 raise RefNotFoundError(f"more than one commit begins with {name}; give more digits.")
         hint = "the lake is still empty; ingest something first" if name == MAIN else "see `tracelake log`"
         raise RefNotFoundError(f"no branch, tag or commit {name!r}: {hint}.")

@@ -116,9 +116,9 @@ class Committer:
                     case Miss():
                         raise _lost(branch, request)
                     case Seek():
-                        found = self._found(branch, at, request, known.since if known.is_known else None)
-                        if found is not None:
-                            return found
+                        answered = self._found(branch, at, request, known.since if known.is_known else None)
+                        if answered is not None:
+                            return answered
                         known = known.not_found(at.record)
                     case Wait(looks):
                         head = at.record.head
@@ -159,7 +159,7 @@ class Committer:
                 branch,
                 at,
                 record,
-                is_mine=lambda found: state_of(found, built.answers[0].request) is RequestState.DONE,
+                is_mine=lambda there: state_of(there, built.answers[0].request) is RequestState.DONE,
             )
             if published:
                 self._lookout.wake(branch)
@@ -192,7 +192,7 @@ class Committer:
         if len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and at.record.sealed:
             return False, self.finish(branch, at)
         sealed, now = self._records.swap(
-            branch, at, record, is_mine=lambda found: state_of(found, request.id) is not RequestState.UNKNOWN
+            branch, at, record, is_mine=lambda there: state_of(there, request.id) is not RequestState.UNKNOWN
         )
         if sealed:
             self._lookout.wake(branch)
@@ -225,10 +225,12 @@ class Committer:
         known = requests_in(at.record)
         wanted: list[Request] = []
         stale: list[str] = []
-        for found in self._records.announced(scope(branch, at.record)):
-            other = found.request
+        for announcement in self._records.announced(scope(branch, at.record)):
+            other = announcement.request
             try:
-                is_wanted = other.id not in known and self._answered(branch, at, other, found.since) is None
+                is_wanted = (
+                    other.id not in known and self._answered(branch, at, other, announcement.since) is None
+                )
             except DamageError:
                 continue  # its own committer is told: it keeps nobody else waiting
             (wanted.append(other) if is_wanted else stale.append(other.id))

@@ -56,10 +56,10 @@ def damage_of(damaged: dict[str, DamageError]) -> DamageError:
     )
 
 
-def stacked(found: Layers) -> Layers:
+def stacked(all_layers: Layers) -> Layers:
     """Return an entry, and below it what was staged at its path before: as much of that as may be needed."""
     layers: list[Reference | None] = []
-    for layer in found:
+    for layer in all_layers:
         if not any(layer == other and _epoch(layer) == _epoch(other) for other in layers):
             layers.append(layer)
         if not isinstance(layer, FileAt) or len(layers) == STAGED_LAYERS_MAX:
@@ -67,8 +67,8 @@ def stacked(found: Layers) -> Layers:
     return tuple(layers)
 
 
-def _epoch(named: Reference | None) -> int:
-    return named.epoch if isinstance(named, FileAt) else 0
+def _epoch(reference: Reference | None) -> int:
+    return reference.epoch if isinstance(reference, FileAt) else 0
 
 
 class StagedEntries:
@@ -76,7 +76,7 @@ class StagedEntries:
 
     _key_value: KeyValueStore
 
-    def stage(self, token: str, path: str, named: Reference | None) -> None:
+    def stage(self, token: str, path: str, reference: Reference | None) -> None:
         """Stage one entry under a token; None stages its removal.
 
         Conditionally, so that an earlier write whose reply was lost cannot land late, on top of this one. What was
@@ -87,7 +87,7 @@ class StagedEntries:
         expected: Expected = ABSENT
         earlier: Layers = ()
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            value = encode(_StagedEntry(stacked((named, *earlier))))
+            value = encode(_StagedEntry(stacked((reference, *earlier))))
             outcome = self._key_value.set_if(STAGED, key, value, expected)
             settled = settle(self._key_value, STAGED, key, outcome, is_mine=lambda _: False)
             if isinstance(settled, Done):
@@ -105,19 +105,19 @@ class StagedEntries:
 
     def layers(self, token: str, start: str = "", stop: str | None = None) -> Staged:
         """Return the same with what each entry stands on."""
-        found = self.under(token, start, stop)
-        found.check()
-        return tuple(found.whole.items())
+        under = self.under(token, start, stop)
+        under.check()
+        return tuple(under.whole.items())
 
     def under(self, token: str, start: str = "", stop: str | None = None) -> Under:
         """Return the same, and what cannot be read."""
-        found = Under()
-        for path, entry in self._entries(token, found.damaged, start, stop):
+        under = Under()
+        for path, entry in self._entries(token, under.damaged, start, stop):
             try:
-                found.whole[path] = staged_layers(entry)
+                under.whole[path] = staged_layers(entry)
             except DamageError as error:
-                found.damaged[path] = error
-        return found
+                under.damaged[path] = error
+        return under
 
     def has_staged(self, token: str) -> bool:
         """Tell whether anything is staged under a token, whatever it is."""

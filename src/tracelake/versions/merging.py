@@ -42,13 +42,13 @@ class _Ancestors:
         """Return what the paths name in all these commits together; nothing where there is no commit."""
         result: dict[str, Base] = dict.fromkeys(paths)
         for count, commit_id in enumerate(commits):
-            named = self._tree.find(self._tree.view(commit_id), paths)
-            differing = [path for path in paths if count and result[path] != named.get(path)]
+            standing = self._tree.find(self._tree.view(commit_id), paths)
+            differing = [path for path in paths if count and result[path] != standing.get(path)]
             before = self._parted(commits[:count], commit_id, differing) if differing else {}
             for path in differing:
-                result[path] = agreed(before[path], result[path], named.get(path))
+                result[path] = agreed(before[path], result[path], standing.get(path))
             if not count:
-                result |= named
+                result |= standing
         return result
 
     def _parted(self, commits: Sequence[str], other: str, paths: Sequence[str]) -> dict[str, Base]:

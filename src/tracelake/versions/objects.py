@@ -105,7 +105,8 @@ class Contents:
     def write(self, records: Mapping[str, Content]) -> None:
         """Write records under their ids; they are durable on return. What is there already stays."""
         create_all(
-            self._objects, {path_of(type(made), made_id): to_bytes(made) for made_id, made in records.items()}
+            self._objects,
+            {path_of(type(content), made_id): to_bytes(content) for made_id, content in records.items()},
         )
         for record_id, record in records.items():
             self._remember(record_id, record)
@@ -119,17 +120,17 @@ class Contents:
     def present(self, files: Iterable[FileAt]) -> set[str]:
         """Return the paths of those files that are there."""
         paths = sorted({file_path(file) for file in files})
-        found = for_each(self._objects, self._objects.head, paths)
-        return {info.path for info in found if info is not None}
+        infos = for_each(self._objects, self._objects.head, paths)
+        return {info.path for info in infos if info is not None}
 
     def find(self, beginning: str, at_most: int) -> list[str]:
         """Return the ids of commits that begin so, `at_most` of them."""
-        found = []
+        ids = []
         for info in self._objects.list(COMMITS + beginning):
-            found.append(info.path.removeprefix(COMMITS).removesuffix(".json"))
-            if len(found) == at_most:
+            ids.append(info.path.removeprefix(COMMITS).removesuffix(".json"))
+            if len(ids) == at_most:
                 break
-        return found
+        return ids
 
     def has_commits(self) -> bool:
         """Whether there is any commit."""

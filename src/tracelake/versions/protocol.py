@@ -244,11 +244,11 @@ def is_forgotten(recorded: OldAnswer, newest: int, scopes: Collection[str]) -> b
     return newest - recorded.epoch > (ANSWERS_KEPT_EPOCHS if is_lasting else EPOCHS_TO_CUT)
 
 
-def is_fresh(named: Reference | None, epoch: int) -> bool:
+def is_fresh(reference: Reference | None, epoch: int) -> bool:
     """Tell whether an entry may be published at an epoch as it is: not what was written earlier and may be gone."""
-    if isinstance(named, IndexAt):
-        return named.epoch == EPOCH_UNSET or may_publish(named.epoch, epoch)
-    return not isinstance(named, FileAt) or may_publish(named.epoch, epoch)
+    if isinstance(reference, IndexAt):
+        return reference.epoch == EPOCH_UNSET or may_publish(reference.epoch, epoch)
+    return not isinstance(reference, FileAt) or may_publish(reference.epoch, epoch)
 
 
 class CommitDecision(Enum):

@@ -83,16 +83,16 @@ def changed(
             if same is not None and read(same.id).entries == run:
                 result.append(same)
                 continue
-            new.append(made := Range(run, epoch))
-            result.append(reference(made))
+            new.append(new_range := Range(run, epoch))
+            result.append(reference(new_range))
     result.extend(ranges[at:])
     return tuple(result), new
 
 
-def reference(made: Range) -> RangeRef:
+def reference(new_range: Range) -> RangeRef:
     """Return what a metarange says of a range."""
-    entries = made.entries
-    return RangeRef(content_id(to_bytes(made)), entries[0][0], entries[-1][0], len(entries))
+    entries = new_range.entries
+    return RangeRef(content_id(to_bytes(new_range)), entries[0][0], entries[-1][0], len(entries))
 
 
 def _entries(refs: Iterable[RangeRef], read: RangeReader) -> list[PathEntry]:
@@ -103,7 +103,7 @@ def _applied(entries: list[PathEntry], wanted: Mapping[str, Reference | None]) -
     if not wanted:
         return entries
     merged = {**dict(entries), **wanted}
-    return [(path, named) for path in sorted(merged) if (named := merged[path]) is not None]
+    return [(path, value) for path in sorted(merged) if (value := merged[path]) is not None]
 
 
 def scan(
@@ -113,9 +113,9 @@ def scan(
     for ref in ranges:
         if ref.last < start or (stop is not None and ref.first >= stop):
             continue
-        for path, named in read(ref.id).entries:
+        for path, value in read(ref.id).entries:
             if path >= start and (stop is None or path < stop):
-                yield path, named
+                yield path, value
 
 
 def below(folder: str) -> tuple[str, str]:
@@ -134,12 +134,12 @@ def count(ranges: Sequence[RangeRef], read: RangeReader, start: str, stop: str) 
 def find(ranges: Sequence[RangeRef], paths: Sequence[str], read: RangeReader) -> dict[str, Reference]:
     """Return what the paths name, those that name something; `paths` are in order."""
     lasts = [ref.last for ref in ranges]
-    found: dict[str, Reference] = {}
+    references: dict[str, Reference] = {}
     for index, group in groupby(paths, key=lambda path: bisect_left(lasts, path)):
         if index < len(ranges):
             entries = dict(read(ranges[index].id).entries)
-            found.update({path: entries[path] for path in group if path in entries})
-    return found
+            references.update({path: entries[path] for path in group if path in entries})
+    return references
 
 
 def differences(
@@ -152,7 +152,7 @@ def differences(
     """
     common = {ref.id for ref in before} & {ref.id for ref in after}
     sides = [
-        ((path, named) for ref in refs if ref.id not in common for path, named in read(ref.id).entries)
+        ((path, value) for ref in refs if ref.id not in common for path, value in read(ref.id).entries)
         for refs in (before, after)
     ]
     for path, was, now in _side_by_side(*sides):

@@ -38,7 +38,7 @@ class _ReachStep:
 
     parents: tuple[str, ...]
     metarange: str
-    named: tuple[Reference, ...]
+    references: tuple[Reference, ...]
     epoch: int
 
 
@@ -68,7 +68,9 @@ class Reached:
             steps = ((commit_id, self._steps[commit_id]) for commit_id in ids)
             return {commit_id: step.epoch for commit_id, step in steps if isinstance(step, _ReachStep)}
         read = self.contents.read_each(kind, ids)
-        return {record_id: made.epoch for record_id, made in read if not isinstance(made, DamageError)}
+        return {
+            record_id: content.epoch for record_id, content in read if not isinstance(content, DamageError)
+        }
 
     def follow(self, heads: Collection[str], *, may_be_gone: bool = False) -> None:
         """Reach commits, all that lie before them, and what these name.
@@ -87,7 +89,7 @@ class Reached:
                     self.hide(Commit, step, may_be_gone=may_be_gone)
                     continue
                 behind.update(step.parents)
-                self.name(step.named)
+                self.name(step.references)
                 if step.metarange and path_of(Metarange, step.metarange) not in self.paths:
                     metaranges[step.metarange] = None
             todo = {commit_id for commit_id in behind if path_of(Commit, commit_id) not in self.paths}
@@ -99,20 +101,20 @@ class Reached:
             else:
                 ids = (ref.id for ref in metarange.ranges)
                 ranges |= dict.fromkeys(each for each in ids if path_of(Range, each) not in self.paths)
-        for range_id, made in self.contents.read_each(Range, ranges):
+        for range_id, content in self.contents.read_each(Range, ranges):
             self.paths.add(path_of(Range, range_id))
-            if isinstance(made, DamageError):
-                self.hide(Range, made, may_be_gone=may_be_gone)
+            if isinstance(content, DamageError):
+                self.hide(Range, content, may_be_gone=may_be_gone)
             else:
-                self.name(named for _, named in made.entries)
+                self.name(reference for _, reference in content.entries)
 
     def name(self, entries: Iterable[Reference | None]) -> None:
         """Reach what entries name."""
-        for named in entries:
-            if isinstance(named, FileAt):
-                self.paths.add(file_path(named))
-            elif isinstance(named, IndexAt):
-                self.indexes.add(named.manifest)
+        for reference in entries:
+            if isinstance(reference, FileAt):
+                self.paths.add(file_path(reference))
+            elif isinstance(reference, IndexAt):
+                self.indexes.add(reference.manifest)
 
     def hide(self, kind: type[Content], error: DamageError, *, may_be_gone: bool = False) -> None:
         """Remember that something of a kind cannot be read: what lies behind it is not known."""
@@ -122,8 +124,8 @@ class Reached:
 
 
 def _step(commit: Commit) -> _ReachStep:
-    named = (named for _, named in commit.changes or () if named is not None)
-    return _ReachStep(commit.parents, commit.metarange, tuple(named), commit.epoch)
+    references = (reference for _, reference in commit.changes or () if reference is not None)
+    return _ReachStep(commit.parents, commit.metarange, tuple(references), commit.epoch)
 
 
 def ids_in(kind: type[Content], paths: Iterable[str]) -> list[str]:

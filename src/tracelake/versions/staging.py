@@ -70,10 +70,10 @@ class Staging:
         """Stage entries; tell whether they are acknowledged."""
         at = self._with_token(branch).record
         token, fresh = at.staging, self._fresh(entries, at.epoch)
-        for path, named in fresh.items():
-            self._records.stage(token, path, named)
+        for path, reference in fresh.items():
+            self._records.stage(token, path, reference)
         now = self._records.read(branch).record
-        if now.staging == token and all(is_fresh(named, now.epoch) for named in fresh.values()):
+        if now.staging == token and all(is_fresh(reference, now.epoch) for reference in fresh.values()):
             return True
         if token not in known_tokens(now):  # what we wrote was late, and nobody will look for it
             self._records.unstage(token)
@@ -97,9 +97,9 @@ class Staging:
             raise busy(branch)
         if token in known_tokens(at.record):  # a commit was faster, and needs the entries
             return 0
-        found = self._records.under(token)
+        under = self._records.under(token)
         self._records.unstage(token)
-        return len(found.whole) + len(found.damaged)
+        return len(under.whole) + len(under.damaged)
 
     def discard_some(self, branch: str, paths: Collection[str]) -> None:
         """Forget what is staged under these paths, damaged or not. What a commit takes meanwhile may be in it.
@@ -125,20 +125,20 @@ class Staging:
 
         And why other staged entries cannot be read.
         """
-        found = self._looked(branch, lambda record: _merged(self._waiting(record)))
-        return {path: found.whole[path][0] for path in sorted(found.whole)}, found.damaged
+        standing = self._looked(branch, lambda record: _merged(self._waiting(record)))
+        return {path: standing.whole[path][0] for path in sorted(standing.whole)}, standing.damaged
 
     def find(self, branch: str, paths: Sequence[str]) -> dict[str, Reference]:
         """Return what some paths name, with what is staged; of staged files that may be gone, those that are there."""
 
         def look(record: BranchRecord) -> dict[str, Reference | None]:
             committed = self._commits.find(record.head, paths) if record.head else {}
-            found = _merged(self._waiting(record))
-            _check(found, paths)
-            return {**committed, **self._standing(record, found.whole, paths)}
+            standing = _merged(self._waiting(record))
+            _check(standing, paths)
+            return {**committed, **self._standing(record, standing.whole, paths)}
 
-        found = self._looked(branch, look)
-        return {path: named for path, named in found.items() if named is not None}
+        references = self._looked(branch, look)
+        return {path: reference for path, reference in references.items() if reference is not None}
 
     def keep(self, branch: str, paths: Collection[str]) -> None:
         """Stage anew what nobody may have been told of: staged files that may be gone, what a commit may have missed.
@@ -149,12 +149,12 @@ class Staging:
         def look(record: BranchRecord) -> dict[str, Reference | None]:
             waiting = self._waiting(record)
             late = {path for under in waiting[:-1] for path in under.whole}
-            found = _merged(waiting)
-            _check(found, paths)
+            standing = _merged(waiting)
+            _check(standing, paths)
             return {
-                path: named
-                for path, named in self._standing(record, found.whole, paths).items()
-                if path in late or not is_fresh(found.whole[path][0], record.epoch)
+                path: reference
+                for path, reference in self._standing(record, standing.whole, paths).items()
+                if path in late or not is_fresh(standing.whole[path][0], record.epoch)
             }
 
         doubtful = self._looked(branch, look)
@@ -174,12 +174,12 @@ class Staging:
         """Look through a branch until its record is the same afterwards, or at least knows what was looked at."""
         for _ in range(STAGING_READ_TRIES_MAX):
             at = read_branch(self._records, branch)
-            found = look(at.record)
+            result = look(at.record)
             now = self._records.read(branch)
             if now.version == at.version:
-                return found
+                return result
         if pending_tokens(at.record) <= known_tokens(now.record):
-            return found
+            return result
         raise ContentionError(
             f"branch {branch}: {STAGING_READ_TRIES_MAX} times in a row, many commits came between. Read again, or "
             "read a commit."
@@ -187,10 +187,10 @@ class Staging:
 
     def _through(self, record: BranchRecord, start: str, stop: str | None) -> dict[str, Reference]:
         committed = self._commits.entries(record.head, start, stop) if record.head else {}
-        found = _merged(self._waiting(record, start, stop, with_requests=True))
-        found.check()
-        entries = {**committed, **self._standing(record, found.whole, found.whole)}
-        return {path: named for path in sorted(entries) if (named := entries[path]) is not None}
+        standing = _merged(self._waiting(record, start, stop, with_requests=True))
+        standing.check()
+        entries = {**committed, **self._standing(record, standing.whole, standing.whole)}
+        return {path: reference for path in sorted(entries) if (reference := entries[path]) is not None}
 
     def _waiting(
         self, record: BranchRecord, start: str = "", stop: str | None = None, *, with_requests: bool = False
@@ -206,15 +206,15 @@ class Staging:
             if with_requests and isinstance(sealed.request.operation, Change):
                 asked = sealed.request.operation.entries
                 inside = (each for each in asked if each[0] >= start and (stop is None or each[0] < stop))
-                waiting.append(Under({path: (named,) for path, named in inside}))
+                waiting.append(Under({path: (reference,) for path, reference in inside}))
         return [*waiting, self._records.under(record.staging, start, stop)]
 
     def _standing(
-        self, record: BranchRecord, found: Mapping[str, Layers], paths: Iterable[str]
+        self, record: BranchRecord, layers: Mapping[str, Layers], paths: Iterable[str]
     ) -> dict[str, Reference | None]:
         """Return of each path the first layer that is there: one below it may have been acknowledged."""
         standing: dict[str, Reference | None] = {}
-        waiting = {path: found[path] for path in paths if path in found}
+        waiting = {path: layers[path] for path in paths if path in layers}
         while waiting:
             old = [
                 top
@@ -234,9 +234,9 @@ class Staging:
     def _fresh(self, entries: Mapping[str, Reference | None], epoch: int) -> dict[str, Reference | None]:
         """Return entries with files that may be published at an epoch: older ones are written again."""
         old = {
-            path: named
-            for path, named in entries.items()
-            if isinstance(named, FileAt) and not is_fresh(named, epoch)
+            path: reference
+            for path, reference in entries.items()
+            if isinstance(reference, FileAt) and not is_fresh(reference, epoch)
         }
         renewed = self._contents.renew(old.values(), epoch)
         for file in old.values():
@@ -256,26 +256,26 @@ class Staging:
             # The epoch is read after the branch: whoever begins one later finds the record, and changes it.
             epoch = self._records.epoch().number if at.record.epoch == EPOCH_UNSET else at.record.epoch
             record = replace(at.record, staging=at.record.staging or new_token(), epoch=epoch)
-            self._records.swap(branch, at, record, is_mine=lambda found: bool(found.staging))
+            self._records.swap(branch, at, record, is_mine=lambda there: bool(there.staging))
         raise busy(branch)
 
 
 def _merged(waiting: Iterable[Under]) -> Under:
     """Return what is staged under several tokens, the oldest first, as if it were under one."""
-    found = Under()
+    merged = Under()
     for each in waiting:
         for path, layers in each.whole.items():
-            found.whole[path] = stacked((*layers, *found.whole.get(path, ())))
-            found.damaged.pop(path, None)
+            merged.whole[path] = stacked((*layers, *merged.whole.get(path, ())))
+            merged.damaged.pop(path, None)
         for path, error in each.damaged.items():
-            found.whole.pop(path, None)
-            found.damaged[path] = error
-    return found
+            merged.whole.pop(path, None)
+            merged.damaged[path] = error
+    return merged
 
 
-def _check(found: Under, paths: Collection[str]) -> None:
+def _check(under: Under, paths: Collection[str]) -> None:
     """Raise DamageError where one of these staged entries cannot be read."""
-    Under(damaged={path: error for path, error in found.damaged.items() if path in paths}).check()
+    Under(damaged={path: error for path, error in under.damaged.items() if path in paths}).check()
 
 
 def read_branch(records: BranchRecords, branch: str) -> BranchAt:

@@ -136,7 +136,7 @@ class Repository(Commits):
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             at = read_branch(self._records, name)
             record = replace(at.record, protected=on)
-            if self._records.swap(name, at, record, is_mine=lambda found: found.protected is on)[0]:
+            if self._records.swap(name, at, record, is_mine=lambda there: there.protected is on)[0]:
                 return
         raise busy(name)
 
@@ -303,7 +303,7 @@ class Repository(Commits):
                 to = token_after(at.record, index + 1)
                 carried.append(self._records.restage(token, to))
             if self._records.swap(
-                branch, at, record, lambda found: state_of(found, request_id) is RequestState.DONE
+                branch, at, record, lambda there: state_of(there, request_id) is RequestState.DONE
             )[0]:
                 return
         raise busy(branch)

@@ -65,7 +65,7 @@ class Tree:
             at = commit.parents[0] if commit.parents else ""
         else:
             refs = ()
-        since = dict(change for made in reversed(changes) for change in made)
+        since = dict(change for step in reversed(changes) for change in step)
         return CommitTree(refs, since, len(changes))
 
     def ranges(self, commit_id: str) -> tuple[RangeRef, ...]:
@@ -74,7 +74,7 @@ class Tree:
         if not view.since:
             return view.refs
         refs, new = self.changed(view, (), self._read(Commit, commit_id).epoch)
-        self._made.update({id_of(made): made for made in new})
+        self._made.update({id_of(new_range): new_range for new_range in new})
         return refs
 
     def changed(
@@ -85,8 +85,10 @@ class Tree:
 
     def find(self, view: CommitTree, paths: Sequence[str]) -> dict[str, Reference]:
         """Return what these paths name, those that name something; `paths` are in order."""
-        found = ranges.find(view.refs, [path for path in paths if path not in view.since], self.range)
-        return found | {path: named for path in paths if (named := view.since.get(path)) is not None}
+        references = ranges.find(view.refs, [path for path in paths if path not in view.since], self.range)
+        return references | {
+            path: reference for path in paths if (reference := view.since.get(path)) is not None
+        }
 
     def range(self, range_id: str) -> Range:
         """Return a range."""

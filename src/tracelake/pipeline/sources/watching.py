@@ -56,6 +56,6 @@ class FileWatch:
         self._taken.update((name, self._shown[name]) for name in paths if name in self._shown)
 
     def _paths(self) -> set[str]:
-        found = (match for pattern in self._patterns for match in glob.iglob(pattern, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
+        matches = (match for pattern in self._patterns for match in glob.iglob(pattern, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
         # Of os.path, whose functions raise for nothing that lies there, be it a folder that cannot be entered.
-        return {os.path.realpath(match) for match in found if os.path.isfile(match)}  # noqa: PTH113
+        return {os.path.realpath(match) for match in matches if os.path.isfile(match)}  # noqa: PTH113
