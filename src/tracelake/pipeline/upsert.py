@@ -219,15 +219,15 @@ def _merge_traces(
         union all
         select {spans} from stored where _row_id not in (select row_id from replaced)
     """)
-    made = aggregate_sql("all_spans", transaction)
+    aggregated = aggregate_sql("all_spans", transaction)
     if not known and fits:  # all are new
-        rows = db.sql(made).to_arrow_table().cast(TRACES).combine_chunks()
+        rows = db.sql(aggregated).to_arrow_table().cast(TRACES).combine_chunks()
         return [rows] if len(rows) else [], _retractions(_NOTHING_GONE, transaction)
-    db.execute(f"create temp table made as {made}")
+    db.execute(f"create temp table aggregated as {aggregated}")
     _load(db, "stored_traces", list(traces.rows(known, _TRACE_CONTENT)), TRACES.append(ROW_ID))
     db.execute(f"""
         create temp table unchanged as
-        select m.trace_id from made m join stored_traces s using (trace_id)
+        select m.trace_id from aggregated m join stored_traces s using (trace_id)
         where {" and ".join(f"m.{name} is not distinct from s.{name}" for name in _TRACE_CONTENT)}
     """)
     gone = db.sql("""
@@ -241,7 +241,7 @@ def _changed_traces(db: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
     """Yield the new rows in order, so many at once that their texts fit."""
     texts = " + ".join(f"coalesce(strlen({field.name}), 0)" for field in TRACES if field.type == pa.string())
     sizes = db.sql(f"""
-        select trace_id, 64 + {texts} as size from made
+        select trace_id, 64 + {texts} as size from aggregated
         where trace_id not in (select trace_id from unchanged) order by trace_id
     """).to_arrow_table()
     if not len(sizes):
@@ -251,7 +251,7 @@ def _changed_traces(db: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
     for first, end in zip(starts, [*starts[1:], len(sizes)], strict=True):
         low, high = (literal(sizes["trace_id"][int(at)].as_py()) for at in (first, end - 1))
         rows = db.sql(f"""
-            from made where trace_id not in (select trace_id from unchanged) and trace_id between {low} and {high}
+            from aggregated where trace_id not in (select trace_id from unchanged) and trace_id between {low} and {high}
             order by trace_id
         """).to_arrow_table()
         yield rows.cast(TRACES).combine_chunks()
