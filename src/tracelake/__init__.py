@@ -63,6 +63,7 @@ from tracelake.results import (
     Trace,
     VerifyReport,
 )
+from tracelake.search.results import Facet, FacetValue, SearchResults
 from tracelake.tasks.progress import Progress
 
 if _TYPE_CHECKING:
@@ -102,6 +103,8 @@ __all__ = [
     "Example",
     "ExpiredError",
     "ExportReport",
+    "Facet",
+    "FacetValue",
     "Finding",
     "Hit",
     "InboxInfo",
@@ -128,6 +131,7 @@ __all__ = [
     "RefNotFoundError",
     "ReplicaInfo",
     "RequestInfo",
+    "SearchResults",
     "SetAsideInput",
     "SourceChangedError",
     "StorageError",

@@ -391,6 +391,14 @@ SEARCH_HITS_MAX: Final = 1_000
 """Hits of one search. Beyond: it is refused."""
 SEARCH_RANKED_STEP_HITS: Final = 1_000
 """Hits by which the ranked list grows that pages are cut from. Beyond: a list of the next length."""
+SEARCH_OFFSET_MAX_HITS: Final = 100_000
+"""Hits before a page of a search. Beyond: it is refused."""
+FACETS_MAX: Final = 20
+"""Facets of one request. Beyond: it is refused."""
+FACET_VALUES_MAX: Final = 20
+"""Values of a facet that are told, the most frequent, or of days the last. Beyond: they are counted together."""
+FACET_VALUES_COUNTED_MAX: Final = 60_000
+"""Different values that a facet counts in one part of the index. Beyond: the rarest are counted as others."""
 INDEX_HEAP_BYTES: Final = 512 * MIB
 """What one index part may take in memory while it is built. Beyond: it becomes several segments."""
 INDEX_BATCH_ROWS: Final = 8_192

@@ -212,7 +212,7 @@ class Hit:
 
     trace_id: str
     span_id: str
-    score: float
+    score: float  # 0 where hits are sorted by time
     service: str | None
     name: str
     start_ns: int

@@ -118,7 +118,7 @@ def test_sql_shows_the_first_rows_and_says_so(cli: RunCli, agents_lake: Path) ->
 
 
 def test_search_marks_the_matches(cli: RunCli, agents_lake: Path) -> None:
-    """Hits are a list of objects, and a table whose matches are marked."""
+    """Hits are objects, or lines whose matches are marked; all is counted, and goes on at the next page."""
     args = (
         "search",
         "awning",
@@ -129,12 +129,32 @@ def test_search_marks_the_matches(cli: RunCli, agents_lake: Path) -> None:
         "--limit",
         "3",
     )
-    hits = json.loads(cli(*args, "--json").out)
-    assert len(hits) == 3
+    found = json.loads(cli(*args, "--json").out)
+    hits = found["hits"]
+    assert (len(hits), found["total"]) == (3, None)
     assert all("[[" in hit["highlight"] and hit["service"] == "multi-agent-team" for hit in hits)
     assert hits[0]["trace_id"] in (text := cli(*args).out)
     assert "[[awning]]" in text
     assert cli("search", "xyzzyxyzzy", "--lake", agents_lake).out == "No hits.\n"
+    more = (
+        "search",
+        "awning",
+        "--lake",
+        agents_lake,
+        "--limit",
+        "2",
+        "--sort",
+        "newest",
+        "--facets",
+        "service, day",
+    )
+    shown, found = cli(*more), json.loads(cli(*more, "--json").out)
+    assert f"2 of {found['total']:,} spans; more with --page {found['commit']}-2-" in shown.err
+    assert all(value["value"] in shown.out for value in found["facets"]["service"]["values"])
+    following = json.loads(cli(*more, "--page", found["next_page"], "--json").out)
+    starts = [hit["start_ns"] for hit in (*found["hits"], *following["hits"])]
+    assert starts == sorted(starts, reverse=True)
+    assert found["hits"] != following["hits"]
 
 
 def test_trace_show_by_a_part_of_its_id(cli: RunCli, agents_lake: Path) -> None:

@@ -109,8 +109,10 @@ def span(number: int, **columns: Any) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Return rows as table `spans`."""
-    return pa.Table.from_pylist(list(rows), schema=SPANS_TABLE)
+    """Return rows as table `spans`, with the ids that they have there."""
+    found = pa.Table.from_pylist(list(rows), schema=SPANS_TABLE)
+    ids = [(row["transaction"] << 32) + number for number, row in enumerate(rows)]
+    return found.append_column("_row_id", pa.array(ids, pa.int64()))
 
 
 def plain_rows(spans: pa.Table) -> list[dict[str, Any]]:

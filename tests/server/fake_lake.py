@@ -16,6 +16,8 @@ from tracelake.lake.lake import Lake
 from tracelake.lake.location import make_lake, open_location
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.results import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
+from tracelake.search.query import Sort
+from tracelake.search.results import SearchResults
 from tracelake.tables.table import Table
 from tracelake.tables.traces import TRACES
 
@@ -96,7 +98,11 @@ class FakeLake(Lake):
         at: str = "main",
         limit: int = 20,
         service: str | None = None,
-    ) -> list[Hit]:
+        *,
+        sort: Sort = "score",
+        facets: Sequence[str] = (),
+        page: str | None = None,
+    ) -> SearchResults:
         """Return the spans whose output holds the query, of one service or of all."""
         if '"' in query:
             raise QueryError("a quotation mark is open; close it")
@@ -115,7 +121,7 @@ class FakeLake(Lake):
             if (marked := (span["output"] or "").replace(query, f"[[{query}]]")) != (span["output"] or "")
             and service in (None, span["service"])
         ]
-        return hits[:limit]
+        return SearchResults(hits[:limit], len(hits))
 
     def completions(self, typed: str, at: str = "main") -> list[str]:
         """Return one completion."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
@@ -14,6 +14,15 @@ from tracelake.cli.output import console, print_json, rows_of
 from tracelake.cli.waterfall import waterfall
 from tracelake.limits import SEARCH_HITS_DEFAULT, SEARCH_HITS_MAX, SQL_ROWS_SHOWN
 from tracelake.results import Trace
+
+
+class Order(StrEnum):
+    """The orders of hits."""
+
+    score = "score"
+    newest = "newest"
+    oldest = "oldest"
+
 
 app = typer.Typer()
 trace_app = typer.Typer(help="Look at traces.")
@@ -62,6 +71,7 @@ def sql(
         'tracelake search "status:error service:checkout duration>2s last 2h"',
         "tracelake search timeout --where \"service = 'checkout' and status = 'ERROR'\" --limit 5",
         "tracelake search '\"no such item\" OR expired' --json",
+        "tracelake search 'status:error' --sort newest --facets service,model,day",
     )
 )
 def search(
@@ -77,17 +87,41 @@ def search(
         str | None, typer.Option(metavar="SQL", help="A condition on columns of spans.", show_default=False)
     ] = None,
     at: AtOption = "main",
+    sort: Annotated[
+        Order, typer.Option(help="Best first, or by the time at which spans start.")
+    ] = Order.score,
+    facets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES", help="Count the whole result: service,status,day …", show_default=False
+        ),
+    ] = None,
+    page: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="Where the page before ended.", show_default=False)
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Search the text of spans.
 
-    Best hits first, the matches between [[ and ]]. With --json, a list of objects."""
+    Best hits first, the matches between [[ and ]]. With --json, an object with hits, total, facets and next_page."""
+    names = [name.strip() for name in facets.split(",")] if facets else []
     with opened(lake) as open_lake:
-        hits = open_lake.search(query, where=where, at=at, limit=limit)
+        results = open_lake.search(
+            query, where=where, at=at, limit=limit, sort=sort.value, facets=names, page=page
+        )
     if as_json:
-        print_json([asdict(hit) for hit in hits])
+        print_json(results.to_dict())
         return
-    console().print(render.hits(hits) if hits else "No hits.")
+    console().print(render.hits(results) if results else "No hits.")
+    rows = [
+        (name, value.value, value.spans) for name, facet in results.facets.items() for value in facet.values
+    ]
+    if rows:
+        console().print()
+        console().print(render.grid(("facet", "value", "spans"), rows))
+    if results.next_page is not None:
+        total = "" if results.total is None else f" of {results.total:,}"
+        console(stderr=True).print(f"{len(results):,}{total} spans; more with --page {results.next_page}")
 
 
 @trace_app.command(

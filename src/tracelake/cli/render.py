@@ -288,7 +288,8 @@ def hits(hits_of_search: Iterable[Hit]) -> Text:
     for hit in hits_of_search:
         text.append(f"{hit.trace_id} {hit.span_id}", "cyan")
         text.append(f"  {plain(hit.service or '-')}  ", "dim").append(plain(hit.name), "bold")
-        text.append(f"  {hit.score:.2f}\n    ", "dim").append(highlighted(hit.highlight)).append("\n")
+        said = f"{hit.score:.2f}" if hit.score else moment(hit.start_ns)
+        text.append(f"  {said}\n    ", "dim").append(highlighted(hit.highlight)).append("\n")
     text.rstrip()
     return text
 

@@ -24,7 +24,6 @@ from tracelake.results import (
     BranchInfo,
     CommitInfo,
     EntryChange,
-    Hit,
     InboxInfo,
     IndexInfo,
     IngestReport,
@@ -33,9 +32,12 @@ from tracelake.results import (
     Trace,
     VerifyReport,
 )
+from tracelake.search.query import Sort
+from tracelake.search.results import SearchResults
 from tracelake.storage import ObjectStore
 from tracelake.tables.changes import Changes
 from tracelake.tables.indexes import describe_index
+from tracelake.tables.result_pages import name_of_search, read_token
 from tracelake.tables.table import Table
 from tracelake.tasks.progress import OnProgress, silent
 from tracelake.tasks.runners import TaskRunner
@@ -179,8 +181,12 @@ class Lake:
         at: str = "main",
         limit: int = SEARCH_HITS_DEFAULT,
         service: str | None = None,
-    ) -> list[Hit]:
-        """Return the spans that match best, best first.
+        *,
+        sort: Sort = "score",
+        facets: Sequence[str] = (),
+        page: str | None = None,
+    ) -> SearchResults:
+        """Return a page of the spans that match, best first, and how many there are.
 
         Args:
             query: words, "phrases", AND, OR, -not, `service:name`; see docs/reference/search.md.
@@ -188,11 +194,20 @@ class Lake:
             at: the commit to search.
             limit: hits at most, up to 1,000.
             service: only spans of this service; faster than the same as a condition.
+            sort: `score`, or `newest` or `oldest` first.
+            facets: count the whole result by service, kind, status, model, session, user, workspace, day.
+            page: `next_page` of this search, to go on where that page ended, at its commit.
 
         Raises:
-            QueryError: query or condition does not parse.
+            QueryError: query, condition or page does not parse, or there is no such facet.
+            RefNotFoundError: there is no such commit.
         """
-        return self._opened.read(at, lambda view: view.search(query, where, limit, service))
+        if page is not None:
+            at = read_token(page, name_of_search(query, where, service, sort)).commit
+        return self._opened.read(
+            at,
+            lambda view: view.search(query, where, limit, service, sort=sort, facets=facets, page=page),
+        )
 
     def completions(self, typed: str, at: str = "main") -> list[str]:
         """Return queries that go on where one that is being typed ends: with fields, attributes, and their values."""

@@ -22,7 +22,7 @@ from tracelake.search.documents import COLUMNS
 from tracelake.search.finalize import write_parts
 from tracelake.search.model import Receipt, rebuild_name
 from tracelake.shards.model import Part
-from tracelake.shards.rows import ROW_ID, first_row_id, quoted, rows_sql, time_sql
+from tracelake.shards.rows import ROW_ID, first_row_id, rows_sql, time_sql
 from tracelake.shards.store import Snapshot
 from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore, open_objects
 from tracelake.tables.indexes import INDEX
@@ -174,14 +174,11 @@ def live_by_transaction(objects: ObjectStore, snapshot: Snapshot) -> Counter[int
 def _live_rows(
     objects: ObjectStore, snapshot: Snapshot, columns: Sequence[str], lower: int, upper: int
 ) -> Iterator[Iterator[pa.RecordBatch]]:
-    schema = pa.schema([SPANS_TABLE.field(name) for name in columns])
-    names = ", ".join(quoted(name) for name in columns)
+    schema = pa.schema([field for field in (*SPANS_TABLE, ROW_ID) if field.name in columns])
     inserted = f"{ROW_ID.name} >= {first_row_id(lower)} and {ROW_ID.name} < {first_row_id(upper)}"
     with _opened(objects) as (files, db):
-        rows = rows_sql(snapshot, files.file, [*columns, ROW_ID.name], SPANS_TABLE)
-        reader = db.sql(f"select {names} from ({rows}) where {inserted}").to_arrow_reader(
-            INDEX_REBUILT_BATCH_ROWS
-        )
+        rows = rows_sql(snapshot, files.file, schema.names, SPANS_TABLE)
+        reader = db.sql(f"from ({rows}) where {inserted}").to_arrow_reader(INDEX_REBUILT_BATCH_ROWS)
         # DuckDB does not have all of the finer types.
         yield (
             narrow

@@ -178,7 +178,7 @@ class _Shaping:
             numbered = with_row_ids(rows, task.transaction, bucket, task.buckets, before[bucket])
             before[bucket] += len(rows)
             self._write(TABLE_SPANS, bucket, numbered)
-            for few in cut(rows, limits.ROW_GROUP_MAX_BYTES):
+            for few in cut(numbered, limits.ROW_GROUP_MAX_BYTES):
                 yield from few.to_batches()
 
     def _write_rows(self, table: BuiltInTable, several: Sequence[pa.Table]) -> None:

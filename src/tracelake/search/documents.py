@@ -43,9 +43,9 @@ COLUMNS: Final = (
     "events",
     "links",
     "otlp",
-    "transaction",
+    "_row_id",
 )
-"""The columns of table `spans` that the index is made of."""
+"""The columns of table `spans` that the index is made of, with the id of the row, which tells its transaction."""
 
 _PART_COLUMNS: Final = {"parent": "parent_span_id"}
 _INT64_MAX: Final = (1 << 63) - 1
@@ -133,6 +133,7 @@ def _text_columns(batch: pa.RecordBatch) -> Iterator[tuple[Column, list[int] | N
 
 def _numbers(batch: pa.RecordBatch) -> Iterator[tuple[str, list[int | None]]]:
     """Yield the fields of integers with their values. A span that still runs has no duration."""
+    yield "row", _values(batch, "_row_id")
     yield "start", _values(batch, "start_ns")
     ends, durations = _values(batch, "end_ns"), _values(batch, "duration_ns")
     yield "duration", [took if end else None for end, took in zip(ends, durations, strict=True)]
@@ -188,12 +189,12 @@ def _add_attributes(
 
 
 def _ids(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """Yield 16 bytes of trace id, 8 of span id, 8 of transaction, big-endian."""
+    """Yield 16 bytes of trace id, 8 of span id, 8 of row id, big-endian."""
     ids = np.empty((batch.num_rows, 32), np.uint8)
     ids[:, :16] = np.frombuffer(_hex(batch, "trace_id", 32), np.uint8).reshape(-1, 16)
     ids[:, 16:24] = np.frombuffer(_hex(batch, "span_id", 16), np.uint8).reshape(-1, 8)
-    transactions = np.array(_values(batch, "transaction"), dtype=">u8")
-    ids[:, 24:] = np.frombuffer(transactions.tobytes(), np.uint8).reshape(-1, 8)
+    rows = np.array(_values(batch, "_row_id"), dtype=">u8")
+    ids[:, 24:] = np.frombuffer(rows.tobytes(), np.uint8).reshape(-1, 8)
     packed = ids.tobytes()
     return (packed[at : at + 32] for at in range(0, len(packed), 32))
 

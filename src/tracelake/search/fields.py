@@ -2,7 +2,8 @@
 
 | field | holds | how |
 |---|---|---|
-| `id` | trace id, span id, transaction | stored, not searched |
+| `id` | trace id, span id, id of the row | stored, not searched |
+| `row` | id of the row | for `live.py` alone |
 | `service`, `kind`, `status`, `model`, `session`, `user`, `workspace` | the columns of those names | a whole value \
 in lower case to find it, and as it is in a fast field, for facets |
 | `trace` | the trace id | a whole value |
@@ -59,7 +60,7 @@ FINGERPRINT: Final = hashlib.sha256(
         [
             _FORMAT,
             version("tantivy"),
-            [FACETS, KEYWORDS, NUMBERS, TEXTS, PARTS],
+            [FACETS, KEYWORDS, ("row", *NUMBERS), TEXTS, PARTS],
             [INDEX_WORD_MAX_BYTES, INDEX_VALUE_MAX_CHARS, IDENTIFIER_MAX_BYTES],
             "simple, remove_long, lowercase, stemmer english, parts of identifiers",
         ]
@@ -72,6 +73,7 @@ def schema() -> tantivy.Schema:
     """Return the tantivy schema of every part."""
     builder = tantivy.SchemaBuilder()
     builder.add_bytes_field("id", stored=True, indexed=False)
+    builder.add_integer_field("row", fast=True, indexed=True)
     for name in KEYWORDS:
         builder.add_text_field(name, tokenizer_name=KEYWORD, index_option="basic", fast=name in FACETS)
     for name in NUMBERS:
@@ -124,5 +126,5 @@ def register_tokenizers(index: tantivy.Index) -> None:
 
 def decode_id(data: bytes) -> tuple[str, str, int]:
     """Return (trace id, span id, transaction) of a stored `id`; documents.py writes it in bulk."""
-    trace_id, span_id, transaction = _ID.unpack(data)
-    return trace_id.hex(), span_id.hex(), transaction
+    trace_id, span_id, row = _ID.unpack(data)
+    return trace_id.hex(), span_id.hex(), row >> 32

@@ -8,10 +8,12 @@ were taken before keep what they have mapped, whatever becomes of the links.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import tantivy
@@ -21,8 +23,9 @@ from tracelake.search import fields
 from tracelake.search.cache import TEMPORARY, PartCache, link
 from tracelake.search.ceiling import check_ceiling, is_exhausted, too_many
 from tracelake.search.finalize import read_list
+from tracelake.search.live import Rows, marked, write_marks
 from tracelake.search.model import Manifest, PartRef
-from tracelake.search.pack import Header, write_meta
+from tracelake.search.pack import Header, Segment, write_meta
 from tracelake.search.scratch import delete_directory
 from tracelake.storage.ports import ObjectStore
 
@@ -50,8 +53,8 @@ class OpenIndex:
         self._lists: dict[str, tuple[PartRef, ...]] = {}
         self._links: Links | None = None
 
-    def searcher(self, manifest: Manifest) -> tuple[tantivy.Index, tantivy.Searcher]:
-        """Return a searcher over exactly the parts of a manifest that has any, and the index to parse queries with.
+    def searcher(self, manifest: Manifest, rows: Rows | None) -> Opened:
+        """Return a searcher over exactly the parts of a manifest that has any; with `rows`, over what they have live.
 
         Raises:
             DamageError: A part or list is missing or altered; names it (F14).
@@ -63,11 +66,11 @@ class OpenIndex:
         check_ceiling(len(parts), sum(part.sha256 not in known for part in parts))
         try:
             try:
-                return self._open(parts, known)
+                return self._open(parts, known, rows)
             except (OSError, ValueError):
                 # Somebody has swept away the links, perhaps, as those of a process that was killed, or the cache.
                 self._links = None
-                return self._open(parts, {})
+                return self._open(parts, {}, rows)
         except ValueError as error:
             self._links = None
             if is_exhausted(error):
@@ -83,15 +86,22 @@ class OpenIndex:
         self._lists = lists
         return (*(part for ref in manifest.lists for part in lists[ref.path]), *manifest.newest)
 
-    def _open(
-        self, parts: Sequence[PartRef], known: Mapping[str, Header]
-    ) -> tuple[tantivy.Index, tantivy.Searcher]:
+    def _open(self, parts: Sequence[PartRef], known: Mapping[str, Header], rows: Rows | None) -> Opened:
         headers = self._cache.fetch(parts, known)  # from far away, perhaps: others do not wait for it
         wanted = {part.sha256: header for part, header in zip(parts, headers, strict=True)}
         with self._lock:
             if self._links is None:
                 self._links = Links(self._cache.directory)
-            return self._links.searcher(wanted)
+            return self._links.open(wanted, parts, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A searcher, the index to parse queries with, and how many documents there are, with those that are left out."""
+
+    index: tantivy.Index
+    searcher: tantivy.Searcher
+    documents: int
 
 
 class Links:
@@ -104,21 +114,62 @@ class Links:
         """The parts that are linked, by checksum."""
         self._cache = cache
         self._index: tantivy.Index | None = None
+        self._marks: dict[tuple[str, int], list[int]] = {}
+        """What each file of marks says: by segment, and by the number in its name."""
+        self._numbers = itertools.count(1)
 
-    def searcher(self, wanted: dict[str, Header]) -> tuple[tantivy.Index, tantivy.Searcher]:
+    def open(self, wanted: dict[str, Header], parts: Sequence[PartRef], rows: Rows | None) -> Opened:
         """Return a searcher over these parts, in this order, and its index."""
         for sha256 in wanted.keys() - self.headers.keys():
             for file in wanted[sha256].files:
                 link(self._cache / sha256 / file.name, self.directory / file.name)
         self.headers |= {sha256: wanted[sha256] for sha256 in wanted.keys() - self.headers.keys()}
-        write_meta(self.directory, wanted.values())
+        index, searcher = self._read(wanted, {})
+        documents = searcher.num_docs
+        segments = [segment for header in wanted.values() for segment in header.segments]
+        if rows is not None and documents:
+            sizes = [segment.max_doc for segment in segments]
+            found = marked(index, searcher, sizes, parts, rows)
+            if found:
+                deletes = {
+                    segments[at].segment_id: (len(numbers), self._mark(segments[at], numbers))
+                    for at, numbers in found.items()
+                }
+                _, searcher = self._read(wanted, deletes)
+        self._drop(wanted, {segment.segment_id for segment in segments})
+        return Opened(index, searcher, documents)
+
+    def _read(
+        self, wanted: dict[str, Header], deletes: Mapping[str, tuple[int, int]]
+    ) -> tuple[tantivy.Index, tantivy.Searcher]:
+        write_meta(self.directory, wanted.values(), deletes)
         if self._index is None:
             self._index = open_index(self.directory)
         else:
             self._index.reload()
-        searcher = self._index.searcher()
+        return self._index, self._index.searcher()
+
+    def _mark(self, segment: Segment, documents: Sequence[int]) -> int:
+        """Return the number of the file that marks these documents of a segment; it is written where there is none."""
+        wanted = sorted(documents)
+        for (segment_id, number), there in self._marks.items():
+            if segment_id == segment.segment_id and there == wanted:
+                return number
+        number = next(self._numbers)
+        name = self.directory / segment.segment_id.replace("-", "")
+        # Files are mapped by their names, so no name is used for other content.
+        write_marks(
+            name.with_suffix(f".{number}.del"), segment.max_doc, wanted, like=name.with_suffix(".fieldnorm")
+        )
+        self._marks[segment.segment_id, number] = wanted
+        return number
+
+    def _drop(self, wanted: dict[str, Header], segments: set[str]) -> None:
+        """Take away the links of all other parts, and what marks their documents."""
         for sha256 in self.headers.keys() - wanted.keys():
             for file in self.headers[sha256].files:
                 (self.directory / file.name).unlink(missing_ok=True)
         self.headers = wanted
-        return self._index, searcher
+        for segment_id, number in [key for key in self._marks if key[0] not in segments]:
+            del self._marks[segment_id, number]
+            (self.directory / f"{segment_id.replace('-', '')}.{number}.del").unlink(missing_ok=True)

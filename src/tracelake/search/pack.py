@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -143,8 +143,13 @@ def read_header(directory: Path) -> Header | None:
     return header if header.present_in(directory) else None
 
 
-def write_meta(directory: Path, headers: Iterable[Header]) -> None:
-    """Write the `meta.json` that makes one tantivy index of the segments of all parts, in this order."""
+def write_meta(
+    directory: Path, headers: Iterable[Header], deletes: Mapping[str, tuple[int, int]] | None = None
+) -> None:
+    """Write the `meta.json` that makes one tantivy index of the segments of all parts, in this order.
+
+    `deletes` has, by segment, how many documents are left out and the number in the name of the file that says which.
+    """
     parts: Sequence[Header] = list(headers)
     first = parts[0]
     assert all(
@@ -152,9 +157,14 @@ def write_meta(directory: Path, headers: Iterable[Header]) -> None:
         for part in parts
     )
     segments = [segment for part in parts for segment in part.segments]
+    named: list[dict[str, Any]] = msgspec.to_builtins(segments)
+    for segment in named:
+        if deletes and segment["segment_id"] in deletes:
+            count, number = deletes[segment["segment_id"]]
+            segment["deletes"] = {"num_deleted_docs": count, "opstamp": number}
     meta = {
         "index_settings": first.index_settings,
-        "segments": msgspec.to_builtins(segments),
+        "segments": named,
         "schema": first.tantivy_schema,
         "opstamp": 0,
     }

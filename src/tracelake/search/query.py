@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import tantivy
 
@@ -12,10 +14,15 @@ from tracelake._errors import DamageError, UsageError
 from tracelake.limits import SEARCH_RANKED_STEP_HITS
 from tracelake.search import fields
 from tracelake.search.complete import completions
+from tracelake.search.facets import Counted, RawFacet, check, count
+from tracelake.search.live import Rows
 from tracelake.search.model import BUILD_ANEW, Manifest
 from tracelake.search.opening import OpenIndex
 from tracelake.search.syntax import of_service, parse, refusal
 from tracelake.storage.ports import ObjectStore
+
+Sort: TypeAlias = Literal["score", "newest", "oldest"]
+"""Best first, or by the time at which spans start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +33,22 @@ class RawHit:
     span_id: str
     transaction: int
     score: float
+    """0 where hits are sorted by time."""
 
 
 class Searcher:
     """An index as of one manifest. It never changes, and any number of threads may use it."""
 
-    def __init__(self, objects: ObjectStore, manifest: Manifest, index: str | Path | OpenIndex) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        manifest: Manifest,
+        index: str | Path | OpenIndex,
+        rows: Rows | None = None,
+    ) -> None:
         """Open the parts of the manifest; `index` is one that is open already, or a directory for its cache.
+
+        With `rows`, documents of other rows are left out of everything but scores.
 
         Raises:
             DamageError: A part is missing or altered; names it (F14).
@@ -51,18 +67,25 @@ class Searcher:
                 f"and this version has {fields.FINGERPRINT}; use the version that built it, "
                 f"or {BUILD_ANEW}"
             )
-        opened = index if isinstance(index, OpenIndex) else OpenIndex(objects, Path(index))
-        self._index, self._searcher = opened.searcher(manifest)
-        if self._searcher.num_docs != manifest.documents:
+        open_one = index if isinstance(index, OpenIndex) else OpenIndex(objects, Path(index))
+        opened = open_one.searcher(manifest, rows)
+        self._index, self._searcher = opened.index, opened.searcher
+        if opened.documents != manifest.documents:
             raise DamageError(
-                f"index {manifest.index} build {manifest.build} has {self._searcher.num_docs} documents, "
+                f"index {manifest.index} build {manifest.build} has {opened.documents} documents, "
                 f"and its manifest says {manifest.documents}; run `tracelake verify`"
             )
 
     def search(
-        self, query: str, limit: int, offset: int = 0, service: str | None = None, now_ns: int | None = None
+        self,
+        query: str,
+        limit: int,
+        offset: int = 0,
+        service: str | None = None,
+        sort: Sort = "score",
+        now_ns: int | None = None,
     ) -> list[RawHit]:
-        """Return hits `offset` to `offset + limit`, best first, equal scores mostly in order of the parts.
+        """Return hits `offset` to `offset + limit` in order, equal ones mostly in order of the parts.
 
         With `service`, only of services of that name, in upper or lower case. `now_ns` is when `last 2h` ends, by
         default now.
@@ -72,22 +95,43 @@ class Searcher:
         """
         assert limit >= 0, limit
         assert offset >= 0, offset
-        parsed = parse(self._index, query, time.time_ns() if now_ns is None else now_ns)
+        parsed = self._parsed(query, service, now_ns)
         if parsed is None or self._searcher is None or limit == 0 or offset >= self._searcher.num_docs:
             return []
-        if service is not None:
-            parsed = of_service(self._index, parsed, service)
         # Which of equal scores tantivy keeps at the end of its list depends on how long the list is. So pages
         # are cut from lists of few lengths, or a hit could stand on two of them and another on none.
         ranked = min(
             -(-(offset + limit) // SEARCH_RANKED_STEP_HITS) * SEARCH_RANKED_STEP_HITS, self._searcher.num_docs
         )
+        by_time = None if sort == "score" else "start"
+        order = tantivy.Order.Asc if sort == "oldest" else tantivy.Order.Desc
         try:
-            found = self._searcher.search(parsed, ranked, count=False)
+            found = self._searcher.search(parsed, ranked, count=False, order_by_field=by_time, order=order)
         except ValueError as error:
             raise refusal(query, error) from error
         page = found.hits[offset : offset + limit]
-        return [self._hit(self._searcher, score, address) for score, address in page]
+        return [self._hit(self._searcher, 0.0 if by_time else score, address) for score, address in page]
+
+    def count(
+        self, query: str, service: str | None = None, facets: Sequence[str] = (), now_ns: int | None = None
+    ) -> Counted:
+        """Return how many documents a query finds, and facets of these; `service` is one exact name.
+
+        Raises:
+            QueryError: The query does not parse, or there is no such facet.
+        """
+        check(facets)
+        parsed = self._parsed(query, service, now_ns)
+        if parsed is None or self._searcher is None:
+            return Counted(0, {name: RawFacet((), 0) for name in facets})
+        try:
+            return count(self._searcher, parsed, facets, service)
+        except ValueError as error:
+            raise refusal(query, error) from error
+
+    def _parsed(self, query: str, service: str | None, now_ns: int | None) -> tantivy.Query | None:
+        parsed = parse(self._index, query, time.time_ns() if now_ns is None else now_ns)
+        return parsed if parsed is None or service is None else of_service(self._index, parsed, service)
 
     def completions(self, typed: str) -> list[str]:
         """Return queries that go on where one that is being typed ends (see `complete.completions`)."""

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Query, Response
 
 from tracelake.lake.lake import Lake
 from tracelake.limits import QUERY_MAX_CHARS, SEARCH_HITS_DEFAULT
-from tracelake.server.params import Hits, Text, Wanted
+from tracelake.search.query import Sort
+from tracelake.server.params import Facets, Hits, Text, Wanted
 from tracelake.server.reads import find_span, list_services, list_traces, search, trace_as_otlp
 
 
@@ -37,13 +38,16 @@ def api_routes(lake: Lake) -> APIRouter:
     def span(trace_id: str, span_id: str) -> Response:
         return json_response(find_span(lake, trace_id, span_id))
 
-    @router.get("/search", summary="Full-text search over spans, best first")
+    @router.get("/search", summary="Full-text search over spans, with its total, facets and pages")
     def search_spans(
         q: Annotated[str, Query(min_length=1)],
         service: Text = None,
         limit: Hits = SEARCH_HITS_DEFAULT,
+        sort: Sort = "score",
+        facet: Facets = (),
+        page: Text = None,
     ) -> Response:
-        return json_response({"query": q, "hits": search(lake, q, service, limit)})
+        return json_response({"query": q, **search(lake, q, service, limit, sort, facet, page).to_dict()})
 
     @router.get("/search/completions", summary="Queries that go on where one that is being typed ends")
     def complete(q: Annotated[str, Query(max_length=QUERY_MAX_CHARS)]) -> Response:

@@ -26,6 +26,7 @@ Milliseconds = Annotated[
 ]
 Limit = Annotated[int, Query(ge=1, le=limits.PAGE_ROWS_MAX)]
 Offset = Annotated[int, Query(ge=0, le=limits.PAGE_OFFSET_MAX)]
+Facets = Annotated[tuple[str, ...], Query(max_length=limits.FACETS_MAX)]
 Hits = Annotated[int, Query(ge=1, le=limits.SEARCH_HITS_MAX)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -9,7 +10,9 @@ from tracelake import limits
 from tracelake._errors import NotFoundError, UsageError
 from tracelake.lake.lake import Lake
 from tracelake.otlp.encode import encode, to_json
-from tracelake.results import Hit, Row
+from tracelake.results import Row
+from tracelake.search.query import Sort
+from tracelake.search.results import SearchResults
 
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -74,9 +77,17 @@ def list_services(lake: Lake) -> list[str]:
     return [str(service) for service in table.column("service").to_pylist()]
 
 
-def search(lake: Lake, query: str, service: str | None, limit: int) -> list[Hit]:
-    """Return the best hits of a full-text query, in one service or in all."""
-    return lake.search(query, service=service or None, limit=limit)
+def search(
+    lake: Lake,
+    query: str,
+    service: str | None,
+    limit: int,
+    sort: Sort = "score",
+    facets: Sequence[str] = (),
+    page: str | None = None,
+) -> SearchResults:
+    """Return a page of a full-text query, in one service or in all."""
+    return lake.search(query, service=service or None, limit=limit, sort=sort, facets=facets, page=page)
 
 
 def find_span(lake: Lake, trace_id: str, span_id: str) -> Row:

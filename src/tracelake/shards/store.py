@@ -44,6 +44,9 @@ class Snapshot:
     history: tuple[Part, ...] = ()
     rows: int | None = None
     """How many rows there are, None where only reading tells."""
+    swallowed: tuple[tuple[int, Part], ...] = ()
+    """Rows of which only history tells: parts of `Batch.history`, each with the upper of its batch. No reader of rows
+    needs them."""
 
     def narrow(self, keep: Callable[[Part], bool]) -> Snapshot:
         """Return the snapshot with these parts of it only."""
@@ -107,6 +110,11 @@ class Shard:
             tuple(part for batch in batches for part in batch.retractions),
             () if whole else batches[-1].history,
             sum(ref.rows for ref in refs) if whole else None,
+            tuple(
+                (batch.upper, part)
+                for batch in (batches if whole else batches[:-1])
+                for part in batch.history
+            ),
         )
 
     def batch(self, ref: BatchRef) -> Batch:

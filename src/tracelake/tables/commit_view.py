@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, get_args
 
 import pyarrow as pa
 
@@ -15,7 +16,8 @@ from tracelake.search.documents import document_text
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
 from tracelake.search.opening import OpenIndex
-from tracelake.search.query import RawHit, Searcher
+from tracelake.search.query import RawHit, Searcher, Sort
+from tracelake.search.results import Facet, FacetValue, SearchResults
 from tracelake.shards.leases import Leases
 from tracelake.shards.store import EMPTY, Shard, Snapshot
 from tracelake.storage import Stores
@@ -23,6 +25,8 @@ from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, TABLE_TRACES, TABLE
 from tracelake.tables.conditions import condition, reading, words
 from tracelake.tables.indexes import INDEX_ENTRY
 from tracelake.tables.pruning import Layout
+from tracelake.tables.result_pages import PageToken, name_of_search, read_token
+from tracelake.tables.row_ids import TableRows
 from tracelake.tables.scan import Scan, checked, connection, select
 from tracelake.tables.spec import read_spec
 from tracelake.tables.table import Origin, Table
@@ -50,6 +54,7 @@ class CommitView:
         self._buckets = buckets
         self._entries = entries
         url = stores.objects.url
+        self.commit_id = commit_id
         self._origin = None if commit_id is None or url.startswith("memory://") else Origin(url, commit_id)
         stores.cache.mkdir(parents=True, exist_ok=True)
         self._leases = Leases()
@@ -152,25 +157,65 @@ class CommitView:
             raise NotFoundError(f"several traces begin with {trace_id!r}; give more digits.")
         return str(matching["trace_id"][0]) if len(matching) else trace_id
 
-    def search(self, query: str, where: str | None, limit: int, service: str | None = None) -> list[Hit]:
-        """Return the best hits of the full-text index, `where` being a DuckDB condition on table `spans`.
+    def search(
+        self,
+        query: str,
+        where: str | None,
+        limit: int,
+        service: str | None = None,
+        *,
+        sort: Sort = "score",
+        facets: Sequence[str] = (),
+        page: str | None = None,
+    ) -> SearchResults:
+        """Return hits of the full-text index in order, `where` being a DuckDB condition on table `spans`.
 
-        A service is part of what the index is asked, so that only its spans are read.
+        A service is part of what the index is asked, so that only its spans are read. Without a condition all hits are
+        counted, and the facets that are asked for.
         """
         if not 1 <= limit <= SEARCH_HITS_MAX:
             raise QueryError(f"limit must be from 1 to {SEARCH_HITS_MAX}, not {limit}.")
+        if sort not in get_args(Sort):
+            raise QueryError(f"sort must be one of {', '.join(get_args(Sort))}, not {sort!r}.")
+        if where and facets:
+            raise QueryError(
+                "facets count what the index finds, and a condition is not in it; say it in the query, such as "
+                "service:checkout, or leave facets out."
+            )
+        name = name_of_search(query, where, service, sort)
+        token = read_token(page, name) if page is not None else None
+        start, now_ns = (token.offset, token.now_ns) if token is not None else (0, time.time_ns())
         searcher = self._open_searcher()
         if searcher is None:
-            return []
-        hits: list[Hit] = []
-        offset, size = 0, limit
-        while len(hits) < limit and (raw_hits := searcher.search(query, size, offset, service)):
-            # The index knows services in lower case only.
-            hits += [hit for hit in self._rows_of(raw_hits, where, query) if service in (None, hit.service)]
+            return SearchResults(commit=self.commit_id)
+        hits: list[tuple[int, Hit]] = []
+        offset, size = start, limit
+        while len(hits) < limit and (raw_hits := searcher.search(query, size, offset, service, sort, now_ns)):
+            # The index finds services in lower case only.
+            hits += [
+                (offset + place, hit)
+                for place, hit in self._rows_of(raw_hits, where, query)
+                if service in (None, hit.service)
+            ]
             if len(raw_hits) < size:
                 break
             offset, size = offset + size, min(size * 4, SEARCH_HITS_MAX)
-        return hits[:limit]
+        counted = searcher.count(query, service, facets, now_ns) if not where else None
+        total = counted.total if counted is not None else None
+        following = hits[limit - 1][0] + 1 if len(hits) >= limit else None
+        if following is not None and (total is not None and service is None and following >= total):
+            following = None
+        named = counted.facets if counted is not None else {}
+        return SearchResults(
+            (hit for _, hit in hits[:limit]),
+            total,
+            {
+                facet: Facet(tuple(FacetValue(*value) for value in raw.values), raw.others)
+                for facet, raw in named.items()
+            },
+            self.commit_id,
+            str(PageToken(self.commit_id or "", following, now_ns, name)) if following is not None else None,
+        )
 
     def completions(self, typed: str) -> list[str]:
         """Return queries that go on where one that is being typed ends."""
@@ -181,11 +226,13 @@ class CommitView:
         reference = self._entries.get(INDEX_ENTRY)
         if self._searcher is None and isinstance(reference, IndexAt):
             manifest = read_manifest(self._stores.objects, reference.manifest)
-            self._searcher = Searcher(self._stores.objects, manifest, self._index)
+            scan = self._tables[TABLE_SPANS.name].scan
+            rows = TableRows(scan, scan.open_files())
+            self._searcher = Searcher(self._stores.objects, manifest, self._index, rows)
         return self._searcher
 
-    def _rows_of(self, raw_hits: list[RawHit], where: str | None, query: str) -> list[Hit]:
-        """Join hits with their rows, in order of score. A hit whose row was replaced since is dropped."""
+    def _rows_of(self, raw_hits: list[RawHit], where: str | None, query: str) -> list[tuple[int, Hit]]:
+        """Join hits with their rows, in order, each with its place. One whose row is not there is dropped."""
         table = self._tables[TABLE_SPANS.name]
         rows = table.lookup(
             sorted({hit.trace_id for hit in raw_hits}), [*_HIT_COLUMNS, *_TEXT_COLUMNS] if not where else None
@@ -200,21 +247,20 @@ class CommitView:
             selected = select(db, sql + (f" where {condition(where)}" if where else "")).to_arrow_table()
         by_key = {(row["trace_id"], row["span_id"], row["transaction"]): row for row in to_rows(selected)}
         hits = []
-        for hit in raw_hits:
+        for place, hit in enumerate(raw_hits):
             row = by_key.get((hit.trace_id, hit.span_id, hit.transaction))
             if row is not None:
                 excerpt = highlight([row["name"], *document_text(row)], query)
-                hits.append(
-                    Hit(
-                        hit.trace_id,
-                        hit.span_id,
-                        hit.score,
-                        row["service"],
-                        row["name"],
-                        row["start_ns"],
-                        excerpt,
-                    )
+                named = Hit(
+                    hit.trace_id,
+                    hit.span_id,
+                    hit.score,
+                    row["service"],
+                    row["name"],
+                    row["start_ns"],
+                    excerpt,
                 )
+                hits.append((place, named))
         return hits
 
 

@@ -94,6 +94,7 @@ class Scan:
                 history=tuple(part for part in snapshot.history if part.path in kept),
                 retractions=tuple(part for part in snapshot.retractions if part.bucket in buckets),
                 rows=None,
+                swallowed=(),
             ),
         )
 

@@ -1,0 +1,89 @@
+"""How many spans a query finds, and how they spread over services, models, days: of the whole result, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import tantivy
+
+from tracelake._errors import QueryError
+from tracelake.limits import FACET_VALUES_COUNTED_MAX, FACET_VALUES_MAX
+from tracelake.search import fields
+
+DAY: Final = "day"
+NAMES: Final = (*fields.FACETS, DAY)
+"""What can be counted: fields that hold a whole value, and the day, in UTC, on which spans start."""
+
+_DAY_NS: Final = timedelta(days=1) // timedelta(microseconds=1) * 1000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TOTAL: Final = "total of all"
+
+
+@dataclass(frozen=True, slots=True)
+class RawFacet:
+    """Values with their numbers, and how many spans have others that are not told."""
+
+    values: tuple[tuple[str, int], ...]
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How many spans there are in all, and facets by name."""
+
+    total: int
+    facets: dict[str, RawFacet]
+
+
+def check(names: Sequence[str]) -> None:
+    """Raise QueryError for a name that is no facet."""
+    for name in names:
+        if name not in NAMES:
+            raise QueryError(f"there is no facet {name!r}, only {', '.join(NAMES)}.")
+
+
+def count(
+    searcher: tantivy.Searcher, query: tantivy.Query, names: Sequence[str], service: str | None
+) -> Counted:
+    """Count what a query finds; with `service`, what is of a service of exactly this name."""
+    wanted: dict[str, Any] = {name: _aggregation(name) for name in names}
+    wanted[_TOTAL] = {"value_count": {"field": "row"}}
+    if service is None:
+        found = searcher.aggregate(query, wanted)
+    else:
+        by_service = {"service": {**_terms("service"), "aggs": wanted}}
+        buckets = searcher.aggregate(query, by_service)["service"]["buckets"]
+        of_service = [bucket for bucket in buckets if bucket["key"] == service]
+        if not of_service:
+            return Counted(0, {name: RawFacet((), 0) for name in names})
+        found = of_service[0]
+    return Counted(int(found[_TOTAL]["value"]), {name: _facet(name, found[name]) for name in names})
+
+
+def _aggregation(name: str) -> dict[str, Any]:
+    if name == DAY:
+        return {"histogram": {"field": "start", "interval": _DAY_NS, "min_doc_count": 1}}
+    return _terms(name)
+
+
+def _terms(field: str) -> dict[str, Any]:
+    # Each segment tells all of its values, or sums over segments would lack some.
+    counted = FACET_VALUES_COUNTED_MAX
+    return {"terms": {"field": field, "size": counted, "segment_size": counted}}
+
+
+def _facet(name: str, found: dict[str, Any]) -> RawFacet:
+    buckets = [(_value(name, bucket["key"]), int(bucket["doc_count"])) for bucket in found["buckets"]]
+    order = sorted(buckets) if name == DAY else sorted(buckets, key=lambda value: (-value[1], value[0]))
+    shown = order[-FACET_VALUES_MAX:] if name == DAY else order[:FACET_VALUES_MAX]
+    rest = sum(number for _, number in buckets) - sum(number for _, number in shown)
+    return RawFacet(tuple(shown), rest + int(found.get("sum_other_doc_count", 0)))
+
+
+def _value(name: str, key: str | float) -> str:
+    if name != DAY:
+        return str(key)
+    return (_EPOCH + timedelta(days=int(key) // _DAY_NS)).date().isoformat()

@@ -1,0 +1,49 @@
+"""Tokens of pages: where a search goes on, at the commit at which it began."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from tracelake._errors import QueryError
+from tracelake.limits import SEARCH_OFFSET_MAX_HITS
+
+_TOKEN: Final = re.compile(r"([0-9a-f]{8,64})-(\d{1,9})-(\d{1,20})-([0-9a-f]{16})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PageToken:
+    """A page of a search: its commit, how many hits are before it, when `now` was, and which search it is."""
+
+    commit: str
+    offset: int
+    now_ns: int
+    search: str
+
+    def __str__(self) -> str:
+        """Return the token as text for addresses and commands."""
+        return f"{self.commit}-{self.offset}-{self.now_ns}-{self.search}"
+
+
+def name_of_search(*asked: str | None) -> str:
+    """Return a short name of what is asked, so that a token is not taken for one of another search."""
+    return hashlib.sha256(repr(asked).encode(errors="replace")).hexdigest()[:16]
+
+
+def read_token(text: str, search: str) -> PageToken:
+    """Read a token of a search. Raises QueryError for what is none, or is one of another search."""
+    found = _TOKEN.fullmatch(text)
+    if found is None:
+        raise QueryError(f"{text[:100]!r} is no page; take `next_page` of a result as it is.")
+    token = PageToken(found[1], int(found[2]), int(found[3]), found[4])
+    if token.search != search:
+        raise QueryError(
+            "this page is of another search; ask with the same query, condition, service and order, or without a page."
+        )
+    if token.offset > SEARCH_OFFSET_MAX_HITS:
+        raise QueryError(
+            f"pages end at {SEARCH_OFFSET_MAX_HITS:,} hits; narrow the search, or use `sql` to read all."
+        )
+    return token

@@ -1,0 +1,108 @@
+"""Documents of rows that are gone are in no hit and no count, however that became known, at every commit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.search.build_inputs import INDEX, finalize_build, span, table
+from tracelake.search.build import build_part
+from tracelake.search.live import RowIds
+from tracelake.search.model import Manifest, PartRef
+from tracelake.search.opening import OpenIndex
+from tracelake.search.query import Searcher
+from tracelake.storage.memory import MemoryObjectStore
+
+OBJECTS = MemoryObjectStore()
+SIZES = (1, 63, 64, 65, 130)
+
+
+@dataclass
+class SomeRows:
+    """Rows of which some are gone: how many of these are remembered, and whether it is known how many are there."""
+
+    everything: Sequence[int]
+    without: frozenset[int]
+    told: int
+    counted: bool
+    read: int = 0
+
+    @property
+    def count(self) -> int | None:
+        """How many there are."""
+        return len(set(self.everything) - self.without) if self.counted else None
+
+    def gone(self, parts: Sequence[PartRef]) -> RowIds:
+        """Return those that it remembers."""
+        assert parts
+        return np.array(sorted(self.without)[: self.told], np.int64)
+
+    def live(self) -> RowIds:
+        """Return the others."""
+        self.read += 1
+        return np.array(sorted(set(self.everything) - self.without), np.int64)
+
+
+@pytest.fixture(scope="module")
+def index() -> tuple[Manifest, list[int]]:
+    """Return an index of parts whose sizes are around those of words of bits, and the ids of their rows."""
+    manifest: Manifest | None = None
+    ids: list[int] = []
+    for number, size in enumerate(SIZES):
+        build = f"spans-{number:010d}"
+        rows = table([span(1000 * number + n, input="common", transaction=number) for n in range(size)])
+        ids += rows["_row_id"].to_numpy().tolist()
+        build_part(OBJECTS, INDEX, build, 0, 1, "a", rows)
+        manifest = finalize_build(OBJECTS, 1, build=build, upper=number + 1, parent=manifest)
+    assert manifest is not None
+    return manifest, ids
+
+
+def found(searcher: Searcher, ids: Sequence[int]) -> set[int]:
+    """Return the ids of the rows that a search finds, which tells that they are the right ones."""
+    by_span = {}
+    for row in ids:
+        made = span(1000 * (row >> 32) + (row & 0xFFFF))
+        by_span[made["trace_id"]] = row
+    return {by_span[hit.trace_id] for hit in searcher.search("common", 1000)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("told", "counted", "reads"), [(1.0, True, 0), (0.5, True, 1), (1.0, False, 1)])
+def test_exactly_the_rows_that_are_there_are_found(
+    index: tuple[Manifest, list[int]], tmp_path: Path, seed: int, told: float, counted: bool, reads: int
+) -> None:
+    """The table need not remember all that is gone: where the numbers differ, or are not known, all is looked at."""
+    manifest, ids = index
+    chance = random.Random(seed)
+    opened = OpenIndex(OBJECTS, tmp_path)
+    kept: list[tuple[Searcher, set[int]]] = []
+    for share in (0.1, 0.0, 0.6, 1.0, 0.6):
+        without = frozenset(chance.sample(ids, int(share * len(ids))))
+        rows = SomeRows(ids, without, int(told * len(without)), counted)
+        kept.append((Searcher(OBJECTS, manifest, opened, rows), set(ids) - without))
+        assert rows.read == (reads if without or not counted else 0)
+    for searcher, expected in kept:
+        assert found(searcher, ids) == expected
+
+
+def test_what_was_marked_before_is_not_written_again(
+    index: tuple[Manifest, list[int]], tmp_path: Path
+) -> None:
+    """One more row that goes costs one file: that of its segment."""
+    manifest, ids = index
+    opened = OpenIndex(OBJECTS, tmp_path)
+    written: list[int] = []
+    kept: list[Searcher] = []  # or the links would go
+    for gone in (ids[:70], ids[:70], ids[:71]):
+        kept.append(
+            Searcher(OBJECTS, manifest, opened, SomeRows(ids, frozenset(gone), len(gone), counted=True))
+        )
+        written.append(len(list(tmp_path.glob("open-*/*.del"))))
+    assert written == [3, 3, 4]
+    assert [len(found(searcher, ids)) for searcher in kept] == [len(ids) - 70, len(ids) - 70, len(ids) - 71]
