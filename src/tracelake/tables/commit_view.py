@@ -205,13 +205,13 @@ class CommitView:
         following = hits[limit - 1][0] + 1 if len(hits) >= limit else None
         if following is not None and (total is not None and service is None and following >= total):
             following = None
-        named = counted.facets if counted is not None else {}
+        by_facet = counted.facets if counted is not None else {}
         return SearchResults(
             (hit for _, hit in hits[:limit]),
             total,
             {
                 facet: Facet(tuple(FacetValue(*value) for value in raw.values), raw.others)
-                for facet, raw in named.items()
+                for facet, raw in by_facet.items()
             },
             self.commit_id,
             str(PageToken(self.commit_id or "", following, now_ns, name)) if following is not None else None,
@@ -251,7 +251,7 @@ class CommitView:
             row = by_key.get((hit.trace_id, hit.span_id, hit.transaction))
             if row is not None:
                 excerpt = highlight([row["name"], *document_text(row)], query)
-                named = Hit(
+                joined = Hit(
                     hit.trace_id,
                     hit.span_id,
                     hit.score,
@@ -260,7 +260,7 @@ class CommitView:
                     row["start_ns"],
                     excerpt,
                 )
-                hits.append((place, named))
+                hits.append((place, joined))
         return hits
 
 

@@ -34,10 +34,10 @@ def name_of_search(*asked: str | None) -> str:
 
 def read_token(text: str, search: str) -> PageToken:
     """Read a token of a search. Raises QueryError for what is none, or is one of another search."""
-    found = _TOKEN.fullmatch(text)
-    if found is None:
+    match = _TOKEN.fullmatch(text)
+    if match is None:
         raise QueryError(f"{text[:100]!r} is no page; take `next_page` of a result as it is.")
-    token = PageToken(found[1], int(found[2]), int(found[3]), found[4])
+    token = PageToken(match[1], int(match[2]), int(match[3]), match[4])
     if token.search != search:
         raise QueryError(
             "this page is of another search; ask with the same query, condition, service and order, or without a page."

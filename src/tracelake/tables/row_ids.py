@@ -50,8 +50,8 @@ class TableRows:
         with self.files.in_use(), connection() as db:
             scan.check(self.files)
             rows = rows_sql(scan.snapshot, self.files.file, [ROW_ID.name], scan.schema)
-            found = db.sql(rows).to_arrow_table()[ROW_ID.name].to_numpy()
-        return np.sort(found)
+            ids = db.sql(rows).to_arrow_table()[ROW_ID.name].to_numpy()
+        return np.sort(ids)
 
     def _swallowed(self, parts: Sequence[PartRef]) -> Iterator[Part]:
         """Yield the parts of history that may have rows of these parts of the index."""
@@ -68,5 +68,5 @@ class TableRows:
     def _gone_of(self, part: Part) -> RowIds:
         table = pq.read_table(self.files.file(part.path), columns=[ROW_ID.name, GONE.name])
         ids, times = (table[field.name].to_numpy() for field in (ROW_ID, GONE))
-        found: RowIds = ids[times <= self.scan.snapshot.as_of] + (part.first_row_id if part.relative else 0)
-        return found
+        gone: RowIds = ids[times <= self.scan.snapshot.as_of] + (part.first_row_id if part.relative else 0)
+        return gone
