@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import tracelake
 from tests.cli.conftest import RunCli
+from tests.patience import HANG_S
 from tracelake.formats import encode
 from tracelake.replicas.model import Replica
 
@@ -205,10 +207,11 @@ def test_replicas_are_shown_with_what_is_wrong(cli: RunCli) -> None:
     with tracelake.open() as lake:
         lake.objects.put("inbox/1.segment", b"x" * 1_500)
         now = time.time()
+        soon = now + HANG_S  # the commands may take their time
         for record in (
-            Replica(name="a", instance="1", host="h", pid=1, started_s=now, heartbeat_s=now, moved_s=now),
+            Replica(name="a", instance="1", host="h", pid=1, started_s=now, heartbeat_s=soon, moved_s=soon),
             Replica(
-                name="b", instance="2", host="h", pid=2, started_s=now, heartbeat_s=now, moved_s=now,
+                name="b", instance="2", host="h", pid=2, started_s=now, heartbeat_s=soon, moved_s=soon,
                 failing=True, last_error="disk full", waiting_inputs=1, waiting_bytes=1_500,
                 oldest_waiting_s=now - 5, namesake="process 7 on h", batches_won=11, rows_dropped=1234,
             ),
@@ -222,7 +225,7 @@ def test_replicas_are_shown_with_what_is_wrong(cli: RunCli) -> None:
         assert "1 (1.5 kB" in out
         assert "b is stuck: disk full" in out
         assert "b is the name of two: process 7 on h" in out
-        assert "c is gone: no sign of life for 99 s" in out
+        assert re.search(r"c is gone: no sign of life for \d{2,} s", out)
     assert "1 segment waits in the inbox (1.5 kB)" in status.out
     told = json.loads(cli("pipeline", "status", "--json").out)
     assert [(info["name"], info["status"]) for info in told["replicas"]] == [
