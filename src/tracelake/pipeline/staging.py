@@ -16,7 +16,7 @@ from tracelake.pipeline.pieces import Piece
 from tracelake.pipeline.restaging import RestageTask, run_restage_task
 from tracelake.pipeline.sources.port import Input
 from tracelake.shards.model import Part
-from tracelake.storage import ObjectStore
+from tracelake.storage import ObjectStore, delete_all
 from tracelake.tasks.progress import OnProgress, Progress, Stage
 from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT
 
@@ -95,14 +95,12 @@ class InputReader:
         return tasks_work(self._runner, self._objects, self._buckets)
 
     def _delete(self, pieces: Sequence[Piece]) -> None:
-        for path in sorted({piece.path for piece in pieces}):
-            self._objects.delete(path)
+        delete_all(self._objects, sorted({piece.path for piece in pieces}))
 
     def _delete_below(self, prefix: str, oldest_s: float | None = None) -> None:
         """Delete objects as well as it goes: what is left is deleted when it is old."""
         try:
-            for info in list(self._objects.list(prefix)):
-                if oldest_s is None or info.modified_s < oldest_s:
-                    self._objects.delete(info.path)
+            old = (i.path for i in self._objects.list(prefix) if oldest_s is None or i.modified_s < oldest_s)
+            delete_all(self._objects, list(old))
         except (TracelakeError, OSError):
             return
