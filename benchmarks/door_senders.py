@@ -19,6 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
+    from multiprocessing.synchronize import Event
 
 TEXT_CHARS: Final = 2_000
 """Of the input and of the output of a span each: with names and ids, about 4 KB."""
@@ -146,7 +147,9 @@ class Senders:
         return sent
 
 
-def _send(load: Load, first: int, ready, begin, samples, sent) -> None:  # type: ignore[no-untyped-def]
+def _send(
+    load: Load, first: int, ready: Event, begin: Event, samples: Queue[Answer], sent: Queue[Sent | str]
+) -> None:
     pool = bodies(load.spans, load.format)
     work = _Work(load, pool, first, samples)
     threads = [

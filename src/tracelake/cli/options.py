@@ -22,6 +22,14 @@ LakeOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+WatchOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="GLOB",
+        help="Take OTLP files that appear there too, or objects of a bucket; may be repeated.",
+        show_default=False,
+    ),
+]
 JsonOption: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on standard output.", show_default=False)
 ]

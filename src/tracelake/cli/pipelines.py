@@ -18,7 +18,7 @@ import typer
 from tracelake.cli import render
 from tracelake.cli.data import print_report
 from tracelake.cli.exits import FAILED
-from tracelake.cli.options import JsonOption, LakeOption, examples, opened
+from tracelake.cli.options import JsonOption, LakeOption, WatchOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
 from tracelake.limits import PIPELINE_POLL_S, PROGRESS_POLL_S
 
@@ -51,14 +51,7 @@ def pipeline_run(
             metavar="NAME", help="Name of this replica; else host and process id.", show_default=False
         ),
     ] = None,
-    watch: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="GLOB",
-            help="Take OTLP files that appear there too, or objects of a bucket; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    watch: WatchOption = None,
     once: Annotated[bool, typer.Option("--once", help="Take what waits, then end.")] = False,
     interval: Annotated[
         float, typer.Option(min=0.01, help="Seconds between looks for input.")

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tracelake.cli.options import JsonOption, LakeOption, examples, opened
+from tracelake.cli.options import JsonOption, LakeOption, WatchOption, examples, opened
 from tracelake.cli.output import print_json
 from tracelake.limits import INBOX_ACK_TIMEOUT_S, INBOX_QUEUE_MAX_BYTES, PIPELINE_POLL_S
 
@@ -35,14 +35,7 @@ def serve(
     pipeline: Annotated[
         bool, typer.Option("--pipeline/--no-pipeline", help="Run the pipeline in this process too.")
     ] = True,
-    watch: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="GLOB",
-            help="Take OTLP files that appear there too, or objects of a bucket; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    watch: WatchOption = None,
     interval: Annotated[
         float, typer.Option(min=0.01, help="Seconds between looks at the inbox.")
     ] = PIPELINE_POLL_S,
