@@ -1,55 +1,63 @@
 """The front door: many small requests, from the answer to searchable, beside what others offer, in one run.
 
-    scripts/setup-mlflow && scripts/setup-s3           # the peer, and an S3 server other than moto
-    python benchmarks/door.py                          # 1, 4, 64 senders × 1, 10, 100, 512 spans a request
+    scripts/setup-mlflow && scripts/setup-collector    # the peers
+    scripts/setup-s3                                   # an S3 server other than moto
+    python benchmarks/door.py --minutes 40             # 1, 4, 64 senders × 1, 10, 100, 512 spans a request
     python benchmarks/door.py --senders 4 --spans 10 --seconds 10 --peer none --place local
-    python benchmarks/door.py --backlog 10000 --spans 10       # stored while no pipeline runs, then taken
-    python benchmarks/door.py --steady 60 --share 0.8 --spans 10 --senders 64
+    python benchmarks/door.py --backlog 10000          # stored while no pipeline runs, then taken
+    python benchmarks/door.py --steady 60 --share 0.8  # minutes of a part of what the machine takes
+    python benchmarks/door.py --minutes 30 --backlog 10000 --steady 5   # all three, one after the other
 
-Spans have 4 KB of text each, all of it different. Every sender has one connection and sends when it has its answer.
-Servers, senders and stores share the machine, so take ratios within a run, and not seconds.
+Spans have 4 KB of text each, all of it different. Every sender has one connection and sends when it has its answer, or,
+with `--steady`, when it is due: then a late one counts from when it was due. Servers, senders and stores share the
+machine, so take ratios within a run, and not seconds. Each contestant is started once and gets all loads, the smallest
+requests first. What fails is told, and all others go on. Each line of `--out` is written as soon as it is known.
 
 - tracelake-local, -s3: `serve --no-pipeline` and, to tell both apart, `pipeline run` in a process of its own.
-  Searchable is what a search in a third process finds; it is asked for four requests a second.
+  Searchable is what a search in a third process finds; it is asked for four requests a second, after each commit.
 - mlflow-sqlite, -postgres: `mlflow server` 3.18 with its default workers; a span is there when the answer is.
+- collector-files: an OpenTelemetry Collector that writes each request to a file as JSON. It syncs nothing, keeps what
+  is sent twice twice, and nobody can search what it wrote: the least that can be done with a request.
 
 The door's CPU is that of the processes that answer; CPU in all is of all processes (server, pipeline, JVM, workers,
-PostgreSQL; not the senders, the S3 server and who searches) until the last span is searchable.
+PostgreSQL; not the senders, the S3 server and who searches) until the last span is searchable, *settled* until
+compaction and merges are done, too. What was counted is compared, when a server ends, with what the kernel says of it
+and all its children (`cpu`). Bytes written are those that all of them, and the S3 server, gave to the disk.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import queue
-import statistics
+import signal
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import psutil
-from rich.console import Console
-from rich.table import Table
 
 # For `benchmarks` and `tests`, where this is run as a file.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tracelake
+from benchmarks.door_figures import TAKEN_WITHIN_S, Budget, Lines, Result, by_minute, print_results, share
 from benchmarks.door_senders import Answer, Load, Senders, Sent, bodies, with_ids
 from benchmarks.door_servers import (
     PEERS,
     PLACES,
     Contestant,
+    adopt_orphans,
+    end_all,
     missing,
     removed,
     running,
-    stored_bytes,
+    settle,
     tracelake_pipeline,
 )
 from benchmarks.ingest import PeakMemory
@@ -58,206 +66,248 @@ if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
 LOOK_S: Final = 0.05
-WARM_REQUESTS: Final = 20
-TAKEN_WITHIN_S: Final = 3_600.0
+SENDERS: Final = (1, 4, 64)
+SPANS: Final = (1, 10, 100, 512)
+ALONE: Final = (64, 10)
+"""Senders and spans of a backlog and of a steady load."""
+WARM_SENDERS: Final = 32
+"""Of one span each, before the first load: every worker of a server gets some."""
+WARM_REQUESTS: Final = 128
+TRIES_MAX: Final = 3
+"""How often a contestant is started."""
 OUTSTANDING_MAX: Final = 20
 """Requests that are looked for at one time: a search each."""
 
 
-@dataclass
-class Result:
-    """One contestant under one load. Times are None where there is nothing to time."""
-
-    contestant: str
-    senders: int
-    spans: int
-    sent_spans: int = 0
-    refused: int = 0
-    spans_per_s: float = 0.0
-    p50_ms: float = 0.0
-    p99_ms: float = 0.0
-    door_us_per_span: float = 0.0
-    all_us_per_span: float = 0.0
-    searchable_p50_s: float | None = None
-    searchable_p99_s: float | None = None
-    all_searchable_s: float | None = None
-    """After the last answer."""
-    written_bytes_per_span: float = 0.0
-    stored_bytes_per_span: float = 0.0
-    peak_mib: dict[str, float] = field(default_factory=dict)
-
-
 class Visibility(threading.Thread):
-    """Looks for requests that were answered until a search finds them."""
+    """Looks for requests that were answered until a search finds them: after each commit, and for new ones at once."""
 
     def __init__(self, lake: str, samples: Queue[Answer]) -> None:
         super().__init__(daemon=True)
         self.seen: list[tuple[float, float]] = []
         """When a request was answered, and how long after that a search found it, in seconds."""
         self._lake, self._samples = lake, samples
+        self._no_more = threading.Event()
         self._end = threading.Event()
+        self._problem = ""
 
     def run(self) -> None:
         """Look until told to stop, and then until all are found."""
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001  whatever it is, who waits is told
+            self._problem = f"{type(error).__name__}: {error}"
+
+    def _look(self) -> None:
         waiting: list[Answer] = []
+        before = None
         with tracelake.open(self._lake) as lake:
-            while waiting or not self._end.is_set():
-                while len(waiting) < OUTSTANDING_MAX:
-                    try:
-                        waiting.append(self._samples.get_nowait())
-                    except queue.Empty:
-                        break
-                for answer in list(waiting):
+            while (waiting or not self._no_more.is_set()) and not self._end.wait(LOOK_S):
+                new = self._new(OUTSTANDING_MAX - len(waiting))
+                head = lake.log(limit=1)
+                found = set()
+                for answer in [*waiting, *new] if head != before else new:
                     if lake.search(answer.token, limit=1):
                         self.seen.append((answer.at_s, time.monotonic() - answer.at_s))
-                        waiting.remove(answer)
-                time.sleep(LOOK_S)
+                        found.add(answer.token)
+                before = head
+                waiting = [answer for answer in [*waiting, *new] if answer.token not in found]
 
-    def stop(self) -> list[float]:
-        """Return how long each took."""
+    def _new(self, at_most: int) -> list[Answer]:
+        new: list[Answer] = []
+        while len(new) < at_most:
+            try:
+                new.append(self._samples.get_nowait())
+            except queue.Empty:
+                break
+        return new
+
+    def finish(self, within_s: float) -> None:
+        """Let it find what it has still to find."""
+        self._no_more.set()
+        self.join(within_s)
+        assert not self._problem, self._problem
+
+    def __enter__(self) -> Visibility:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._end.set()
-        self.join(TAKEN_WITHIN_S)
-        return [took for _, took in self.seen]
+        self.join()
 
 
-def share(values: Sequence[float], part: float) -> float:
-    """Return the value that such a part of them does not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
-
-
-def wait_for_rows(lake: str, rows: int) -> None:
+def wait_for_rows(lake: str, rows: int, within_s: float = TAKEN_WITHIN_S) -> None:
     """Wait until the table of spans has so many rows."""
-    deadline = time.monotonic() + TAKEN_WITHIN_S
+    deadline = time.monotonic() + within_s
     with tracelake.open(lake) as opened:
-        while opened.table("spans").info().rows < rows:
-            assert time.monotonic() < deadline, "the pipeline does not take what waits"
+        while (there := opened.table("spans").info().rows) < rows:
+            assert time.monotonic() < deadline, (
+                f"after {within_s:.0f} s {there} of {rows} spans are searchable"
+            )
             time.sleep(LOOK_S)
 
 
-def send(load: Load, first: int) -> Sent:
-    """Send a load, and wait until it is answered."""
-    senders = Senders(load, first)
-    senders.begin()
-    return senders.sent()
+class Running:
+    """A contestant that runs, and gets one load after the other."""
 
+    def __init__(self, contestant: Contestant, format: str, patience_s: float = TAKEN_WITHIN_S) -> None:
+        self._contestant = contestant
+        self._format = format
+        self._next = 1
+        """The number of the next request: it makes its ids and its token."""
+        self._stored = 0
+        load = Load(contestant.url, contestant.headers, WARM_SENDERS, 1, format, requests=WARM_REQUESTS)
+        with Senders(load, 1) as warm:
+            self._sent(warm.sent(), 1)
+        self._taken(patience_s)
+        settle(contestant)
 
-def measure(name: str, senders: int, spans: int, seconds: float, format: str, folder: Path) -> Result:
-    """Run one contestant under one load."""
-    with running(name, folder) as contestant:
-        warm = Load(contestant.url, contestant.headers, 1, spans, format, requests=WARM_REQUESTS)
-        stored = len(send(warm, 1).answers) * spans
-        if contestant.lake is not None:
-            wait_for_rows(contestant.lake, stored)
-        load = Load(contestant.url, contestant.headers, senders, spans, format, seconds)
-        return measured(contestant, load, stored, folder)
+    def _sent(self, sent: Sent, spans: int) -> int:
+        assert sent.answers, f"none of {sent.failed + sent.refused} requests was taken: {sent.problem}"
+        self._next = sent.last + 1
+        self._stored += len(sent.answers) * spans
+        return len(sent.answers) * spans
 
+    def _taken(self, within_s: float) -> None:
+        if self._contestant.lake is not None:
+            wait_for_rows(self._contestant.lake, self._stored, within_s)
 
-def measured(contestant: Contestant, load: Load, stored: int, folder: Path) -> Result:
-    """Put one load on a contestant that runs and holds so many spans."""
-    result = Result(contestant.name, load.senders, load.spans)
-    sending = Senders(load, WARM_REQUESTS + 1)
-    visibility = Visibility(contestant.lake, sending.samples) if contestant.lake else None
-    if visibility:
-        visibility.start()
-    door_s, all_s, written = contestant.door_cpu_s(), contestant.cpu_s(), contestant.written_bytes()
-    begun_s = time.monotonic()
-    with ExitStack() as stack:
-        pids = [*contestant.door, *contestant.behind]
-        memories = [stack.enter_context(PeakMemory(psutil.Process(pid))) for pid in pids]
-        sending.begin()
-        sent = sending.sent()
-        ended_s = max(answer.at_s for answer in sent.answers)
-        result.door_us_per_span = contestant.door_cpu_s() - door_s
-        result.sent_spans = len(sent.answers) * load.spans
-        if contestant.lake is not None and visibility is not None:
-            wait_for_rows(contestant.lake, stored + result.sent_spans)
-            result.all_searchable_s = time.monotonic() - ended_s
-        result.all_us_per_span = contestant.cpu_s() - all_s
-        took = visibility.stop() if visibility else []
-    for memory in memories:
-        for kind, mib in memory.peak_mib.items():
-            result.peak_mib[kind] = result.peak_mib.get(kind, 0.0) + mib
-    result.door_us_per_span *= 1e6 / result.sent_spans
-    result.all_us_per_span *= 1e6 / result.sent_spans
-    result.refused = sent.refused
-    result.spans_per_s = result.sent_spans / (ended_s - begun_s)
-    latencies = [answer.latency_s * 1e3 for answer in sent.answers]
-    result.p50_ms, result.p99_ms = share(latencies, 0.5), share(latencies, 0.99)
-    if took:
-        result.searchable_p50_s, result.searchable_p99_s = share(took, 0.5), share(took, 0.99)
-        print_over_time(visibility.seen if visibility else [], begun_s)
-    result.written_bytes_per_span = (contestant.written_bytes() - written) / result.sent_spans
-    result.stored_bytes_per_span = stored_bytes(folder) / (stored + result.sent_spans)
-    return result
-
-
-def print_over_time(seen: list[tuple[float, float]], begun_s: float) -> None:
-    """Print p50 and p99 from the answer to searchable, minute by minute, of a load of more than one."""
-    minutes: dict[int, list[float]] = {}
-    for at_s, took_s in seen:
-        minutes.setdefault(int((at_s - begun_s) // 60), []).append(took_s)
-    if len(minutes) > 1:
-        for minute, took in sorted(minutes.items()):
-            line = f"minute {minute + 1}: searchable p50 {share(took, 0.5):.2f} s, p99 {share(took, 0.99):.2f} s\n"
-            sys.stderr.write(line)
-
-
-def steady(name: str, options: argparse.Namespace, folder: Path) -> Result:
-    """Find out what the machine takes in all, then send a share of it for so many minutes."""
-    senders, spans = options.senders[0], options.spans[0]
-    most = measure(name, senders, spans, options.seconds, options.format, folder / "most")
-    assert most.all_searchable_s is not None
-    capacity = most.sent_spans / (most.sent_spans / most.spans_per_s + most.all_searchable_s)
-    sys.stderr.write(
-        f"{name} takes {capacity:,.0f} spans/s until searchable; {options.share:.0%} of it follow\n"
-    )
-    with running(name, folder / "steady") as contestant:
+    def measure(
+        self,
+        senders: int,
+        spans: int,
+        seconds: float,
+        patience_s: float = TAKEN_WITHIN_S,
+        spans_per_s: float | None = None,
+    ) -> Result:
+        """Put one load on it, and wait until all of it is searchable, and nothing is at work any more."""
+        contestant, format = self._contestant, self._format
+        result = Result(contestant.name, senders, spans)
         load = Load(
-            contestant.url,
-            contestant.headers,
-            senders,
-            spans,
-            options.format,
-            seconds=60 * options.steady,
-            spans_per_s=options.share * capacity,
+            contestant.url, contestant.headers, senders, spans, format, seconds, spans_per_s=spans_per_s
         )
-        return measured(contestant, load, 0, folder / "steady")
+        visibility: Visibility | None = None
+        with ExitStack() as stack:
+            sending = stack.enter_context(Senders(load, self._next))
+            if contestant.lake is not None:
+                visibility = stack.enter_context(Visibility(contestant.lake, sending.samples))
+            memories = [
+                stack.enter_context(PeakMemory(psutil.Process(pid), every_s=1.0)) for pid in contestant.pids()
+            ]
+            door_s, all_s, written = contestant.door_cpu_s(), contestant.cpu_s(), contestant.written_bytes()
+            begun_s = time.monotonic()
+            sent = sending.sent()
+            ended_s = max((answer.at_s for answer in sent.answers), default=begun_s)
+            count = self._sent(sent, spans)
+            result.door_us_per_span = (contestant.door_cpu_s() - door_s) * 1e6 / count
+            if visibility is not None:
+                self._taken(patience_s)
+                result.all_searchable_s = time.monotonic() - ended_s
+            result.all_us_per_span = (contestant.cpu_s() - all_s) * 1e6 / count
+            if visibility is not None:
+                visibility.finish(patience_s)
+            settle(contestant)
+            result.settled_us_per_span = (contestant.cpu_s() - all_s) * 1e6 / count
+            result.written_bytes_per_span = (contestant.written_bytes() - written) / count
+        for memory in memories:
+            for kind, mib in memory.peak_mib.items():
+                result.peak_mib[kind] = result.peak_mib.get(kind, 0.0) + mib
+        result.sent_spans, result.refused, result.failed = count, sent.refused, sent.failed
+        result.spans_per_s = count / (ended_s - begun_s)
+        latencies = [answer.latency_s * 1e3 for answer in sent.answers]
+        result.p50_ms, result.p99_ms = share(latencies, 0.5), share(latencies, 0.99)
+        if visibility is not None and visibility.seen:
+            took = [took_s for _, took_s in visibility.seen]
+            result.searchable_p50_s, result.searchable_p99_s = share(took, 0.5), share(took, 0.99)
+            result.by_minute = by_minute(visibility.seen, begun_s)
+        result.stored_bytes_per_span = contestant.stored_bytes() / self._stored
+        return result
 
 
-def backlog(name: str, options: argparse.Namespace, folder: Path) -> dict[str, object]:
+def contest(
+    name: str, loads: Sequence[tuple[int, int]], options: argparse.Namespace, budget: Budget, folder: Path
+) -> None:
+    """Put all loads on one contestant, as long as its time lasts; one that fails is told, and it is started again."""
+    left = list(loads)
+    for _ in range(TRIES_MAX):
+        at: object = "start"
+        contestant = None
+        try:
+            with running(name, new(folder)) as contestant:
+                measured = Running(contestant, options.format, budget.patience_s())
+                while left and (seconds := budget.seconds(len(left))) is not None:
+                    at = senders, spans = left.pop(0)
+                    options.lines.result(measured.measure(senders, spans, seconds, budget.patience_s()))
+        except Exception as error:  # noqa: BLE001  whatever it is, the others go on
+            options.lines.write({"failed": name, "load": at, "error": f"{type(error).__name__}: {error}"})
+        if contestant is not None:
+            options.lines.write({"cpu": name, "processes": contestant.checks})
+        if not left or budget.seconds(len(left)) is None:
+            break
+    if left:
+        options.lines.write({"left out": name, "loads": left})
+
+
+def steady(name: str, options: argparse.Namespace, folder: Path) -> None:
+    """Find out what the machine takes in all, then send a share of it for so many minutes."""
+    senders, spans = alone(options)
+    with running(name, new(folder)) as contestant:
+        measured = Running(contestant, options.format)
+        most = measured.measure(senders, spans, options.seconds)
+        assert most.all_searchable_s is not None
+        capacity = most.sent_spans / (most.sent_spans / most.spans_per_s + most.all_searchable_s)
+        options.lines.write({"steady": name, "takes": capacity, "sent": options.share * capacity})
+        options.lines.result(
+            measured.measure(
+                senders, spans, 60 * options.steady, spans_per_s=max(1.0, options.share * capacity)
+            )
+        )
+
+
+def backlog(name: str, options: argparse.Namespace, folder: Path) -> None:
     """Store requests while no pipeline runs, then let one take them; then the same spans from files."""
-    spans, requests = options.spans[0], options.backlog
-    with running(name, folder, pipeline=False) as contestant:
+    senders, spans = alone(options)
+    with running(name, new(folder), pipeline=False) as contestant:
         assert contestant.lake is not None
         lake = contestant.lake
         load = Load(
-            contestant.url, contestant.headers, options.senders[0], spans, options.format, requests=requests
+            contestant.url, contestant.headers, senders, spans, options.format, requests=options.backlog
         )
-        sent = send(load, 1)
+        with Senders(load, 1) as sending:
+            sent = sending.sent()
+        stored = len(sent.answers) * spans
         with tracelake.open(lake) as opened:
             segments = opened.inbox().segments
         begun_s = time.monotonic()
-        with tracelake_pipeline(lake, folder) as process, PeakMemory(psutil.Process(process.pid)) as memory:
+        with (
+            tracelake_pipeline(lake, folder, contestant) as process,
+            PeakMemory(psutil.Process(process.pid), every_s=0.5) as memory,
+        ):
+            cpu_s = contestant.cpu_s()
             wait_for_rows(lake, 1)
             first_s = time.monotonic() - begun_s
-            wait_for_rows(lake, len(sent.answers) * spans)
+            wait_for_rows(lake, stored)
             drained_s = time.monotonic() - begun_s
-    stored = len(sent.answers) * spans
-    files_s = from_files(folder / "files", spans, requests, options.format)
-    return {
-        "contestant": name,
+            cpu_s = contestant.cpu_s() - cpu_s
+    figures = {
+        "backlog": name,
         "requests": len(sent.answers),
         "refused": sent.refused,
+        "failed": sent.failed,
         "segments": segments,
         "spans": stored,
         "first_visible_s": first_s,
         "drained_s": drained_s,
         "spans_per_s": stored / drained_s,
         "spans_per_s_after_first": stored / max(drained_s - first_s, LOOK_S),
+        "us_per_span": cpu_s * 1e6 / stored,
         "peak_mib": memory.peak_mib,
-        "from_files_spans_per_s": requests * spans / files_s,
     }
+    options.lines.write(figures)
+    removed(folder)
+    files_s = from_files(new(folder) / "files", spans, options.backlog, options.format)
+    options.lines.write({"files": name, "spans_per_s": options.backlog * spans / files_s})
 
 
 def from_files(folder: Path, spans: int, requests: int, format: str) -> float:
@@ -283,47 +333,19 @@ def from_files(folder: Path, spans: int, requests: int, format: str) -> float:
         runner.stop()
 
 
-def print_results(results: list[Result]) -> None:
-    """Print what was measured, and each contestant's spans per CPU second as a multiple of MLflow's on SQLite."""
-    table = Table(title="acknowledged, and until searchable")
-    for heading in (
-        "", "senders", "spans", "spans/s", "p50 ms", "p99 ms", "CPU µs/span door", "in all", "× MLflow",
-        "searchable p50 s", "p99 s", "all s", "B/span written", "stored", "503",
-    ):  # fmt: skip
-        table.add_column(heading, justify="right")
-    for result in results:
-        base = [
-            other.all_us_per_span
-            for other in results
-            if (other.contestant, other.senders, other.spans)
-            == ("mlflow-sqlite", result.senders, result.spans)
-        ]
-        seconds = (result.searchable_p50_s, result.searchable_p99_s, result.all_searchable_s)
-        table.add_row(
-            result.contestant,
-            str(result.senders),
-            str(result.spans),
-            f"{result.spans_per_s:,.0f}",
-            f"{result.p50_ms:.1f}",
-            f"{result.p99_ms:.1f}",
-            f"{result.door_us_per_span:,.0f}",
-            f"{result.all_us_per_span:,.0f}",
-            f"{statistics.mean(base) / result.all_us_per_span:.1f}" if base else "",
-            *("" if value is None else f"{value:.2f}" for value in seconds),
-            f"{result.written_bytes_per_span:,.0f}",
-            f"{result.stored_bytes_per_span:,.0f}",
-            str(result.refused),
-        )
-    Console(width=190).print(table)
+def alone(options: argparse.Namespace) -> tuple[int, int]:
+    """Return senders and spans of a backlog and of a steady load."""
+    senders, spans = ALONE
+    return (options.senders or [senders])[0], (options.spans or [spans])[0]
 
 
 def contestants(options: argparse.Namespace) -> list[str]:
-    """Return who takes part; who cannot is named on standard error."""
+    """Return who takes part; who cannot is told."""
     peers = [] if "none" in options.peer else PEERS if "all" in options.peer else options.peer
     names = [f"tracelake-{place}" for place in options.place] + list(peers)
     for name in names:
         if lacks := missing(name):
-            sys.stderr.write(f"{name} takes no part: {lacks}\n")
+            options.lines.write({"failed": name, "load": "start", "error": lacks})
     return [name for name in names if not missing(name)]
 
 
@@ -332,40 +354,51 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--senders", type=int, nargs="+", default=[1, 4, 64])
-    parser.add_argument("--spans", type=int, nargs="+", default=[1, 10, 100, 512], help="in one request")
+    parser.add_argument("--minutes", type=float, help="for the whole table, instead of --seconds")
+    parser.add_argument("--senders", type=int, nargs="+", help=f"by default {SENDERS}")
+    parser.add_argument("--spans", type=int, nargs="+", help=f"in one request; by default {SPANS}")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each load")
     parser.add_argument("--format", choices=("protobuf", "json"), default="protobuf")
-    parser.add_argument("--place", nargs="+", choices=PLACES, default=list(PLACES), help="of the lake")
+    parser.add_argument("--place", nargs="*", choices=PLACES, default=list(PLACES), help="of the lake")
     parser.add_argument("--peer", nargs="+", choices=("all", "none", *PEERS), default=["all"])
     parser.add_argument("--backlog", type=int, help="requests that wait when the pipeline starts")
     parser.add_argument("--steady", type=float, help="minutes of a load the machine can take")
     parser.add_argument("--share", type=float, default=0.8, help="of what the machine takes")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--out", type=Path, default=Path("door.jsonl"), help="where a line goes for each figure"
+    )
     options = parser.parse_args()
-    documents: list[dict[str, object]] = []
-    results: list[Result] = []
+    options.lines = Lines(options.out)
+    adopt_orphans()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _end)
     folder = Path(tempfile.mkdtemp(prefix="tracelake-door-"))
     try:
-        if options.backlog:
-            for place in options.place:
-                documents.append(backlog(f"tracelake-{place}", options, new(folder)))
-        elif options.steady:
-            results += [steady(f"tracelake-{place}", options, new(folder)) for place in options.place]
-        else:
-            for spans in options.spans:
-                for senders in options.senders:
-                    for name in contestants(options):
-                        results.append(
-                            measure(name, senders, spans, options.seconds, options.format, new(folder))
-                        )
+        if options.minutes or not (options.backlog or options.steady):
+            names = contestants(options)
+            budget = Budget(options.seconds, options.minutes, len(names))
+            loads = [(n, spans) for spans in options.spans or SPANS for n in options.senders or SENDERS]
+            for name in names:
+                budget.begin()
+                contest(name, loads, options, budget, folder)
+        for part in [backlog] * bool(options.backlog) + [steady] * bool(options.steady):
+            for name in [f"tracelake-{place}" for place in options.place]:
+                try:
+                    part(name, options, folder)
+                except Exception as error:  # noqa: BLE001  whatever it is, the others go on
+                    problem = f"{type(error).__name__}: {error}"
+                    options.lines.write({"failed": name, "load": part.__name__, "error": problem})
     finally:
+        end_all()
         removed(folder)
-    documents += map(asdict, results)
-    if options.json or not results:
-        sys.stdout.write(json.dumps(documents, indent=None if options.json else 2) + "\n")
-    else:
-        print_results(results)
+        print_results(options.lines.results)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    """Leave all blocks, which end what they began; once is enough."""
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 def new(folder: Path) -> Path:

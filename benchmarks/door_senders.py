@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import queue
 import random
 import socket
 import threading
@@ -30,6 +31,10 @@ TRACE_ID: Final = b"\xee" * 16
 TOKEN: Final = "q" + "7" * 15
 """A word that stands in the text of a request alone, for finding it."""
 SAMPLE_EVERY_S: Final = 0.25
+READY_WITHIN_S: Final = 600.0
+FAILED_PAUSE_S: Final = 0.1
+FAILURES_IN_A_ROW_MAX: Final = 50
+"""Of one sender without an answer. Beyond: the server is taken to be gone."""
 CONTENT_TYPES: Final = {"protobuf": "application/x-protobuf", "json": "application/json"}
 
 
@@ -67,6 +72,12 @@ class Sent:
     answers: list[Answer]
     refused: int
     """Requests that were answered with 503, and not sent again."""
+    failed: int
+    """Requests that were answered with another error, or not at all."""
+    problem: str
+    """The last of these errors."""
+    last: int
+    """No request has a higher number."""
 
 
 def bodies(spans: int, format: str, pool_bytes: int = POOL_BYTES) -> list[bytes]:
@@ -123,7 +134,7 @@ def with_ids(body: bytes, number: int, format: str) -> tuple[bytes, str]:
 class Senders:
     """A process that sends a load. `samples` gets an answer now and then, while it goes on."""
 
-    def __init__(self, load: Load, first: int = 1) -> None:
+    def __init__(self, load: Load, first: int) -> None:
         """Start it; the first request has the number `first`, and no two loads of a lake may share one."""
         context = multiprocessing.get_context("spawn")
         self.samples: Queue[Answer] = context.Queue()
@@ -132,19 +143,29 @@ class Senders:
         self._ready = context.Event()
         arguments = (load, first, self._ready, self._begin, self.samples, self._sent)
         self._process = context.Process(target=_send, args=arguments, daemon=True)
-        self._process.start()
-        assert self._ready.wait(300), "the senders do not get ready"
 
-    def begin(self) -> None:
-        """Let them send."""
-        self._begin.set()
+    def __enter__(self) -> Senders:
+        """Wait until they could begin."""
+        self._process.start()
+        assert self._ready.wait(READY_WITHIN_S), "the senders do not get ready"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End them, whatever they are at."""
+        self._process.kill()
+        self._process.join()
 
     def sent(self) -> Sent:
-        """Wait until they have done, and return what became of it."""
-        sent = self._sent.get()
-        self._process.join()
-        assert isinstance(sent, Sent), sent
-        return sent
+        """Let them send, wait until they have done, and return what became of it."""
+        self._begin.set()
+        while True:
+            try:
+                sent = self._sent.get(timeout=1)
+            except queue.Empty:
+                assert self._process.is_alive(), "the senders died"
+            else:
+                assert isinstance(sent, Sent), sent
+                return sent
 
 
 def _send(
@@ -162,55 +183,85 @@ def _send(
         thread.start()
     for thread in threads:
         thread.join()
-    sent.put("; ".join(work.failures) if work.failures else Sent(work.answers, work.refused))
+    sent.put("; ".join(work.broken) if work.broken else work.done())
+    samples.cancel_join_thread()  # who looks for them may have gone
 
 
 class _Work:
     def __init__(self, load: Load, pool: list[bytes], first: int, samples: Queue[Answer]) -> None:
-        self.answers: list[Answer] = []
-        self.refused = 0
-        self.failures: list[str] = []
         self.until_s = 0.0
+        self.broken: list[str] = []
+        self._answers: list[Answer] = []
+        self._refused: list[int] = []
+        self._failed: list[str] = []
         self._load, self._pool, self._samples = load, pool, samples
+        self._first = first
         self._numbers: Iterator[int] = count(first)
-        self._last = None if load.requests is None else first + load.requests
+        self._end = None if load.requests is None else first + load.requests
         self._sampled_s = 0.0
+
+    def done(self) -> Sent:
+        """Return what became of the load."""
+        problem = self._failed[-1] if self._failed else ""
+        last = next(self._numbers)
+        return Sent(self._answers, len(self._refused), len(self._failed), problem, last)
 
     def send(self, sender: int) -> None:
         """Send until the end, one request after the other."""
         try:
             self._send(sender)
         except Exception as error:  # noqa: BLE001  whatever it is, the run must not go on as if all were sent
-            self.failures.append(f"{type(error).__name__}: {error}")
+            self.broken.append(f"{type(error).__name__}: {error}")
 
     def _send(self, sender: int) -> None:
         load = self._load
         pause_s = None if load.spans_per_s is None else load.senders * load.spans / load.spans_per_s
         due_s = time.monotonic() + (pause_s or 0.0) * sender / load.senders
-        with _connect(load.url) as connection:
-            while not self.failures:
-                if pause_s is not None:
-                    time.sleep(max(0.0, due_s - time.monotonic()))
-                    due_s += pause_s
-                number = next(self._numbers)  # one step of the interpreter: each has it once
-                if (self._last is not None and number >= self._last) or (
-                    self._last is None and time.monotonic() >= self.until_s
-                ):
-                    return
-                body, token = with_ids(self._pool[number % len(self._pool)], number, load.format)
-                begun_s = time.monotonic()
+        connection: socket.socket | None = None
+        in_a_row = 0
+        while not self.broken:
+            if pause_s is not None:
+                time.sleep(max(0.0, due_s - time.monotonic()))
+            number = next(self._numbers)  # one step of the interpreter: each has it once
+            if (self._end is not None and number >= self._end) or (
+                self._end is None and time.monotonic() >= self.until_s
+            ):
+                break
+            body, token = with_ids(self._pool[number % len(self._pool)], number, load.format)
+            begun_s = time.monotonic() if pause_s is None else due_s
+            due_s += pause_s or 0.0
+            try:
+                connection = connection or _connect(load.url)
                 status = _post(connection, load, body)
-                now_s = time.monotonic()
-                if status == 503:
-                    self.refused += 1
-                    continue
-                if status != 200:
-                    raise ValueError(f"{load.url} answered {status}")
-                answer = Answer(now_s, now_s - begun_s, token)
-                self.answers.append(answer)
-                if now_s - self._sampled_s > SAMPLE_EVERY_S:
-                    self._sampled_s = now_s
-                    self._samples.put(answer)
+            except OSError as error:  # such as a server that ends a connection after so many requests
+                _close(connection)
+                connection = None
+                self._failed.append(f"{type(error).__name__}: {error}")
+                in_a_row += 1
+                if in_a_row >= FAILURES_IN_A_ROW_MAX:
+                    raise
+                time.sleep(FAILED_PAUSE_S)
+                continue
+            in_a_row = 0
+            if status == 200:
+                self._answered(Answer(time.monotonic(), time.monotonic() - begun_s, token))
+            elif status == 503:
+                self._refused.append(number)
+                time.sleep(FAILED_PAUSE_S)
+            else:
+                self._failed.append(f"answered with {status}")
+        _close(connection)
+
+    def _answered(self, answer: Answer) -> None:
+        self._answers.append(answer)
+        if answer.at_s - self._sampled_s > SAMPLE_EVERY_S:
+            self._sampled_s = answer.at_s
+            self._samples.put(answer)
+
+
+def _close(connection: socket.socket | None) -> None:
+    if connection is not None:
+        connection.close()
 
 
 def _connect(url: str) -> socket.socket:

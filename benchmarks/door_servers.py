@@ -1,13 +1,15 @@
-"""What `door.py` compares: Tracelake and `mlflow server`."""
+"""What `door.py` compares: Tracelake, `mlflow server`, and a Collector that writes what it gets to a file."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -26,9 +28,23 @@ from tests.storage.servers.s3 import S3Server
 
 TOOLS: Final = Path(__file__).parents[1] / ".tools"
 MLFLOW: Final = TOOLS / "mlflow" / "bin" / "mlflow"
-PEERS: Final = ("mlflow-sqlite", "mlflow-postgres")
+COLLECTOR: Final = TOOLS / "otelcol"
+NEEDS: Final = {
+    "mlflow-sqlite": (MLFLOW, "scripts/setup-mlflow"),
+    "mlflow-postgres": (MLFLOW, "scripts/setup-mlflow"),
+    "collector-files": (COLLECTOR, "scripts/setup-collector"),
+}
+"""What each peer runs, and what puts it there."""
+PEERS: Final = tuple(NEEDS)
 PLACES: Final = ("local", "s3")
-START_S: Final = 600.0
+START_S: Final = 900.0
+END_S: Final = 60.0
+SETTLE_S: Final = 1.0
+"""As long as servers do nothing, they have settled."""
+SETTLED_SHARE: Final = 0.1
+"""Of one processor: less is nothing. Looking for input every 0.2 s takes some."""
+SETTLES_MAX: Final = 30
+_PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 @dataclass
@@ -42,6 +58,17 @@ class Contestant:
     headers: dict[str, str] = field(default_factory=dict)
     lake: str | None = None
     """Where spans become searchable later; None where they are with the answer."""
+    stores: list[int] = field(default_factory=list)
+    """Processes that only write for them, such as an S3 server."""
+    folders: list[Path] = field(default_factory=list)
+    """Where all of it lies."""
+    environment: dict[str, str] = field(default_factory=dict)
+    checks: list[dict[str, object]] = field(default_factory=list)
+    """Of each process that has ended: what was counted of it, and what the kernel says that it took."""
+
+    def pids(self) -> list[int]:
+        """Return the processes whose processor time counts; those that they started count with them."""
+        return [*self.door, *self.behind]
 
     def door_cpu_s(self) -> float:
         """Return the processor time of the processes that take requests."""
@@ -49,11 +76,17 @@ class Contestant:
 
     def cpu_s(self) -> float:
         """Return that of all processes, those they started with them."""
-        return self.door_cpu_s() + sum(map(cpu_s, self.behind))
+        return sum(map(cpu_s, self.pids()))
 
     def written_bytes(self) -> int:
         """Return what all of them have given to the disk."""
-        return sum(map(_written_bytes, [*self.door, *self.behind]))
+        return sum(map(_written_bytes, [*self.pids(), *self.stores]))
+
+    def stored_bytes(self) -> int:
+        """Return the size of all files that they keep."""
+        return sum(
+            file.stat().st_size for folder in self.folders for file in folder.rglob("*") if file.is_file()
+        )
 
 
 def tree(pid: int) -> list[psutil.Process]:
@@ -78,98 +111,130 @@ def _written_bytes(pid: int) -> int:
     total = 0
     for process in tree(pid):
         with suppress(psutil.Error):
-            total += process.io_counters().write_bytes
+            total += process.io_counters().write_bytes  # with those of children that were waited for
     return total
+
+
+def settle(contestant: Contestant) -> None:
+    """Wait until its processes do next to nothing."""
+    for _ in range(SETTLES_MAX):
+        before = contestant.cpu_s()
+        time.sleep(SETTLE_S)
+        if contestant.cpu_s() - before < SETTLED_SHARE * SETTLE_S:
+            return
 
 
 def missing(name: str) -> str | None:
     """Say what a contestant lacks here, None where it can run."""
-    return (
-        f"{MLFLOW} is not there: run scripts/setup-mlflow" if name in PEERS and not MLFLOW.exists() else None
-    )
+    program, script = NEEDS.get(name, (None, ""))
+    return f"{program} is not there: run {script}" if program is not None and not program.exists() else None
 
 
 @contextmanager
 def running(name: str, folder: Path, pipeline: bool = True) -> Iterator[Contestant]:
     """Run a contestant in a new folder until the end of the block."""
-    if name.startswith("tracelake-"):
-        with _lake(name, folder) as (lake, environment):
-            yield from _tracelake(name, lake, folder, environment, pipeline)
+    if name == "tracelake-local":
+        tracelake.init(folder / "lake").close()
+        contestant = Contestant(name, "", [], lake=str(folder / "lake"), folders=[folder / "lake"])
+        yield from _tracelake(contestant, folder, pipeline)
+    elif name == "tracelake-s3":
+        s3 = S3Server()
+        try:
+            environment = s3.environment()
+            os.environ.update(environment)  # who looks for what is searchable needs it too
+            lake = s3.url()
+            tracelake.init(lake).close()
+            contestant = Contestant(name, "", [], lake=lake, folders=[s3.directory], environment=environment)
+            contestant.stores = [s3.process.pid]
+            yield from _tracelake(contestant, folder, pipeline)
+        finally:
+            s3.close()
     elif name == "mlflow-sqlite":
-        yield from _mlflow(name, folder, f"sqlite:///{folder}/mlflow.db", [])
+        contestant = Contestant(name, "", [], folders=[folder])
+        yield from _mlflow(contestant, folder, f"sqlite:///{folder}/mlflow.db")
+    elif name == "collector-files":
+        yield from _collector(Contestant(name, "", [], folders=[folder]), folder)
     else:
         server = PostgresServer()
         try:
-            url = server.url().replace("postgresql://", "postgresql+psycopg2://")
-            yield from _mlflow(name, folder, url, [server.process.pid])
+            store = server.url().replace("postgresql://", "postgresql+psycopg2://")
+            contestant = Contestant(name, "", [], [server.process.pid], folders=[server.data])
+            yield from _mlflow(contestant, folder, store)
         finally:
             server.close()
 
 
-@contextmanager
-def _lake(name: str, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    if name == "tracelake-local":
-        tracelake.init(folder / "lake").close()
-        yield str(folder / "lake"), {}
-        return
-    server = S3Server()
-    try:
-        environment, url = server.environment(), server.url()
-        os.environ.update(environment)  # who looks for what is searchable needs it too
-        tracelake.init(url).close()
-        yield url, environment
-    finally:
-        server.close()
-
-
-def _tracelake(
-    name: str, lake: str, folder: Path, environment: dict[str, str], pipeline: bool
-) -> Iterator[Contestant]:
-    command = [sys.executable, "-m", "tracelake.cli"]
-    serve = [*command, "serve", "--lake", lake, "--port", "0", "--no-pipeline", "--json"]
-    with _process(serve, folder / "serve.log", environment, read=True) as server:
+def _tracelake(contestant: Contestant, folder: Path, pipeline: bool) -> Iterator[Contestant]:
+    assert contestant.lake is not None
+    serve = ["serve", "--lake", contestant.lake, "--port", "0", "--no-pipeline", "--json"]
+    command = [sys.executable, "-m", "tracelake.cli", *serve]
+    with _process("serve", command, folder / "serve.log", contestant, read=True) as server:
         assert server.stdout is not None
-        url = json.loads(server.stdout.readline())["url"]
-        contestant = Contestant(name, url, [server.pid], lake=lake)
+        line = server.stdout.readline()
+        assert line, f"serve ended: {(folder / 'serve.log').read_text(errors='replace')[-500:]}"
+        contestant.url = json.loads(line)["url"]
+        contestant.door = [server.pid]
         if not pipeline:
             yield contestant
             return
-        with tracelake_pipeline(lake, folder, environment) as process:
-            contestant.behind.append(process.pid)
+        with tracelake_pipeline(contestant.lake, folder, contestant):
             yield contestant
 
 
 @contextmanager
-def tracelake_pipeline(
-    lake: str, folder: Path, environment: dict[str, str] | None = None
-) -> Iterator[subprocess.Popen[str]]:
+def tracelake_pipeline(lake: str, folder: Path, contestant: Contestant) -> Iterator[subprocess.Popen[str]]:
     """Run a pipeline on a lake until the end of the block."""
     command = [sys.executable, "-m", "tracelake.cli", "pipeline", "run", "--lake", lake, "--interval", "0.2"]
-    with _process(command, folder / "pipeline.log", environment or {}) as process:
+    with _process("pipeline", command, folder / "pipeline.log", contestant) as process:
+        contestant.behind.append(process.pid)
         yield process
 
 
-def _mlflow(name: str, folder: Path, store: str, behind: list[int]) -> Iterator[Contestant]:
+def _mlflow(contestant: Contestant, folder: Path, store: str) -> Iterator[Contestant]:
     port = free_port()
-    url = f"http://127.0.0.1:{port}"
+    contestant.url = url = f"http://127.0.0.1:{port}"
     command = [str(MLFLOW), "server", "--backend-store-uri", store]
     command += ["--artifacts-destination", str(folder / "artifacts"), "--port", str(port)]
     # Its supervisor kills a worker that takes five seconds to start, for ever, where the machine is busy.
     command += ["--uvicorn-opts", "--timeout-worker-healthcheck 120"]
-    with _process(command, folder / "mlflow.log", {"MLFLOW_DISABLE_TELEMETRY": "true"}) as server:
-        _answers(f"{url}/health")
+    contestant.environment = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+    log = folder / "mlflow.log"
+    with _process("mlflow", command, log, contestant) as server:
+        contestant.door = [server.pid]
+        _answers(f"{url}/health", server, log)
         body = json.dumps({"name": "door"}).encode()
         request = urllib.request.Request(
             f"{url}/api/2.0/mlflow/experiments/create", body, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=120) as response:
             experiment = json.load(response)["experiment_id"]
-        yield Contestant(name, url, [server.pid], behind, {"x-mlflow-experiment-id": experiment})
+        contestant.headers = {"x-mlflow-experiment-id": experiment}
+        yield contestant
+
+
+def _collector(contestant: Contestant, folder: Path) -> Iterator[Contestant]:
+    endpoint = f"127.0.0.1:{free_port()}"
+    contestant.url = f"http://{endpoint}"
+    config = {
+        "receivers": {"otlp": {"protocols": {"http": {"endpoint": endpoint}}}},
+        "exporters": {"file": {"path": str(folder / "spans.jsonl")}},
+        "service": {
+            "telemetry": {"metrics": {"level": "none"}},
+            "pipelines": {"traces": {"receivers": ["otlp"], "exporters": ["file"]}},
+        },
+    }
+    (folder / "collector.yaml").write_text(json.dumps(config))  # which is YAML, too
+    command = [str(COLLECTOR), "--config", f"file:{folder / 'collector.yaml'}"]
+    log = folder / "collector.log"
+    with _process("collector", command, log, contestant) as server:
+        contestant.door = [server.pid]
+        _answers(contestant.url, server, log)
+        yield contestant
 
 
 @contextmanager
 def _process(
-    command: list[str], log: Path, environment: dict[str, str], read: bool = False
+    name: str, command: list[str], log: Path, contestant: Contestant, read: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
     with log.open("ab") as stream:
         process = subprocess.Popen(
@@ -177,25 +242,40 @@ def _process(
             stdout=subprocess.PIPE if read else stream,
             stderr=stream,
             text=True,
-            env=os.environ | environment,
+            env=os.environ | contestant.environment,
+            cwd=log.parent,
             start_new_session=True,
         )
+    begun_s = time.monotonic()
     try:
         yield process
     finally:
-        below = tree(process.pid)
+        took_s = time.monotonic() - begun_s
+        below, counted_s = tree(process.pid), cpu_s(process.pid)
         process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(60)
+        used_s = _ended(process)
         for left in below:
             with suppress(psutil.Error):
                 left.kill()
+        check = {"name": name, "ran_s": took_s, "counted_s": counted_s, "kernel_s": used_s}
+        contestant.checks.append(check | {"exit": process.returncode})
 
 
-def _answers(url: str) -> None:
+def _ended(process: subprocess.Popen[str]) -> float:
+    """Wait for the end of a process, and return its processor time and that of its children, as `time` tells it."""
+    impatience = threading.Timer(END_S, process.kill)
+    impatience.start()
+    try:
+        _, status, usage = os.wait4(process.pid, 0)
+    except ChildProcessError:
+        return 0.0
+    finally:
+        impatience.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _answers(url: str, server: subprocess.Popen[str], log: Path) -> None:
     """Wait until a server answers, whatever it says."""
     deadline = time.monotonic() + START_S
     while True:
@@ -204,15 +284,36 @@ def _answers(url: str) -> None:
         except urllib.error.HTTPError:
             return
         except OSError:
-            assert time.monotonic() < deadline, f"{url} does not come up"
-            time.sleep(0.1)
+            said = log.read_text(errors="replace")[-500:]
+            assert server.poll() is None, f"the server has ended: {said}"
+            assert time.monotonic() < deadline, f"{url} does not come up: {said}"
+            time.sleep(0.2)
         else:
             return
 
 
-def stored_bytes(folder: Path) -> int:
-    """Return the size of all files below a folder."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+def adopt_orphans() -> None:
+    """Become the parent of processes whose own has ended, so that `end_all` finds them."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_all() -> None:
+    """End every process that this one has begun, and those below: nothing of a run stays behind."""
+    left = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if not _is_resource_tracker(process)  # it ends with this one, and complains where it is ended before
+    ]
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(left, timeout=END_S)
+
+
+def _is_resource_tracker(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    return False
 
 
 def removed(folder: Path) -> None:

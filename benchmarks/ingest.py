@@ -152,7 +152,8 @@ def duckdb_rounds(files: list[str], folder: Path, rounds: int, started: float) -
 class PeakMemory:
     """Samples the memory of a process tree, by kind of process, in a thread."""
 
-    def __init__(self, process: psutil.Process) -> None:
+    def __init__(self, process: psutil.Process, every_s: float = 0.1) -> None:
+        self._every_s = every_s
         self.peak_mib = {"driver": 0.0, "jvm": 0.0, "workers": 0.0}
         self._root = process
         self._end = threading.Event()
@@ -167,7 +168,7 @@ class PeakMemory:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._end.wait(0.1):
+        while not self._end.wait(self._every_s):
             now = dict.fromkeys(self.peak_mib, 0.0)
             try:
                 for process in [self._root, *self._root.children(recursive=True)]:

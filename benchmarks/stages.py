@@ -3,6 +3,7 @@
     python benchmarks/stages.py                                   # the two real files
     python benchmarks/stages.py --files 'x/*.gz' --json
     python benchmarks/stages.py --small --stored 0 100000 1000000  # transactions of 5 spans in 5 traces
+    python benchmarks/stages.py --overlap --cut-bytes 500000       # wall: T+1 read while T is published, and not
 
 Of the files, the second of two rounds is told. Of small transactions it is the mean of 64 (`--transactions`), so that
 compaction and merges of the index are in it as often as they come. tantivy indexes in a thread of its own, which is
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gzip
 import json
 import pkgutil
 import random
@@ -27,6 +29,7 @@ from unittest import mock
 
 import tracelake
 from tracelake import Lake
+from tracelake.pipeline.ahead import in_thread
 from tracelake.tasks.runners import InProcess
 
 DATA: Final = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -172,6 +175,45 @@ def _ingest(lake: Lake, file: Path, random_ids: random.Random, spans: int) -> No
     file.unlink()
 
 
+def of_overlap(files: Sequence[str], cut_bytes: int, rounds: int, master: str | None) -> dict[str, float]:
+    """Return seconds of an ingest in many transactions, wall and processor time, with overlap and without it.
+
+    The files are cut into lines of about `cut_bytes`, as many inputs. Rounds of both take turns; the sums are told.
+    """
+    told: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        pieces = list(_cut(files, Path(folder), cut_bytes))
+        for number in range(2 * rounds + 2):
+            overlaps = bool(number % 2)
+            with mock.patch("tracelake.lake.pipelines.in_thread", in_thread if overlaps else None):
+                lake = tracelake.init(Path(folder) / f"lake-{number}")
+                before = time.perf_counter(), time.process_time()
+                runner = None if master else InProcess()
+                report = lake.ingest(*pieces, transaction_bytes=2 * cut_bytes, master=master, runner=runner)
+                after = time.perf_counter(), time.process_time()
+            if number > 1:  # the first of each is to warm up
+                name = "with overlap" if overlaps else "without"
+                told["transactions"] = len(report.transactions)
+                for what, start_s, end_s in zip(("wall", "driver CPU"), before, after, strict=True):
+                    told[f"{name}, {what}"] = told.get(f"{name}, {what}", 0.0) + end_s - start_s
+    return told
+
+
+def _cut(files: Sequence[str], folder: Path, cut_bytes: int) -> Iterator[str]:
+    """Write files of a few lines each."""
+    number, lines, size_bytes = 0, list[bytes](), 0
+    for file in files:
+        with gzip.open(file) as opened:
+            for line in opened:
+                lines.append(line)
+                size_bytes += len(line)
+                if size_bytes >= cut_bytes:
+                    path = folder / f"piece-{number:05}.jsonl"
+                    path.write_bytes(b"".join(lines))
+                    number, lines, size_bytes = number + 1, [], 0
+                    yield str(path)
+
+
 def main() -> None:
     """Print a table: a line a stage, a column a run."""
     parser = argparse.ArgumentParser(
@@ -181,8 +223,16 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="transactions of five spans")
     parser.add_argument("--stored", nargs="+", type=int, default=[0, 100_000, 1_000_000])
     parser.add_argument("--transactions", type=int, default=64)
+    parser.add_argument("--overlap", action="store_true", help="wall, with overlap and without")
+    parser.add_argument("--cut-bytes", type=int, default=500_000, help="of an input; a transaction has two")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--master", help="Spark master for --overlap; else tasks run here")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args()
+    if options.overlap:
+        found = of_overlap(options.files, options.cut_bytes, options.rounds, options.master)
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
     if options.small:
         runs = {f"{stored:,} stored": of_small(stored, options.transactions) for stored in options.stored}
     else:
