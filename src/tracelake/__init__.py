@@ -37,6 +37,7 @@ from tracelake._errors import (
     TableNotFoundError,
     TaskError,
     TracelakeError,
+    UnreadInputsError,
     UnsupportedError,
     UsageError,
 )
@@ -45,11 +46,12 @@ from tracelake.results import (
     BadInput,
     BranchInfo,
     CommitInfo,
+    CompactReport,
     DatasetInfo,
     EntryChange,
     ExportReport,
     Finding,
-    Hit,
+    GcReport,
     InboxInfo,
     IndexInfo,
     IndexReport,
@@ -63,20 +65,22 @@ from tracelake.results import (
     Trace,
     VerifyReport,
 )
-from tracelake.search.results import Facet, FacetValue, SearchResults
+from tracelake.search.results import Facet, FacetValue, Hit, SearchResults
 from tracelake.tasks.progress import Progress
 
 if _TYPE_CHECKING:
     from tracelake.datasets.dataset import Dataset
-    from tracelake.datasets.model import Example
+    from tracelake.datasets.model import Example, Provenance
     from tracelake.lake.datasets import Datasets
     from tracelake.lake.lake import Lake
+    from tracelake.lake.location import LakeConfig
     from tracelake.lake.maintenance import Maintenance
     from tracelake.lake.opening import init, open
     from tracelake.lake.quarantine import Quarantine
     from tracelake.pipeline.continuous import InboxPipeline
     from tracelake.tables.changes import Changes
     from tracelake.tables.table import Table
+    from tracelake.tasks.runners import InProcess, TaskRunner
     from tracelake.versions.branch import Branch
 
 __version__ = _version("tracelake")
@@ -89,6 +93,7 @@ __all__ = [
     "BranchInfo",
     "Changes",
     "CommitInfo",
+    "CompactReport",
     "ConflictError",
     "ContentionError",
     "DamageError",
@@ -106,7 +111,9 @@ __all__ = [
     "Facet",
     "FacetValue",
     "Finding",
+    "GcReport",
     "Hit",
+    "InProcess",
     "InboxInfo",
     "InboxPipeline",
     "IndeterminateError",
@@ -117,6 +124,7 @@ __all__ = [
     "InternalError",
     "JavaError",
     "Lake",
+    "LakeConfig",
     "LakeExistsError",
     "LakeNotFoundError",
     "LimitError",
@@ -126,6 +134,7 @@ __all__ = [
     "NothingToCommitError",
     "Problem",
     "Progress",
+    "Provenance",
     "Quarantine",
     "QueryError",
     "RefNotFoundError",
@@ -139,8 +148,10 @@ __all__ = [
     "TableInfo",
     "TableNotFoundError",
     "TaskError",
+    "TaskRunner",
     "Trace",
     "TracelakeError",
+    "UnreadInputsError",
     "UnsupportedError",
     "UsageError",
     "VerifyReport",
@@ -153,12 +164,16 @@ _LAZY = {
     "Changes": "tracelake.tables.changes",
     "Dataset": "tracelake.datasets.dataset",
     "Example": "tracelake.datasets.model",
+    "InProcess": "tracelake.tasks.runners",
     "InboxPipeline": "tracelake.pipeline.continuous",
     "Datasets": "tracelake.lake.datasets",
     "Lake": "tracelake.lake.lake",
+    "LakeConfig": "tracelake.lake.location",
     "Maintenance": "tracelake.lake.maintenance",
+    "Provenance": "tracelake.datasets.model",
     "Quarantine": "tracelake.lake.quarantine",
     "Table": "tracelake.tables.table",
+    "TaskRunner": "tracelake.tasks.runners",
     "init": "tracelake.lake.opening",
     "open": "tracelake.lake.opening",
 }

@@ -20,6 +20,7 @@ TracelakeError
 │   ├── ContentionError        others were faster, too many times in a row; try again
 │   ├── BackPressureError      too much waits already; send it again later
 │   ├── IndeterminateError     a write whose outcome could not be found out
+│   ├── UnreadInputsError      some inputs cannot be read now; all others are in
 │   └── ExpiredError           a lease, an upload or a time to read at that has ended; begin again
 ├── DamageError                stored data is missing, torn or altered; `tracelake verify` names all of it
 │   └── DamagedRecordsError    some records of a partition are; the others are whole
@@ -77,7 +78,14 @@ class ConflictError(UsageError):
 
 
 class QueryError(UsageError):
-    """A search, filter or SQL text that does not parse."""
+    """A search, filter or SQL text that does not parse.
+
+    `character` says where in a search, counted from 1; None where that is not known.
+    """
+
+    def __init__(self, message: str, character: int | None = None) -> None:
+        super().__init__(message)
+        self.character = character
 
 
 class NotFoundError(TracelakeError):
@@ -134,6 +142,10 @@ class BackPressureError(StorageError):
 
 class IndeterminateError(StorageError):
     """A write whose outcome could not be found out."""
+
+
+class UnreadInputsError(StorageError):
+    """Some inputs, or where they are looked for, cannot be read now. All others are in; these are tried again."""
 
 
 class ExpiredError(StorageError):

@@ -45,18 +45,26 @@ ERROR_MAX_CHARS: Final = 1_000
 LOG_TAIL_MAX_CHARS: Final = 2_000
 """The end of the log of a process that failed to start, which the error repeats. Beyond: its beginning is left out."""
 QUOTED_MAX_CHARS: Final = 100
-"""What an error repeats of a query or condition. Beyond: it is cut."""
+"""What an error repeats of a query, condition or page token, or of an id. Beyond: it is cut."""
+NAME_QUOTED_MAX_CHARS: Final = 40
+"""What an error repeats of a key, path or name that is too long. Beyond: it is cut."""
+REQUESTS_TOLD_MAX: Final = 10
+"""Requests of a branch that an error names. Beyond: the others are not."""
 
 # Pipeline
+PIPELINE_POLL_MIN_S: Final = 0.01
+"""How often a pipeline may look for new input. Beyond: a shorter interval is refused."""
 PIPELINE_POLL_S: Final = 1.0
 """How often a pipeline looks for new input, by default. Beyond: it looks again."""
 TRANSACTION_INPUT_MAX_BYTES: Final = 64 * MIB
 """Input, as stored (compressed), that one transaction takes by default; one input alone is always taken.
 Beyond: the next transaction takes it."""
-TRANSACTION_INPUTS_MAX: Final = 1_000
+TRANSACTION_INPUTS_MAX: Final = 5_000
 """Inputs that one transaction takes. Beyond: the next transaction takes them."""
 TRANSACTION_AIM_S: Final = 3.0
 """What a transaction of a pipeline that goes on is to take, where more waits. Beyond: the next one is smaller."""
+TRANSACTION_LEAST_MB: Final = 0.001
+"""Input of one transaction, as a command line may set it. Beyond: less is refused."""
 TRANSACTION_FIRST_BYTES: Final = 2 * MIB
 """Input of its first transaction, which is visible soon. Beyond: the next transaction takes it, and they grow."""
 TRANSACTION_FIRST_INPUTS: Final = 100
@@ -120,13 +128,14 @@ WATCHED_FILE_QUIET_S: Final = 2.0
 WATCHED_BUCKET_PAUSE_S: Final = 5.0
 """How long after a listing of a watched bucket that had nothing new. Beyond: it is listed again."""
 WATCHED_BUCKET_WAIT_S: Final = 2.0
-"""How long a pipeline waits for such a listing, but for the first. Beyond: it does other work, and takes what was found
+"""How long a pipeline that goes on waits for such a listing. Beyond: it does other work, and takes what was found
 when it looks again."""
 WATCHED_OBJECTS_AT_ONCE: Final = 1_000
-"""New objects of a watched bucket that one look gives, the oldest first. Beyond: the next look gives them."""
+"""New objects of a watched bucket that a pipeline that goes on takes at a time, the oldest first.
+Beyond: the next look gives them."""
 OBJECTS_FOUND_MAX: Final = 1_000_000
-"""Objects of a bucket that one pattern may match, when they are ingested. Beyond: it is refused; name them by several
-patterns."""
+"""Objects of a bucket that one pattern may match, when they are ingested, or taken once. Beyond: it is refused;
+name them by several patterns."""
 JAVA_START_TIMEOUT_S: Final = 120.0
 """How long Spark's JVM may take to start. Beyond: it is killed, and the command fails with what it said."""
 JAVA_STOP_TIMEOUT_S: Final = 10.0
@@ -218,8 +227,8 @@ SHARD_STATE_INLINE_BATCHES: Final = 8
 SHARD_READ_TRIES_MAX: Final = 5
 """Reads of a state whose object went between two looks, as newer states came. Beyond: it is damaged, says the error."""
 COMPACTION_FAN_OUT: Final = 8
-"""Batches of one level of a shard. Beyond: compaction makes them one of the next level, so levels grow with the
-logarithm of the batches."""
+"""Adjacent batches of a shard that count as equally large, by the logarithm of their rows to this base. Beyond:
+compaction makes one of them, so batches grow with the logarithm of the rows."""
 APPENDS_REMEMBERED: Final = 64
 """Appends that a state remembers by their ids. Beyond: whether an older one is in stays unknown, and is said so."""
 WRITES_REMEMBERED: Final = 64
@@ -381,6 +390,8 @@ REQUESTS_AHEAD_MAX: Final = 100
 """Requests that a client sends before the answer to an earlier one. Beyond: the connection is ended."""
 LOG_REPEAT_S: Final = 1.0
 """How long a thing that was logged is not logged again. Beyond: it is, with how often it was left out."""
+LOG_THING_CHARS: Final = 40
+"""The beginning of a message by which it is told from others in the log. Beyond: messages that begin alike are one."""
 LOG_THINGS_MAX: Final = 1_000
 """Different things that are remembered for that. Beyond: all are forgotten."""
 
@@ -398,7 +409,21 @@ FACETS_MAX: Final = 20
 FACET_VALUES_MAX: Final = 20
 """Values of a facet that are told, the most frequent, or of days the last. Beyond: they are counted together."""
 FACET_VALUES_COUNTED_MAX: Final = 60_000
-"""Different values that a facet counts in one part of the index. Beyond: the rarest are counted as others."""
+"""Different values that a facet counts in one part of the index. Beyond: the rarest are others, and it is not exact."""
+HIGHLIGHT_SPELLINGS_MAX_CHARS: Final = 20_000
+"""Characters of a text that are looked through for words written otherwise. Beyond: they are not marked."""
+LIKE_WORDS_MAX: Final = 25
+"""Words by which spans are found that are like another one, those that tell most. Beyond: they count for nothing."""
+LIKE_WORDS_READ_MAX: Final = 500
+"""Different words of a span that are looked at for that, the first of its text. Beyond: they count for nothing."""
+LIKE_TEXT_MAX_CHARS: Final = 20_000
+"""Characters of a span that are looked at for that. Beyond: they count for nothing."""
+LIKE_WEIGHT_SHARE: Final = 0.25
+"""What a word tells at least, as a share of the one that tells most. Beyond: it counts for nothing."""
+LIKE_SHARE: Final = 0.3
+"""Share of these words that a span must have to be like another. Beyond: it is, the more the better."""
+LIKE_SPANS_KEPT: Final = 8
+"""Spans whose texts a searcher keeps for that. Beyond: they are read again."""
 INDEX_HEAP_BYTES: Final = 512 * MIB
 """What one index part may take in memory while it is built. Beyond: it becomes several segments."""
 INDEX_BATCH_ROWS: Final = 8_192
@@ -421,7 +446,8 @@ INDEX_REBUILT_BATCH_ROWS: Final = 2_048
 """Rows that are read at a time for it: with prompts of a MiB in each, more would not fit into one column of Arrow.
 Beyond: the next so many."""
 INDEX_FAN_OUT: Final = 8
-"""Adjacent parts of one level that the index keeps. Beyond: they become one of the next."""
+"""Adjacent parts of the index that count as equally large, by the logarithm of their documents. Beyond: they become
+one."""
 INDEX_REWRITTEN_SHARE: Final = 0.2
 """The share of documents whose rows were replaced. Beyond: parts of the index are written again without them."""
 INDEX_REPLACED_MIN: Final = 1_000

@@ -207,19 +207,6 @@ class ReplicaInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """One span that a search found. `highlight` is an excerpt with the matches between [[ and ]]."""
-
-    trace_id: str
-    span_id: str
-    score: float  # 0 where hits are sorted by time
-    service: str | None
-    name: str
-    start_ns: int
-    highlight: str
-
-
-@dataclass(frozen=True, slots=True)
 class CommitInfo:
     """One commit: content id, parents, what it names (table or index → reference), and who made it when."""
 

@@ -12,10 +12,11 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import typer
 
-from tracelake._errors import ConflictError, TracelakeError
+from tracelake._errors import ConflictError, QueryError, TracelakeError
 from tracelake.cli import (
     branches,
     data,
@@ -79,8 +80,7 @@ def run(args: list[str]) -> int:
         print_error(error.format_message() + hint, kind="UsageError", as_json=as_json)
         return error.exit_code
     except TracelakeError as error:
-        paths = {"paths": error.paths} if isinstance(error, ConflictError) else {}
-        print_error(str(error), kind=type(error).__name__, as_json=as_json, **paths)
+        print_error(str(error), kind=type(error).__name__, as_json=as_json, **_told_by(error))
         return exit_code(type(error))
     except BrokenPipeError:
         # Nobody reads any more. Without this, the interpreter complains when it flushes at exit.
@@ -92,3 +92,13 @@ def run(args: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return code if isinstance(code, int) else DONE
+
+
+def _told_by(error: TracelakeError) -> dict[str, Any]:
+    """Return what an error tells beside its message."""
+    match error:
+        case ConflictError():
+            return {"paths": error.paths}
+        case QueryError(character=int()):
+            return {"character": error.character}
+    return {}

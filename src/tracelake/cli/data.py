@@ -11,6 +11,7 @@ from tracelake.cli.exits import FAILED
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
 from tracelake.cli.progress import progress_bar
+from tracelake.limits import TRANSACTION_LEAST_MB
 from tracelake.results import IngestReport
 
 app = typer.Typer()
@@ -32,7 +33,9 @@ def ingest(
     lake: LakeOption = None,
     transaction_mb: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Input, as stored, for one transaction.", show_default=False),
+        typer.Option(
+            min=TRANSACTION_LEAST_MB, help="Input, as stored, for one transaction.", show_default=False
+        ),
     ] = None,
     master: Annotated[
         str | None, typer.Option(help="Spark master, such as local[2].", show_default=False)

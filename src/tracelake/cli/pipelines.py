@@ -20,7 +20,7 @@ from tracelake.cli.data import print_report
 from tracelake.cli.exits import FAILED
 from tracelake.cli.options import JsonOption, LakeOption, WatchOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
-from tracelake.limits import PIPELINE_POLL_S, PROGRESS_POLL_S
+from tracelake.limits import PIPELINE_POLL_MIN_S, PIPELINE_POLL_S, PROGRESS_POLL_S
 
 if TYPE_CHECKING:
     from tracelake.pipeline.background import PipelineLoop
@@ -54,7 +54,7 @@ def pipeline_run(
     watch: WatchOption = None,
     once: Annotated[bool, typer.Option("--once", help="Take what waits, then end.")] = False,
     interval: Annotated[
-        float, typer.Option(min=0.01, help="Seconds between looks for input.")
+        float, typer.Option(min=PIPELINE_POLL_MIN_S, help="Seconds between looks for input.")
     ] = PIPELINE_POLL_S,
     master: Annotated[
         str | None, typer.Option(help="Spark master, such as local[2].", show_default=False)
@@ -186,7 +186,7 @@ def _run_on(pipeline: InboxPipeline, interval_s: float) -> dict[str, Any]:
     failing: list[str] = []
 
     def take() -> IngestReport | None:
-        report = pipeline.run_once(stopping=loop.stopping)
+        report = pipeline.run_once(stopping=loop.stopping, goes_on=True)
         if failing:
             failing.clear()
             _say("goes on: the last run went well")

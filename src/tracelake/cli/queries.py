@@ -14,6 +14,7 @@ from tracelake.cli.output import console, print_json, rows_of
 from tracelake.cli.waterfall import waterfall
 from tracelake.limits import SEARCH_HITS_DEFAULT, SEARCH_HITS_MAX, SQL_ROWS_SHOWN
 from tracelake.results import Trace
+from tracelake.search.narrowing import clause_of, narrowed
 
 
 class Order(StrEnum):
@@ -72,12 +73,13 @@ def sql(
         "tracelake search timeout --where \"service = 'checkout' and status = 'ERROR'\" --limit 5",
         "tracelake search '\"no such item\" OR expired' --json",
         "tracelake search 'status:error' --sort newest --facets service,model,day",
+        "tracelake search --like 520a1cf8792d8ccb899bb38a132d1880-00f067aa0ba902b7",
     )
 )
 def search(
     query: Annotated[
         str, typer.Argument(help='Words, "phrases", AND, OR, -not, field:value, duration>2s, last 2h.')
-    ],
+    ] = "*",
     *,
     lake: LakeOption = None,
     limit: Annotated[
@@ -87,6 +89,12 @@ def search(
         str | None, typer.Option(metavar="SQL", help="A condition on columns of spans.", show_default=False)
     ] = None,
     at: AtOption = "main",
+    like: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRACE-SPAN", help="Spans of other traces with the text of this one.", show_default=False
+        ),
+    ] = None,
     sort: Annotated[
         Order, typer.Option(help="Best first, or by the time at which spans start.")
     ] = Order.score,
@@ -104,6 +112,8 @@ def search(
     """Search the text of spans.
 
     Best hits first, the matches between [[ and ]]. With --json, an object with hits, total, facets and next_page."""
+    if like is not None:
+        query = narrowed(query, clause_of("like", like))
     names = [name.strip() for name in facets.split(",")] if facets else []
     with opened(lake) as open_lake:
         results = open_lake.search(

@@ -16,7 +16,6 @@ from tracelake.results import (
     CompactReport,
     EntryChange,
     GcReport,
-    Hit,
     InboxInfo,
     IngestReport,
     MergeConflict,
@@ -24,6 +23,7 @@ from tracelake.results import (
     TableInfo,
     VerifyReport,
 )
+from tracelake.search.results import Hit
 
 if TYPE_CHECKING:
     from tracelake.doctor import CheckResult, Diagnosis
@@ -286,9 +286,11 @@ def hits(hits_of_search: Iterable[Hit]) -> Text:
     """Return hits, best first: where each one is, and below it the excerpt with the matches marked."""
     text = Text()
     for hit in hits_of_search:
-        text.append(f"{hit.trace_id} {hit.span_id}", "cyan")
+        text.append(hit.id, "cyan")
         text.append(f"  {plain(hit.service or '-')}  ", "dim").append(plain(hit.name), "bold")
         said = f"{hit.score:.2f}" if hit.score else moment(hit.start_ns)
+        if hit.session_id:
+            said += f"  session {plain(hit.session_id)}"
         text.append(f"  {said}\n    ", "dim").append(highlighted(hit.highlight)).append("\n")
     text.rstrip()
     return text

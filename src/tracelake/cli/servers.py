@@ -12,7 +12,7 @@ import typer
 
 from tracelake.cli.options import JsonOption, LakeOption, WatchOption, examples, opened
 from tracelake.cli.output import print_json
-from tracelake.limits import INBOX_ACK_TIMEOUT_S, INBOX_QUEUE_MAX_BYTES, PIPELINE_POLL_S
+from tracelake.limits import INBOX_ACK_TIMEOUT_S, INBOX_QUEUE_MAX_BYTES, PIPELINE_POLL_MIN_S, PIPELINE_POLL_S
 
 app = typer.Typer()
 
@@ -37,7 +37,7 @@ def serve(
     ] = True,
     watch: WatchOption = None,
     interval: Annotated[
-        float, typer.Option(min=0.01, help="Seconds between looks at the inbox.")
+        float, typer.Option(min=PIPELINE_POLL_MIN_S, help="Seconds between looks at the inbox.")
     ] = PIPELINE_POLL_S,
     segment_wait: Annotated[
         float | None,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import polars as pl
 import pyarrow as pa
 
 from tracelake._errors import DatasetNotFoundError, NotFoundError, NothingToCommitError, UsageError
@@ -22,6 +22,9 @@ from tracelake.tables.commit_view import CommitView
 from tracelake.versions.branch import Branch
 from tracelake.versions.model import FileAt, Reference
 from tracelake.versions.store import Repository
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class Dataset:
@@ -47,10 +50,10 @@ class Dataset:
     @property
     def description(self) -> str:
         """What is said of it, in words."""
-        (data,) = read_files(self._objects, [self.check()])
+        (data,) = read_files(self._objects, [self._check()])
         return model.from_bytes(DatasetSpec, data, f"dataset {self.name}").description
 
-    def check(self) -> FileAt:
+    def _check(self) -> FileAt:
         """Return the file of the dataset as a whole, staged or committed. Raises DatasetNotFoundError."""
         entry = self._find([spec_path(self.name)]).get(spec_path(self.name))
         if not isinstance(entry, FileAt):
@@ -190,6 +193,8 @@ class Dataset:
 
     def to_polars(self) -> pl.DataFrame:
         """Return the examples as a Polars frame, with the columns of an export."""
+        import polars as pl  # noqa: PLC0415  a sixth of the start of a process that has no use for it
+
         frame = pl.from_arrow(self.to_arrow())
         assert isinstance(frame, pl.DataFrame)
         return frame
@@ -218,19 +223,6 @@ class Dataset:
         paths = [spec_path(self.name), *self._repository.uncommitted(self.at, *examples_of(self.name))]
         return self._change(dict.fromkeys(paths), message, committer)
 
-    def create(
-        self, spec: DatasetSpec, message: str | None = None, committer: str | None = None
-    ) -> str | None:
-        """Make the dataset; return the commit, None where that is staged. Raises UsageError where it is there."""
-        self._check_branch()
-        self._repository.refuse_protected(self.at)
-        model.check_notes("description", [spec.description])
-        if self._find([spec_path(self.name)]):
-            raise UsageError(f"there is a dataset {self.name} on branch {self.at} already; add to it.")
-        files = [(spec_path(self.name), model.to_bytes(spec))]
-        stage_files(self._repository, self._objects, self.at, files, lambda some: [some])
-        return self._commit_staged(message, committer)
-
     def _check_branch(self) -> None:
         if not self.on_branch:
             raise UsageError(
@@ -241,7 +233,7 @@ class Dataset:
     def _check_writable(self) -> None:
         self._check_branch()
         self._repository.refuse_protected(self.at)
-        self.check()
+        self._check()
 
     def _commit(self) -> str | None:
         """Return the commit; None for `main` of an empty lake."""
@@ -268,3 +260,22 @@ class Dataset:
             return Branch(self.at, self._repository).commit(message, committer=committer)
         except NothingToCommitError as nothing:  # another has committed what we staged
             return nothing.head
+
+
+def create(
+    dataset: Dataset, spec: DatasetSpec, message: str | None = None, committer: str | None = None
+) -> None:
+    """Make a dataset that is not there: staged, or with a message committed. Raises UsageError where it is there."""
+    dataset._check_branch()
+    dataset._repository.refuse_protected(dataset.at)
+    model.check_notes("description", [spec.description])
+    if dataset._find([spec_path(dataset.name)]):
+        raise UsageError(f"there is a dataset {dataset.name} on branch {dataset.at} already; add to it.")
+    files = [(spec_path(dataset.name), model.to_bytes(spec))]
+    stage_files(dataset._repository, dataset._objects, dataset.at, files, lambda some: [some])
+    dataset._commit_staged(message, committer)
+
+
+def check(dataset: Dataset) -> None:
+    """Raise DatasetNotFoundError where there is none."""
+    dataset._check()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from tracelake._errors import DamageError, DatasetNotFoundError
-from tracelake.datasets.dataset import Dataset
+from tracelake.datasets.dataset import Dataset, check, create
 from tracelake.datasets.model import DATASETS, DatasetSpec, check_name, dataset_of, examples_of, spec_path
 from tracelake.lake.opened import OpenLake
 from tracelake.results import DatasetInfo
@@ -23,7 +23,7 @@ class Datasets:
     def get(self, name: str, at: str = MAIN) -> Dataset:
         """Return a dataset at a branch, tag, commit or time. Raises DatasetNotFoundError, RefNotFoundError."""
         dataset = self._dataset(name, at)
-        dataset.check()
+        check(dataset)
         return dataset
 
     def create(
@@ -41,7 +41,7 @@ class Datasets:
         """
         check_name(name)
         dataset = self._dataset(name, branch)
-        dataset.create(DatasetSpec(name, description), message, committer)
+        create(dataset, DatasetSpec(name, description), message, committer)
         return dataset
 
     def all(self, at: str = MAIN) -> list[DatasetInfo]:

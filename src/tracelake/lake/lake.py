@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from types import TracebackType
 
 import pyarrow as pa
 
 from tracelake.lake.datasets import Datasets
-from tracelake.lake.history import History
 from tracelake.lake.location import LakeConfig, Location, shown
 from tracelake.lake.maintenance import Maintenance
 from tracelake.lake.opened import OpenLake
-from tracelake.lake.pipelines import Pipelines
+from tracelake.lake.pipelines import ingest, replicas
 from tracelake.lake.quarantine import Quarantine
-from tracelake.lake.tables import Tables
 from tracelake.lake.verify import Verifier
 from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.pipeline.continuous import InboxPipeline
@@ -35,12 +34,16 @@ from tracelake.results import (
 from tracelake.search.query import Sort
 from tracelake.search.results import SearchResults
 from tracelake.storage import ObjectStore
-from tracelake.tables.changes import Changes
+from tracelake.tables.changes import Changes, Retractions
 from tracelake.tables.indexes import describe_index
 from tracelake.tables.result_pages import name_of_search, read_token
+from tracelake.tables.spec import make_spec
 from tracelake.tables.table import Table
 from tracelake.tasks.progress import OnProgress, silent
 from tracelake.tasks.runners import TaskRunner
+from tracelake.tracking.inbox import inbox_info
+from tracelake.user_tables.write import WriteId, create_table, write_batches
+from tracelake.versions import branch as describe
 from tracelake.versions.branch import Branch
 from tracelake.versions.branches import MAIN
 
@@ -53,9 +56,6 @@ class Lake:
 
     def __init__(self, location: Location) -> None:
         self._opened = OpenLake(location)
-        self._history = History(self._opened)
-        self._pipelines = Pipelines(self._opened)
-        self._tables = Tables(self._opened)
         self.datasets = Datasets(self._opened)
         self.maintenance = Maintenance(self._opened)
         self.quarantine = Quarantine(self._opened)
@@ -121,7 +121,8 @@ class Lake:
             StorageError: a bucket cannot be listed.
             SourceChangedError: an unfinished transaction cannot be replayed: its input has changed.
         """
-        return self._pipelines.ingest(patterns, transaction_bytes, master, runner, progress)
+        chosen = self._opened.runner(runner, master)
+        return ingest(self._opened, patterns, transaction_bytes, chosen, progress or silent)
 
     def pipeline(
         self,
@@ -141,15 +142,19 @@ class Lake:
             master: Spark master; `local[*]` by default.
             runner: run the tasks there instead of on Spark.
         """
-        return self._pipelines.pipeline(replica, watch, master, runner)
+        opened = self._opened
+        chosen = opened.lasting_runner(runner, master)
+        return InboxPipeline(
+            opened.key_value, opened.objects, opened.config.buckets, chosen, replica=replica, watch=watch
+        )
 
     def replicas(self) -> list[ReplicaInfo]:
         """Return the replicas of the pipeline that work on the lake, or did until they were cut off; by name."""
-        return self._pipelines.replicas()
+        return replicas(self._opened)
 
     def inbox(self) -> InboxInfo:
         """Return what waits in the inbox of servers."""
-        return self._pipelines.inbox()
+        return inbox_info(self._opened.objects, self.quarantine.paths())
 
     # Reading
 
@@ -185,6 +190,7 @@ class Lake:
         sort: Sort = "score",
         facets: Sequence[str] = (),
         page: str | None = None,
+        now: datetime | None = None,
     ) -> SearchResults:
         """Return a page of the spans that match, best first, and how many there are.
 
@@ -197,16 +203,19 @@ class Lake:
             sort: `score`, or `newest` or `oldest` first.
             facets: count the whole result by service, kind, status, model, session, user, workspace, day.
             page: `next_page` of this search, to go on where that page ended, at its commit.
+            now: when `last 2h` ends, with a time zone; else the time of this search, or of its first page.
 
         Raises:
-            QueryError: query, condition or page does not parse, or there is no such facet.
+            QueryError: query, condition or page does not parse, there is no such facet, or `now` has no time zone.
             RefNotFoundError: there is no such commit.
         """
         if page is not None:
             at = read_token(page, name_of_search(query, where, service, sort)).commit
         return self._opened.read(
             at,
-            lambda view: view.search(query, where, limit, service, sort=sort, facets=facets, page=page),
+            lambda view: view.search(
+                query, where, limit, service, sort=sort, facets=facets, page=page, now=now
+            ),
         )
 
     def completions(self, typed: str, at: str = "main") -> list[str]:
@@ -254,9 +263,10 @@ class Lake:
             TableNotFoundError: there is no such table.
             UsageError: the single changes are forgotten.
         """
-        return self._tables.listen(
-            name, since, timeout_s=timeout_s, stop=stop, insertions_only=insertions_only
-        )
+        log = self._opened.change_log(name)
+        start = log.newest() if since is None else since
+        retractions = Retractions.LEAVE_OUT if insertions_only else Retractions.TELL
+        return log.listen(start, timeout_s, stop, retractions)
 
     def create_table(
         self, name: str, schema: pa.Schema, *, key: Sequence[str] = (), buckets: int | None = None
@@ -274,7 +284,9 @@ class Lake:
         Raises:
             UsageError: the name is taken by another table, or something above does not hold.
         """
-        return self._tables.create_table(name, schema, key=key, buckets=buckets)
+        spec = make_spec(name, schema, key, buckets or self._opened.config.buckets)
+        create_table(self._opened.stores, spec)
+        return self.table(name)
 
     def write(
         self,
@@ -301,24 +313,28 @@ class Lake:
             TableNotFoundError: there is no such table.
             InputError: a row does not fit; nothing was written.
         """
-        return self._tables.write(name, rows, tombstone=tombstone, write_id=write_id)
+        given_id = WriteId(write_id) if write_id is not None else None
+        batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
+        return write_batches(self._opened.stores, name, batches, tombstone, given_id)
 
     # Branches, tags and commits
 
     def branch(self, name: str = MAIN) -> Branch:
         """Return a branch: what is staged on it, its commits, merges. Raises RefNotFoundError where there is none."""
-        return self._history.branch(name)
+        self._opened.repository.branch(name)
+        return Branch(name, self._opened.repository)
 
     def branches(self) -> list[BranchInfo]:
         """Return all branches: `main` first, the others by name."""
-        return self._history.branches()
+        return describe.branches(self._opened.repository)
 
     def create_branch(self, name: str, at: str = MAIN) -> Branch:
         """Make a branch that begins at a commit.
 
         Raises UsageError for a name that is no name, or is taken; RefNotFoundError for a commit that is not there.
         """
-        return self._history.create_branch(name, at)
+        self._opened.repository.create_branch(name, self._opened.repository.resolve(at))
+        return Branch(name, self._opened.repository)
 
     def delete_branch(self, name: str, force: bool = False) -> None:
         """Delete a branch; its commits stay as long as another branch or a tag leads to them.
@@ -326,7 +342,7 @@ class Lake:
         Raises UsageError for `main`, a protected branch, or, unless forced, one with staged entries;
         RefNotFoundError where there is none.
         """
-        self._history.delete_branch(name, force)
+        self._opened.repository.delete_branch(name, force=force)
 
     def merge(
         self,
@@ -338,11 +354,12 @@ class Lake:
         committer: str | None = None,
     ) -> str:
         """Bring onto a branch what a commit has since both parted; see `Branch.merge`."""
-        return self._history.merge(source, into, message, prefer=prefer, committer=committer)
+        return self.branch(into).merge(source, message, prefer=prefer, committer=committer)
 
     def log(self, ref: str = MAIN, limit: int | None = None) -> list[CommitInfo]:
         """Return commits, newest first."""
-        return self._history.log(ref, limit)
+        head = self._opened.commit_of(ref)
+        return [] if head is None else describe.log(self._opened.repository, head, limit)
 
     def diff(self, before: str | None, after: str = MAIN, limit: int | None = None) -> list[EntryChange]:
         """Return the entries that differ between two commits, in order of path; at most `limit` of them.
@@ -350,19 +367,25 @@ class Lake:
         Without `before`, from the first parent of `after`. Takes time in proportion to what differs. Raises
         RefNotFoundError.
         """
-        return self._history.diff(before, after, limit)
+        repository = self._opened.repository
+        to = repository.resolve(after)
+        parents = repository.commit(to).parents or ("",)
+        start = parents[0] if before is None else repository.resolve(before)
+        return describe.diff(repository, start, to, limit)
 
     def tag(self, name: str, ref: str = MAIN) -> str:
         """Give a commit a name that never moves; return its id.
 
         Raises UsageError for a name that is taken or no name, RefNotFoundError for a commit that is not there.
         """
-        return self._history.tag(name, ref)
+        commit_id = self._opened.repository.resolve(ref)
+        self._opened.repository.tag(name, commit_id)
+        return commit_id
 
     def tags(self) -> dict[str, str]:
         """Return the commit id of each tag, by name."""
-        return self._history.tags()
+        return self._opened.repository.tags()
 
     def delete_tag(self, name: str) -> None:
         """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
-        self._history.delete_tag(name)
+        self._opened.repository.delete_tag(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -17,6 +18,7 @@ from tracelake.search.collect import collect as collect_index
 from tracelake.shards.store import Shard
 from tracelake.storage.files import FileObjectStore
 from tracelake.tables.built_in import BUILT_IN
+from tracelake.tables.commit_view import named_by
 from tracelake.tables.indexes import INDEX
 from tracelake.tables.maintenance import Maintainer, collect
 from tracelake.tables.spec import read_spec
@@ -26,6 +28,7 @@ from tracelake.user_tables.write import finish_writes
 from tracelake.versions.collect import CollectedCommits, RepositoryCollector
 from tracelake.versions.model import Reference, TableAt
 from tracelake.versions.protocol import is_collectable
+from tracelake.versions.store import Repository
 
 VERSIONS_LINE: Final = "commits and files"
 INDEX_LINE: Final = "index parts"
@@ -123,7 +126,7 @@ class Maintenance:
         damage: list[str] = []
         if not dry_run:
             with _noted(damage):  # a table that is damaged does not keep the others from being collected
-                finish_writes(self._opened.stores)
+                finish_writes(replace(self._opened.stores, objects=self._opened.singly()))
             if isinstance(self._opened.objects, FileObjectStore):
                 self._opened.objects.sweep_temporaries()
         reports = [self._collected(table, epoch_min_s, dry_run=dry_run) for table in self._tables(damage)]
@@ -155,7 +158,8 @@ class Maintenance:
         """Return the shards of all tables; where `main` cannot be read, of those that every lake has."""
         shards = dict.fromkeys(BUILT_IN)
         with _noted(damage):
-            references = self._opened.entries_at("main").values()
+            repository = Repository(self._opened.key_value, self._opened.singly())
+            references = named_by(repository, repository.head()).values()
             shards |= dict.fromkeys(each.shard for each in references if isinstance(each, TableAt))
         return list(shards)
 

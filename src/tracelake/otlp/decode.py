@@ -12,14 +12,14 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tracelake._errors import DecodeError
-from tracelake.limits import OTLP_PAYLOAD_MESSAGES_MAX, PROBLEM_MAX_CHARS, PROBLEMS_MAX
+from tracelake.limits import OTLP_PAYLOAD_MESSAGES_MAX, PROBLEM_MAX_CHARS, PROBLEMS_MAX, QUOTED_MAX_CHARS
 from tracelake.otlp import dialects, messages
 from tracelake.otlp.columns import SpanChecks
 from tracelake.otlp.depth import pruned
 from tracelake.otlp.dialects import Dialect
 from tracelake.otlp.lenient import ResourceGroup, ScopeGroup, split_json, split_protobuf
 from tracelake.otlp.messages import Message
-from tracelake.otlp.size import Size, parsed_size
+from tracelake.otlp.size import PayloadSize, parsed_size
 from tracelake.otlp.values import RefusedError
 
 
@@ -38,11 +38,11 @@ _JSON_GROWTH: Final = 1
 _PROTOBUF_GROWTH: Final = 2
 
 
-OnParsed: TypeAlias = Callable[[Size], None]
+OnParsed: TypeAlias = Callable[[PayloadSize], None]
 """Told what a payload holds, once it is parsed and before anything is made of it; what it raises ends that."""
 
 
-def _refuse_none(_size: Size) -> None: ...
+def _refuse_none(_size: PayloadSize) -> None: ...
 
 
 def decode_json(payload: bytes, columns: SpanChecks, on_parsed: OnParsed = _refuse_none) -> Decoded:
@@ -159,7 +159,7 @@ class _Adder:
             trace, own = self.dialect.loose_ids([span.trace_id, span.span_id], "id")
         except RefusedError:
             return ""
-        return f" (trace {trace[:64] or '?'}, span {own[:64] or '?'})"
+        return f" (trace {trace[:QUOTED_MAX_CHARS] or '?'}, span {own[:QUOTED_MAX_CHARS] or '?'})"
 
 
 def _decoded(message: Message | RefusedError) -> Message:

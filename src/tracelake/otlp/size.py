@@ -28,7 +28,7 @@ _SPANS: Final = (1, 2, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class PayloadSize:
     """What a payload holds: its spans, and all its messages: spans, events, links, attributes, resources, scopes."""
 
     spans: int
@@ -53,7 +53,7 @@ def has_spans_beyond(payload: bytes, most: int) -> bool:
         return False  # decoding says what is wrong with it
 
 
-def parsed_size(groups: Sequence[ResourceGroup]) -> Size:
+def parsed_size(groups: Sequence[ResourceGroup]) -> PayloadSize:
     """Count what a payload holds."""
     scopes = [scope for group in groups for scope in group.scopes]
     headers = [header.resource for group in groups if not isinstance(header := group.header, RefusedError)]
@@ -63,7 +63,7 @@ def parsed_size(groups: Sequence[ResourceGroup]) -> Size:
     messages = len(groups) + len(scopes) + len(spans) + _attributes(header for header in headers if header)
     for span in whole:
         messages += len(span.attributes) + _with_attributes(span.events) + _with_attributes(span.links)
-    return Size(len(spans), messages)
+    return PayloadSize(len(spans), messages)
 
 
 def _with_attributes(messages: Sequence[Message]) -> int:

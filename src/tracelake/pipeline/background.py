@@ -7,6 +7,7 @@ from collections.abc import Callable
 from threading import Event, Thread
 
 from tracelake import limits
+from tracelake._errors import UnreadInputsError
 
 logger = logging.getLogger("tracelake.pipeline")
 
@@ -27,6 +28,7 @@ class PipelineLoop:
     ) -> None:
         """Wait so long after a run that found nothing (None); after each failure twice as long.
 
+        Inputs that cannot be read slow no others down: they have pauses of their own, and are told of once.
         `on_failure` is told of a failure, and the seconds until the next try, instead of the log.
         """
         self._run_once = run_once
@@ -59,6 +61,11 @@ class PipelineLoop:
         while not self._stopping.is_set():
             try:
                 report = self._run_once()
+            except UnreadInputsError as error:
+                is_news = self._problem != str(error)
+                failures, self._problem, pause_s = 0, str(error), self._interval_s
+                if is_news:
+                    self._on_failure(error, pause_s)
             except Exception as error:  # noqa: BLE001  whatever it is, the inbox keeps its input
                 failures += 1
                 self._problem = f"the pipeline failed {failures} times, last: {error}; it will be tried again"

@@ -7,11 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from tracelake._errors import StorageError
+from tracelake._errors import StorageError, UnreadInputsError
 from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
+from tracelake.pipeline.ahead import in_thread
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.fitting import Fitting
 from tracelake.pipeline.inputs import into_transactions
+from tracelake.pipeline.pauses import Pauses
 from tracelake.pipeline.report import report_of
 from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.sources.registry import watches
@@ -56,7 +58,9 @@ class InboxPipeline:
         tally = BatchCounts()
         self._runner = runner
         self._watches = watches(objects, watch)
-        self._pipeline = Pipeline("main", key_value, objects, buckets, runner, tally, Fitting())
+        self._pipeline = Pipeline("main", key_value, objects, buckets, runner, tally, Fitting(), in_thread)
+        self._pauses_of_watches = Pauses[int]()
+        self._pauses_of_inputs = Pauses[tuple[str, str]]()
         self._account = ReplicaProgress(replica or default_name(), tally, len(BUILT_IN))
         self._heartbeat = Heartbeat(key_value, self._account)
 
@@ -77,22 +81,31 @@ class InboxPipeline:
         return describe(record, upper=record.frontier, now_s=time.time())
 
     def run_once(
-        self, progress: OnProgress | None = None, stopping: Callable[[], bool] = lambda: False
+        self,
+        progress: OnProgress | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+        *,
+        goes_on: bool = False,
     ) -> IngestReport | None:
         """Take all that waits, and finish what an earlier run left; None where there was neither.
+
+        Who `goes_on` calls it again and again: then a bucket that is slow, or has very much, holds nobody up, and
+        some of it will be taken by a later call. What failed is tried again after a pause of its own.
 
         Once `stopping` answers True, the transaction under way is finished and no other is begun.
 
         Raises:
-            StorageError: some of the inputs could not be read, after all others were taken. They wait for the next run.
+            UnreadInputsError: some of the inputs could not be read, after all others were taken. They wait.
         """
         with self._accounted():
             started = time.monotonic()
             suspects = self._pipeline.suspects()
-            inputs, unseen = self._look({suspect.path for suspect in suspects})
+            waiting, unseen = self._look({suspect.path for suspect in suspects}, goes_on=goes_on)
+            failing = self._failing(waiting) if goes_on else {}
+            inputs = [item for item in waiting if item.path not in failing]
             offered = any(suspect.state == "offered" for suspect in suspects)
             if not inputs and not offered and not self._pipeline.unfinished():
-                _raise_failures(unseen, {})
+                _raise_failures(unseen, failing)
                 return None
             self._account.begin("preparing")
             runs = into_transactions(inputs, TRANSACTION_INPUT_MAX_BYTES)
@@ -101,7 +114,8 @@ class InboxPipeline:
                 took = [item for item in inputs if item.path not in result.failed]
                 for watch in self._watches:
                     watch.took(item.path for item in took if item.source == watch.source)
-            _raise_failures(unseen, result.failed)
+            self._note_failures(inputs, result.failed)
+            _raise_failures(unseen, failing | result.failed)
             return report_of(result, time.monotonic() - started)
 
     def close(self) -> None:
@@ -120,20 +134,37 @@ class InboxPipeline:
         if self._account.went_well():
             self._heartbeat.soon()
 
-    def _look(self, suspects: Collection[str]) -> tuple[list[Input], list[str]]:
+    def _look(self, suspects: Collection[str], *, goes_on: bool) -> tuple[list[Input], list[str]]:
         """Return what waits, the oldest first and each once, and why some watch saw nothing; note it."""
         self._account.begin("looking for input")
         waiting: dict[tuple[str, str], Waiting] = {}
         unseen = []
-        for watch in self._watches:
-            try:
-                for item in watch.look(suspects):
-                    waiting.setdefault((watch.source, item.path), item)
-            except (StorageError, OSError) as error:
-                unseen.append(str(error))
+        for number, watch in enumerate(self._watches):
+            reason = self._pauses_of_watches.failing(number) if goes_on else None
+            if reason is None:
+                try:
+                    for item in watch.look(suspects, goes_on=goes_on):
+                        waiting.setdefault((watch.source, item.path), item)
+                    self._pauses_of_watches.went_well(number)
+                except (StorageError, OSError) as error:
+                    reason = str(error)
+                    self._pauses_of_watches.failed(number, reason)
+            unseen += [reason] if reason is not None else []
         by_age = sorted(waiting.items(), key=lambda entry: entry[1].since_s)
         self._account.look(self._pipeline.upper(), [item for _, item in by_age])
         return [Input(source, item.path, item.size_bytes) for (source, _), item in by_age], unseen
+
+    def _failing(self, waiting: Sequence[Input]) -> dict[str, str]:
+        """Return the paths of inputs that failed and are not to be tried yet, with the reason."""
+        reasons = ((item.path, self._pauses_of_inputs.failing((item.source, item.path))) for item in waiting)
+        return {path: reason for path, reason in reasons if reason is not None}
+
+    def _note_failures(self, inputs: Sequence[Input], failed: Mapping[str, str]) -> None:
+        for item in inputs:
+            if item.path in failed:
+                self._pauses_of_inputs.failed((item.source, item.path), failed[item.path])
+            else:
+                self._pauses_of_inputs.went_well((item.source, item.path))
 
     def _follow(self, progress: OnProgress) -> OnProgress:
         """Return what notes progress in the account, and passes it on."""
@@ -157,7 +188,7 @@ class InboxPipeline:
 
 
 def _raise_failures(unseen: Sequence[str], failed: Mapping[str, str]) -> None:
-    """Say what could not be taken this time, once all else is in. Raises StorageError."""
+    """Say what could not be taken this time, once all else is in. Raises UnreadInputsError."""
     if failed:
         path, reason = next(iter(failed.items()))
         unseen = [
@@ -165,4 +196,4 @@ def _raise_failures(unseen: Sequence[str], failed: Mapping[str, str]) -> None:
             f"{len(failed)} of the inputs could not be read and are tried again, {path} among them: {reason}",
         ]
     if unseen:
-        raise StorageError(f"{'; '.join(unseen)}. All others are in.")
+        raise UnreadInputsError(f"{'; '.join(unseen)}. All others are in.")

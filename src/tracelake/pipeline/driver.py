@@ -14,6 +14,7 @@ from tracelake._errors import (
 )
 from tracelake.journal.model import Seal, Step, Suspect
 from tracelake.journal.protocol import (
+    Action,
     Append,
     Appended,
     Event,
@@ -41,11 +42,13 @@ from tracelake.journal.protocol import (
     totals,
 )
 from tracelake.limits import STAGED_ROWS_AGE_MAX_S
+from tracelake.pipeline.ahead import Beside, ReadAhead
 from tracelake.pipeline.attempts import Attempts
 from tracelake.pipeline.faults import Guarded, InputFaultError
 from tracelake.pipeline.fitting import Fitting
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.outputs.port import OvertakenError
+from tracelake.pipeline.protocol import keeps
 from tracelake.pipeline.publish import TRANSFORM
 from tracelake.pipeline.rooms import Dependencies
 from tracelake.pipeline.sources.port import Input
@@ -69,8 +72,13 @@ class Pipeline:
         runner: TaskRunner,
         tally: BatchCounts | None = None,
         fitting: Fitting | None = None,
+        beside: Beside | None = None,
     ) -> None:
-        """With `fitting`, runs of inputs are cut into transactions of some seconds."""
+        """With `fitting`, runs of inputs are cut into transactions of some seconds.
+
+        With `beside`, the input of a transaction is read by it while the one before is merged and published.
+        """
+        self._beside = beside
         self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally, fitting)
 
     def run(
@@ -90,7 +98,7 @@ class Pipeline:
             SourceChangedError: the unfinished transaction cannot be replayed as it was recorded.
             DamageError: the journal contradicts the tables.
         """
-        return _DriverRun(self._rooms, progress, stopping).go(runs)
+        return _DriverRun(self._rooms, progress, stopping, self._beside).go(runs)
 
     def upper(self) -> int:
         """Return the least transaction that has no commit."""
@@ -108,18 +116,26 @@ class Pipeline:
 class _DriverRun:
     """One run of the loop, with its state."""
 
-    def __init__(self, rooms: Dependencies, progress: OnProgress, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        rooms: Dependencies,
+        progress: OnProgress,
+        stopping: Callable[[], bool],
+        beside: Beside | None,
+    ) -> None:
         self._rooms = rooms
         self._progress = progress
         self._stopping = stopping
         self._result = RunResult()
         self._reader = InputReader(rooms.objects, rooms.buckets, rooms.runner, self._tell)
-        self._taking = Taking(self._reader, rooms, self._result, stopping)
+        self._ahead = ReadAhead(rooms, self._tell, beside)
+        self._taking = Taking(self._reader, rooms, self._result, stopping, self._ahead)
         self._attempts = Attempts(rooms, self._reader, stopping)
         self._read: ReadInput | None = None  # new input that is not recorded yet
         self._fed: ReadInput | None = None  # the staged rows of the transaction under way
         self._new: ReadInput | None = None  # the same, where they are read for the first time
         self._opened_s = 0.0
+        self._settled = -1  # the transaction of which this run has let the inputs go
 
     def go(self, runs: Sequence[Sequence[Input]]) -> RunResult:
         self._taking.add(runs)
@@ -139,11 +155,17 @@ class _DriverRun:
         self._rooms.tries.beat()
         self._progress(step)
 
+    def _advance(self, state: State | None, event: Event) -> tuple[State, Action]:
+        state, action = advance(state, event)
+        if not keeps(action):
+            self._ahead.drop()
+        return state, action
+
     def _go(self) -> None:
         state: State | None = None
         event: Event = self._look(0)
         while True:
-            state, action = advance(state, event)
+            state, action = self._advance(state, event)
             match action:
                 case Stop(None):
                     return
@@ -172,9 +194,10 @@ class _DriverRun:
 
     def _look(self, at_least: int) -> Started:
         t = max(at_least, self._rooms.outputs.upper())  # peers may have gone on
-        if t > 0:
+        if t > 0 and t - 1 != self._settled:
             # Before T is open, the segments that T-1 holds are gone: none can be recorded a second time.
             self._rooms.settling.settle(t - 1)
+            self._settled = t - 1
         # Outputs first: a peer may seal and append between the two looks, and a seal is never taken back.
         begun = self._rooms.outputs.begun(t)
         recorded = self._rooms.journal.read(t)
@@ -272,6 +295,8 @@ class _DriverRun:
         pieces = self._fed.pieces if self._fed is not None else None
         if not self._rooms.outputs.has_rows(t):  # else done it must be, however often a run dies of it
             self._rooms.tries.begin(t)
+        is_new = self._fed is not None and self._fed is self._new
+        self._taking.read_ahead(t + 1, is_new=is_new and self._attempts.is_first(t))
         try:
             commit, counts = self._rooms.outputs.publish(
                 recorded.step, recorded.seal, pieces, Guarded(self._rooms.runner), self._tell
@@ -281,10 +306,13 @@ class _DriverRun:
         except OvertakenError:
             return self._overtaken(t)
         self._rooms.settling.settle(t)
+        self._settled = t
         self._rooms.tries.over(t)
-        if self._fed is not None and self._fed is self._new:
+        fitting = self._rooms.fitting
+        if fitting is not None and self._fed is not None and is_new:
             arrow_bytes = sum(piece.arrow_bytes for piece in self._fed.pieces)
-            self._rooms.fitting.took(self._fed.inputs, arrow_bytes, time.monotonic() - self._opened_s)
+            seconds = time.monotonic() - self._opened_s
+            fitting.took(self._fed.inputs, arrow_bytes, seconds, was_cut=self._taking.waits())
         self._discard_fed()
         result = self._result
         result.transactions.append(t)
@@ -298,7 +326,7 @@ class _DriverRun:
         for output in self._rooms.outputs.tables.values():
             self._rooms.maintainer.maintain(output.shard, output.table.sorted_by, self._progress)
         self._rooms.merger.maintain(self._progress)
-        self._rooms.tries.upkeep_over()
+        self._rooms.tries.maintenance_over()
 
     def _overtaken(self, t: int) -> Overtaken:
         """Say that a peer appended first."""
@@ -333,6 +361,7 @@ class _DriverRun:
 
     def _clean_up(self) -> None:
         """Delete what this try has staged, as well as it goes: the next one reads its input again."""
+        self._ahead.drop()
         for staged in (self._read, self._fed):
             if staged is not None:
                 with contextlib.suppress(TracelakeError, OSError):

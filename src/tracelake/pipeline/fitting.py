@@ -32,31 +32,40 @@ class Done:
     """Whether more waited than it took."""
 
 
-FIRST = Size(limits.TRANSACTION_FIRST_BYTES, limits.TRANSACTION_FIRST_INPUTS)
-LEAST = Size(limits.TRANSACTION_LEAST_BYTES, limits.TRANSACTION_LEAST_INPUTS)
-GREATEST = Size(limits.TRANSACTION_INPUT_MAX_BYTES, limits.TRANSACTION_INPUTS_MAX)
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What sizes lie between, whatever transactions take, and the size of the first."""
+
+    first: Size = Size(limits.TRANSACTION_FIRST_BYTES, limits.TRANSACTION_FIRST_INPUTS)
+    least: Size = Size(limits.TRANSACTION_LEAST_BYTES, limits.TRANSACTION_LEAST_INPUTS)
+    greatest: Size = Size(limits.TRANSACTION_INPUT_MAX_BYTES, limits.TRANSACTION_INPUTS_MAX)
 
 
-def next_size(size: Size, done: Done) -> Size:
+BOUNDS = Bounds()
+
+
+def next_size(size: Size, done: Done, bounds: Bounds = BOUNDS) -> Size:
     """Return the size of the next transaction.
 
-    It follows what is done in TRANSACTION_AIM_S, at most to twice the size before, or to a quarter. A transaction
-    that took all that waited says nothing of larger ones. None is to have more than TRANSACTION_ARROW_MAX_BYTES.
+    It follows what is done in TRANSACTION_AIM_S, at most to twice the size before, or to a quarter: so whatever a clock
+    says, one transaction changes little. One that took all that waited says nothing of larger ones. None is to have
+    more than TRANSACTION_ARROW_MAX_BYTES.
     """
+    least, greatest = bounds.least, bounds.greatest
     share = limits.TRANSACTION_AIM_S / max(done.seconds, limits.TRANSACTION_AIM_S / 100)
     is_slow = share < 1.0
     if not is_slow and not done.was_cut:
         return size
 
-    def fit(before: int, took: int, least: int, greatest: int) -> int:
+    def fit(before: int, took: int, lowest: int, highest: int) -> int:
         low, high = (before // 4, before) if is_slow else (before, 2 * before)
-        return max(least, min(max(low, min(int(took * share), high)), greatest))
+        return max(lowest, min(max(low, min(int(took * share), high)), highest))
 
-    input_bytes = fit(size.input_bytes, done.input_bytes, LEAST.input_bytes, GREATEST.input_bytes)
+    input_bytes = fit(size.input_bytes, done.input_bytes, least.input_bytes, greatest.input_bytes)
     if done.arrow_bytes:
         most = limits.TRANSACTION_ARROW_MAX_BYTES * done.input_bytes // done.arrow_bytes
-        input_bytes = max(LEAST.input_bytes, min(input_bytes, most))
-    return Size(input_bytes, fit(size.inputs, done.inputs, LEAST.inputs, GREATEST.inputs))
+        input_bytes = max(least.input_bytes, min(input_bytes, most))
+    return Size(input_bytes, fit(size.inputs, done.inputs, least.inputs, greatest.inputs))
 
 
 def cut(inputs: Sequence[Input], size: Size) -> int:
@@ -72,27 +81,17 @@ def cut(inputs: Sequence[Input], size: Size) -> int:
 class Fitting:
     """The size of the next transaction of a pipeline that goes on."""
 
-    def __init__(self) -> None:
-        self._size = FIRST
-        self._was_cut = False
+    def __init__(self, bounds: Bounds = BOUNDS) -> None:
+        self._bounds = bounds
+        self._size = bounds.first
 
     def cut(self, inputs: list[Input]) -> tuple[list[Input], list[Input]]:
         """Return what the next transaction takes, and what waits on."""
         end = cut(inputs, self._size)
-        self._was_cut = end < len(inputs)
         return inputs[:end], inputs[end:]
 
-    def took(self, inputs: Sequence[Input], arrow_bytes: int, seconds: float) -> None:
-        """Note what the transaction took that was cut last."""
+    def took(self, inputs: Sequence[Input], arrow_bytes: int, seconds: float, *, was_cut: bool) -> None:
+        """Note what a transaction took, and whether more waited."""
         input_bytes = sum(item.size_bytes for item in inputs)
-        self._size = next_size(
-            self._size, Done(input_bytes, len(inputs), arrow_bytes, seconds, self._was_cut)
-        )
-
-
-class Whole(Fitting):
-    """Takes runs of inputs as they were given: those of a command that ends have the size that it was told."""
-
-    def cut(self, inputs: list[Input]) -> tuple[list[Input], list[Input]]:
-        """Return all, and nothing."""
-        return inputs, []
+        done = Done(input_bytes, len(inputs), arrow_bytes, seconds, was_cut)
+        self._size = next_size(self._size, done, self._bounds)

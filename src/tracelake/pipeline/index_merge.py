@@ -88,14 +88,14 @@ class IndexMerger:
         all_generations = generations(read_parts(self._objects, standing.manifest))
         run = due(all_generations, self.fan_out)
         if run:
-            return self._merge(standing, run, run[0].level + 1, progress)
+            return self._merge(standing, run, progress)
         self._not_before = standing.transaction + until_due(all_generations, self.fan_out)
         batches = Shard(standing.shard, self._builder.key_value, self._objects).state().batches
         live = sum(ref.rows for ref in batches if ref.lower <= standing.transaction)
         if not counts_replaced(standing.manifest.documents, live):
             return False
         for each in self._to_rewrite(standing, all_generations, progress):
-            self._merge(standing, [each], each.level, progress)
+            self._merge(standing, [each], progress)
         return False
 
     def _to_rewrite(
@@ -106,9 +106,7 @@ class IndexMerger:
             live = self._builder.count_live(shard.snapshot(standing.transaction, lease.state), progress)
         return to_rewrite(all_generations, live)
 
-    def _merge(
-        self, standing: StandingIndex, run: Sequence[Generation], level: int, progress: OnProgress
-    ) -> bool:
+    def _merge(self, standing: StandingIndex, run: Sequence[Generation], progress: OnProgress) -> bool:
         begun = Begun.now(self._repository)
         lower, upper = run[0].lower, run[-1].upper
         shard = Shard(standing.shard, self._builder.key_value, self._objects)
@@ -116,7 +114,7 @@ class IndexMerger:
             snapshot = shard.snapshot(standing.transaction, lease.state)
             rows = sum(each.documents for each in run)
             chosen = self._builder.build(begun, (lower, upper), snapshot, progress, rows)
-        merged = parts_of_build(INDEX, chosen, lower, upper, as_of=standing.transaction, level=level)
+        merged = parts_of_build(INDEX, chosen, lower, upper, as_of=standing.transaction)
         parts = [part for each in run for part in each.parts]
         won = publish_merged(self._repository, self._objects, begun, parts, merged)
         clean_staging(self._objects, INDEX, begun.build)

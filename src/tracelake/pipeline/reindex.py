@@ -96,7 +96,7 @@ class Rebuild:
                 self._begun, (lower, upper), shard.snapshot(reference.as_of, lease.state), self._progress
             )
         self._builds.append(self._begun.build)
-        self._parts += parts_of_build(INDEX, chosen, lower, upper, as_of=reference.as_of, level=1)
+        self._parts += parts_of_build(INDEX, chosen, lower, upper, as_of=reference.as_of)
         self._upper = upper
 
     def _publish(self, replaced: str | None, later: list[PartRef], now: int) -> IndexReport | None:

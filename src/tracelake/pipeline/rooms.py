@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects
-from tracelake.pipeline.fitting import Fitting, Whole
+from tracelake.pipeline.fitting import Fitting
 from tracelake.pipeline.index_build import Builder
 from tracelake.pipeline.index_merge import IndexMerger
 from tracelake.pipeline.near import runners
@@ -36,7 +36,8 @@ class Dependencies:
     maintainer: Maintainer
     merger: IndexMerger
     tries: Tries
-    fitting: Fitting
+    fitting: Fitting | None
+    """None: transactions take runs of inputs as they were given."""
 
     @classmethod
     def of(
@@ -56,9 +57,9 @@ class Dependencies:
         outputs = Outputs(key_value, objects, buckets, tally)
         settling = Settling(journal, sources, suspects, outputs)
         tries = Tries(key_value, name)
-        runner, upkeep = runners(runner, tries)
-        maintainer = Maintainer(key_value, objects, upkeep)
-        merger = IndexMerger(Builder(key_value, objects, buckets, upkeep))
+        runner, maintaining = runners(runner, tries)
+        maintainer = Maintainer(key_value, objects, maintaining)
+        merger = IndexMerger(Builder(key_value, objects, buckets, maintaining))
         return cls(
             journal,
             sources,
@@ -71,5 +72,5 @@ class Dependencies:
             maintainer,
             merger,
             tries,
-            fitting or Whole(),
+            fitting,
         )

@@ -37,6 +37,10 @@ class ReadInput:
         """Return what was read of each input."""
         return [taken for ranges in self.sources.values() for taken in ranges]
 
+    def is_whole(self) -> bool:
+        """Whether each input was read whole."""
+        return all(taken.sha256 for taken in self.ranges())
+
 
 class InputReader:
     """Carries out read tasks, and stages what they read."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from tracelake._errors import StorageError
 from tracelake.journal.model import ReadRange, Step, Suspect, to_bytes
 from tracelake.journal.suspects import Standing, next_offer
 from tracelake.limits import STEP_RECORD_MAX_BYTES, TRANSACTION_TRIES_MAX
+from tracelake.pipeline.ahead import ReadAhead
 from tracelake.pipeline.faults import InputFaultError
 from tracelake.pipeline.narrowing import Narrowing
 from tracelake.pipeline.outcome import RunResult
+from tracelake.pipeline.protocol import may_read_ahead
 from tracelake.pipeline.rooms import Dependencies
-from tracelake.pipeline.sources.port import UNKNOWN_SIZE, HeldBack, Input, Known, New
+from tracelake.pipeline.sources.port import UNKNOWN_SIZE, Held, HeldBack, Input, Known, New
 from tracelake.pipeline.sources.registry import content_of
 from tracelake.pipeline.staging import InputReader, ReadInput
 
@@ -28,7 +32,10 @@ class Taking:
         rooms: Dependencies,
         result: RunResult,
         stopping: Callable[[], bool],
+        ahead: ReadAhead,
     ) -> None:
+        self._ahead = ahead
+        self._cut: list[Input] | None = None  # what waits first, where it is read ahead
         self._narrowing = Narrowing(reader, rooms, result, stopping)
         self._reader = reader
         self._rooms = rooms
@@ -47,19 +54,56 @@ class Taking:
         paths = {item.path for item in inputs}
         self._offered = {suspect for suspect in self._offered if suspect.path not in paths}
 
+    def waits(self) -> bool:
+        """Whether there is new input."""
+        return bool(self._waiting)
+
+    def read_ahead(self, t: int, *, is_new: bool) -> None:
+        """Begin to read what T will take, if it is new when its turn comes; nothing is noted of it before.
+
+        `is_new`: the transaction that is published meanwhile was read in this run, and no task failed on it.
+        """
+        if not self._ahead.is_on or not self._waiting:
+            return
+        # What fails now, whatever it is, fails again, and is told, when its turn has come.
+        with contextlib.suppress(Exception):
+            self._cut = taken = self._next()
+            self._waiting.appendleft(taken)
+            is_alone = self._rooms.tries.is_alone(t - 1, taken)
+            if may_read_ahead(is_new=is_new, is_alone=is_alone, is_stopping=self._stopping()):
+                held = self._rooms.sources.held(self._rooms.suspects.all())
+                if inputs := [item for item in taken if self._seems_new(item, held)]:
+                    self._ahead.begin(t, inputs)
+
+    def _seems_new(self, item: Input, held: Held) -> bool:
+        source = self._rooms.sources[item.source]
+        if source.is_ours:
+            return (item.source, item.path) not in held.by_path
+        return item.size_bytes != UNKNOWN_SIZE and isinstance(source.judge(item, held), New)
+
+    def _next(self) -> list[Input]:
+        """Return what is to be one transaction, of what waits first."""
+        taken, fitting = self._waiting.popleft(), self._rooms.fitting
+        if fitting is not None and taken is not self._cut:
+            taken, left = fitting.cut(taken)
+            if left:
+                self._waiting.appendleft(left)
+        self._cut = None
+        return taken
+
     def open(self, t: int) -> ReadInput | None:
         """Read what is to be transaction T; None where there is nothing more.
 
         What a transaction that was set aside has left comes last: new input does not wait for it.
         """
+        if self._stopping():
+            self._ahead.drop()  # and nobody waits until it is read
+        self._ahead.end()
         while not self._stopping():
             standing = self._rooms.suspects.read()
             offers: list[Suspect] = []
             if self._waiting:
-                taken, left = self._rooms.fitting.cut(self._waiting.popleft())
-                if left:
-                    self._waiting.appendleft(left)
-                inputs = self._without_taken(taken, standing)
+                inputs = self._without_taken(self._next(), standing)
             else:
                 offers = next_offer(suspect for suspect in standing.whole if suspect not in self._offered)
                 if not offers:
@@ -113,13 +157,19 @@ class Taking:
         of = self._rooms.sources[source]
         if of.is_ours:
             if not taken.sha256:
-                if of.is_taken(taken.path, taken.size_bytes, taken.sha256):
+                if self._is_taken(source, taken):
                     self._result.failed.pop(taken.path, None)
                     return  # a peer has taken it
                 self._result.failed.setdefault(taken.path, taken.problems[0][2])
             else:
                 of.let_go([taken])
         self._result.ranges.append(taken)
+
+    def _is_taken(self, source: str, taken: ReadRange) -> bool:
+        try:
+            return self._rooms.sources[source].is_taken(taken.path, taken.size_bytes, taken.sha256)
+        except StorageError:
+            return False  # then it is named as one that could not be read
 
     def _is_bounded(self, staged: ReadInput) -> bool:
         """Whether one transaction can record these inputs; else they wait again, in halves."""
@@ -140,8 +190,10 @@ class Taking:
         for item in self._measured(inputs):
             source = self._rooms.sources[item.source]
             match source.judge(item, held):
-                case New() if not self._is_damaged(item, standing):
+                case New(is_there) if not self._is_damaged(item, standing):
                     left.append(item)
+                    if not is_there:
+                        self._ahead.drop()  # a peer may have taken it since
                 case HeldBack(suspect) if source.is_ours:
                     self._rooms.settling.give_up(suspect)  # again, after a crash
                 case HeldBack(suspect):
@@ -189,7 +241,7 @@ class Taking:
         while True:
             self._rooms.tries.begin(t, inputs)
             try:
-                staged = self._reader.stage(inputs)
+                staged = self._ahead.take(inputs) or self._reader.stage(inputs)
             except InputFaultError as fault:
                 tries += 1
                 if self._stopping():

@@ -33,7 +33,7 @@ from tracelake.storage import KeyValueStore
 from tracelake.storage.record_objects import whole_of
 
 _MARK_CHARS: Final = 16
-_UPKEEP: Final = -1
+_MAINTENANCE: Final = -1
 """The transaction of a note that is of none."""
 
 
@@ -43,7 +43,7 @@ class _Try(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transaction: int
     reading: tuple[str, ...] = ()
     """The input that is read and in no transaction yet, as marks. Empty: the journal has the transaction."""
-    upkeep: bool = False
+    maintenance: bool = False
     """Whether no transaction is done, but tables or index maintained."""
     beats: int = 0
     """How often it was written anew."""
@@ -55,6 +55,7 @@ class Tries:
 
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self._store = store
+        self._pipeline = pipeline
         self._partition = f"tries/{pipeline}"
         self._process = uuid.uuid4().hex
         self._own: _Try | None = None
@@ -63,9 +64,9 @@ class Tries:
         """Notes of others, of what we have looked for last."""
         self._unread: dict[str, set[str]] = {}
         """Of notes of others: what we have not read ourselves."""
-        self._of_upkeep: set[str] = set()
+        self._of_maintenance: set[str] = set()
         """Notes of others who maintained tables or index."""
-        self._upkeep_failed = False
+        self._maintenance_failed = False
         self.suspected = False
         """Whether what is read or done now was in a transaction that was set aside."""
 
@@ -73,25 +74,41 @@ class Tries:
         """Whether what is read or done now is not suspected, and no other is at it, or has died of it."""
         return not self.suspected and not self._found
 
+    def is_alone(self, t: int, reading: Sequence[Input]) -> bool:
+        """Whether nothing is suspected, and no other process is at T or later, or has died of this input.
+
+        What is left of an earlier transaction is of one who died, or is late: perhaps of input that is gone by now, so
+        that nobody will take the note away.
+        """
+        marks = set(map(_mark, reading))
+        notes = self._read([]).values()
+        return self.is_harmless() and not any(
+            note.transaction >= t or note.maintenance or not marks.isdisjoint(note.reading) for note in notes
+        )
+
+    def another(self) -> Tries:
+        """Return what leaves a note of its own, of what is done beside."""
+        return Tries(self._store, self._pipeline)
+
     @contextmanager
-    def upkeep(self) -> Iterator[bool]:
+    def maintaining(self) -> Iterator[bool]:
         """Note, as long as it takes, that tables or index are maintained; yield whether nobody has died of it."""
-        self._of_upkeep |= {key for key, note in self._read([]).items() if note.upkeep}
-        self._write(_Try(_UPKEEP, upkeep=True))
+        self._of_maintenance |= {key for key, note in self._read([]).items() if note.maintenance}
+        self._write(_Try(_MAINTENANCE, maintenance=True))
         try:
-            yield not self._of_upkeep
+            yield not self._of_maintenance
         except (Exception, KeyboardInterrupt, SystemExit):
-            self._upkeep_failed = True
+            self._maintenance_failed = True
             self.end()
             raise
         self.end()
 
-    def upkeep_over(self) -> None:
+    def maintenance_over(self) -> None:
         """Forget notes that were found of others, unless something failed: nobody can tell of what they died."""
-        if not self._upkeep_failed:
-            self._forget(sorted(self._of_upkeep))
-            self._of_upkeep.clear()
-        self._upkeep_failed = False
+        if not self._maintenance_failed:
+            self._forget(sorted(self._of_maintenance))
+            self._of_maintenance.clear()
+        self._maintenance_failed = False
 
     def begin(self, t: int, reading: Sequence[Input] = ()) -> None:
         """Note that new input is read for a transaction, or else that a recorded transaction is done."""
@@ -169,7 +186,7 @@ class Tries:
         useless += [
             key
             for key, note in notes.items()
-            if note.transaction < t and not note.reading and not note.upkeep
+            if note.transaction < t and not note.reading and not note.maintenance
         ]
         left = sorted(notes.keys() - set(useless), key=lambda key: (notes[key].transaction, key))
         useless += left[:-TRY_NOTES_MAX]  # of input that nobody reads any more

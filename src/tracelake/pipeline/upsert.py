@@ -26,7 +26,7 @@ from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.pipeline import claims
 from tracelake.shards.buckets import Numbers
 from tracelake.shards.lookup import Lookup
-from tracelake.shards.rows import RETRACTIONS, ROW_ID, literal
+from tracelake.shards.rows import GIVEN_UP, RETRACTIONS, ROW_ID, literal
 from tracelake.tables.built_in import TABLE_SPANS
 from tracelake.tables.traces import SPAN_COLUMNS, TRACES, aggregate_sql
 
@@ -92,6 +92,9 @@ def _connect() -> Iterator[duckdb.DuckDBPyConnection]:
     db = _database().cursor()
     try:
         yield db
+    except GIVEN_UP:
+        _database.cache_clear()
+        raise
     finally:
         db.close()
 

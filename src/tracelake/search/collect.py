@@ -60,21 +60,21 @@ def collect(
 def _garbage(
     objects: ObjectStore, index: str, reached: Collection[str], is_over: Callable[[int], bool]
 ) -> Iterator[ObjectInfo]:
-    named: set[str] = set()
-    for build, found in sorted(_by_build(objects, index).items(), reverse=True):
+    known: set[str] = set()
+    for build, infos in sorted(_by_build(objects, index).items(), reverse=True):
         # The newest first: what its manifest names is most of what all builds before it have.
-        unknown = [info for info in found if info.path not in named]
+        unknown = [info for info in infos if info.path not in known]
         if not unknown:
             continue
         manifests = _manifests(objects, index, build, reached, is_over)
         if manifests is not None:
             try:
                 for manifest in manifests:
-                    named |= {ref.path for ref in manifest.lists}
-                    named |= {part.path for part in read_parts(objects, manifest)}
+                    known |= {ref.path for ref in manifest.lists}
+                    known |= {part.path for part in read_parts(objects, manifest)}
             except DamageError:
                 continue  # nobody knows what it names: `tracelake verify` tells
-            yield from (info for info in unknown if info.path not in named)
+            yield from (info for info in unknown if info.path not in known)
     for info in list(objects.list(f"search/{index}/manifests/")):
         begun = _REBUILT.match(info.path.rpartition("/")[2])
         if begun is not None and info.path not in reached and is_over(int(begun[1])):
@@ -82,12 +82,12 @@ def _garbage(
 
 
 def _by_build(objects: ObjectStore, index: str) -> dict[str, list[ObjectInfo]]:
-    found: defaultdict[str, list[ObjectInfo]] = defaultdict(list)
+    infos: defaultdict[str, list[ObjectInfo]] = defaultdict(list)
     for kind in _KINDS:
         prefix = f"search/{index}/{kind}/"
         for info in objects.list(prefix):
-            found[info.path.removeprefix(prefix).partition("/")[0]].append(info)
-    return found
+            infos[info.path.removeprefix(prefix).partition("/")[0]].append(info)
+    return infos
 
 
 def _manifests(

@@ -11,13 +11,13 @@ import tantivy
 
 from tracelake import limits
 from tracelake.search import fields
+from tracelake.search.narrowing import escaped, written
 from tracelake.search.syntax import KEYWORDS, OWNERS
-from tracelake.search.values import SEPARATOR, path_term, term_of
+from tracelake.search.values import SEPARATOR, as_written, path_term, term_of
 
 _TYPED: Final = re.compile(
     r'(?:^|(?<=[\s(+-]))((?:(?:attributes|resource)\."[^"]*"|[A-Za-z_][\w./-]*):)?(?:"([^"]*)|([^\s"()]*))$'
 )
-_PLAIN_VALUE: Final = re.compile(r"[\w/@+-][\w./@:+-]*")
 _PLAIN_PATH: Final = re.compile(r"\w+\.[\w./-]+")
 
 
@@ -29,19 +29,19 @@ def completions(searcher: tantivy.Searcher, query: str) -> list[str]:
     field, quoted, word = typed.groups()
     beginning = (word if quoted is None else quoted).encode(errors="replace").decode().lower()
     if field is not None:
-        found: Iterator[str] = (
+        values: Iterator[str] = (
             field + text for text in _values(searcher, field[:-1].replace('"', ""), beginning)
         )
     elif quoted is None and beginning:
-        found = _names(searcher, beginning)
+        values = _names(searcher, beginning)
     else:
         return []
-    return [query[: typed.start()] + text for text in islice(found, limits.COMPLETIONS_MAX)]
+    return [query[: typed.start()] + text for text in islice(values, limits.COMPLETIONS_MAX)]
 
 
 def _names(searcher: tantivy.Searcher, beginning: str) -> Iterator[str]:
     """Yield fields, and attributes of which the path or the key begins so."""
-    for name in (*fields.TEXTS, *KEYWORDS, "has"):
+    for name in (*fields.TEXTS, *KEYWORDS, "has", "like"):
         if name.startswith(beginning):
             yield f"{name}:"
     for name in fields.NUMBERS:
@@ -49,7 +49,7 @@ def _names(searcher: tantivy.Searcher, beginning: str) -> Iterator[str]:
             yield f"{name}>"
     owned = () if beginning.startswith(OWNERS) else tuple(owner + beginning for owner in OWNERS)
     for prefix in (beginning, *owned):
-        for path in _terms(searcher, "has", prefix):
+        for path in _terms(searcher, "has", path_term(prefix)):
             if path not in fields.PARTS:
                 yield f"{_path(path)}:"
 
@@ -59,32 +59,21 @@ def _values(searcher: tantivy.Searcher, field: str, beginning: str) -> Iterator[
         for name in (*fields.FACETS, *fields.NUMBERS):
             if name.startswith(beginning):
                 yield name
-        for path in _terms(searcher, "has", beginning):
-            yield _value(path)
+        for path in _terms(searcher, "has", path_term(beginning)):
+            yield written(path)
     elif field in fields.FACETS:
         for value in _terms(searcher, field, beginning):
-            yield _value(value)
+            yield written(value)
     elif field.startswith(OWNERS):
-        start = term_of(path_term(field.lower()), "")
-        for term in _terms(searcher, "attribute", start + beginning):
-            yield _value(term.partition(SEPARATOR)[2])
+        for term in _terms(searcher, "attribute", term_of(path_term(field.lower()), beginning)):
+            yield written(term.partition(SEPARATOR)[2])
 
 
 def _terms(searcher: tantivy.Searcher, field: str, prefix: str) -> Iterator[str]:
     for term, _ in searcher.terms_with_prefix(field, prefix, limit=limits.COMPLETIONS_MAX):
-        yield term
-
-
-def _value(text: str) -> str:
-    if _PLAIN_VALUE.fullmatch(text) and ".." not in text:
-        return text
-    return f'"{_escaped(text)}"'
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+        yield as_written(term) if field in fields.LISTS else term
 
 
 def _path(path: str) -> str:
     owner, _, key = path.partition(".")
-    return path if _PLAIN_PATH.fullmatch(path) else f'{owner}."{_escaped(key)}"'
+    return path if _PLAIN_PATH.fullmatch(path) else f'{owner}."{escaped(key)}"'

@@ -28,6 +28,7 @@ class RawFacet:
 
     values: tuple[tuple[str, int], ...]
     others: int
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +53,15 @@ def count(
     wanted: dict[str, Any] = {name: _aggregation(name) for name in names}
     wanted[_TOTAL] = {"value_count": {"field": "row"}}
     if service is None:
-        found = searcher.aggregate(query, wanted)
+        counts = searcher.aggregate(query, wanted)
     else:
         by_service = {"service": {**_terms("service"), "aggs": wanted}}
         buckets = searcher.aggregate(query, by_service)["service"]["buckets"]
         of_service = [bucket for bucket in buckets if bucket["key"] == service]
         if not of_service:
             return Counted(0, {name: RawFacet((), 0) for name in names})
-        found = of_service[0]
-    return Counted(int(found[_TOTAL]["value"]), {name: _facet(name, found[name]) for name in names})
+        counts = of_service[0]
+    return Counted(int(counts[_TOTAL]["value"]), {name: _facet(name, counts[name]) for name in names})
 
 
 def _aggregation(name: str) -> dict[str, Any]:
@@ -75,12 +76,14 @@ def _terms(field: str) -> dict[str, Any]:
     return {"terms": {"field": field, "size": counted, "segment_size": counted}}
 
 
-def _facet(name: str, found: dict[str, Any]) -> RawFacet:
-    buckets = [(_value(name, bucket["key"]), int(bucket["doc_count"])) for bucket in found["buckets"]]
+def _facet(name: str, counts: dict[str, Any]) -> RawFacet:
+    buckets = [(_value(name, bucket["key"]), int(bucket["doc_count"])) for bucket in counts["buckets"]]
     order = sorted(buckets) if name == DAY else sorted(buckets, key=lambda value: (-value[1], value[0]))
     shown = order[-FACET_VALUES_MAX:] if name == DAY else order[:FACET_VALUES_MAX]
     rest = sum(number for _, number in buckets) - sum(number for _, number in shown)
-    return RawFacet(tuple(shown), rest + int(found.get("sum_other_doc_count", 0)))
+    # Values that a part of the index does not tell may be some that others do.
+    exact = not counts.get("doc_count_error_upper_bound")
+    return RawFacet(tuple(shown), rest + int(counts.get("sum_other_doc_count", 0)), exact)
 
 
 def _value(name: str, key: str | float) -> str:

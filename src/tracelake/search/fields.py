@@ -12,7 +12,7 @@ in lower case to find it, and as it is in a fast field, for facets |
 | `text` | input, output, attribute values, status message, events | English stems with positions |
 | `attribute` | path and value of each attribute of span and resource | `values.py` |
 | `number` | path and value of each attribute that is a number | `values.py` |
-| `has` | the paths of all attributes, and of `PARTS` that are there | a whole value |
+| `has` | the paths of all attributes, and of `PARTS` that are there | whole values |
 
 Nothing but `id` is stored: text for highlights is read back from the table.
 """
@@ -31,6 +31,7 @@ import tantivy
 from tracelake.limits import IDENTIFIER_MAX_BYTES, INDEX_VALUE_MAX_CHARS, INDEX_WORD_MAX_BYTES
 
 KEYWORD: Final = "tracelake_keyword"
+TERMS: Final = "tracelake_terms"
 WORDS: Final = "tracelake_words"
 
 FACETS: Final = {
@@ -43,7 +44,10 @@ FACETS: Final = {
     "workspace": "workspace",
 }
 """Fields that hold a whole value, which can be counted, by their columns of table `spans`."""
-KEYWORDS: Final = (*FACETS, "trace", "attribute", "number", "has")
+KEYWORDS: Final = (*FACETS, "trace")
+LISTS: Final = ("attribute", "number", "has")
+"""Fields of many whole values, which tantivy gets as one text with `values.JOINT` between them: a value by itself
+costs as much as a field."""
 NUMBERS: Final = ("start", "duration", "tokens", "input_tokens", "output_tokens")
 """Fast fields of integers: nanoseconds since 1970, nanoseconds, and three counts."""
 TEXTS: Final = ("name", "text")
@@ -60,7 +64,7 @@ FINGERPRINT: Final = hashlib.sha256(
         [
             _FORMAT,
             version("tantivy"),
-            [FACETS, KEYWORDS, ("row", *NUMBERS), TEXTS, PARTS],
+            [FACETS, KEYWORDS, LISTS, ("row", *NUMBERS), TEXTS, PARTS],
             [INDEX_WORD_MAX_BYTES, INDEX_VALUE_MAX_CHARS, IDENTIFIER_MAX_BYTES],
             "simple, remove_long, lowercase, stemmer english, parts of identifiers",
         ]
@@ -76,6 +80,8 @@ def schema() -> tantivy.Schema:
     builder.add_integer_field("row", fast=True, indexed=True)
     for name in KEYWORDS:
         builder.add_text_field(name, tokenizer_name=KEYWORD, index_option="basic", fast=name in FACETS)
+    for name in LISTS:
+        builder.add_text_field(name, tokenizer_name=TERMS, index_option="basic")
     for name in NUMBERS:
         builder.add_integer_field(name, fast=True, indexed=False)
     for name in TEXTS:
@@ -115,9 +121,17 @@ def keyword_analyzer() -> tantivy.TextAnalyzer:
     return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).filter(tantivy.Filter.lowercase()).build()
 
 
+def _terms_analyzer() -> tantivy.TextAnalyzer:
+    """Return what makes words of several whole values, the same as `keyword_analyzer` of each."""
+    # Not with an expression: tantivy compiles its automaton anew for each document.
+    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace())
+    return builder.filter(tantivy.Filter.lowercase()).build()
+
+
 def register_tokenizers(index: tantivy.Index) -> None:
     """Tell an index its tokenizers; tantivy forgets them whenever it opens one."""
     index.register_tokenizer(KEYWORD, keyword_analyzer())
+    index.register_tokenizer(TERMS, _terms_analyzer())
     index.register_tokenizer(WORDS, words_analyzer())
     # Facets show values as they are.
     as_it_is = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).build()

@@ -156,40 +156,52 @@ def _check_settings(index: str, parent: Manifest | None) -> None:
         )
 
 
-def _receipts(objects: ObjectStore, index: str, build: str) -> list[Receipt]:
-    paths = [info.path for info in objects.list(staging_prefix(index, build))]
+def _receipts(
+    objects: ObjectStore, index: str, build: str
+) -> tuple[list[Receipt], DamageError | StorageError | None]:
+    """Return the receipts of a build that can be read, and why one cannot."""
     receipts = []
-    for path in paths:
+    failure: DamageError | StorageError | None = None
+    for path in [info.path for info in objects.list(staging_prefix(index, build))]:
         if path.endswith(".receipt"):
             try:
-                receipt = Receipt.from_json(objects.get(path), path)
-            except NotFoundError as error:
-                raise DamageError(
-                    f"receipt {path} vanished while it was read; finalize {build} again"
-                ) from error
-            if receipt.build != build:
-                raise DamageError(
-                    f"receipt {path} is of build {receipt.build}; delete it, then finalize again"
-                )
-            receipts.append(receipt)
-    return receipts
+                receipts.append(_receipt(objects, path, build))
+            except (DamageError, StorageError) as error:
+                failure = _first(failure, error)
+    return receipts, failure
+
+
+def _receipt(objects: ObjectStore, path: str, build: str) -> Receipt:
+    try:
+        receipt = Receipt.from_json(objects.get(path), path)
+    except NotFoundError as error:
+        raise DamageError(f"receipt {path} vanished while it was read; finalize {build} again") from error
+    if receipt.build != build:
+        raise DamageError(f"receipt {path} is of build {receipt.build}; delete it, then finalize again")
+    return receipt
+
+
+def _first(
+    before: DamageError | StorageError | None, error: DamageError | StorageError
+) -> DamageError | StorageError:
+    """Return what is to be said: what may pass before what does not, for then it is only to be tried again."""
+    return error if before is None or isinstance(error, StorageError) else before
 
 
 def write_parts(objects: ObjectStore, index: str, build: str, size: int) -> list[Receipt]:
     """Write the canonical objects of a cover whose parts are all whole, and return its receipts.
 
-    A staged part that is gone or altered is left out; another attempt at its range may be whole. Where none is, the
-    first such part is named (F8).
+    A receipt or staged part that is gone, altered, or cannot be read is left out; another attempt at its range may be
+    whole. Where none is, one such thing is named (F8).
     """
-    receipts = _receipts(objects, index, build)
+    receipts, failure = _receipts(objects, index, build)
     written: set[Receipt] = set()
-    damage: DamageError | None = None
     while True:
         try:
             chosen = choose(build, receipts, size, fields.FINGERPRINT)
         except (DamageError, UsageError):
-            if damage is not None:
-                raise damage from None
+            if failure is not None:
+                raise failure from None
             raise
         todo = [receipt for receipt in chosen if receipt not in written]
         if not todo:
@@ -198,8 +210,8 @@ def write_parts(objects: ObjectStore, index: str, build: str, size: int) -> list
             try:
                 _write_part(objects, index, receipt)
                 written.add(receipt)
-            except DamageError as error:
-                damage = damage or error
+            except (DamageError, StorageError) as error:
+                failure = _first(failure, error)
                 receipts.remove(receipt)
                 break
 

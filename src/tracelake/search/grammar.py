@@ -44,7 +44,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ValueRange:
     """What lies between two values, each None where it is open."""
 
     field: str
@@ -99,7 +99,7 @@ class Boost:
     factor: float
 
 
-Clause: TypeAlias = Text | Range | Last | Everything
+Clause: TypeAlias = Text | ValueRange | Last | Everything
 Node: TypeAlias = Clause | Not | AllOf | AnyOf | Boost
 
 _SPACE: Final = re.compile(r"\s*")
@@ -165,9 +165,9 @@ class _Parser:
             )
         if self._operator("NOT"):
             return Not(self._operand(field, depth + 1))
-        if (found := self._take(_SIGN)) is not None:
+        if (match := self._take(_SIGN)) is not None:
             node = self._operand(field, depth + 1)
-            return node if found.group() == "+" else Not(node)
+            return node if match.group() == "+" else Not(node)
         if _OPERATOR.match(self._text, self.place) or self.at_end() or self._text[self.place] == ")":
             raise Refused(
                 self.place,
@@ -195,69 +195,69 @@ class _Parser:
         start = self.place
         if field is None and (last := self._take(_LAST)) is not None:
             return Last(last.group(1), start)
-        found = self._take(_FIELD)
-        if found is None:
+        match = self._take(_FIELD)
+        if match is None:
             return self._value(field, start)
-        name, operator = _name(found.group(1)), found.group(2).lstrip(":")
+        name, operator = _name(match.group(1)), match.group(2).lstrip(":")
         if not operator:
             if self._text[self.place : self.place + 1] == "(":
                 return self._group(name, depth)
             if self._take(_ENDS) is not None:
                 raise Refused(
                     self.place,
-                    f"a value is missing behind {found.group()!r}; write it there, without a space",
+                    f"a value is missing behind {match.group()!r}; write it there, without a space",
                 )
             return self._value(name, start)
         word = self._take(_WORD)
         if word is None:
-            raise Refused(self.place, f"a number or time is missing behind {found.group()!r}")
+            raise Refused(self.place, f"a number or time is missing behind {match.group()!r}")
         value = _plain(word.group())
         if operator.startswith(">"):
-            return Range(name, value, None, start, with_low=operator == ">=")
-        return Range(name, None, value, start, with_high=operator == "<=")
+            return ValueRange(name, value, None, start, with_low=operator == ">=")
+        return ValueRange(name, None, value, start, with_high=operator == "<=")
 
     def _value(self, field: str | None, start: int) -> Node:
         if self._text[self.place] == '"':
             return self._phrase(field, start)
-        found = self._take(_WORD)
-        if found is None:
+        match = self._take(_WORD)
+        if match is None:
             raise Refused(self.place, "a backslash ends it; write it twice, or quote the text")
-        word = found.group()
+        word = match.group()
         if (boost := _BOOSTED.fullmatch(word)) is not None:
             return Boost(_word(field, boost.group(1), start), float(boost.group(2)))
         return _word(field, word, start)
 
     def _phrase(self, field: str | None, start: int) -> Node:
-        found = self._take(_PHRASE)
-        if found is None:
+        match = self._take(_PHRASE)
+        if match is None:
             raise Refused(self.place, 'this double quote has no partner; close it, or write \\" for it')
         slop = self._take(_SLOP)
         digits = "0" if slop is None else slop.group(1)
         if not digits.isdecimal() or len(digits) > 3 or int(digits) > limits.QUERY_SLOP_MAX:
             raise Refused(
-                found.end(),
+                match.end(),
                 f'behind ~ stands how many words may be between, up to {limits.QUERY_SLOP_MAX}: "a phrase"~2',
             )
         prefix = self._text.startswith("*", self.place)
         self.place += prefix
-        text = _plain(found.group(1))
+        text = _plain(match.group(1))
         return self._boosted(Text(field, text, start, quoted=True, prefix=prefix, distance=int(digits)))
 
     def _operator(self, word: str) -> bool:
         """Step over this operator, if it is what comes next after white space."""
         self._take(_SPACE)
-        found = _OPERATOR.match(self._text, self.place)
-        if found is None or found.group(1) != word:
+        match = _OPERATOR.match(self._text, self.place)
+        if match is None or match.group(1) != word:
             return False
-        self.place = found.end()
+        self.place = match.end()
         self._take(_SPACE)
         return True
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        found = pattern.match(self._text, self.place)
-        if found is not None:
-            self.place = found.end()
-        return found
+        match = pattern.match(self._text, self.place)
+        if match is not None:
+            self.place = match.end()
+        return match
 
 
 def _name(field: str) -> str:
@@ -273,7 +273,7 @@ def _word(field: str | None, word: str, start: int) -> Clause:
     low, dots, high = word.partition("..")
     if dots and word.strip(".") and (field is not None or _DATES.fullmatch(word)):
         bounds = [None if bound in ("", "*") else _plain(bound) for bound in (low, high)]
-        return Range(field or "start", bounds[0], bounds[1], start, written=_plain(word))
+        return ValueRange(field or "start", bounds[0], bounds[1], start, written=_plain(word))
     if (fuzzy := _FUZZY.fullmatch(word)) is not None:
         if fuzzy.group(2) not in ("1", "2"):
             raise Refused(start, "behind ~ stands how many letters may differ, 1 or 2: refnd~1")

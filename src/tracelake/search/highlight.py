@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from tracelake import limits
 from tracelake.search.fields import Word, words_of
+from tracelake.search.spellings import has_part, is_alike, words_in
 from tracelake.search.syntax import texts_wanted
 
 OPEN: Final = "[["
@@ -34,7 +35,9 @@ def highlight(texts: Sequence[str], query: str) -> str:
     first text where nothing matches, such as for a query on `service` only. Raises QueryError.
     """
     wanted = [
-        _Wanted(tuple(words), text.prefix) for text in texts_wanted(query) if (words := words_of(text.text))
+        _Wanted(tuple(words), text.prefix, 0 if text.quoted else text.distance)
+        for text in texts_wanted(query)
+        if (words := words_of(text.text))
     ]
     windows = [window for text in texts for window in _windows(text, wanted)]
     if windows:
@@ -48,6 +51,8 @@ class _Wanted(NamedTuple):
 
     words: tuple[Word, ...]
     prefix: bool
+    distance: int = 0
+    """Letters by which it may differ."""
 
     def pattern(self) -> str:
         """Return what finds all that may be it, between borders of words as the index sees them."""
@@ -58,13 +63,20 @@ class _Wanted(NamedTuple):
 
     def holds(self, text: str) -> bool:
         """Whether a text that the pattern found is it."""
-        found = words_of(text)
-        if len(found) != len(self.words):
+        words = words_of(text)
+        if len(words) != len(self.words):
             return False
-        pairs = list(zip(found, self.words, strict=True))
-        if self.prefix and found[-1].written.startswith(self.words[-1].written):
+        pairs = list(zip(words, self.words, strict=True))
+        if self.prefix and words[-1].written.startswith(self.words[-1].written):
             pairs.pop()
         return all(one.stem == other.stem for one, other in pairs)
+
+    def is_alike(self, word: str) -> bool:
+        """Whether a word differs by no more letters than may be, as the index has both."""
+        wanted = self.words[0].stem
+        if len(word) < len(wanted) - self.distance:
+            return False
+        return any(is_alike(each.stem, wanted, self.distance) for each in words_of(word))
 
 
 def _root(word: Word) -> str:
@@ -72,11 +84,20 @@ def _root(word: Word) -> str:
     return word.stem[:-1] if len(word.stem) > 2 and word.stem.endswith("i") else word.stem
 
 
-def _pattern(wanted: Sequence[_Wanted]) -> re.Pattern[str] | None:
+def _spelled(text: str, wanted: Sequence[_Wanted]) -> list[_Wanted]:
+    """Return the words of a text that are wanted in another spelling."""
+    alike = [one for one in wanted if one.distance]
+    return [
+        _Wanted(tuple(words_of(word)), prefix=False)
+        for word in words_in(text, identifiers_only=not alike)
+        if any(one.is_alike(word) for one in alike)
+        or any(has_part(word, len(one.words), one.holds) for one in wanted)
+    ]
+
+
+def _pattern(wanted: Sequence[_Wanted]) -> re.Pattern[str]:
     """Return what finds the phrases, longer ones first."""
     longest_first = sorted(wanted, key=lambda one: -sum(len(word.written) for word in one.words))
-    if not wanted:
-        return None
     return re.compile(
         rf"(?<![^\W_])(?:{'|'.join(one.pattern() for one in longest_first)})(?![^\W_])", re.IGNORECASE
     )
@@ -84,14 +105,15 @@ def _pattern(wanted: Sequence[_Wanted]) -> re.Pattern[str] | None:
 
 def _windows(text: str, wanted: Sequence[_Wanted]) -> list[_Window]:
     """Return the excerpts that begin with each match: more different terms are better, then more matches."""
-    pattern = _pattern(wanted)
-    if pattern is None:
+    if not wanted:
         return []
+    wanted = [*wanted, *_spelled(text, wanted)]
+    pattern = _pattern(wanted)
     matches: list[_Match] = []
-    for found in pattern.finditer(text):
-        term = next((one for one in wanted if one.holds(found.group())), None)
+    for occurrence in pattern.finditer(text):
+        term = next((one for one in wanted if one.holds(occurrence.group())), None)
         if term is not None:
-            matches.append(_Match(found.start(), found.end(), term))
+            matches.append(_Match(occurrence.start(), occurrence.end(), term))
         if len(matches) == limits.HIGHLIGHT_MATCHES_MAX:
             break
     width = limits.HIGHLIGHT_MAX_CHARS - 2 * limits.HIGHLIGHT_CONTEXT_CHARS

@@ -92,9 +92,9 @@ class IndexCheck:
 
     def _whole(self, manifest: Manifest) -> Iterator[Finding]:
         """Check that no rows are left out: those of every transaction and bucket are in some part."""
-        found = generations(self._named(manifest))
-        held = {t for each in found for t in range(each.lower, each.upper)}
-        rows = [self._rows(each, None) for each in found]
+        every = generations(self._named(manifest))
+        held = {t for each in every for t in range(each.lower, each.upper)}
+        rows = [self._rows(each, None) for each in every]
         live = self._live(manifest.upper - 1, None) if len(held) < manifest.upper else {}
         if live is None or None in rows:
             return

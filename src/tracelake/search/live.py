@@ -58,23 +58,23 @@ def marked(
     the numbers of documents of the segments.
     """
     gone = rows.gone(parts)
-    found: Marked = defaultdict(list)
+    marks: Marked = defaultdict(list)
     if len(gone):
         query = tantivy.Query.term_set_query(index.schema, "row", gone.tolist())
         for _, address in searcher.search(query, len(gone), count=False).hits:
-            found[address.segment_ord].append(address.doc)
-    if searcher.num_docs - sum(map(len, found.values())) == rows.count:
-        return found
+            marks[address.segment_ord].append(address.doc)
+    if searcher.num_docs - sum(map(len, marks.values())) == rows.count:
+        return marks
     return _not_live(searcher, sizes, rows.live())
 
 
 def _not_live(searcher: tantivy.Searcher, sizes: Sequence[int], live: RowIds) -> Marked:
-    found: Marked = {}
+    marks: Marked = {}
     for segment, documents in enumerate(sizes):
         addresses = [tantivy.DocAddress(segment, document) for document in range(documents)]
         ids = np.array(searcher.fast_field_values("row", addresses), np.int64)
-        found[segment] = np.flatnonzero(~np.isin(ids, live)).tolist()
-    return {segment: numbers for segment, numbers in found.items() if numbers}
+        marks[segment] = np.flatnonzero(~np.isin(ids, live)).tolist()
+    return {segment: numbers for segment, numbers in marks.items() if numbers}
 
 
 def write_marks(path: Path, documents: int, marked_ones: Sequence[int], like: Path) -> None:

@@ -119,8 +119,6 @@ class PartRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     upper: Count
     as_of: Count
     """The transaction as of which its rows are live; that of the rows themselves where nobody has merged it."""
-    level: Count
-    """How often its rows were merged."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, when written and when read."""

@@ -25,7 +25,7 @@ from tracelake.search.ceiling import check_ceiling, is_exhausted, too_many
 from tracelake.search.finalize import read_list
 from tracelake.search.live import Rows, marked, write_marks
 from tracelake.search.model import Manifest, PartRef
-from tracelake.search.pack import Header, Segment, write_meta
+from tracelake.search.pack import Header, IndexSegment, write_meta
 from tracelake.search.scratch import delete_directory
 from tracelake.storage.ports import ObjectStore
 
@@ -129,11 +129,11 @@ class Links:
         segments = [segment for header in wanted.values() for segment in header.segments]
         if rows is not None and documents:
             sizes = [segment.max_doc for segment in segments]
-            found = marked(index, searcher, sizes, parts, rows)
-            if found:
+            marks = marked(index, searcher, sizes, parts, rows)
+            if marks:
                 deletes = {
                     segments[at].segment_id: (len(numbers), self._mark(segments[at], numbers))
-                    for at, numbers in found.items()
+                    for at, numbers in marks.items()
                 }
                 _, searcher = self._read(wanted, deletes)
         self._drop(wanted, {segment.segment_id for segment in segments})
@@ -149,7 +149,7 @@ class Links:
             self._index.reload()
         return self._index, self._index.searcher()
 
-    def _mark(self, segment: Segment, documents: Sequence[int]) -> int:
+    def _mark(self, segment: IndexSegment, documents: Sequence[int]) -> int:
         """Return the number of the file that marks these documents of a segment; it is written where there is none."""
         wanted = sorted(documents)
         for (segment_id, number), there in self._marks.items():

@@ -31,7 +31,7 @@ HEADER_FILE: Final = "pack.json"
 _LENGTH: Final = struct.Struct("<I")
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class IndexSegment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tantivy segment as `meta.json` names it. Parts never hold deleted documents."""
 
     segment_id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f-]{36}$")]
@@ -42,7 +42,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class _Meta(msgspec.Struct, frozen=True):
     """What is needed of tantivy's `meta.json`."""
 
-    segments: list[Segment]
+    segments: list[IndexSegment]
     schema: Any
     index_settings: Any
 
@@ -59,7 +59,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     format_version: Literal[1] = 1
     files: list[PackedFile]
-    segments: list[Segment]
+    segments: list[IndexSegment]
     tantivy_schema: list[dict[str, Any]]
     index_settings: dict[str, Any]
 
@@ -157,14 +157,14 @@ def write_meta(
         for part in parts
     )
     segments = [segment for part in parts for segment in part.segments]
-    named: list[dict[str, Any]] = msgspec.to_builtins(segments)
-    for segment in named:
+    entries: list[dict[str, Any]] = msgspec.to_builtins(segments)
+    for segment in entries:
         if deletes and segment["segment_id"] in deletes:
             count, number = deletes[segment["segment_id"]]
             segment["deletes"] = {"num_deleted_docs": count, "opstamp": number}
     meta = {
         "index_settings": first.index_settings,
-        "segments": named,
+        "segments": entries,
         "schema": first.tantivy_schema,
         "opstamp": 0,
     }

@@ -24,13 +24,13 @@ def choose(build: str, receipts: Iterable[Receipt], size: int, fingerprint: str)
         UsageError: The cover needs parts that were built with other settings (F12).
         DamageError: There is no cover; the message names what is missing (F9) or overlaps.
     """
-    found = sorted(receipts, key=lambda receipt: (receipt.lo, -receipt.hi, receipt.attempt))
-    ours = [receipt for receipt in found if receipt.fingerprint == fingerprint]
+    ordered = sorted(receipts, key=lambda receipt: (receipt.lo, -receipt.hi, receipt.attempt))
+    ours = [receipt for receipt in ordered if receipt.fingerprint == fingerprint]
     chosen = _cover(ours, size)
     if chosen is not None:
         return chosen
-    if _cover(found, size) is not None:
-        other = next(receipt for receipt in found if receipt.fingerprint != fingerprint)
+    if _cover(ordered, size) is not None:
+        other = next(receipt for receipt in ordered if receipt.fingerprint != fingerprint)
         raise UsageError(
             f"build {build}: part [{other.lo}, {other.hi}) attempt {other.attempt} was built with the "
             f"settings {other.fingerprint}, not {fingerprint}, and settings are not mixed in one index; "
@@ -97,7 +97,7 @@ def assemble(
 
 
 def parts_of_build(
-    index: str, chosen: Sequence[Receipt], lower: int, upper: int, *, as_of: int, level: int = 0
+    index: str, chosen: Sequence[Receipt], lower: int, upper: int, *, as_of: int
 ) -> list[PartRef]:
     """Return the parts of a build of the transactions [lower, upper); ranges without documents have none."""
     return [
@@ -112,7 +112,6 @@ def parts_of_build(
             lower=lower,
             upper=upper,
             as_of=as_of,
-            level=level,
         )
         for receipt in chosen
         if receipt.sha256 is not None

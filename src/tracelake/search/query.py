@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import tantivy
 
 from tracelake._errors import DamageError, UsageError
-from tracelake.limits import SEARCH_RANKED_STEP_HITS
+from tracelake.limits import LIKE_SPANS_KEPT, SEARCH_RANKED_STEP_HITS
 from tracelake.search import fields
 from tracelake.search.complete import completions
 from tracelake.search.facets import Counted, RawFacet, check, count
+from tracelake.search.likeness import TextsOf
 from tracelake.search.live import Rows
 from tracelake.search.model import BUILD_ANEW, Manifest
 from tracelake.search.opening import OpenIndex
@@ -45,10 +47,12 @@ class Searcher:
         manifest: Manifest,
         index: str | Path | OpenIndex,
         rows: Rows | None = None,
+        texts_of: TextsOf | None = None,
     ) -> None:
         """Open the parts of the manifest; `index` is one that is open already, or a directory for its cache.
 
-        With `rows`, documents of other rows are left out of everything but scores.
+        With `rows`, documents of other rows are left out of everything but scores. `texts_of` gives the texts of spans
+        that others are to be like.
 
         Raises:
             DamageError: A part is missing or altered; names it (F14).
@@ -56,6 +60,8 @@ class Searcher:
             UsageError: The index was built with other settings than this version has.
         """
         self._searcher: tantivy.Searcher | None = None
+        # A search and its count ask for the same span.
+        self._texts_of = None if texts_of is None else lru_cache(LIKE_SPANS_KEPT)(texts_of)
         # Without parts there is still an index, in memory, so that queries are checked all the same.
         self._index = tantivy.Index(fields.schema())
         if not manifest.part_count:
@@ -106,10 +112,10 @@ class Searcher:
         by_time = None if sort == "score" else "start"
         order = tantivy.Order.Asc if sort == "oldest" else tantivy.Order.Desc
         try:
-            found = self._searcher.search(parsed, ranked, count=False, order_by_field=by_time, order=order)
+            results = self._searcher.search(parsed, ranked, count=False, order_by_field=by_time, order=order)
         except ValueError as error:
             raise refusal(query, error) from error
-        page = found.hits[offset : offset + limit]
+        page = results.hits[offset : offset + limit]
         return [self._hit(self._searcher, 0.0 if by_time else score, address) for score, address in page]
 
     def count(
@@ -130,7 +136,7 @@ class Searcher:
             raise refusal(query, error) from error
 
     def _parsed(self, query: str, service: str | None, now_ns: int | None) -> tantivy.Query | None:
-        parsed = parse(self._index, query, time.time_ns() if now_ns is None else now_ns)
+        parsed = parse(self._index, query, time.time_ns() if now_ns is None else now_ns, self._texts_of)
         return parsed if parsed is None or service is None else of_service(self._index, parsed, service)
 
     def completions(self, typed: str) -> list[str]:

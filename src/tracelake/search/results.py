@@ -6,7 +6,36 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tracelake.results import Hit
+from tracelake.search.narrowing import clause_of
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One span that a search found. `highlight` is an excerpt with the matches between [[ and ]]."""
+
+    trace_id: str
+    span_id: str
+    score: float  # 0 where hits are sorted by time
+    service: str | None
+    name: str
+    start_ns: int
+    highlight: str
+    duration_ns: int = 0  # 0 where it still runs
+    status: str | None = None
+    model: str | None = None
+    session_id: str | None = None
+    user_id: str | None = None
+
+    @property
+    def id(self) -> str:
+        """Trace and span id as one text, as queries with `like:` take it."""
+        return f"{self.trace_id}-{self.span_id}"
+
+    @property
+    def neighbours(self) -> dict[str, str]:
+        """Queries that find spans beside this one: of its session, of its user, and like it elsewhere."""
+        beside = {"session": self.session_id, "user": self.user_id, "like": self.id}
+        return {field: clause_of(field, value) for field, value in beside.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +53,8 @@ class Facet:
     values: tuple[FacetValue, ...]
     others: int
     """Spans with values that are not among these."""
+    exact: bool = True
+    """Whether the numbers are exact: a part of the index may have had more different values than are counted there."""
 
 
 class SearchResults(list[Hit]):
@@ -50,7 +81,7 @@ class SearchResults(list[Hit]):
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
         return {
-            "hits": [asdict(hit) for hit in self],
+            "hits": [{**asdict(hit), "neighbours": hit.neighbours} for hit in self],
             "total": self.total,
             "facets": {name: asdict(facet) for name, facet in self.facets.items()},
             "commit": self.commit,

@@ -18,25 +18,39 @@ import tantivy
 from tracelake import limits
 from tracelake._errors import QueryError
 from tracelake.search import fields, grammar, units
-from tracelake.search.grammar import AllOf, AnyOf, Boost, Everything, Last, Node, Not, Range, Refused, Text
+from tracelake.search.grammar import (
+    AllOf,
+    AnyOf,
+    Boost,
+    Everything,
+    Last,
+    Node,
+    Not,
+    Refused,
+    Text,
+    ValueRange,
+)
+from tracelake.search.likeness import SPAN, TextsOf, likeness
 from tracelake.search.values import number_terms, path_term, term_of
 
 EXAMPLE: Final = '"refund policy" AND service:airline-agent'
 KEYWORDS: Final = (*fields.FACETS, "trace")
 OWNERS: Final = ("attributes.", "resource.")
-FIELDS: Final = (*KEYWORDS, *fields.NUMBERS, *fields.TEXTS, "has")
+FIELDS: Final = (*KEYWORDS, *fields.NUMBERS, *fields.TEXTS, "has", "like")
 """All fields but attributes, for which see `OWNERS`."""
 
 _KEYWORD: Final = fields.keyword_analyzer()
 
 
-def parse(index: tantivy.Index, query: str, now_ns: int) -> tantivy.Query | None:
+def parse(
+    index: tantivy.Index, query: str, now_ns: int, texts_of: TextsOf | None = None
+) -> tantivy.Query | None:
     """Return the query for an index, None for one without words. Raises QueryError where it does not parse.
 
-    `now_ns` is when `last 2h` ends.
+    `now_ns` is when `last 2h` ends; `texts_of` gives the texts of spans that others are to be like.
     """
     try:
-        return _Compiler(index, now_ns).compiled(_tree(query))
+        return _Compiler(index, now_ns, texts_of).compiled(_tree(query))
     except ValueError as error:
         raise refusal(query, error) from error
 
@@ -44,8 +58,10 @@ def parse(index: tantivy.Index, query: str, now_ns: int) -> tantivy.Query | None
 def of_service(index: tantivy.Index, query: tantivy.Query, service: str) -> tantivy.Query:
     """Return the query in one service, its name in any case; scores stay as they are."""
     text = service.encode(errors="replace").decode()  # a lone surrogate is in no service
-    named = tantivy.Query.term_query(index.schema, "service", _lower(text), "basic")
-    return tantivy.Query.boolean_query([(tantivy.Occur.Must, query), (tantivy.Occur.Must, _filter(named))])
+    by_service = tantivy.Query.term_query(index.schema, "service", _lower(text), "basic")
+    return tantivy.Query.boolean_query(
+        [(tantivy.Occur.Must, query), (tantivy.Occur.Must, _filter(by_service))]
+    )
 
 
 def _tree(query: str) -> Node:
@@ -75,6 +91,7 @@ class _Compiler:
 
     index: tantivy.Index
     now_ns: int
+    texts_of: TextsOf | None
 
     def compiled(self, node: Node) -> tantivy.Query | None:  # noqa: PLR0911 - one for each kind of node
         """Return what finds the documents of a node, None where no word is in it, such as in `!!!`."""
@@ -93,7 +110,7 @@ class _Compiler:
                 return _boolean([(tantivy.Occur.Should, query) for query in queries])
             case Text(field):
                 return self._words(node, fields.TEXTS) if field is None else self._text(node, field)
-            case Range():
+            case ValueRange():
                 return self._range(node)
             case Last(text, place):
                 ago = units.nanoseconds(text)
@@ -130,8 +147,17 @@ class _Compiler:
         if field.startswith(OWNERS):
             return self._attribute(node, field)
         if field in fields.NUMBERS:
-            return self._range(Range(field, node.text, node.text, node.place))
-        return _no_field(node, field)
+            return self._range(ValueRange(field, node.text, node.text, node.place))
+        return self._like(node) if field == "like" else _no_field(node, field)
+
+    def _like(self, node: Text) -> tantivy.Query:
+        ids = SPAN.fullmatch(node.text.lower())
+        if ids is None or node.prefix or node.distance:
+            raise Refused(node.place, "like: takes a span, as its trace id and its span id with - between")
+        texts = self.texts_of(ids[1], ids[2]) if self.texts_of is not None else None
+        if texts is None:
+            raise Refused(node.place, f"there is no span {node.text} here; take both ids of a hit")
+        return likeness(self.index.schema, self.index.searcher(), ids[1], texts)
 
     def _whole(self, node: Text, field: str, value: str) -> tantivy.Query:
         schema, value = self.index.schema, _lower(value)
@@ -161,7 +187,7 @@ class _Compiler:
         )
         return _filter(_either([written, equal]))
 
-    def _range(self, node: Range) -> tantivy.Query | None:
+    def _range(self, node: ValueRange) -> tantivy.Query | None:
         field = node.field
         if field.startswith(OWNERS):
             return self._doubles(node)
@@ -181,7 +207,7 @@ class _Compiler:
                 raise Refused(node.place, f"{text!r} is not {wanted}")
         return self._integers(field, low, high, node.with_low, node.with_high)
 
-    def _times(self, node: Range) -> tantivy.Query:
+    def _times(self, node: ValueRange) -> tantivy.Query:
         low, high = (None if text is None else units.period(text) for text in (node.low, node.high))
         for text, value in ((node.low, low), (node.high, high)):
             if text is not None and value is None:
@@ -208,7 +234,7 @@ class _Compiler:
         schema, kind = self.index.schema, tantivy.FieldType.Integer
         return _filter(tantivy.Query.range_query(schema, field, kind, *bounds))
 
-    def _doubles(self, node: Range) -> tantivy.Query:
+    def _doubles(self, node: ValueRange) -> tantivy.Query:
         low, high = (None if text is None else units.double(text) for text in (node.low, node.high))
         for text, value in ((node.low, low), (node.high, high)):
             if text is not None and value is None:
@@ -228,7 +254,7 @@ class _Compiler:
             return _filter(self._whole(asked, "has", path_term(path)))
         if path in fields.TEXTS or path == "trace":
             return _filter(tantivy.Query.all_query())
-        if path in FIELDS and path != "has":
+        if path in FIELDS and path not in ("has", "like"):
             return _filter(tantivy.Query.exists_query(path))
         known = ", ".join([*fields.FACETS, *fields.NUMBERS, *fields.PARTS])
         raise Refused(
@@ -237,33 +263,33 @@ class _Compiler:
 
     def _words(self, node: Text, names: Sequence[str]) -> tantivy.Query | None:
         """Return what finds a word or phrase in fields of text."""
-        found = fields.words_of(node.text)
-        if not found:
+        words = fields.words_of(node.text)
+        if not words:
             return None
-        if node.distance and not node.quoted and len(found) > 1:
-            raise Refused(node.place, f"{node.text!r} is {len(found)} words, and ~ is for one")
+        if node.distance and not node.quoted and len(words) > 1:
+            raise Refused(node.place, f"{node.text!r} is {len(words)} words, and ~ is for one")
         queries = [
             tantivy.Query.boost_query(query, fields.BOOSTS[name]) if name in fields.BOOSTS else query
             for name in names
-            for query in [self._match(name, node, found)]
+            for query in [self._match(name, node, words)]
         ]
         return _either(queries)
 
-    def _match(self, name: str, node: Text, found: Sequence[fields.Word]) -> tantivy.Query:
-        schema, first, last = self.index.schema, found[0], found[-1]
-        if len(found) == 1 and node.prefix:
+    def _match(self, name: str, node: Text, words: Sequence[fields.Word]) -> tantivy.Query:
+        schema, first, last = self.index.schema, words[0], words[-1]
+        if len(words) == 1 and node.prefix:
             beginning = tantivy.Query.fuzzy_term_query(schema, name, last.written, 0, prefix=True)
             whole = tantivy.Query.fuzzy_term_query(schema, name, last.stem, 0)
             return beginning if last.stem.startswith(last.written) else _either([beginning, whole])
-        if len(found) == 1 and node.distance and not node.quoted:
+        if len(words) == 1 and node.distance and not node.quoted:
             return tantivy.Query.fuzzy_term_query(schema, name, last.stem, node.distance)
-        if len(found) == 1:
+        if len(words) == 1:
             return tantivy.Query.term_query(schema, name, last.stem, "freq")
-        words: list[str | tuple[int, str]] = [(word.position - first.position, word.stem) for word in found]
+        terms: list[str | tuple[int, str]] = [(word.position - first.position, word.stem) for word in words]
         if not node.prefix:
-            return tantivy.Query.phrase_query(schema, name, words, node.distance)
+            return tantivy.Query.phrase_query(schema, name, terms, node.distance)
         patterns: list[str | tuple[int, str]] = [
-            (word.position - first.position, _escaped(word.stem)) for word in found[:-1]
+            (word.position - first.position, _escaped(word.stem)) for word in words[:-1]
         ]
         patterns.append(
             (last.position - first.position, f"(?:{_escaped(last.written)}.*|{_escaped(last.stem)})")
@@ -294,8 +320,8 @@ def _escaped(text: str) -> str:
     return re.sub(r"([^\w])", r"\\\1", text)
 
 
-def _no_field(node: Text | Range, name: str) -> NoReturn:
-    value = node.written if isinstance(node, Range) else node.text
+def _no_field(node: Text | ValueRange, name: str) -> NoReturn:
+    value = node.written if isinstance(node, ValueRange) else node.text
     near = difflib.get_close_matches(name.lower(), FIELDS, 1)
     hint = f"did you mean {near[0]}? There are" if near else "there are"
     raise Refused(
@@ -305,7 +331,7 @@ def _no_field(node: Text | Range, name: str) -> NoReturn:
     )
 
 
-def _no_order(node: Range) -> NoReturn:
+def _no_order(node: ValueRange) -> NoReturn:
     if node.field not in FIELDS:
         _no_field(node, node.field)
     raise Refused(
@@ -345,7 +371,8 @@ def refusal(query: str, error: ValueError) -> QueryError:
     """Return the error that says what is wrong with a query, and where."""
     shown = query if len(query) <= limits.QUOTED_MAX_CHARS else query[: limits.QUOTED_MAX_CHARS - 1] + "…"
     if isinstance(error, Refused):
-        where, problem = f" at character {error.place + 1}", str(error)
+        character, problem = error.place + 1, str(error)
     else:  # tantivy's own words: a prefix that too many words begin with
-        where, problem = "", f"{error}; write longer words before *"
-    return QueryError(f"the search {shown!r} cannot be read{where}: {problem}. Example: {EXAMPLE}")
+        character, problem = None, f"{error}; write longer words before *"
+    where = "" if character is None else f" at character {character}"
+    return QueryError(f"the search {shown!r} cannot be read{where}: {problem}. Example: {EXAMPLE}", character)

@@ -1,9 +1,8 @@
 """Which parts of an index are merged, pure.
 
-Parts of the same transactions are a *generation*: they cover all buckets together. `INDEX_FAN_OUT` adjacent generations
-of one level become one of the next, as batches of a table do. So a document is written again once a level, and n
-transactions leave fewer than `INDEX_FAN_OUT` generations on each of log(n) levels. A generation whose parts are as
-large as parts become gains nothing by it, and is left alone.
+Parts of the same transactions are a *generation*: they cover all buckets together. Adjacent generations become one as
+batches of a table do, by the number of their documents. A generation whose parts are as large as parts become gains
+nothing by it, and is left alone.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from tracelake import tiers
 from tracelake.limits import (
     INDEX_FAN_OUT,
     INDEX_REBUILT_PART_ROWS,
@@ -43,11 +43,6 @@ class Generation:
         return self.parts[0].as_of
 
     @property
-    def level(self) -> int:
-        """How often its rows were merged."""
-        return self.parts[0].level
-
-    @property
     def documents(self) -> int:
         """How many documents its parts have together."""
         return sum(part.documents for part in self.parts)
@@ -63,20 +58,28 @@ def generations(parts: Sequence[PartRef]) -> list[Generation]:
     return [Generation(tuple(same)) for _, same in groupby(parts, lambda part: (part.lower, part.upper))]
 
 
-def due(found: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> Sequence[Generation]:
+def due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> Sequence[Generation]:
     """Return adjacent generations to merge now, the oldest that are due; none where nothing is."""
-    runs = [list(run) for _, run in groupby(found, lambda each: (each.level, each.is_full))]
-    return next((run[:fan_out] for run in runs if len(run) >= fan_out and not run[0].is_full), ())
+    for stretch in _not_full(generations):
+        run = tiers.due([each.documents for each in stretch], fan_out)
+        if run:
+            return stretch[run.start : run.stop]
+    return ()
 
 
-def until_due(found: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> int:
-    """Return how many transactions must come before anything is due, where nothing is now."""
-    fresh = 0
-    for each in reversed(found):
-        if each.level or each.is_full:
-            break
-        fresh += 1
-    return fan_out - fresh
+def until_due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> int:
+    """Return how many transactions must come before anything is due, where nothing is now.
+
+    If they are small ones, that is: after a large one something may be due earlier, and is then late by so many.
+    """
+    if not generations or generations[-1].is_full:
+        return fan_out
+    newest = _not_full(generations)[-1]
+    return fan_out - len(tiers.runs([each.documents for each in newest], fan_out)[-1])
+
+
+def _not_full(generations: Sequence[Generation]) -> list[list[Generation]]:
+    return [list(each) for full, each in groupby(generations, lambda each: each.is_full) if not full]
 
 
 def counts_replaced(documents: int, live: int) -> bool:
@@ -85,11 +88,11 @@ def counts_replaced(documents: int, live: int) -> bool:
     return replaced >= INDEX_REPLACED_MIN and replaced > INDEX_REWRITTEN_SHARE * documents
 
 
-def to_rewrite(found: Sequence[Generation], live: Mapping[int, int]) -> list[Generation]:
+def to_rewrite(generations: Sequence[Generation], live: Mapping[int, int]) -> list[Generation]:
     """Return the generations most of whose replaced documents are to go, given the live rows of each transaction."""
     return [
         each
-        for each in found
+        for each in generations
         if each.documents - sum(rows for t, rows in live.items() if each.lower <= t < each.upper)
         > INDEX_REWRITTEN_SHARE * each.documents
     ]

@@ -48,9 +48,9 @@ def double(text: str) -> float | None:
 
 def nanoseconds(text: str) -> Decimal | None:
     """Return how long a text such as `1.5s` says, None where it says nothing."""
-    found = _QUANTITY.fullmatch(text)
-    unit = None if found is None else _NS.get(found.group(2))
-    return None if found is None or unit is None else Decimal(found.group(1)) * unit
+    match = _QUANTITY.fullmatch(text)
+    unit = None if match is None else _NS.get(match.group(2))
+    return None if match is None or unit is None else Decimal(match.group(1)) * unit
 
 
 def period(text: str) -> tuple[int, int] | None:
@@ -58,10 +58,10 @@ def period(text: str) -> tuple[int, int] | None:
 
     UTC where it names no zone. None where it is no time.
     """
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(text)
+    if match is None:
         return None
-    year, month, day, hour, minute, second, fraction, zone = found.groups()
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
     try:
         begin = datetime(
             int(year),

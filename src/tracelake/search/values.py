@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,21 +20,36 @@ from tracelake.limits import INDEX_PATHS_KEPT, INDEX_VALUE_MAX_CHARS
 
 SEPARATOR: Final = "\0"
 """Between path and value of a term."""
-_NUMERIC: Final = frozenset("idID")
+JOINT: Final = " "
+"""Between the terms of a row, which tantivy gets as one text."""
+REPLACEMENT: Final = "\x1a"
+"""What stands in terms for characters that mean something there."""
+_SPACES: Final = " \t\n\r\f"
+_FOR_SPACES: Final = "\1\2\3\4\5"
+_IN_TERMS: Final = str.maketrans(_FOR_SPACES + _SPACES, len(_FOR_SPACES) * REPLACEMENT + _FOR_SPACES)
+_IN_VALUES: Final = str.maketrans(_FOR_SPACES, _SPACES)
+BYTES_IN_TERMS: Final = bytes(ord(chr(byte).translate(_IN_TERMS)) for byte in range(256))
+"""What each byte of a value is in terms: white space is another character there, for tantivy splits terms at it."""
+NUMERIC: Final = re.compile("[idID]")
 """Letters of attributes whose value is a number (see `otlp.values`)."""
 
 
 def path_term(path: str) -> str:
     """Return the path of an attribute as it stands in terms: of a long one the beginning and a checksum of all."""
-    path = path.replace(SEPARATOR, "\ufffd")
+    path = path.replace(SEPARATOR, REPLACEMENT).translate(_IN_TERMS)
     if len(path) <= INDEX_VALUE_MAX_CHARS:
         return path
-    return f"{path[:INDEX_VALUE_MAX_CHARS]}\ufffd{_digits_of(path)}"
+    return f"{path[:INDEX_VALUE_MAX_CHARS]}{REPLACEMENT}{_digits_of(path)}"
 
 
 def term_of(path: str, value: str) -> str:
     """Return the term of an attribute, its path as `path_term` gives it."""
-    return f"{path}{SEPARATOR}{value}"
+    return f"{path}{SEPARATOR}{value.translate(_IN_TERMS)}"
+
+
+def as_written(term: str) -> str:
+    """Return a path or value of a term as a person writes it."""
+    return term.translate(_IN_VALUES)
 
 
 def number_terms(paths: Sequence[str], values: Sequence[float]) -> list[str]:
@@ -47,8 +63,3 @@ def number_terms(paths: Sequence[str], values: Sequence[float]) -> list[str]:
 @functools.lru_cache(INDEX_PATHS_KEPT)
 def _digits_of(path: str) -> str:
     return hashlib.blake2b(path.lower().encode(errors="replace"), digest_size=8).hexdigest()
-
-
-def is_number(letter: str) -> bool:
-    """Whether the type letter of an attribute says that it is a number."""
-    return letter in _NUMERIC

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracelake import limits
-from tracelake._errors import StorageError, TracelakeError
+from tracelake._errors import QueryError, StorageError, TracelakeError
 from tracelake.lake.lake import Lake
 from tracelake.limits import INGEST_RETRY_AFTER_S
 from tracelake.server.api import api_routes, json_response
@@ -24,6 +24,7 @@ from tracelake.server.errors import status_of
 from tracelake.server.metrics import OwnReplica, Requests, add_metrics
 from tracelake.server.otlp import TracesEndpoint
 from tracelake.server.pages import STATIC, page_routes, page_templates
+from tracelake.server.search_pages import search_pages
 from tracelake.server.versions_api import versions_api
 from tracelake.server.versions_pages import versions_pages
 from tracelake.tracking.inbox import Inbox
@@ -64,6 +65,7 @@ def create_app(
     _add_otlp(app, TracesEndpoint(inbox, segment_wait_s))
     app.include_router(api_routes(lake))
     app.include_router(page_routes(lake, templates))
+    app.include_router(search_pages(lake, templates))
     app.include_router(versions_api(lake))
     app.include_router(versions_pages(lake, templates))
     app.mount("/static", StaticFiles(directory=STATIC))
@@ -124,9 +126,9 @@ def _add_health(app: FastAPI, inbox: Inbox, pipeline_problem: Callable[[], str |
 
 
 def _add_errors(app: FastAPI, templates: Jinja2Templates) -> None:
-    def answer(request: Request, status: int, text: str) -> Response:
+    def answer(request: Request, status: int, text: str, **more: object) -> Response:
         if request.url.path.startswith(("/api/", "/v1/")) or request.method != "GET":
-            response = json_response({"error": text}, status)
+            response = json_response({"error": text, **more}, status)
         else:
             context = {"status": status, "text": text, "json_url": None, "lake_url": ""}
             response = templates.TemplateResponse(request, "error.html", context, status_code=status)
@@ -139,7 +141,8 @@ def _add_errors(app: FastAPI, templates: Jinja2Templates) -> None:
         status = status_of(type(error))
         if status == 500:
             logger.error("%s %s: %s", request.method, request.url.path, error)
-        return answer(request, status, str(error))
+        where = error.character if isinstance(error, QueryError) else None
+        return answer(request, status, str(error), **({} if where is None else {"character": where}))
 
     @app.exception_handler(RequestValidationError)
     def on_bad_parameter(request: Request, error: RequestValidationError) -> Response:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tracelake.limits import LOG_REPEAT_S, LOG_THINGS_MAX
+from tracelake.limits import LOG_REPEAT_S, LOG_THING_CHARS, LOG_THINGS_MAX
 
 LOGGERS = ("asyncio", "uvicorn.error", "tracelake.server", "tracelake.pipeline")
 """Who speaks while a server runs."""
@@ -27,7 +27,7 @@ class OncePerSecond(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to say it; who is let through tells how many were not."""
         # Text that a caller has put values into already differs each time: its beginning tells what it is.
-        thing = (record.name, record.levelno, str(record.msg)[:40])
+        thing = (record.name, record.levelno, str(record.msg)[:LOG_THING_CHARS])
         now = self._clock()
         with self._lock:
             said_s, left_out = self._said.get(thing, (float("-inf"), 0))

@@ -35,7 +35,7 @@ from tracelake import limits
 from tracelake._errors import InternalError, LimitError, TracelakeError, UnsupportedError
 from tracelake.otlp.columns import SpanChecks
 from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
-from tracelake.otlp.size import MESSAGE_BYTES, Size, has_spans_beyond, parse_max_bytes
+from tracelake.otlp.size import MESSAGE_BYTES, PayloadSize, has_spans_beyond, parse_max_bytes
 from tracelake.server.body import WINDOW_BITS, Budget, BudgetShare, decompress, read_body
 from tracelake.server.errors import status_of
 from tracelake.server.gathering import Gathering
@@ -141,7 +141,7 @@ def _decode(format: Format, payload: bytes, share: BudgetShare) -> Decoded:
         guess_bytes = parse_max_bytes(payload, format)
         room.take(guess_bytes)
 
-        def check(size: Size) -> None:
+        def check(size: PayloadSize) -> None:
             if size.spans > limits.OTLP_REQUEST_SPANS_MAX:
                 raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} spans")
             if size.messages > limits.OTLP_REQUEST_MESSAGES_MAX:

@@ -13,11 +13,10 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tracelake import limits
-from tracelake._errors import QueryError
 from tracelake.lake.lake import Lake
 from tracelake.server import render
-from tracelake.server.params import Hits, Offset, Text, Wanted
-from tracelake.server.reads import ORDERS, list_services, list_traces, search
+from tracelake.server.params import Offset, Text, Wanted
+from tracelake.server.reads import ORDERS, list_services, list_traces
 from tracelake.server.waterfall import lay_out
 
 HERE = Path(__file__).parent
@@ -89,34 +88,6 @@ def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
     @router.get("/favicon.ico")
     def icon() -> Response:
         return FileResponse(STATIC / "icon.svg")
-
-    @router.get("/search")
-    def search_page(
-        request: Request,
-        q: str = "",
-        service: Text = None,
-        limit: Hits = limits.SEARCH_HITS_DEFAULT,
-    ) -> Response:
-        hits, problem = [], None
-        try:
-            hits = search(lake, q, service, limit) if q.strip() else []
-        except QueryError as error:
-            problem = str(error)
-        more_url = None
-        if len(hits) == limit < limits.SEARCH_HITS_MAX:
-            more_url = render.with_query(request, limit=min(limit * 5, limits.SEARCH_HITS_MAX))
-        return page(
-            request,
-            "search.html",
-            "/api/v1/search",
-            status_code=400 if problem else 200,
-            q=q,
-            service=service,
-            services=list_services(lake),
-            hits=hits,
-            problem=problem,
-            more_url=more_url,
-        )
 
     @router.get("/traces/{trace_id}")
     def trace_page(request: Request, trace_id: str, first: Offset = 0, span: Text = None) -> Response:

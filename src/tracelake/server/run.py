@@ -60,7 +60,7 @@ def serve(
         own: Callable[[], ReplicaInfo] | None = None
         if pipeline:
             running = stack.enter_context(closing(lake.pipeline(watch=watch)))
-            loop = PipelineLoop(lambda: running.run_once(stopping=loop.stopping), interval_s)
+            loop = PipelineLoop(lambda: running.run_once(stopping=loop.stopping, goes_on=True), interval_s)
             stack.callback(loop.stop)
             running.start()
             loop.start()

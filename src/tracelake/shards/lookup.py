@@ -10,46 +10,28 @@ not believed blindly. (The checksums of Parquet's pages leave the headers of the
 from __future__ import annotations
 
 import io
-import threading
 from base64 import b64decode
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import xxhash
 
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.shards.buckets import Numbers, hashes_of
+from tracelake.shards.footers import Footer, damage, footers
 from tracelake.shards.key_filter import Bits, may_hold
 from tracelake.shards.model import Part
-from tracelake.shards.parts import KEY_FILTER, chunk_bounds, chunk_hash, hashes_before
+from tracelake.shards.parts import KEY_FILTER, chunk_bounds, chunk_hash
 from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id
 from tracelake.shards.store import Snapshot
-from tracelake.storage.many import for_each
 from tracelake.storage.ports import ObjectStore
 
 Keys: TypeAlias = list[str] | list[int]
-_HASH_BYTES: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Footer:
-    """The end of a part: what Parquet says of it, and the hash of each column chunk."""
-
-    metadata: pq.FileMetaData
-    hashes: bytes
-
-    def hash(self, group: int, place: int) -> bytes:
-        """Return the hash of the chunk of a column in a row group."""
-        begins = (group * self.metadata.num_columns + place) * _HASH_BYTES
-        return self.hashes[begins : begins + _HASH_BYTES]
 
 
 class Lookup:
@@ -121,75 +103,6 @@ class Lookup:
         return np.concatenate(several)
 
 
-def footers(objects: ObjectStore, parts: Sequence[Part]) -> list[Footer]:
-    """Return the footers of parts, several read at once. Raises DamageError for one that is not what was written."""
-    by_path = {part.path: footer for part in parts if (footer := _remembered.get(part)) is not None}
-    missing = {part.path: part for part in parts if part.path not in by_path}
-    read = for_each(objects, lambda path: _read_footer(objects, missing[path]), missing)
-    for part, footer in zip(missing.values(), read, strict=True):
-        by_path[part.path] = footer
-        _remembered.put(part, footer)
-    return [by_path[part.path] for part in parts]
-
-
-def _read_footer(objects: ObjectStore, part: Part) -> Footer:
-    try:
-        data = objects.get_range(part.path, part.size_bytes - part.footer_bytes, part.footer_bytes)
-    except NotFoundError as error:
-        raise DamageError(f"part {part.path} is gone. `tracelake verify` names all that is wrong.") from error
-    if not part.footer_bytes or xxhash.xxh3_128_hexdigest(data) != part.footer_xxh3:
-        raise _damage(part, "the checksum of its footer differs")
-    return Footer(pq.read_metadata(pa.BufferReader(data)), hashes_before(data))
-
-
-def _damage(part: Part, what: str) -> DamageError:
-    return DamageError(
-        f"part {part.path} is not what was written: {what}. `tracelake verify` names all that is wrong."
-    )
-
-
-class _Footers:
-    """Footers of parts, which never change, as long as they fit; those that were used last stay."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str], Footer] = OrderedDict()
-        self._size_bytes = 0
-
-    def get(self, part: Part) -> Footer | None:
-        with self._lock:
-            footer = self._kept.get((part.path, part.footer_xxh3))
-            if footer is not None:
-                self._kept.move_to_end((part.path, part.footer_xxh3))
-            return footer
-
-    def put(self, part: Part, footer: Footer) -> None:
-        with self._lock:
-            if (part.path, part.footer_xxh3) in self._kept:
-                return
-            self._kept[part.path, part.footer_xxh3] = footer
-            self._size_bytes += _size(footer)
-            while self._size_bytes > limits.FOOTERS_REMEMBERED_MAX_BYTES:
-                self._size_bytes -= _size(self._kept.popitem(last=False)[1])
-
-    def clear(self) -> None:
-        with self._lock:
-            self._kept.clear()
-            self._size_bytes = 0
-
-
-def _size(footer: Footer) -> int:
-    return int(footer.metadata.serialized_size) + len(footer.hashes)
-
-
-_remembered: Final = _Footers()
-
-
-def forget() -> None:
-    """Forget the footers that this process remembers."""
-    _remembered.clear()
-
-
 def _of_filter(footer: Footer, keys: list[str], hashes: Any) -> list[str]:
     """Return the keys that the part may have; all of them where it has no summary."""
     summary = (footer.metadata.metadata or {}).get(KEY_FILTER)
@@ -258,7 +171,7 @@ class _PartReader:
             with pq.ParquetFile(source, metadata=self._footer.metadata, pre_buffer=False) as file:
                 return file.read_row_group(number, list(columns), use_threads=False)
         except (pa.ArrowException, OSError) as error:
-            raise _damage(self._part, str(error)) from error
+            raise damage(self._part, str(error)) from error
 
     def _fetch(self, number: int, columns: Sequence[str]) -> dict[int, bytes]:
         """Read what the columns take, before Arrow asks: an error that passes through it is never let go of."""
@@ -279,7 +192,7 @@ class _PartReader:
     def _check(self, number: int, chunks: dict[tuple[int, int], int], start: int, read: memoryview) -> None:
         for (begins, ends), place in chunks.items():
             if chunk_hash(read[begins - start : ends - start]) != self._footer.hash(number, place):
-                raise _damage(self._part, f"the checksum of its bytes from {begins} to {ends} differs")
+                raise damage(self._part, f"the checksum of its bytes from {begins} to {ends} differs")
 
 
 def _chunks(group: pq.RowGroupMetaData, columns: set[str]) -> dict[tuple[int, int], int]:

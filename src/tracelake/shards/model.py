@@ -84,6 +84,8 @@ class BatchRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows inserted less rows retracted."""
     parts: int
     size_bytes: int
+    weight: int
+    """Rows of all its objects: live ones, retractions and history. What it costs to compact it."""
     level: int = 0
     """How often its rows were compacted."""
 

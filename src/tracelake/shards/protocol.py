@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain, groupby
+from itertools import chain
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace as changed
 
+from tracelake import tiers
 from tracelake.limits import APPENDS_REMEMBERED, COMPACTION_FAN_OUT, LEASE_MARGIN_S, WRITES_REMEMBERED
 from tracelake.shards.model import BatchRef, LeaseRecord, Moment, Retired, ShardState, Write
 
@@ -157,13 +158,13 @@ def settled(batches: Sequence[BatchRef], committed: int) -> tuple[BatchRef, ...]
 
 
 def due(batches: Sequence[BatchRef], until: int, fan_out: int = COMPACTION_FAN_OUT) -> tuple[BatchRef, ...]:
-    """Return adjacent batches to compact now, oldest level first; none where nothing is due.
+    """Return adjacent batches to compact now, the oldest that are due; none where nothing is.
 
-    `fan_out` batches of one level become one of the next, so n appends leave at most `fan_out` - 1 batches on each
-    of log(n) levels, and a row is rewritten once a level. Batches that reach beyond `until` are left alone.
+    Batches that reach beyond `until` are left alone.
     """
-    runs = [tuple(run) for _, run in groupby(settled(batches, until), key=lambda batch: batch.level)]
-    return next((run[:fan_out] for run in runs if len(run) >= fan_out), ())
+    there = settled(batches, until)
+    run = tiers.due([batch.weight for batch in there], fan_out)
+    return there[run.start : run.stop]
 
 
 def replace(state: ShardState, run: Sequence[BatchRef], batch: BatchRef, epoch: int) -> ReplaceDecision:

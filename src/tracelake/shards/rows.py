@@ -26,6 +26,8 @@ RETRACTIONS: Final = pa.schema(
     [pa.field("row_id", pa.int64(), nullable=False), pa.field("time", pa.int64(), nullable=False)]
 )
 _TIME_BITS: Final = 32
+GIVEN_UP: Final = (duckdb.FatalException, duckdb.InternalException)
+"""Errors after which DuckDB gives up a database for good: who shares one needs another."""
 
 FileOf = Callable[[str], str]
 """Gives an object, by its path, as a file."""

@@ -238,5 +238,6 @@ class Shard:
             rows=inserted - retracted,
             parts=len(batch.parts),
             size_bytes=sum(part.size_bytes for part in batch.parts),
+            weight=sum(part.rows for part in batch.objects()),
             level=level,
         )

@@ -5,16 +5,17 @@ spark.read.format("tracelake").option("lake", "./lake").option("at", "main").loa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Final as _Final
 
 from tracelake.spark.source import TracelakeSource
 
-if TYPE_CHECKING:
+if _TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["TracelakeSource", "register"]
 
-_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+_PUSHDOWN: _Final = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:

@@ -27,7 +27,7 @@ def encode_key(what: str, key: str) -> bytes:
     encoded = encode_text(what, key)
     if len(encoded) > limits.KEY_MAX_BYTES:
         raise LimitError(
-            f"{what} {key[:40]!r}… has {len(encoded)} bytes, more than KEY_MAX_BYTES = "
+            f"{what} {key[: limits.NAME_QUOTED_MAX_CHARS]!r}… has {len(encoded)} bytes, more than KEY_MAX_BYTES = "
             f"{limits.KEY_MAX_BYTES}; shorten it"
         )
     return encoded
@@ -103,7 +103,7 @@ def _check_segments(path: str, segments: list[str]) -> None:
     size_bytes = len(encode_text("path", path))
     if size_bytes > limits.OBJECT_PATH_MAX_BYTES:
         raise LimitError(
-            f"path {path[:40]!r}… is longer than OBJECT_PATH_MAX_BYTES = "
+            f"path {path[: limits.NAME_QUOTED_MAX_CHARS]!r}… is longer than OBJECT_PATH_MAX_BYTES = "
             f"{limits.OBJECT_PATH_MAX_BYTES}; shorten it"
         )
     if "\0" in path or not _NO_NAMES.isdisjoint(segments):
@@ -118,6 +118,6 @@ def _check_segments(path: str, segments: list[str]) -> None:
     longest = max(segments, key=lambda segment: len(segment.encode()))
     if len(longest.encode()) > limits.OBJECT_PATH_SEGMENT_MAX_BYTES:
         raise LimitError(
-            f"name {longest[:40]!r}… in a path is longer than OBJECT_PATH_SEGMENT_MAX_BYTES = "
-            f"{limits.OBJECT_PATH_SEGMENT_MAX_BYTES}; shorten it"
+            f"name {longest[: limits.NAME_QUOTED_MAX_CHARS]!r}… in a path is longer than "
+            f"OBJECT_PATH_SEGMENT_MAX_BYTES = {limits.OBJECT_PATH_SEGMENT_MAX_BYTES}; shorten it"
         )

@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, get_args
 
 import pyarrow as pa
 
 from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
 from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
-from tracelake.results import Hit, Row, TableInfo, Trace
+from tracelake.results import Row, TableInfo, Trace
 from tracelake.search.documents import document_text
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
 from tracelake.search.opening import OpenIndex
 from tracelake.search.query import RawHit, Searcher, Sort
-from tracelake.search.results import Facet, FacetValue, SearchResults
+from tracelake.search.results import Facet, FacetValue, Hit, SearchResults
 from tracelake.shards.leases import Leases
 from tracelake.shards.store import EMPTY, Shard, Snapshot
 from tracelake.storage import Stores
@@ -35,7 +37,18 @@ from tracelake.versions.ranges import below
 from tracelake.versions.store import Repository
 
 _TRACE_ID: Final = re.compile(r"[0-9a-f]{6,32}")
-_HIT_COLUMNS: Final = ("trace_id", "span_id", "transaction", "service", "name", "start_ns")
+_TOLD_COLUMNS: Final = (
+    "service",
+    "name",
+    "start_ns",
+    "duration_ns",
+    "status",
+    "model",
+    "session_id",
+    "user_id",
+)
+"""What a hit tells of its row."""
+_HIT_COLUMNS: Final = ("trace_id", "span_id", "transaction", *_TOLD_COLUMNS)
 _TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "events")
 
 
@@ -119,7 +132,7 @@ class CommitView:
                 identifiers = words(reading(checked(db, query)))
             # One that is not named need not be there: its parts may be far away.
             tables = [self.table(name) for name in self._names if name in identifiers]
-            files = [file for table in tables for file in table.read_files()]
+            files = [file for table in tables for file in table._read_files()]
             with connection(files, allow_files) as db:
                 for table in tables:
                     db.execute(f'create temp view "{table.name}" as {table.sql()}')
@@ -167,6 +180,7 @@ class CommitView:
         sort: Sort = "score",
         facets: Sequence[str] = (),
         page: str | None = None,
+        now: datetime | None = None,
     ) -> SearchResults:
         """Return hits of the full-text index in order, `where` being a DuckDB condition on table `spans`.
 
@@ -184,7 +198,8 @@ class CommitView:
             )
         name = name_of_search(query, where, service, sort)
         token = read_token(page, name) if page is not None else None
-        start, now_ns = (token.offset, token.now_ns) if token is not None else (0, time.time_ns())
+        asked_ns = time.time_ns() if now is None else _nanoseconds(now)
+        start, now_ns = (token.offset, token.now_ns) if token is not None else (0, asked_ns)
         searcher = self._open_searcher()
         if searcher is None:
             return SearchResults(commit=self.commit_id)
@@ -210,7 +225,7 @@ class CommitView:
             (hit for _, hit in hits[:limit]),
             total,
             {
-                facet: Facet(tuple(FacetValue(*value) for value in raw.values), raw.others)
+                facet: Facet(tuple(FacetValue(*value) for value in raw.values), raw.others, raw.exact)
                 for facet, raw in by_facet.items()
             },
             self.commit_id,
@@ -228,7 +243,9 @@ class CommitView:
             manifest = read_manifest(self._stores.objects, reference.manifest)
             scan = self._tables[TABLE_SPANS.name].scan
             rows = TableRows(scan, scan.open_files())
-            self._searcher = Searcher(self._stores.objects, manifest, self._index, rows)
+            # Of the table and not of this view: a searcher that held its view would keep its lease for long.
+            texts_of = partial(_texts_of, self._tables[TABLE_SPANS.name])
+            self._searcher = Searcher(self._stores.objects, manifest, self._index, rows, texts_of)
         return self._searcher
 
     def _rows_of(self, raw_hits: list[RawHit], where: str | None, query: str) -> list[tuple[int, Hit]]:
@@ -250,18 +267,23 @@ class CommitView:
         for place, hit in enumerate(raw_hits):
             row = by_key.get((hit.trace_id, hit.span_id, hit.transaction))
             if row is not None:
-                excerpt = highlight([row["name"], *document_text(row)], query)
-                joined = Hit(
-                    hit.trace_id,
-                    hit.span_id,
-                    hit.score,
-                    row["service"],
-                    row["name"],
-                    row["start_ns"],
-                    excerpt,
-                )
-                hits.append((place, joined))
+                excerpt = highlight([*_first_texts(row), *document_text(row)], query)
+                told = {column: row[column] for column in _TOLD_COLUMNS}
+                hits.append((place, Hit(hit.trace_id, hit.span_id, hit.score, highlight=excerpt, **told)))
         return hits
+
+
+def _texts_of(spans: Table, trace_id: str, span_id: str) -> list[str] | None:
+    """Return the texts of a span, None where there is none."""
+    rows = to_rows(spans.lookup([trace_id], ["span_id", *_TEXT_COLUMNS]))
+    texts = [document_text(row) for row in rows if row["span_id"] == span_id]
+    return texts[0] if texts else None
+
+
+def _first_texts(row: Row) -> list[str]:
+    """Return the texts that an excerpt is cut from first, and from which it is where nothing matches."""
+    texts = (row[column] for column in ("output", "input", "status_message", "name"))
+    return [text for text in texts if text]
 
 
 def named_by(repository: Repository, commit_id: str | None) -> dict[str, Reference]:
@@ -277,3 +299,12 @@ def named_by(repository: Repository, commit_id: str | None) -> dict[str, Referen
 def to_rows(table: pa.Table) -> list[Row]:
     """Return rows with maps as dicts, at every level."""
     return table.to_pylist(maps_as_pydicts="strict")
+
+
+def _nanoseconds(now: datetime) -> int:
+    """Return a time as nanoseconds since 1970. Raises QueryError for one that may be any of several."""
+    if now.utcoffset() is None:
+        raise QueryError(
+            f"now is {now.isoformat()} without a time zone; give it one, such as tzinfo=datetime.UTC."
+        )
+    return (now - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1) * 1_000

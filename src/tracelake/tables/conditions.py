@@ -16,6 +16,7 @@ import duckdb
 
 from tracelake._errors import QueryError
 from tracelake.limits import CONDITIONS_REMEMBERED_MAX, QUOTED_MAX_CHARS
+from tracelake.shards.rows import GIVEN_UP
 
 _SUBQUERY: Final = '"class":"SUBQUERY"'
 _NODE_KIND: Final = re.compile(r'"type":"([A-Z_]+_NODE)"')
@@ -114,6 +115,8 @@ def _serialized(query: str, what: str, text: str) -> str:
         ((serialized,),) = db.execute("select json_serialize_sql(?)", [query]).fetchall()
         return str(serialized)
     except (duckdb.Error, UnicodeError) as error:
+        if isinstance(error, GIVEN_UP):
+            _parser.cache_clear()
         raise _refused(what, text, str(error)) from error
     finally:
         db.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracelake._errors import QueryError
-from tracelake.limits import SEARCH_OFFSET_MAX_HITS
+from tracelake.limits import QUOTED_MAX_CHARS, SEARCH_OFFSET_MAX_HITS
 
 _TOKEN: Final = re.compile(r"([0-9a-f]{8,64})-(\d{1,9})-(\d{1,20})-([0-9a-f]{16})", re.ASCII)
 
@@ -36,7 +36,7 @@ def read_token(text: str, search: str) -> PageToken:
     """Read a token of a search. Raises QueryError for what is none, or is one of another search."""
     match = _TOKEN.fullmatch(text)
     if match is None:
-        raise QueryError(f"{text[:100]!r} is no page; take `next_page` of a result as it is.")
+        raise QueryError(f"{text[:QUOTED_MAX_CHARS]!r} is no page; take `next_page` of a result as it is.")
     token = PageToken(match[1], int(match[2]), int(match[3]), match[4])
     if token.search != search:
         raise QueryError(

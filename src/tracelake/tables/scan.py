@@ -25,6 +25,7 @@ from tracelake.limits import (
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
 from tracelake.shards.rows import (
+    GIVEN_UP,
     GONE,
     ROW_ID,
     FileOf,
@@ -259,6 +260,10 @@ def connection(
         raise DamageError(
             f"a part cannot be read: {error}. Run `tracelake verify` to see all that is wrong."
         ) from error
+    except GIVEN_UP as error:
+        _database.cache_clear()
+        _locked.cache_clear()
+        raise QueryError(f"DuckDB refuses the query: {error}") from error
     except duckdb.InvalidInputException as error:
         if "parquet" in str(error).lower():
             raise DamageError(f"a part cannot be read: {error}. Run `tracelake verify`.") from error

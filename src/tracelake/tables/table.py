@@ -10,7 +10,6 @@ from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import duckdb
-import polars as pl
 import pyarrow as pa
 
 from tracelake._errors import DamageError, NotFoundError, UsageError
@@ -21,6 +20,7 @@ from tracelake.shards.rows import literal, quoted
 from tracelake.tables.scan import Scan, connection
 
 if TYPE_CHECKING:
+    import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -93,6 +93,8 @@ class Table:
         limit: int | None = None,
     ) -> pl.DataFrame:
         """Return rows as a Polars frame; arguments and errors as `to_arrow`. Maps are lists of structs there."""
+        import polars as pl  # noqa: PLC0415  a sixth of the start of a process that has no use for it
+
         frame = pl.from_arrow(self.to_arrow(columns, where, order_by, limit))
         assert isinstance(frame, pl.DataFrame)
         return frame
@@ -209,7 +211,7 @@ class Table:
             self._leases.renew(now=True)
             raise
 
-    def read_files(self) -> list[str]:
+    def _read_files(self) -> list[str]:
         """Check all files that `sql` names, and return them. Raises DamageError."""
         self.check()
         with self._leased():

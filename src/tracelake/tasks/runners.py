@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
@@ -130,8 +131,10 @@ class Spark:
         from py4j.protocol import Py4JError, Py4JNetworkError  # noqa: PLC0415
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
+        group = uuid.uuid4().hex  # other threads may have jobs of their own
+        context.setJobGroup(group, "tracelake")
         try:
-            with _Watch(context, len(tasks), on_done):
+            with _Watch(context, group, len(tasks), on_done):
                 receipts = context.parallelize(list(tasks), len(tasks)).map(function).collect()
         except (Py4JNetworkError, ConnectionError) as error:
             # Its sockets close a moment before the process has ended.
@@ -211,8 +214,9 @@ def _end(context: SparkContext) -> None:
 class _Watch:
     """Tells how many tasks of this thread's job are done, from a thread of its own."""
 
-    def __init__(self, context: SparkContext, total: int, on_done: Callable[[int], None]) -> None:
+    def __init__(self, context: SparkContext, group: str, total: int, on_done: Callable[[int], None]) -> None:
         self._tracker = context.statusTracker()
+        self._group = group
         self._total = total
         self._on_done = on_done
         self._end = threading.Event()
@@ -230,7 +234,8 @@ class _Watch:
 
         while not self._end.wait(SPARK_POLL_S):
             try:
-                stages = map(self._tracker.getStageInfo, self._tracker.getActiveStageIds())
+                jobs = map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group))
+                stages = [self._tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
                 done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
             except (Py4JError, ConnectionError):
                 return  # the JVM has ended, as the job will say

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 
-class Source(Protocol):
+class TimeSource(Protocol):
     """Where actors get time and ids from."""
 
     def sleep(self, seconds: float) -> None:
@@ -32,7 +32,7 @@ class Simulated:
 
     def __init__(
         self,
-        source: Source,
+        source: TimeSource,
         wall_s: Callable[[], float] | None = None,
         steady_s: Callable[[], float] | None = None,
     ) -> None:
@@ -60,5 +60,7 @@ class Simulated:
             setattr(module, name, function)
 
 
-def _either(source: Source, inside: Callable[..., Any], outside: Callable[..., Any]) -> Callable[..., Any]:
+def _either(
+    source: TimeSource, inside: Callable[..., Any], outside: Callable[..., Any]
+) -> Callable[..., Any]:
     return lambda *given: inside(*given) if source.is_inside() else outside(*given)

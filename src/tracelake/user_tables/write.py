@@ -12,9 +12,11 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+import pyarrow as pa
 
 from tracelake._errors import ContentionError, InputError, UsageError
 from tracelake.limits import UPPER_MISMATCHES_MAX
@@ -26,10 +28,10 @@ from tracelake.storage import Stores, delete_all
 from tracelake.tables.built_in import entry_of
 from tracelake.tables.maintenance import Maintainer
 from tracelake.tables.scan import Scan
-from tracelake.tables.spec import TableSpec, create_spec, read_spec, table_names
+from tracelake.tables.spec import TableSpec, check_name, create_spec, read_spec, table_names
 from tracelake.tasks.runners import InProcess
 from tracelake.user_tables.merge import TableMerge
-from tracelake.user_tables.staging import Pieces, staged_anew, staged_for
+from tracelake.user_tables.staging import Pieces, stage, staged_anew, staged_for
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
 
@@ -59,6 +61,20 @@ class WriteId:
         kind = "write" if self.number is None else "series"
         name = hashlib.sha256(f"{kind} {self.text}".encode(errors="surrogatepass")).hexdigest()[:32]
         return Write(name, self.number or 0, counts)
+
+
+def write_batches(
+    stores: Stores,
+    name: str,
+    batches: Iterable[pa.RecordBatch],
+    tombstone: str | None,
+    write_id: WriteId | None,
+) -> str:
+    """Stage rows in this process, and publish them; see `stage` and `publish`."""
+    check_name(name)
+    spec = read_spec(stores.objects, name)
+    epoch = Shard(name, stores.key_value, stores.objects).state().epoch
+    return publish(stores, spec, [stage(stores.objects, spec, epoch, batches, tombstone)], write_id)
 
 
 def publish(

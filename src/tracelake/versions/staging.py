@@ -20,7 +20,12 @@ from tracelake._errors import (
     NotFoundError,
     RefNotFoundError,
 )
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, STAGED_PATH_MAX_BYTES, STAGING_READ_TRIES_MAX
+from tracelake.limits import (
+    CONDITIONAL_WRITE_TRIES_MAX,
+    NAME_QUOTED_MAX_CHARS,
+    STAGED_PATH_MAX_BYTES,
+    STAGING_READ_TRIES_MAX,
+)
 from tracelake.storage.names import check_path
 from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
 from tracelake.versions.commits import Commits
@@ -50,7 +55,8 @@ class Staging:
             check_path(path)
             if len(path.encode()) > STAGED_PATH_MAX_BYTES:
                 raise LimitError(
-                    f"path {path[:40]!r}… is longer than STAGED_PATH_MAX_BYTES = {STAGED_PATH_MAX_BYTES}; shorten it."
+                    f"path {path[:NAME_QUOTED_MAX_CHARS]!r}… is longer than STAGED_PATH_MAX_BYTES = "
+                    f"{STAGED_PATH_MAX_BYTES}; shorten it."
                 )
         todo = list(entries.items())
         at_once, in_vain = max(1, len(todo)), 0

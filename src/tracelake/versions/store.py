@@ -19,6 +19,7 @@ from tracelake.limits import (
     CHANGES_INLINE_MAX,
     COMMIT_PATIENCE_POLLS,
     CONDITIONAL_WRITE_TRIES_MAX,
+    REQUESTS_TOLD_MAX,
 )
 from tracelake.storage import Entry, KeyValueStore, ObjectStore
 from tracelake.storage.names import check_path
@@ -293,7 +294,7 @@ class Repository(Commits):
             if request_id not in ids:
                 for entries in carried if took(at.record, request_id) else ():
                     self._records.take_away(entries)
-                waiting = f"these wait: {', '.join(ids[:10])}" if ids else "none waits there"
+                waiting = f"these wait: {', '.join(ids[:REQUESTS_TOLD_MAX])}" if ids else "none waits there"
                 raise UsageError(
                     f"branch {branch} has no request {shown(request_id)} on its list; {waiting}."
                 )

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Final, TypeAlias
@@ -32,25 +31,12 @@ from tracelake.limits import (
 )
 from tracelake.pipeline.sources.by_content import ByContent
 from tracelake.pipeline.sources.patterns import KeyPattern, is_pattern
-from tracelake.pipeline.sources.port import UNKNOWN_SIZE, Input, Watch
+from tracelake.pipeline.sources.port import UNKNOWN_SIZE, Input, Watch, may_pass
 from tracelake.replicas.account import Waiting
 from tracelake.storage import ObjectStore
 from tracelake.storage.foreign import ForeignObject, ForeignObjects, check_key, open_foreign
 
 BUCKETS: Final = "buckets"
-
-
-@contextmanager
-def _may_pass() -> Iterator[None]:
-    """Let failures of a bucket say nothing of what the object has: it is asked for again."""
-    try:
-        yield
-    except NotFoundError:
-        raise
-    except (
-        TracelakeError
-    ) as error:  # also an environment without what it needs, as on one of several machines
-        raise OSError(str(error)) from error
 
 
 class BucketSource(ByContent):
@@ -77,7 +63,7 @@ class _Address:
 
     def size_bytes(self) -> int:
         """Return the size of the object as it is now, 0 where none is. Raises OSError."""
-        with _may_pass():
+        with may_pass():
             info = self.objects.head(self.key)
         return 0 if info is None else info.size_bytes
 
@@ -86,7 +72,7 @@ class _Address:
 
         Raises NotFoundError where it is gone, OSError.
         """
-        with _may_pass():
+        with may_pass():
             now_bytes, blocks = self.objects.read(self.key)
             if now_bytes == size_bytes:
                 yield from blocks
@@ -94,7 +80,7 @@ class _Address:
 
 def _address(path: str) -> _Address:
     """Return the address of an input. Raises OSError where this machine cannot ask the bucket."""
-    with _may_pass():
+    with may_pass():
         return _Address(path)
 
 
@@ -201,29 +187,35 @@ class BucketWatch:
         self._taken: set[_Mark] = set()
         self._shown: dict[str, _Mark] = {}
         self._listing: Future[_Listing] | None = None
-        self._was_listed = False
         self._next_s = 0.0
 
-    def look(self, suspects: Collection[str] = ()) -> list[Waiting]:
+    def look(self, suspects: Collection[str] = (), *, goes_on: bool = False) -> list[Waiting]:
         """See `Watch`: objects that are new or were replaced, oldest first.
 
-        A bucket that is slow, or does not answer, holds nobody up: it is listed beside what else is done.
+        A bucket that is slow, or does not answer, holds nobody up who goes on: it is listed beside what else is done.
+        Who does not has no other look, and is given all.
         """
         del suspects  # they are known by content, which another object under the name need not have
         self._shown = {}
-        if self._listing is None:
-            if time.monotonic() < self._next_s:
-                return []
-            self._listing = _beside(self._address, self._own, self._taken)
-        # The first look waits to the end: a pipeline that runs once has no other.
-        if not wait([self._listing], WATCHED_BUCKET_WAIT_S if self._was_listed else None).done:
+        at_once = WATCHED_OBJECTS_AT_ONCE
+        if not goes_on:
+            self._listing, at_once = None, OBJECTS_FOUND_MAX + 1
+        elif self._listing is None and time.monotonic() < self._next_s:
             return []
-        self._was_listed = True
+        if self._listing is None:
+            self._listing = _beside(self._address, self._own, self._taken, at_once)
+        if not wait([self._listing], WATCHED_BUCKET_WAIT_S if goes_on else None).done:
+            return []
         listing, self._listing = self._listing, None
         try:
             self._taken, new = listing.result()
         except TracelakeError as error:
             raise StorageError(f"{self._pattern} cannot be looked at: {error}") from error
+        if len(new) > OBJECTS_FOUND_MAX:
+            raise StorageError(
+                f"{self._pattern} has more than OBJECTS_FOUND_MAX = {OBJECTS_FOUND_MAX} new objects; let a pipeline "
+                "that goes on take them, or watch it by several patterns"
+            )
         if not new:
             self._next_s = time.monotonic() + WATCHED_BUCKET_PAUSE_S
         self._shown = {item.path: mark for mark, item in new}
@@ -238,13 +230,13 @@ _Listing: TypeAlias = tuple[set[_Mark], list[tuple[_Mark, Waiting]]]
 """What was taken and is still there, and what is new."""
 
 
-def _beside(address: _Address, own: _OfTheLake, taken: Collection[_Mark]) -> Future[_Listing]:
+def _beside(address: _Address, own: _OfTheLake, taken: Collection[_Mark], at_once: int) -> Future[_Listing]:
     """List in a thread of its own, which nobody has to wait for."""
     listing: Future[_Listing] = Future()
 
     def carry_out() -> None:
         try:
-            listing.set_result(_list_new(address, own, taken))
+            listing.set_result(_list_new(address, own, taken, at_once))
         except BaseException as error:  # noqa: BLE001  whoever asks for the result gets it
             listing.set_exception(error)
 
@@ -252,7 +244,7 @@ def _beside(address: _Address, own: _OfTheLake, taken: Collection[_Mark]) -> Fut
     return listing
 
 
-def _list_new(address: _Address, own: _OfTheLake, taken: Collection[_Mark]) -> _Listing:
+def _list_new(address: _Address, own: _OfTheLake, taken: Collection[_Mark], at_once: int) -> _Listing:
     still: set[_Mark] = set()
 
     def new() -> Iterator[tuple[_Mark, Waiting]]:
@@ -264,7 +256,7 @@ def _list_new(address: _Address, own: _OfTheLake, taken: Collection[_Mark]) -> _
             else:
                 yield mark, Waiting(path, item.size_bytes, item.modified_s)
 
-    oldest = heapq.nsmallest(WATCHED_OBJECTS_AT_ONCE, new(), key=lambda entry: entry[1].since_s)
+    oldest = heapq.nsmallest(at_once, new(), key=lambda entry: entry[1].since_s)
     return still, oldest
 
 

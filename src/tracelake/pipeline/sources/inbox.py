@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from tracelake._errors import StorageError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import ReadRange
-from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, New
+from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, New, may_pass
 from tracelake.replicas.account import Waiting
 from tracelake.storage import ObjectStore, copy_all, delete_all
 from tracelake.tracking.inbox import PREFIX
@@ -29,7 +30,8 @@ class InboxSource:
 
     def measured_bytes(self, path: str) -> int:
         """See `Source`."""
-        info = self._objects.head(path)
+        with may_pass():
+            info = self._objects.head(path)
         return 0 if info is None else info.size_bytes
 
     def judge(self, item: Input, held: Held) -> New | Known | HeldBack | Gone:
@@ -37,7 +39,11 @@ class InboxSource:
         suspect = held.by_path.get((item.source, item.path))
         if suspect is not None:
             return HeldBack(suspect)
-        return Gone() if self._objects.head(item.path) is None else New()
+        try:
+            is_gone = self._objects.head(item.path) is None
+        except StorageError:
+            return New(is_there=False)  # who reads it says why it cannot be read
+        return Gone() if is_gone else New()
 
     def let_go(self, taken: Sequence[ReadRange]) -> None:
         """Delete segments that were taken; what could not be read whole is kept in quarantine."""
@@ -60,8 +66,10 @@ def fetch_segment(objects: ObjectStore, path: str, size_bytes: int, folder: Path
     del size_bytes
     if (local := objects.local_path(path)) is not None:
         return local
-    copy = folder / "segment"
-    copy.write_bytes(objects.get(path))
+    copy = folder / path.rpartition("/")[2]  # others share the folder; no segment has the name of another
+    with may_pass():
+        data = objects.get(path)
+    copy.write_bytes(data)
     return str(copy)
 
 
@@ -73,8 +81,9 @@ class InboxWatch:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
 
-    def look(self, suspects: Collection[str]) -> list[Waiting]:
+    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[Waiting]:
         """See `Watch`."""
+        del goes_on  # each look is quick, and gives all
         return [
             Waiting(info.path, info.size_bytes, info.modified_s)
             for info in self._objects.list(PREFIX)

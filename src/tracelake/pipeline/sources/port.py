@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
+from tracelake._errors import NotFoundError, TracelakeError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import ReadRange, Suspect
 from tracelake.replicas.account import Waiting
@@ -32,6 +34,9 @@ class Input:
 @dataclass(frozen=True, slots=True)
 class New:
     """No transaction has it: it is to be read."""
+
+    is_there: bool = True
+    """Else nobody knows whether a peer has taken it: who reads it finds out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +106,10 @@ class Watch(Protocol):
     def source(self) -> str:
         """The name of the source."""
 
-    def look(self, suspects: Collection[str]) -> list[Waiting]:
+    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[Waiting]:
         """Return what waits, without the paths that were set aside.
 
+        Where it `goes_on`, some of it will do, and what takes long to look at: a later look gives it. Else all.
         Raises StorageError or OSError where it cannot be told this time: that stops no other watch.
         """
 
@@ -116,6 +122,22 @@ Fetch: TypeAlias = Callable[[ObjectStore, str, int, Path], str]
 
 It runs in tasks, on any machine. Raises NotFoundError where the input is gone, OSError for a failure that may pass.
 """
+
+
+@contextmanager
+def may_pass() -> Iterator[None]:
+    """Let failures of a store say nothing of what an input has: it alone waits, and is asked for again.
+
+    Raises OSError for all but NotFoundError.
+    """
+    try:
+        yield
+    except NotFoundError:
+        raise
+    except (
+        TracelakeError
+    ) as error:  # also an environment without what it needs, as on one of several machines
+        raise OSError(str(error)) from error
 
 
 Find: TypeAlias = Callable[[ObjectStore, str], list[Input]]
@@ -140,5 +162,5 @@ class Kind:
     """None: its inputs are nothing that a user could name."""
     schemes: tuple[str, ...] = ()
     """Of the URLs by which users name its inputs; an empty one is that of plain paths."""
-    is_far: bool = False
-    """Whether to fetch is mostly to wait, so that a task has several inputs on their way at once."""
+    is_far: Callable[[ObjectStore, str], bool] = lambda _objects, _path: False
+    """(the lake's objects, path) → whether to fetch is mostly to wait, so that several are on their way at once."""

@@ -32,7 +32,13 @@ from tracelake.storage import ObjectStore
 from tracelake.storage.foreign import FOREIGN_SCHEMES
 
 KINDS: Final = {
-    INBOX: Kind(fetch_segment, Segment, InboxSource, lambda objects, _: [InboxWatch(objects)]),
+    INBOX: Kind(
+        fetch_segment,
+        Segment,
+        InboxSource,
+        lambda objects, _: [InboxWatch(objects)],
+        is_far=lambda objects, path: objects.local_path(path) is None,
+    ),
     FILES: Kind(
         fetch_file,
         WholeFile,
@@ -42,7 +48,13 @@ KINDS: Final = {
         ("", "file"),
     ),
     BUCKETS: Kind(
-        fetch_object, WholeFile, BucketSource, watch_buckets, find_objects, FOREIGN_SCHEMES, is_far=True
+        fetch_object,
+        WholeFile,
+        BucketSource,
+        watch_buckets,
+        find_objects,
+        FOREIGN_SCHEMES,
+        is_far=lambda _objects, _path: True,
     ),
 }
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -89,7 +101,7 @@ def fetch_all(
         pool: ThreadPoolExecutor | None = None
         for item in inputs:
             bring = partial(fetch, objects, item.source, item.path, item.size_bytes, folder)
-            if len(inputs) > 1 and _kind(item.source).is_far:
+            if len(inputs) > 1 and _kind(item.source).is_far(objects, item.path):
                 if pool is None:
                     pool = ThreadPoolExecutor(INPUTS_FETCHED_AT_ONCE)
                     stack.callback(pool.shutdown, cancel_futures=True)

@@ -30,8 +30,9 @@ class FileWatch:
         self._taken: dict[str, _Form] = {}
         self._shown: dict[str, _Form] = {}
 
-    def look(self, suspects: Collection[str] = ()) -> list[Waiting]:
+    def look(self, suspects: Collection[str] = (), *, goes_on: bool = False) -> list[Waiting]:
         """Return files that are new or changed, and that nobody has written to for a moment; oldest first."""
+        del goes_on
         del suspects  # they are known by content, which another file under the name need not have
         self._shown = {}
         taken, self._taken = self._taken, {}

@@ -1,0 +1,105 @@
+"""The ends of parts, with what Parquet says of them: read by themselves, compared with their checksum, remembered."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from tracelake import limits
+from tracelake._errors import DamageError, NotFoundError
+from tracelake.shards.model import Part
+from tracelake.shards.parts import hashes_before
+from tracelake.storage.many import for_each
+from tracelake.storage.ports import ObjectStore
+
+_HASH_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The end of a part: what Parquet says of it, and the hash of each column chunk."""
+
+    metadata: pq.FileMetaData
+    hashes: bytes
+
+    def hash(self, group: int, place: int) -> bytes:
+        """Return the hash of the chunk of a column in a row group."""
+        begins = (group * self.metadata.num_columns + place) * _HASH_BYTES
+        return self.hashes[begins : begins + _HASH_BYTES]
+
+
+def footers(objects: ObjectStore, parts: Sequence[Part]) -> list[Footer]:
+    """Return the footers of parts, several read at once. Raises DamageError for one that is not what was written."""
+    by_path = {part.path: footer for part in parts if (footer := _remembered.get(part)) is not None}
+    missing = {part.path: part for part in parts if part.path not in by_path}
+    read = for_each(objects, lambda path: _read_footer(objects, missing[path]), missing)
+    for part, footer in zip(missing.values(), read, strict=True):
+        by_path[part.path] = footer
+        _remembered.put(part, footer)
+    return [by_path[part.path] for part in parts]
+
+
+def _read_footer(objects: ObjectStore, part: Part) -> Footer:
+    try:
+        data = objects.get_range(part.path, part.size_bytes - part.footer_bytes, part.footer_bytes)
+    except NotFoundError as error:
+        raise DamageError(f"part {part.path} is gone. `tracelake verify` names all that is wrong.") from error
+    if not part.footer_bytes or xxhash.xxh3_128_hexdigest(data) != part.footer_xxh3:
+        raise damage(part, "the checksum of its footer differs")
+    return Footer(pq.read_metadata(pa.BufferReader(data)), hashes_before(data))
+
+
+def damage(part: Part, what: str) -> DamageError:
+    """Return what says that a part is not what was written."""
+    return DamageError(
+        f"part {part.path} is not what was written: {what}. `tracelake verify` names all that is wrong."
+    )
+
+
+class _Footers:
+    """Footers of parts, which never change, as long as they fit; those that were used last stay."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, str], Footer] = OrderedDict()
+        self._size_bytes = 0
+
+    def get(self, part: Part) -> Footer | None:
+        with self._lock:
+            footer = self._kept.get((part.path, part.footer_xxh3))
+            if footer is not None:
+                self._kept.move_to_end((part.path, part.footer_xxh3))
+            return footer
+
+    def put(self, part: Part, footer: Footer) -> None:
+        with self._lock:
+            if (part.path, part.footer_xxh3) in self._kept:
+                return
+            self._kept[part.path, part.footer_xxh3] = footer
+            self._size_bytes += _size(footer)
+            while self._size_bytes > limits.FOOTERS_REMEMBERED_MAX_BYTES:
+                self._size_bytes -= _size(self._kept.popitem(last=False)[1])
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._size_bytes = 0
+
+
+def _size(footer: Footer) -> int:
+    return int(footer.metadata.serialized_size) + len(footer.hashes)
+
+
+_remembered: Final = _Footers()
+
+
+def forget() -> None:
+    """Forget the footers that this process remembers."""
+    _remembered.clear()
