@@ -1,37 +1,50 @@
-"""What all tests share: a cache directory of their own, so that none sees what another run left; and their order."""
+"""What all tests share: a cache directory of their own, so that none sees what another run left; Spark; their order."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
+
+from tracelake.tasks import runners
+from tracelake.tasks.runners import Spark
 
 HERE: Final = Path(__file__).parent
-SLOWEST_FIRST: Final = (
-    "storage/test_contract.py",
-    "simulation/test_versions.py",
-    "simulation/test_protocols.py",
-    "faults/test_kill_replicas.py",
+ON_SPARK: Final = (
+    "places/test_whole_run.py",
+    "pipeline/test_executors.py",
+    "faults/test_kill_spark.py",
+    "lake/test_lake.py",
     "spark/test_spark.py",
+)
+"""Files that share Spark, in one process, in this order: a start takes as long as hundreds of other tests.
+
+The first has its servers before Spark starts, and the third kills it.
+"""
+SLOWEST_FIRST: Final = (
+    *ON_SPARK,
+    "storage/test_contract.py",
+    "simulation/test_protocols.py",
     "faults/test_kill_stream.py",
     "faults/test_kill_ingest.py",
     "cli/test_process.py",
     "integration/test_crash.py",
+    "faults/test_kill_replicas.py",
+    "simulation/test_versions.py",
     "lake/test_bad_inputs.py",
     "pipeline/test_crashes.py",
-    "lake/test_lake.py",
     "lake/test_lake_maintenance.py",
     "integration/test_exporters.py",
     "demo/test_run.py",
-    "pipeline/test_executors.py",
     "lake/test_lake_concurrency.py",
     "browser/test_browser.py",
     "simulation/test_simulation.py",
-    "places/test_whole_run.py",
     "doctor/test_machine.py",
     "storage/test_processes.py",
     "lake/test_lake_branches.py",
@@ -40,15 +53,14 @@ SLOWEST_FIRST: Final = (
     "search/test_finalize.py",
     "user_tables/test_write.py",
     "places/test_place.py",
-    "user_tables/test_upkeep.py",
+    "user_tables/test_maintenance.py",
     "storage/test_lost_connections.py",
     "pipeline/test_merge.py",
     "pipeline/test_continuous.py",
-    "faults/test_kill_upkeep.py",
+    "faults/test_kill_maintenance.py",
     "shards/test_gather.py",
-    "faults/test_kill_spark.py",
 )
-"""Files of ten seconds and more. Short ones come last, so that of two processes neither is left with a long one."""
+"""Files of ten seconds and more. Short ones come last, so that no process is left with a long one."""
 
 
 IN_MEMORY: Final = Path("/dev/shm")
@@ -66,6 +78,20 @@ def pytest_configure() -> None:
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(IN_MEMORY)
 
 
+def unit(nodeid: str) -> str:
+    """Return what a test goes to a process with: its file, or all files on Spark."""
+    file = nodeid.split("::", 1)[0]
+    return "spark" if file.endswith(ON_SPARK) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Distribute whole units, whatever `--dist` says."""
+    scheduler = LoadFileScheduling(config, log)
+    scheduler._split_scope = unit
+    return scheduler
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the slowest files first. Needs `--no-loadscope-reorder`: else the files with most tests come first."""
     rank = {HERE / name: number for number, name in enumerate(SLOWEST_FIRST)}
@@ -78,3 +104,33 @@ def _cache_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_spark_of_other_files(request: pytest.FixtureRequest) -> None:
+    """End what the files before this one left, whichever they were: only those of `ON_SPARK` share Spark."""
+    if unit(request.node.nodeid) != "spark":
+        end_spark()
+
+
+def end_spark() -> None:
+    """End the Spark of this process, whoever started it and did not stop it."""
+    pyspark = sys.modules.get("pyspark")
+    if pyspark is not None and (context := pyspark.SparkContext._active_spark_context) is not None:
+        runners._spark_users.clear()
+        runners._end(context)
+
+
+@pytest.fixture
+def no_spark() -> None:
+    """End what other tests of this file have started."""
+    end_spark()
+
+
+@pytest.fixture(scope="session")
+def shared_spark() -> Iterator[Spark]:
+    """Spark with two threads, which the first who runs a task starts, and the first after somebody has stopped it."""
+    runner = Spark("local[2]")
+    yield runner
+    runner.stop()
+    runner.stop()  # which is allowed

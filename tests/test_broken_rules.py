@@ -21,6 +21,7 @@ from tests.lake import test_verify_mismatch as verify_tests
 from tests.pipeline import test_setting_aside as aside_tests
 from tests.pipeline.poison import good
 from tests.versions import test_collect as collect_tests
+from tests.versions.collected_world import World
 from tracelake import Lake
 from tracelake._errors import DamageError
 from tracelake.journal import protocol
@@ -107,7 +108,7 @@ def test_each_kind_behind_another_is_kept(kind: type, behind: type) -> None:
 @pytest.mark.parametrize("partition", ["branches", "tags"])
 def test_a_name_that_cannot_be_read_stops_collection(partition: str) -> None:
     """Nobody knows what it leads to, so nothing is deleted, and the error names it."""
-    world = collect_tests.World()
+    world = World()
     first = world.commit("a", 1)
     world.repository.create_branch("side", first)
     world.commit("b", 2, "side")

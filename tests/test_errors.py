@@ -24,6 +24,7 @@ from tracelake._errors import (
     LimitError,
     NotFoundError,
     NothingToCommitError,
+    QueryError,
     TaskError,
     TracelakeError,
 )
@@ -38,6 +39,7 @@ MADE: list[TracelakeError] = [
     DamagedRecordsError([Entry("k", b"v", "1")], [("bad", DamageError("torn"))]),
     TaskError("it failed", kind="ValueError", ended=True),
     DeathsError(3, "did transaction 1"),
+    QueryError("a value is missing", 8),
     *(kind("why") for kind in KINDS if "__init__" not in vars(kind)),
 ]
 

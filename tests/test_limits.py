@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -45,15 +46,25 @@ NOT_LIMITS = {
 """Constants with a number that bound nothing, by what they are."""
 BOUNDING = {
     *("chunk_size", "ge", "le", "lt", "gt", "max_length", "max_size", "max_workers", "maxsize", "interval"),
-    *("timeout", "limit", "interval_s", "timeout_s", "within_s", "heap_mb", "backlog"),
+    *("timeout", "limit", "interval_s", "timeout_s", "within_s", "heap_mb", "backlog", "min", "max"),
 }
 """Names of arguments that bound."""
+BOUNDING_CALLS = {"min", "max", "islice"}
+"""Functions whose arguments bound."""
+NAME_CHARS = 33
+"""The least end of a slice that bounds a text: shorter ones are of digits of hashes and ids, or parts of a format."""
 EXCUSED = {
+    "tracelake/pipeline/background.py": {"10"},
+    "tracelake/versions/committer.py": {"16"},
+    "tracelake/cli/render.py": {"0.001"},
+    "tracelake/cli/waterfall.py": {"10"},
+    "tracelake/storage/sqlite.py": {"64", "68", "72"},
     "tracelake/otlp/messages.py": {"-2 ** 63", "2 ** 63 - 1", "-2 ** 31", "2 ** 31 - 1", "2 ** 32 - 1"},
     "tracelake/cli/servers.py": {"65535"},
     "tracelake/demo/retrieval.py": {"5"},
 }
-"""Widths of integers in protobuf, the highest port, and the passages that the agent of the demo reads."""
+"""Exponents that keep a pause finite, a divisor that is not 0, a column's width, places in the header of SQLite;
+widths of integers in protobuf, the highest port, and the passages that the agent of the demo reads."""
 
 
 @cache
@@ -137,11 +148,18 @@ def bounds_in_calls(file: Path) -> Iterator[tuple[str, int]]:
 
 
 def arguments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Yield name and value of the arguments of a call or a function; the pause of a sleep is called timeout."""
+    """Yield name and value of the arguments of a call or a function, and ends of slices, under a name that bounds."""
     if isinstance(node, ast.Call):
         yield from ((keyword.arg or "", keyword.value) for keyword in node.keywords)
-        if ast.unparse(node.func) == "time.sleep":
+        called = ast.unparse(node.func)
+        if called == "time.sleep":
             yield "timeout", node.args[0]
+        elif called in BOUNDING_CALLS:
+            yield from (("limit", argument) for argument in node.args)
+    elif isinstance(node, ast.Slice) and node.upper is not None:
+        end = number(node.upper)
+        if end is not None and end >= NAME_CHARS:
+            yield "limit", node.upper
     elif isinstance(node, ast.arguments):
         last = [*node.posonlyargs, *node.args][len(node.posonlyargs) + len(node.args) - len(node.defaults) :]
         values = [*node.defaults, *node.kw_defaults]
@@ -154,3 +172,37 @@ def test_nothing_is_excused_that_is_not_there() -> None:
     """Constants that are known to bound nothing exist."""
     there = {name for file in FILES for name, _ in constants(file)}
     assert set.union(*NOT_LIMITS.values()) - there == set()
+
+
+@pytest.mark.parametrize(
+    ("code", "strays"),
+    [
+        ("time.sleep(0.3)", 1),
+        ("time.sleep(PAUSE_S)", 0),
+        ("min(size, 4096)", 1),
+        ("islice(rows, 2 ** 10)", 1),
+        ("text[:40]", 1),
+        ("digest[:16]", 0),
+        ("def wait(timeout_s: float = 5.0): pass", 1),
+        ("Queue(maxsize=1)", 0),
+        ("Option(min=0.01)", 1),
+    ],
+)
+def test_bounds_are_seen(code: str, strays: int) -> None:
+    """What the test above rests on."""
+    known = [(name, value) for node in ast.walk(ast.parse(code)) for name, value in arguments(node)]
+    assert sum(name in BOUNDING and is_bound(number(value)) for name, value in known) == strays
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_limit_has_its_unit(name: str) -> None:
+    """What is no whole number counts seconds, milliseconds, MB or a share; what is given in MiB counts bytes."""
+    value = getattr(limits, name)
+    assert (
+        not isinstance(value, float)
+        or name.endswith(("_S", "_MS", "_MB"))
+        or "_SHARE" in name
+        or "_DISTINCT" in name
+    )
+    in_mib = re.search(rf"^{name}: Final = .*\bMIB$", inspect.getsource(limits), flags=re.MULTILINE)
+    assert in_mib is None or "_BYTES" in name or name.endswith(("_EXPANDS", "_SPACE"))

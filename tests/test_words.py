@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import imports
 from scripts.floors import FLOORS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,8 +22,7 @@ TEXTS = [
     *sorted(SOURCE.rglob("*.py")),
     *sorted(SOURCE.rglob("*.html")),
 ]
-ROOMS = [room for floor in FLOORS for room in floor if room not in {"pyspark_tracelake", "search"}]
-"""All rooms of nouns; search has others still."""
+ROOMS = [room for floor in FLOORS for room in floor if room != "pyspark_tracelake"]
 NO_NOUNS = {"found", "made", "named", "got", "came", "went"}
 """Names of locals that say how something came, not what it holds."""
 
@@ -92,3 +92,16 @@ def test_names_are_nouns_for_what_they_hold(room: str) -> None:
     files = sorted((SOURCE / "tracelake" / room).rglob("*.py")) or [SOURCE / "tracelake" / f"{room}.py"]
     strays = [(file.name, line) for file in files for name, line in locals_of(file) if name in NO_NOUNS]
     assert strays == []
+
+
+def test_a_class_has_its_name_alone() -> None:
+    """No two public classes of the packages have one name: what it means does not depend on the file."""
+    names = Counter(
+        node.name
+        for file in imports.files()
+        for node in imports.tree(file).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in names.items() if count > 1] == [
+        "Done"
+    ]  # of a write, and of a transaction

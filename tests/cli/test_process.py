@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import AGENTS
+import tracelake
+from tests.cli.conftest import AGENTS, RunCli
 from tests.patience import HANG_S
 
 COMMAND = [sys.executable, "-m", "tracelake.cli"]
@@ -33,7 +34,7 @@ def run(*args: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProce
 
 
 def test_from_init_to_trace(tmp_path: Path, environment: dict[str, str]) -> None:
-    """The first minutes of a user: init, ingest on Spark, look, all without naming the lake again."""
+    """The first minutes of a user: init, ingest, look, all without naming the lake again."""
     assert run("init", "./lake", cwd=tmp_path, env=environment).returncode == 0
     ingested = run("ingest", str(AGENTS), "--json", cwd=tmp_path, env=environment)
     assert ingested.returncode == 0, ingested.stderr
@@ -101,8 +102,8 @@ def test_output_in_ascii(agents_lake: Path, tmp_path: Path, environment: dict[st
 
 def test_serve_says_where_and_ends_on_ctrl_c(tmp_path: Path, environment: dict[str, str]) -> None:
     """`serve --json` prints one document with the address that answers; Ctrl-C ends it in order."""
-    assert run("init", "./lake", cwd=tmp_path, env=environment).returncode == 0
-    command = [*COMMAND, "serve", "--port", "0", "--no-pipeline", "--json"]
+    tracelake.init(tmp_path / "lake").close()
+    command = [*COMMAND, "serve", "--lake", "lake", "--port", "0", "--no-pipeline", "--json"]
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -115,11 +116,11 @@ def test_serve_says_where_and_ends_on_ctrl_c(tmp_path: Path, environment: dict[s
         process.communicate()
 
 
-def test_pipeline_run_ends_in_order(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_pipeline_run_ends_in_order(tmp_path: Path, environment: dict[str, str], cli: RunCli) -> None:
     """A pipeline shows among the replicas while it runs, takes files that appear, and Ctrl-C ends it with totals."""
-    assert run("init", "./lake", cwd=tmp_path, env=environment).returncode == 0
+    tracelake.init(tmp_path / "lake").close()
     command = [sys.executable, "-m", "tests.faults.replica_process", "pipeline", "run", "--interval", "0.1"]
-    command += ["--replica", "a", "--watch", str(AGENTS), "--json"]
+    command += ["--lake", "lake", "--replica", "a", "--watch", str(AGENTS), "--json"]
     env = environment | {"PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(
         command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -128,7 +129,7 @@ def test_pipeline_run_ends_in_order(tmp_path: Path, environment: dict[str, str])
         lines = iter(process.stderr.readline, "")
         assert "replica a looks for input" in next(lines)
         assert "transaction 0: 4,931 spans read, 4,931 new" in next(lines)
-        shown = run("tables", cwd=tmp_path, env=environment).stdout
+        shown = cli("tables", "--lake", "lake").out
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, err

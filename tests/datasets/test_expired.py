@@ -12,6 +12,7 @@ import pytest
 
 from tests.datasets.conversations import a_lake, ingest, talk
 from tracelake import Dataset, ExpiredError, Lake
+from tracelake.datasets.dataset import create
 from tracelake.datasets.model import DatasetSpec
 from tracelake.limits import FILES_EXPIRED_TRIES_MAX
 from tracelake.versions.collect import RepositoryCollector
@@ -89,7 +90,7 @@ def test_collections_between_any_two_effects_of_adding_and_creating(lake: Lake) 
         position += 1
         name = f"d{position}"
         world = Collecting(lake, position, times=3)
-        world.dataset(name).create(DatasetSpec(name, "made"), "made")
+        create(world.dataset(name), DatasetSpec(name, "made"), "made")
         report = world.dataset(name).add(search="refund", message="added")
         assert report.added == 3
         assert len(list(lake.datasets.get(name, report.commit or "").examples())) == 3

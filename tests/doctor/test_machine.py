@@ -83,6 +83,7 @@ def test_java_is_told_with_its_origin(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "JAVA_HOME" in found.mend
 
 
+@pytest.mark.usefixtures("no_spark")
 def test_no_java_at_all_fails_both_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing in JAVA_HOME, on PATH or from the wheel: what was looked at, and what to install."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -95,6 +96,7 @@ def test_no_java_at_all_fails_both_checks(tmp_path: Path, monkeypatch: pytest.Mo
     assert run_check("spark", machine.check_spark, "Mend Java.", 60).status == "failed"
 
 
+@pytest.mark.usefixtures("no_spark")
 def test_spark_runs_a_job() -> None:
     """Spark starts, its workers add up with Arrow, and the time is told."""
     found = machine.check_spark()
@@ -102,6 +104,7 @@ def test_spark_runs_a_job() -> None:
     assert f"Spark {version('pyspark')} started in " in found.message
 
 
+@pytest.mark.usefixtures("no_spark")
 def test_workers_that_do_not_start_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """PYSPARK_PYTHON names no Python: the finding names it in one line."""
     monkeypatch.setenv("PYSPARK_PYTHON", "/nothing/python")

@@ -7,13 +7,14 @@ from pathlib import Path
 from tests.faults.kill_ingest import Campaign, split
 from tests.pipeline.spans import AGENTS
 
-KILLS = 4
+TRANSACTIONS = 3
+KILLS = 3
 SEED = 5
-"""Moments from the start of Spark to the last transaction. `make faults` draws others, on all of the data."""
+"""Moments from the start of the process to the last transaction. `make faults` draws others, on all of the data."""
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """Every commit after every kill, and the whole history at the end, are those of a run without kills."""
-    campaign = Campaign(split(AGENTS, 5, tmp_path), tmp_path, SEED, print)
-    assert len(campaign.expected) == 5
+    campaign = Campaign(split(AGENTS, TRANSACTIONS, tmp_path), tmp_path, SEED, print)
+    assert len(campaign.expected) == TRANSACTIONS
     campaign.run(KILLS)

@@ -29,18 +29,14 @@ def wait_and_return(seconds: float) -> float:
     return seconds
 
 
-def test_a_killed_jvm_is_started_again(tmp_path: Path) -> None:
+def test_a_killed_jvm_is_started_again(shared_spark: Spark, tmp_path: Path) -> None:
     """A job that loses its JVM fails with an error that says so, and the run after it starts another."""
-    spark = Spark("local[1]")
-    try:
-        spark.start()
-        killing = threading.Timer(1.0, lambda: os.kill(jvm().pid, signal.SIGKILL))
-        killing.start()
-        with pytest.raises(TaskError, match=r"JVM has ended.*the next run starts another"):
-            spark.run(wait_and_return, [30.0], lambda _: None)
-        killing.join()
-        with tracelake.init(tmp_path / "lake") as lake:
-            assert lake.ingest(AGENTS, runner=spark).spans_new == 4_931
-            assert lake.verify().ok
-    finally:
-        spark.stop()
+    shared_spark.start()
+    killing = threading.Timer(1.0, lambda: os.kill(jvm().pid, signal.SIGKILL))
+    killing.start()
+    with pytest.raises(TaskError, match=r"JVM has ended.*the next run starts another"):
+        shared_spark.run(wait_and_return, [30.0], lambda _: None)
+    killing.join()
+    with tracelake.init(tmp_path / "lake") as lake:
+        assert lake.ingest(AGENTS, runner=shared_spark).spans_new == 4_931
+        assert lake.verify().ok

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -35,19 +36,21 @@ FINISHERS: dict[str, Callable[[Lake], object]] = {
 }
 
 
-def a_lake_with_a_killed_writer(folder: Path) -> Lake:
-    """Return a lake whose table `people` has a batch that no commit names."""
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a lake, to be copied, whose table `people` has a batch that no commit names."""
+    folder = tmp_path_factory.mktemp("killed")
     with tracelake.init(folder / "lake") as lake:
         lake.create_table("people", PEOPLE.schema, key=["id"], buckets=2)
     done = subprocess.run([sys.executable, "-c", WRITER, str(folder / "lake")], check=False, timeout=HANG_S)
     assert done.returncode == -9
-    return tracelake.open(folder / "lake")
+    return folder / "lake"
 
 
 @pytest.mark.parametrize("finisher", FINISHERS.values(), ids=FINISHERS.keys())
-def test_a_killed_write_is_finished(tmp_path: Path, finisher: Callable[[Lake], object]) -> None:
+def test_a_killed_write_is_finished(killed: Path, tmp_path: Path, finisher: Callable[[Lake], object]) -> None:
     """Nothing of it shows before; after it all rows do, by one more commit, and then there is nothing to finish."""
-    with a_lake_with_a_killed_writer(tmp_path) as lake:
+    with tracelake.open(shutil.copytree(killed, tmp_path / "lake")) as lake:
         before = lake.log()
         assert len(lake.table("people").to_arrow()) == 0
         assert lake.maintenance.gc(dry_run=True)

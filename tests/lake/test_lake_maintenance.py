@@ -16,6 +16,7 @@ import tracelake
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake._errors import DamageError, ExpiredError, StorageError
+from tracelake.lake.pipelines import main_pipeline
 from tracelake.limits import LEASE_MARGIN_S, LEASE_S
 from tracelake.pipeline.outputs.commit import CommitOutput
 from tracelake.pipeline.outputs.tables import TableOutput
@@ -277,8 +278,8 @@ def test_counts_of_a_transaction_that_a_peer_commits_and_compacts_meanwhile(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between our look at the head and at the batch, a peer has committed it and made it part of a larger one."""
-    outputs = lake._pipelines._main(InProcess())._rooms.outputs
-    journal = lake._pipelines._main(InProcess())._rooms.journal
+    pipeline = main_pipeline(lake._opened, InProcess())
+    outputs, journal = pipeline._rooms.outputs, pipeline._rooms.journal
     step = journal.read(1).step
     assert step is not None
     expected = outputs.commit.counts(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake, QueryError, SearchResults
+from tracelake.search import facets
 from tracelake.tasks.runners import InProcess
 
 DAY_NS = 86_400 * 10**9
@@ -80,6 +81,20 @@ def test_totals_and_facets_are_those_of_the_live_rows_at_every_commit(lake: Lake
             assert told(results, "day") == Counter(map(day, rows))
             seen.add(results.total)
     assert len(seen) > 10
+
+
+def test_more_values_than_are_counted_are_said_to_be_inexact(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a part of the index has too many different values, no number is too large, the sum is that of all."""
+    services = Counter(row["service"] for row in plain(lake, "main", None))
+    whole = lake.search("*", facets=["service"]).facets["service"]
+    assert (whole.exact, whole.others) == (True, 0)
+    monkeypatch.setattr(facets, "FACET_VALUES_COUNTED_MAX", 1)
+    some = lake.search("*", facets=["service"]).facets["service"]
+    assert not some.exact
+    assert all(value.spans <= services[value.value] for value in some.values)
+    assert sum(value.spans for value in some.values) + some.others == services.total()
 
 
 def test_one_service_is_counted_by_its_exact_name(lake: Lake) -> None:
@@ -166,3 +181,21 @@ def test_a_page_is_of_one_search(lake: Lake) -> None:
         lake.search("apple", page=token.replace("-1-", "-100001-", 1))
     assert lake.search("apple", page=token.replace("-1-", "-90000-", 1)) == []
     assert lake.search("nowhere", facets=["service"]).facets["service"] == tracelake.Facet((), 0)
+
+
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=5, minutes=30))])
+def test_last_ends_at_the_moment_that_is_given(lake: Lake, zone: tzinfo) -> None:
+    """A question of then finds what it found then, in whichever zone the moment is said; its pages keep the moment."""
+    now = datetime.fromtimestamp(2 * DAY_NS // 10**9 + 1, UTC).astimezone(zone)
+    expected = [row for row in plain(lake, "main", None) if row["start_ns"] == 2 * DAY_NS + 5]
+    results = lake.search("last 1d", limit=3, now=now)
+    assert results.total == len(expected) > 3
+    more = lake.search("last 1d", limit=1_000, page=results.next_page)
+    assert len(results) + len(more) == len(expected)
+    assert lake.search("last 1d").total == 0
+
+
+def test_a_moment_without_a_zone_is_refused(lake: Lake) -> None:
+    """Whose midnight it is, nobody can know."""
+    with pytest.raises(QueryError, match="without a time zone"):
+        lake.search("last 1d", now=datetime(2026, 1, 1))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.patience import HANG_S
 from tracelake import limits
-from tracelake._errors import StorageError
+from tracelake._errors import StorageError, UnreadInputsError
 from tracelake.pipeline.background import PipelineLoop
 
 
@@ -21,6 +21,7 @@ class Runs:
         self.count = 0
         self.reached = Event()
         self.during: Callable[[], None] = lambda: None
+        self.error: type[StorageError] = StorageError
         self._failures, self._until = failures, until
 
     def run_once(self) -> None:
@@ -30,7 +31,7 @@ class Runs:
         if self.count >= self._until:
             self.reached.set()
         if self.count <= self._failures:
-            raise StorageError(f"no store, run {self.count}")
+            raise self.error("no store" if self.error is UnreadInputsError else f"no store, run {self.count}")
 
 
 def test_failures_are_shown_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -56,6 +57,21 @@ def test_pauses_grow_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     loop.start()
     assert runs.reached.wait(HANG_S)
     loop.stop()
+
+
+def test_inputs_that_cannot_be_read_slow_no_other_down() -> None:
+    """The loop goes on at its own pace, and tells of it once; `problem` says it as long as it stands."""
+    told: list[float] = []
+    runs = Runs(failures=20, until=21)
+    runs.error = UnreadInputsError
+    loop = PipelineLoop(runs.run_once, 0.001, lambda _, pause_s: told.append(pause_s))
+    runs.during = lambda: problems.append(loop.problem())
+    problems: list[str | None] = []
+    loop.start()
+    assert runs.reached.wait(HANG_S)
+    loop.stop()
+    assert (told, problems[:3]) == ([0.001], [None, "no store", "no store"])
+    assert loop.problem() is None
 
 
 def test_stop_lets_a_run_finish() -> None:

@@ -22,7 +22,7 @@ from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.outcome import RunResult
 from tracelake.pipeline.publish import shape_tasks
 from tracelake.pipeline.sources.files import find_files
-from tracelake.shards import lookup
+from tracelake.shards import footers
 from tracelake.shards.model import Part
 from tracelake.shards.rows import rows_sql
 from tracelake.shards.store import Shard, Snapshot
@@ -65,7 +65,7 @@ class Bucket:
         file = self._folder / f"{self._transaction}.jsonl"
         self._transaction += 1
         file.write_bytes(b"\n".join(a_line(*spans[at : at + 10]) for at in range(0, len(spans), 10)))
-        lookup.forget()
+        footers.forget()
         self.read_bytes = 0
         return self._pipeline.run([find_files(self.objects, str(file))])
 
@@ -230,7 +230,7 @@ def test_a_store_that_fails_is_not_taken_for_a_damaged_part(
                 with pytest.raises(StorageError, match="descriptor"):
                     bucket.ingest(again)
                 continue
-            lookup.forget()
+            footers.forget()
             with contextlib.suppress(StorageError):
                 bucket.resume()
                 break

@@ -2,72 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-import uuid
-from collections.abc import Callable, Iterator
-from concurrent import futures
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pytest
-from obstore.exceptions import InvalidPathError
 
 import tracelake
+from tests.pipeline.bucket_place import Place, bad, failing, fixture_place
 from tests.pipeline.spans import a_line, a_span
-from tests.storage.conftest import s3
-from tests.storage.servers.s3 import S3Server
-from tracelake import InboxPipeline, Lake, LimitError, NotFoundError, StorageError, UsageError
+from tracelake import LimitError, NotFoundError, StorageError, UsageError
 from tracelake.journal.known import KnownInputs
-from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.sources import buckets, registry
 from tracelake.pipeline.sources.patterns import KeyPattern, is_pattern
 from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.sources.registry import fetch, find
-from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore, ObjectStore, open_objects
-from tracelake.storage.foreign import ForeignObjects, open_foreign
+from tracelake.storage import FileObjectStore, MemoryKeyValueStore, MemoryObjectStore, ObjectStore
 from tracelake.tasks.runners import InProcess
 
-__all__ = ["s3"]
-
-
-@dataclass
-class Place:
-    """A lake in memory, and a bucket beside it."""
-
-    lake: Lake
-    bucket: ObjectStore
-
-    def put(self, key: str, number: int, **fields: Any) -> str:
-        """Put an object with a span of its own into the bucket; return its URL."""
-        self.bucket.put(key, a_line(a_span(number, 0, **fields)))
-        return self.url(key)
-
-    def url(self, key: str) -> str:
-        """Return the URL of a key, or a pattern."""
-        return f"{self.bucket.url}/{key}"
-
-    def ingest(self, *patterns: str) -> tracelake.IngestReport:
-        """Ingest from the bucket."""
-        return self.lake.ingest(*map(self.url, patterns), runner=InProcess())
-
-    def watch(self, *patterns: str) -> InboxPipeline:
-        """Return a pipeline that watches these URLs."""
-        return self.lake.pipeline(watch=patterns, runner=InProcess())
-
-
-@pytest.fixture(name="place")
-def fixture_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Return a new lake and an empty bucket, which is looked at without a pause."""
-    monkeypatch.setattr(buckets, "WATCHED_BUCKET_PAUSE_S", 0.0)
-    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as lake:
-        yield Place(lake, open_objects(f"memory://{uuid.uuid4().hex}"))
-
-
-def bad(report: tracelake.IngestReport) -> dict[str, str]:
-    """Return the first problem of each bad input, by the last name of its path."""
-    return {item.path.rpartition("/")[2]: item.problems[0].reason for item in report.bad}
+__all__ = ["fixture_place"]
 
 
 @pytest.mark.parametrize(
@@ -222,6 +177,47 @@ def test_a_task_has_several_objects_on_their_way(
     assert came == [*(a_line(a_span(at, 0)) for at in range(3)), Path("/a"), "gone", b""]
 
 
+class Meeting(MemoryObjectStore):
+    """A store whose reads wait for each other, three at a time, and count how many there are at once."""
+
+    def __init__(self) -> None:
+        """Nobody reads."""
+        super().__init__()
+        self._together = threading.Barrier(3)
+        self._lock = threading.Lock()
+        self._now = 0
+        self.most = 0
+
+    def get(self, path: str) -> bytes:
+        """Read, once two others do."""
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+        self._together.wait(60)
+        with self._lock:
+            self._now -= 1
+        return super().get(path)
+
+
+def test_a_task_has_several_segments_of_a_lake_in_a_bucket_on_their_way(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So many as are bounded, each into a file of its own; segments that are files are read where they lie."""
+    monkeypatch.setattr(registry, "INPUTS_FETCHED_AT_ONCE", 3)
+    objects, files = Meeting(), FileObjectStore(tmp_path / "lake")
+    paths = [f"inbox/{number}.segment" for number in range(6)]
+    stores: list[ObjectStore] = [objects, files]
+    for store, path in itertools.product(stores, paths):
+        store.put(path, path.encode())
+    inputs = [Input("inbox", path, 1) for path in paths]
+    (tmp_path / "copies").mkdir()
+    brought = [Path(bring()) for bring in registry.fetch_all(objects, inputs, tmp_path / "copies")]
+    assert [copy.read_bytes().decode() for copy in brought] == paths
+    assert objects.most == 3
+    in_place = [bring() for bring in registry.fetch_all(files, inputs, tmp_path / "absent")]
+    assert in_place == [files.local_path(path) for path in paths]
+
+
 def test_what_is_left_of_an_object_that_cannot_be_read(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,26 +244,6 @@ def test_more_objects_than_one_call_takes(place: Place, monkeypatch: pytest.Monk
         LimitError, match="matches more than OBJECTS_FOUND_MAX = 1 objects; name them by several"
     ):
         place.ingest("in/*")
-
-
-def failing(monkeypatch: pytest.MonkeyPatch, *keys: str) -> set[str]:
-    """Let the bucket fail to read objects with these keys, for as long as they are in the set."""
-    away, read, head = set(keys), buckets._Address.read, buckets._Address.size_bytes
-
-    def failing_read(self: Any, size_bytes: int) -> Iterator[bytes]:
-        if self.key in away:
-            yield b"{"
-            raise OSError(f"no answer of {self.bucket}")
-        yield from read(self, size_bytes)
-
-    def failing_head(self: Any) -> int:
-        if self.key in away:
-            raise OSError(f"no answer of {self.bucket}")
-        return head(self)
-
-    monkeypatch.setattr(buckets._Address, "read", failing_read)
-    monkeypatch.setattr(buckets._Address, "size_bytes", failing_head)
-    return away
 
 
 def test_an_object_that_cannot_be_read_this_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,154 +283,3 @@ def test_a_transaction_that_was_recorded_waits_for_its_bucket(
     report = place.lake.pipeline(runner=InProcess()).run_once()
     assert report is not None
     assert (report.recovered, report.spans_new) == ((0,), 1)
-
-
-def test_a_watched_bucket(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects that appear or are replaced are taken once, the oldest first, as many at a time as are bounded."""
-    pipeline = place.watch(place.url("in/*"), place.url("in/?"))
-    assert pipeline.run_once() is None
-    monkeypatch.setattr(buckets, "WATCHED_OBJECTS_AT_ONCE", 2)
-    for number, key in enumerate(("in/b", "in/a", "in/cc")):
-        place.put(key, number)
-    place.bucket.put("in/dd", b"nonsense")
-    reports = [pipeline.run_once() for _ in range(3)]
-    assert [report and report.spans_new for report in reports] == [2, 1, None]
-    place.put("in/a", 7)
-    report = pipeline.run_once()
-    assert report is not None
-    assert (report.files, report.spans_new) == (1, 1)
-    assert pipeline.run_once() is None
-    known = place.watch(place.url("in/*")).run_once()
-    assert known is not None
-    assert (known.files_known, known.spans_new) == (2, 0), "another pipeline knows them by content"
-
-
-def test_a_bucket_that_fails_stops_no_other_watch(
-    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Inbox, files and other buckets go in; then the failing one is named, and it is taken once it is back."""
-    other = Place(place.lake, open_objects(f"memory://{uuid.uuid4().hex}"))
-    place.put("in/a", 0)
-    other.put("in/b", 1)
-    place.lake.objects.put("inbox/1.segment", write_segment([("json", a_line(a_span(2, 0)))]))
-    away, listing = [True], open_foreign
-
-    class Failing:
-        def __init__(self, objects: ForeignObjects) -> None:
-            self.head, self.read, self._list = objects.head, objects.read, objects.list
-
-        def list(self, prefix: str) -> Iterator[Any]:
-            if away:
-                raise StorageError("the bucket is not there; make it")
-            return self._list(prefix)
-
-    monkeypatch.setattr(
-        buckets,
-        "open_foreign",
-        lambda url: Failing(listing(url)) if url == place.bucket.url else listing(url),
-    )
-    pipeline = place.watch(place.url("in/*"), other.url("in/*"), str(tmp_path / "*"))
-    for _ in range(2):
-        with pytest.raises(
-            StorageError, match=r"/in/\* cannot be looked at: the bucket is not there.*All others are in"
-        ):
-            pipeline.run_once()
-        assert place.lake.table("spans").info().rows == 2
-        assert "the bucket is not there" in (pipeline.replica().last_error or "")
-    with pytest.raises(StorageError, match="the bucket is not there"):
-        place.ingest("in/*")
-    away.clear()
-    report = pipeline.run_once()
-    assert report is not None
-    assert (report.files, report.spans_new) == (1, 1)
-
-
-def test_a_bucket_that_is_slow_holds_nobody_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it is listed the inbox is taken; what was found is taken by a later look."""
-    monkeypatch.setattr(buckets, "WATCHED_BUCKET_WAIT_S", 0.0)
-    answers = threading.Event()
-    waits: list[float | None] = []
-
-    def noted(listings: Any, timeout_s: float | None) -> Any:
-        waits.append(timeout_s)
-        return futures.wait(listings, timeout_s)
-
-    monkeypatch.setattr(buckets, "wait", noted)
-    pipeline = place.watch(place.url("in/*"))
-    assert (pipeline.run_once(), waits) == (None, [None]), "the first look waits for the listing"
-    listed = buckets._listed
-
-    def slowly(*of: Any) -> Iterator[Any]:
-        assert answers.wait(60)
-        yield from listed(*of)
-
-    monkeypatch.setattr(buckets, "_listed", slowly)
-    place.put("in/a", 0)
-    place.lake.objects.put("inbox/1.segment", write_segment([("json", a_line(a_span(1, 0)))]))
-    report = pipeline.run_once()
-    assert report is not None
-    assert (report.files, report.spans_new) == (1, 1)
-    answers.set()
-    monkeypatch.setattr(buckets, "WATCHED_BUCKET_WAIT_S", 60.0)
-    report = pipeline.run_once()
-    assert report is not None
-    assert report.spans_new == 1
-
-
-def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
-    """Return the keys for which a function of the client library is called from now on."""
-    keys: list[str] = []
-    function: Callable[..., Any] = getattr(obstore, name)
-
-    def call(client: Any, key: str = "", **more: Any) -> Any:
-        keys.append(key)
-        return function(client, key, **more)
-
-    monkeypatch.setattr(obstore, name, call)
-    return keys
-
-
-def test_a_bucket_of_s3(place: Place, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Odd keys are named as they are, each object is read by one request, and only what is named is reported."""
-    bucket = open_objects(s3.url())
-    prefix = bucket.url.removeprefix("s3://tests/")
-    keys = ["a b.gz", "a%20b", "a[1].gz", "é", "q?x#y", "dir/x", "100%", "dir.x/+&<"]
-    for number, key in enumerate(keys):
-        bucket.put(key, a_line(a_span(number, 0)))
-    bucket.put("empty", b"")
-    read = counted(monkeypatch, "get")
-    report = place.lake.ingest(
-        f"{bucket.url}/**", f"{bucket.url}/a[1].gz", f"{bucket.url}/dir/x", runner=InProcess()
-    )
-    assert (report.files, report.spans_new, report.bad) == (len(keys), len(keys), ())
-    assert sorted(key for key in read if key.startswith(prefix)) == sorted(f"{prefix}/{key}" for key in keys)
-    report = place.lake.ingest(
-        f"{bucket.url}/absent", f"{bucket.url}/a%20b", f"{bucket.url}/empty", runner=InProcess()
-    )
-    assert (report.files_known, sorted(bad(report))) == (1, ["absent", "empty"])
-
-
-def test_a_bucket_of_s3_that_cannot_be_listed(
-    place: Place, s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It says which key is at fault, or that the bucket is not there, and what to do; good input goes in."""
-    with pytest.raises(
-        StorageError, match=r"s3://absent/\*.gz cannot be looked at: .*the bucket is not there"
-    ):
-        place.watch("s3://absent/*.gz").run_once()
-    report = place.lake.ingest("s3://absent/a.gz", place.put("good", 0), runner=InProcess())
-    assert (report.spans_new, list(bad(report))) == (1, ["a.gz"])
-    assert "the bucket is not there" in bad(report)["a.gz"]
-
-    def stumbling(
-        *_: Any, **__: Any
-    ) -> Any:  # as the library does, over what no other server of the tests keeps
-        raise InvalidPathError(
-            'Path "odd//x.gz" contained empty path segment\n\nDebug source:\nInvalidPath {}'
-        )
-
-    monkeypatch.setattr(obstore, "list", stumbling)
-    with pytest.raises(
-        StorageError, match=r'"odd//x.gz" contained empty path segment\), and.*rename that object'
-    ):
-        place.lake.ingest(f"{s3.url()}/**", runner=InProcess())

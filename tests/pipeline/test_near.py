@@ -151,7 +151,7 @@ def test_what_kills_the_pipeline_kills_it_once(lake: Lake, stage: str) -> None:
     assert (names(lake), far.ran) == ({0, 1, 3, 4}, [])  # what comes next is small, and not suspected
 
 
-class KillingUpkeep(InProcess):
+class KillingMaintenance(InProcess):
     """Kills the process that compacts, or its worker, until that is mended."""
 
     def __init__(self, error: BaseException) -> None:
@@ -171,7 +171,7 @@ class KillingUpkeep(InProcess):
 
 def test_maintenance_that_kills_the_pipeline_kills_it_once(lake: Lake) -> None:
     """Then workers do it, as long as they die of it, too; once they do not, the note of who died goes."""
-    near, far = KillingUpkeep(Killed()), KillingUpkeep(TaskError("a worker has exited"))
+    near, far = KillingMaintenance(Killed()), KillingMaintenance(TaskError("a worker has exited"))
     runner = dies_here(near, far)
     for number in range(COMPACTION_FAN_OUT + 3):
         lake.objects.put(f"inbox/{number}.segment", good(number))

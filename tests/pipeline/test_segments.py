@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import tracelake
 from tests.pipeline.spans import a_line, a_span
-from tracelake import IngestReport, Lake
+from tracelake import IngestReport, Lake, StorageError
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.decode import InputShare, ReadTask, run_read_task
+from tracelake.storage import MemoryObjectStore
 from tracelake.tasks.runners import InProcess
 
 GOOD = write_segment([("json", a_line(a_span(0, 0), a_span(0, 1))), ("json", a_line(a_span(1, 0)))])
@@ -84,3 +88,38 @@ def test_an_absent_segment_of_a_remote_store_is_empty() -> None:
     task = ReadTask("memory://absent", (InputShare("inbox", "inbox/1.segment", 9),), 8, "staging/")
     (receipt,) = run_read_task(task).shares
     assert (receipt.whole.sha256, receipt.spans, receipt.problems) == ("", 0, [])
+
+
+@pytest.mark.parametrize("fails", [("get",), ("head",), ("get", "head")], ids="+".join)
+def test_a_segment_that_a_store_does_not_give_stops_no_other(
+    fails: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named and waits where it is, what is beside it goes in at once; and once it can be read it is taken."""
+    refused = ["inbox/1.segment"]
+
+    def failing(real: Any) -> Any:
+        def ask(store: MemoryObjectStore, path: str) -> Any:
+            if path in refused:
+                raise StorageError("this object is refused")
+            return real(store, path)
+
+        return ask
+
+    for name in fails:
+        monkeypatch.setattr(MemoryObjectStore, name, failing(getattr(MemoryObjectStore, name)))
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as lake:
+        for number in range(3):
+            segment = write_segment([("json", a_line(a_span(number, 0)))])
+            lake.objects.put(f"inbox/{number}.segment", segment)
+        if "get" in fails:
+            with pytest.raises(
+                StorageError, match=r"inbox/1\.segment among them: cannot be read: this object"
+            ):
+                run_once(lake)
+            assert lake.table("spans").info().rows == 2
+            assert paths(lake, "inbox/") == refused
+            assert paths(lake, "staging/") == []
+            refused.clear()
+        run_once(lake)
+        assert lake.table("spans").info().rows == 3
+        assert paths(lake, "inbox/") == paths(lake, "quarantine/") == []

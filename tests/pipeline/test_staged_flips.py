@@ -76,3 +76,24 @@ def test_no_flip_of_staged_rows_is_believed() -> None:
         objects.put("staged", bytes(what))
         with pytest.raises(DamageError, match="staged rows in staged are not what was written"):
             read_piece(objects, piece)
+
+
+@pytest.mark.parametrize("kind", [".receipt", ".pack"])
+def test_what_a_run_that_died_has_staged_for_the_index_stops_no_other(
+    lake: Lake, tmp_path: Path, kind: str
+) -> None:
+    """Altered while it waits, it is left out: the next run stages the same anew, and that is published."""
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(a_line(a_span(0, 0)))
+
+    def die(step: tracelake.Progress) -> None:
+        if step.stage == "publishing":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lake.ingest(file, runner=InProcess(), progress=die)
+    (path,) = [info.path for info in lake.objects.list("search/spans/staging/") if info.path.endswith(kind)]
+    lake.objects.put(path, lake.objects.get(path)[:40])
+    assert lake.ingest(file, runner=InProcess()).recovered == (0,)
+    assert (lake.search("work").total, lake.verify().findings) == (1, ())
+    assert list(lake.objects.list("search/spans/staging/")) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -60,9 +59,7 @@ def expected(slices: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Co
 
 
 @pytest.fixture(params=PLACES, ids=lambda pair: f"{pair[0]}+{pair[1] or 'default'}")
-def place(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[str, str | None, TaskRunner | None]]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str | None, TaskRunner | None]:
     """Each kind of place in turn: where the lake is to be, where its metadata, and what runs its tasks."""
     where, records = request.param
     if where == "s3":
@@ -71,11 +68,12 @@ def place(
     if records == "postgresql":
         database: PostgresServer = request.getfixturevalue("postgres")
         records = database.url()  # one schema for all lakes
-    # Started after the servers: its workers have the environment that this process has then.
-    runner: TaskRunner | None = Spark("local[2]") if request.param == ON_SPARK else InProcess()
-    yield url or server.url(), records, None if where == "memory" else runner
-    if runner is not None:
-        runner.stop()
+    runner: TaskRunner | None = InProcess()
+    if request.param == ON_SPARK:
+        shared: Spark = request.getfixturevalue("shared_spark")
+        shared.stop()  # so that it starts after the servers: its workers have the environment of that moment
+        runner = shared
+    return url or server.url(), records, None if where == "memory" else runner
 
 
 def test_the_same_lake_in_every_place(

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import tantivy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from tracelake.search.documents import COLUMNS, document_text, documents
 from tracelake.search.finalize import read_parts
 from tracelake.search.pack import unpack
 from tracelake.search.query import Searcher
+from tracelake.search.values import number_terms, path_term, term_of
 from tracelake.search.verify import verify_parts
 from tracelake.storage.memory import MemoryObjectStore
 
@@ -54,6 +56,46 @@ def test_a_document_says_which_row_it_is() -> None:
     row = span(1, transaction=2**31 - 3)
     [document] = documents(table([row]).to_batches()[0])
     assert fields.decode_id(document["id"][0]) == (row["trace_id"], row["span_id"], 2**31 - 3)
+
+
+keys = st.text("a. \0\1é", min_size=1, max_size=4) | st.just("k" * 200)
+values = (
+    st.none()
+    | st.text("aA1. \t\n\r\f\0\1\5é日", max_size=6)
+    | st.sampled_from(["v" * 129, "é" * 128])
+    | st.sampled_from(["7", "-0.5"])
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.dictionaries(keys, values, max_size=4), min_size=1, max_size=5), st.integers(0, 3))
+def test_columns_in_bulk_give_the_terms_of_each_attribute(rows: list[dict[str, str]], skipped: int) -> None:
+    """tantivy splits the text of a row into exactly the terms that a query for one attribute asks for."""
+    types = ["".join("d" if value in ("7", "-0.5") else "s" for value in row.values()) for row in rows]
+    otlp = [{"attribute_types": letters, "resource_types": None} for letters in types]
+    spans = table(
+        [
+            span(n, attributes=list(row.items()), otlp=otlp[n], parent_span_id=None)
+            for n, row in enumerate(rows)
+        ]
+    )
+    skipped = min(skipped, len(rows) - 1)
+    made = list(documents(spans.combine_chunks().to_batches()[0].slice(skipped)))
+    for document, row in zip(made, rows[skipped:], strict=True):
+        paths = {key: path_term(f"attributes.{key}") for key in row}
+        whole = {key: value for key, value in row.items() if value is not None and len(value) <= 128}
+        assert _terms(document, "attribute") == [term_of(paths[key], value) for key, value in whole.items()]
+        assert _terms(document, "has") == list(paths.values())
+        numeric = [key for key, value in row.items() if value in ("7", "-0.5")]
+        assert _terms(document, "number") == number_terms(
+            [paths[key] for key in numeric], [float(row[key]) for key in numeric]
+        )
+
+
+def _terms(document: tantivy.Document, field: str) -> list[str]:
+    """Return what tantivy makes of the texts of a field, but for its case."""
+    split = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace()).build()
+    return [term for text in document.get_all(field) for term in split.analyze(text)]
 
 
 def test_an_input_that_is_an_attribute_too_counts_once() -> None:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,32 @@ def test_f1_a_build_leaves_only_staged_files(tmp_path: Path) -> None:
     check_complete(objects, finalize_build(objects, SIZE))
     assert paths(objects, "staging") == []
     assert len(paths(objects, "parts")) == 3
+
+
+def test_f2_a_build_on_an_index_stages_too_and_leaves_that_whole(tmp_path: Path) -> None:
+    """F2: wherever a build that follows another dies, the index before it has the same bytes and finds the same."""
+    for step in itertools.count():
+        objects = MemoryObjectStore()
+        stage(objects, RANGES, build="spans-0")
+        source = finalize_build(objects, SIZE, build="spans-0")
+        before = {path: objects.get(path) for kind in ("parts", "manifests") for path in paths(objects, kind)}
+        stage(objects, [(0, 8)])
+        assert {path: objects.get(path) for path in before} == before
+        assert len(paths(objects, "staging")) == 2
+        assert set(paths(objects, "parts") + paths(objects, "manifests")) == set(before)
+        dead = True
+        with suppress(Killed):
+            finalize_build(HookedStore(objects, kill_at(step)), SIZE, upper=2, parent=source)
+            dead = False
+        assert {path: objects.get(path) for path in before} == before
+        check_complete(objects, source)
+        manifest = finalize_build(objects, SIZE, upper=2, parent=source)
+        assert read_parts(objects, manifest)[:3] == read_parts(objects, source)
+        if not dead:
+            break
+    assert step > 5
+    assert len(Searcher(objects, source, tmp_path).search("common", 100)) == source.documents
+    assert len(Searcher(objects, manifest, tmp_path).search("common", 100)) == 2 * source.documents
 
 
 def test_f3_partial_canonical_files_are_repaired_from_staging() -> None:
@@ -265,6 +292,40 @@ def test_f10_f11_two_finalizers_at_every_interleaving_make_one_index() -> None:
     assert part_counts == {2, 3}, "each of the two has won somewhere"
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_f10_a_finalizer_of_other_settings_makes_no_mixed_index(
+    whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F10: wherever one of other settings runs inside ours, there is one index, all of one of the settings."""
+    ours = fields.FINGERPRINT
+    for pause in range(40):
+        objects = MemoryObjectStore()
+        stage(objects, RANGES)
+        calls = itertools.count()
+
+        def other(
+            _operation: str,
+            _path: str,
+            objects: ObjectStore = objects,
+            calls: Any = calls,
+            pause: int = pause,
+        ) -> None:
+            if next(calls) == pause:
+                with monkeypatch.context() as patch, suppress(UsageError, DamageError):
+                    patch.setattr(fields, "FINGERPRINT", "others")
+                    stage(objects, [(0, 8)] if whole else [(0, 7)], attempt="other")
+                    finalize_build(objects, SIZE)
+
+        manifest = finalize_build(HookedStore(objects, other), SIZE)
+        check_complete(objects, manifest)
+        assert manifest.fingerprint == ours or whole
+        builders = {part.lo: part.hi for part in read_parts(objects, manifest)}
+        assert builders == (dict(RANGES) if manifest.fingerprint == ours else {0: 8})
+        if next(calls) <= pause:
+            break
+    assert 10 < pause < 39
+
+
 def test_f11_a_finalizer_that_finds_the_staging_cleaned_succeeds() -> None:
     """F11: it looked before the marker was there, listed after the winner had cleaned, and looks again."""
     objects = MemoryObjectStore()
@@ -350,6 +411,42 @@ def test_a_damaged_receipt_and_one_of_another_build_are_named() -> None:
         objects.put(path, bad)
         with pytest.raises(DamageError, match=path):
             finalize_build(objects, SIZE)
+    stage(objects, RANGES, attempt="second")
+    check_complete(objects, finalize_build(objects, SIZE))
+
+
+@pytest.mark.parametrize("kind", [".receipt", ".pack"])
+def test_what_cannot_be_read_is_named_and_another_attempt_mends_it(kind: str) -> None:
+    """A store that does not give one object of the staging stops no other attempt at its range."""
+    inner = MemoryObjectStore()
+    stage(inner, RANGES)
+    bad = next(path for path in paths(inner, "staging") if path.endswith(kind))
+
+    def refuse(operation: str, path: str) -> None:
+        if (operation, path) == ("get", bad):
+            raise StorageError(f"{path} cannot be read")
+
+    objects = HookedStore(inner, refuse)
+    with pytest.raises(StorageError, match=bad):
+        finalize_build(objects, SIZE)
+    stage(inner, RANGES, attempt="second")
+    check_complete(inner, finalize_build(objects, SIZE))
+
+
+def test_a_failure_that_may_pass_is_said_before_damage() -> None:
+    """Of two attempts one is damaged and one cannot be read this time: it is to be tried again."""
+    inner = MemoryObjectStore()
+    damaged, refused = (stage(inner, [(0, SIZE)], attempt=attempt)[0].path for attempt in ("a", "b"))
+    assert damaged is not None
+    inner.put(damaged, b"damaged")
+
+    def refuse(operation: str, path: str) -> None:
+        if (operation, path) == ("get", refused):
+            raise StorageError("not this time")
+
+    with pytest.raises(StorageError, match="not this time"):
+        finalize_build(HookedStore(inner, refuse), SIZE)
+    check_complete(inner, finalize_build(inner, SIZE))
 
 
 def test_a_build_published_for_another_transaction_is_refused() -> None:

@@ -59,7 +59,7 @@ def test_canary_tantivy_writes_the_files_that_parts_are_made_of(tmp_path: Path) 
     assert [(field["name"], field["type"]) for field in meta["schema"]] == [
         ("id", "bytes"),
         ("row", "i64"),
-        *((name, "text") for name in fields.KEYWORDS),
+        *((name, "text") for name in (*fields.KEYWORDS, *fields.LISTS)),
         *((name, "i64") for name in fields.NUMBERS),
         *((name, "text") for name in fields.TEXTS),
     ]

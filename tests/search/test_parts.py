@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import re
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.search.build_inputs import index_of, span, table
 from tracelake import limits
-from tracelake.search.parts import identifiers
+from tracelake.search.parts import identifiers, parts_of_name
 from tracelake.search.query import Searcher
 
 _BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
-def one_by_one(text: str | None) -> set[str]:
+def one_by_one(text: str) -> set[str]:
     """Return the parts of a text's identifiers, word by word."""
-    words = re.findall(r"[0-9A-Za-z\x80-\U0010ffff]+", text or "")
+    words = re.findall(r"[0-9A-Za-z\x80-\U0010ffff]+", text)
     return {
         " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[^A-Z]+", word))
         for word in words
@@ -27,13 +26,19 @@ def one_by_one(text: str | None) -> set[str]:
     }
 
 
-@given(
-    st.lists(st.none() | st.text("abAB1_ é", max_size=12) | st.just("aB" * 40), max_size=6), st.integers(0, 3)
-)
-def test_a_column_in_bulk_gives_the_parts_of_its_texts(texts: list[str | None], skipped: int) -> None:
-    """Borders found in the bytes of a column, also of a slice, are those of each text by itself."""
-    found = identifiers(pa.array(texts, pa.string()).slice(skipped))
-    assert found == {n: parts for n, text in enumerate(texts[skipped:]) if (parts := one_by_one(text))}
+@given(st.lists(st.text("abAB1_ é", max_size=12) | st.just("aB" * 40), max_size=6))
+def test_texts_in_bulk_give_the_parts_of_each(texts: list[str]) -> None:
+    """Identifiers of many texts at once are those of each text by itself, word by word."""
+    found = identifiers(texts)
+    assert {number: parts for number, parts in found.items() if parts} == {
+        number: tuple(sorted(parts)) for number, text in enumerate(texts) if (parts := one_by_one(text))
+    }
+
+
+@pytest.mark.parametrize("times", [1, 200])
+def test_a_name_has_the_parts_of_its_identifiers_however_long_it_is(times: int) -> None:
+    """Only short names are remembered, and all are taken apart."""
+    assert parts_of_name("GetCart of aShop " * times) == ("Get Cart", "a Shop")
 
 
 ROWS = (

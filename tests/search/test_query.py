@@ -245,6 +245,14 @@ def test_texts_wanted_are_what_hits_may_show(query: str, expected: list[str]) ->
         (["", "  ", "no match here"], "service:shop", "no match here"),
         ([], "refund", ""),
         (["(a+b) [x] *"], '"a+b"', "([[a+b]]) [x] *"),
+        (["no refudn, no fund, refunded"], "refund~1", "no [[refudn]], no fund, [[refunded]]"),
+        (["a refnud and rfn"], "refund~2", "a [[refnud]] and rfn"),
+        (["a refnud"], "refund", "a refnud"),
+        (["a refund b policy"], '"refund policy"~1', "a refund b policy"),
+        (["call getRefundPolicy(HTTPServer)"], "policy", "call [[getRefundPolicy]](HTTPServer)"),
+        (["call getRefundPolicy(x)"], '"refund policy"', "call [[getRefundPolicy]](x)"),
+        (["call getRefundPolicy(x)"], '"get policy"', "call getRefundPolicy(x)"),
+        (["an HTTPServer"], "serv*", "an [[HTTPServer]]"),
     ],
 )
 def test_highlights_mark_the_matches(texts: list[str], query: str, expected: str) -> None:

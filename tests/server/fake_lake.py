@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, cast
 
 import duckdb
@@ -15,9 +16,9 @@ from tracelake._errors import NotFoundError, QueryError
 from tracelake.lake.lake import Lake
 from tracelake.lake.location import make_lake, open_location
 from tracelake.otlp.schema import SPANS_TABLE
-from tracelake.results import Hit, InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
+from tracelake.results import InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
 from tracelake.search.query import Sort
-from tracelake.search.results import SearchResults
+from tracelake.search.results import Hit, SearchResults
 from tracelake.tables.table import Table
 from tracelake.tables.traces import TRACES
 
@@ -102,10 +103,11 @@ class FakeLake(Lake):
         sort: Sort = "score",
         facets: Sequence[str] = (),
         page: str | None = None,
+        now: datetime | None = None,
     ) -> SearchResults:
         """Return the spans whose output holds the query, of one service or of all."""
         if '"' in query:
-            raise QueryError("a quotation mark is open; close it")
+            raise QueryError("a quotation mark is open; close it", query.index('"') + 1)
         hits = [
             Hit(
                 span["trace_id"],

@@ -99,6 +99,7 @@ def test_search_page_shows_matches_and_problems(client: Client) -> None:
     assert broken.status_code == 400
     assert "quotation mark is open" in broken.text
     assert "&#34;open" in broken.text
+    assert "<pre><mark>&#34;</mark>open</pre>" in broken.text
     assert "Nothing found" in client.get("/search?q=absent").text
     assert client.get("/search").status_code == 200
 

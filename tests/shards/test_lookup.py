@@ -15,7 +15,7 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tracelake import limits
 from tracelake._errors import DamageError
-from tracelake.shards import lookup
+from tracelake.shards import footers, lookup
 from tracelake.shards.buckets import bucket_of, hashes_of
 from tracelake.shards.key_filter import key_filter, may_hold
 from tracelake.shards.lookup import Lookup
@@ -129,7 +129,7 @@ def check_damage() -> None:
         pages = 150  # in a small part they come first, and the footer is most of it
         data[world.chance.randrange(pages if number % 2 else len(data))] ^= 1 << world.chance.randrange(8)
         world.objects.put(path, bytes(data))
-        lookup.forget()
+        footers.forget()
         try:
             assert world.found(2, sorted(KEYS)) == wanted
         except DamageError:
@@ -190,7 +190,7 @@ SUMMARY_BROKEN = [
     Broken("bits are read in their order", may_hold, "summary, np.uint8)", "summary[::-1], np.uint8)"),
 ]
 DAMAGE_BROKEN = [
-    Broken("a footer is what was written", lookup._read_footer, "not part.footer_bytes or", "False and"),
+    Broken("a footer is what was written", footers._read_footer, "not part.footer_bytes or", "False and"),
     Broken(
         "a chunk is what was written",
         lookup._PartReader._check,

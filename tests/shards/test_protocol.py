@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from tracelake import tiers
 from tracelake.limits import APPENDS_REMEMBERED, COMPACTION_FAN_OUT, LEASE_MARGIN_S
 from tracelake.shards.model import BatchRef, LeaseRecord, Moment, Retired, ShardState
 from tracelake.shards.protocol import (
@@ -31,9 +32,9 @@ from tracelake.shards.protocol import (
 )
 
 
-def a_batch(lower: int, id: str = "x", upper: int | None = None, level: int = 0) -> BatchRef:
+def a_batch(lower: int, id: str = "x", upper: int | None = None, weight: int = 1) -> BatchRef:
     return BatchRef(
-        lower, upper or lower + 1, id, f"{id}.json", "00", rows=1, parts=1, size_bytes=1, level=level
+        lower, upper or lower + 1, id, f"{id}.json", "00", rows=1, parts=1, size_bytes=1, weight=weight
     )
 
 
@@ -169,7 +170,7 @@ def test_a_replaced_batch_of_ours_that_was_replaced_again_is_there() -> None:
 
 
 def test_levels_grow_with_the_logarithm() -> None:
-    """After each of 5,000 appends, a level has too few batches to compact; each row was rewritten once a level."""
+    """After each of 5,000 appends, a class has too few batches to compact; each row was rewritten once a class."""
     state, rewritten, number = ShardState(), 0, 0
     for count in range(1, 5_001):
         decision = append(state, count - 1, count, a_batch(count - 1, f"b{count}"))
@@ -179,14 +180,15 @@ def test_levels_grow_with_the_logarithm() -> None:
             assert len(run) == COMPACTION_FAN_OUT
             rewritten += run[-1].upper - run[0].lower
             number += 1
-            merged = a_batch(run[0].lower, f"m{number}", run[-1].upper, run[0].level + 1)
+            weight = sum(batch.weight for batch in run)
+            merged = a_batch(run[0].lower, f"m{number}", run[-1].upper, weight)
             compacted = replace(state, run, merged, 0)
             assert isinstance(compacted, Swap)
             state = drop(compacted.state)
         logarithm = math.log(count, COMPACTION_FAN_OUT) + 1e-9
         assert len(state.batches) <= 7 * logarithm + 7
-        levels = [ref.level for ref in state.batches]
-        assert levels == sorted(levels, reverse=True)
+        weights = [ref.weight for ref in state.batches]
+        assert weights == sorted(weights, reverse=True)
         assert rewritten <= count * math.floor(logarithm)
         assert [ref.lower for ref in state.batches[1:]] == [ref.upper for ref in state.batches[:-1]]
 
@@ -199,21 +201,12 @@ def drop(state: ShardState) -> ShardState:
 
 
 def test_due_over_all_small_states() -> None:
-    """Runs of levels up to length five, with a fan-out of two: the first that is long enough, before `until`."""
-    for levels in itertools.product(range(3), repeat=5):
-        refs = [a_batch(lower, f"b{lower}", level=level) for lower, level in enumerate(levels)]
+    """Five batches of all weights up to four, with a fan-out of two: none that reaches beyond `until` is looked at."""
+    for weights in itertools.product(range(1, 5), repeat=5):
+        refs = [a_batch(lower, f"b{lower}", weight=weight) for lower, weight in enumerate(weights)]
         for until in range(7):
-            found = due(refs, until, 2)
-            pairs = [
-                place
-                for place in range(4)
-                if levels[place] == levels[place + 1] and refs[place + 1].upper <= until
-            ]
-            assert bool(found) == bool(pairs)
-            if found:
-                assert found == tuple(refs[pairs[0] : pairs[0] + len(found)])
-                assert len({ref.level for ref in found}) == 1
-                assert found[-1].upper <= until
+            run = tiers.due(weights[:until], 2)
+            assert due(refs, until, 2) == tuple(refs[run.start : run.stop])
 
 
 def test_forget_only_climbs_and_never_reaches_upper() -> None:

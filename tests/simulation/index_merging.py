@@ -104,10 +104,8 @@ class Merger(IndexMerger):
     fan_out = 2
     gone: set[str]
 
-    def _merge(
-        self, standing: StandingIndex, run: Sequence[Generation], level: int, progress: OnProgress
-    ) -> bool:
-        won = super()._merge(standing, run, level, progress)
+    def _merge(self, standing: StandingIndex, run: Sequence[Generation], progress: OnProgress) -> bool:
+        won = super()._merge(standing, run, progress)
         if won:
             self.gone |= {part.path for each in run for part in each.parts}
         return won

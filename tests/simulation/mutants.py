@@ -198,7 +198,7 @@ class MarkerFirst(IndexScenario):
         objects, path = process.objects, manifest_path(INDEX, BUILD)
         if (there := published(objects, path)) is not None:
             return there
-        receipts = [one for one in _receipts(objects, INDEX, BUILD) if one.attempt != DAMAGED]
+        receipts = [one for one in _receipts(objects, INDEX, BUILD)[0] if one.attempt != DAMAGED]
         chosen = choose(BUILD, receipts, BUCKETS, fields.FINGERPRINT)
         manifest = write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
         write_parts(objects, INDEX, BUILD, BUCKETS)
@@ -237,7 +237,7 @@ class CanonicalDeletedFirst(IndexScenario):
     def finalize(self, process: Process) -> Manifest:
         objects = process.objects
         if published(objects, manifest_path(INDEX, BUILD)) is None:
-            for receipt in _receipts(objects, INDEX, BUILD):
+            for receipt in _receipts(objects, INDEX, BUILD)[0]:
                 objects.delete(f"search/{INDEX}/parts/{BUILD}/{receipt.sha256}.pack")
         return finalize(objects, INDEX, BUILD, 1, BUCKETS, None)[1]
 
@@ -250,7 +250,7 @@ class UncheckedParts(IndexScenario):
         if (there := published(objects, path)) is not None:
             return there
         try:
-            chosen = choose(BUILD, _receipts(objects, INDEX, BUILD), BUCKETS, fields.FINGERPRINT)
+            chosen = choose(BUILD, _receipts(objects, INDEX, BUILD)[0], BUCKETS, fields.FINGERPRINT)
             for receipt in chosen:
                 assert receipt.path is not None
                 assert receipt.sha256 is not None

@@ -1,6 +1,7 @@
 """Simulate every protocol at random for a while, and say what was run: `make simulate SECONDS=60 SEED=7`.
 
     python -m tests.simulation.simulate --scenario shard --seed 1234 --schedules 1      # replays one run
+    python -m tests.simulation.simulate --complete      # every schedule of what is too large for `make test`
 
 Run n of a search with seed S has the seed S + n, which its report names.
 """
@@ -15,7 +16,10 @@ from collections.abc import Sequence
 
 from tests.simulation.collecting import CollectScenario
 from tests.simulation.deaths import DeathsScenario
+from tests.simulation.fitting import FittingScenario
 from tests.simulation.index_merging import IndexMergeScenario
+from tests.simulation.maintenance import MaintenanceScenario
+from tests.simulation.overlap import OverlapScenario
 from tests.simulation.replicas import PipelineScenario
 from tests.simulation.scenarios import (
     IndexGarbageScenario,
@@ -25,10 +29,9 @@ from tests.simulation.scenarios import (
     StoreScenario,
 )
 from tests.simulation.setting_aside import SettingAsideScenario
-from tests.simulation.upkeep import UpkeepScenario
-from tests.simulation.versions import RepositoryScenario, VersionsScenario
+from tests.simulation.versions import COMPLETE, RepositoryScenario, VersionsScenario, small
 from tests.simulation.writes import WritesScenario
-from tracelake.testing import Faults, Report, Scenario, search
+from tracelake.testing import Faults, Report, Scenario, explore, search
 
 SCENARIOS: tuple[Scenario, ...] = (
     ShardScenario(3, 3),
@@ -40,14 +43,18 @@ SCENARIOS: tuple[Scenario, ...] = (
     IndexMergeScenario(),
     StoreScenario(),
     PipelineScenario(2, 2),
-    UpkeepScenario(),
+    MaintenanceScenario(),
     CollectScenario(1),
     SettingAsideScenario(),
     WritesScenario(),
     DeathsScenario("merge"),
+    FittingScenario(),
+    OverlapScenario(),
 )
 FAULTS = Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1)
 """What one run may meet of each kind; each draws fewer."""
+COMPLETE_MAX = 6_000
+"""Schedules that a complete search may take. Beyond: it fails, for it was not complete."""
 
 
 def simulate(
@@ -62,6 +69,17 @@ def simulate(
     }
 
 
+def complete() -> Report:
+    """Run every schedule of two actors with a fault, one configuration after the other."""
+    total = Report()
+    for patience_polls, faults, actors in COMPLETE:
+        report = explore(small(patience_polls, actors), faults, schedules_max=COMPLETE_MAX)
+        print(f"{actors}, {faults}: {report}{'' if report.is_complete else ', and not all'}", flush=True)
+        assert report.failures or report.is_complete, f"more than {COMPLETE_MAX} schedules"
+        total.add(report)
+    return total
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; 1 where a rule was broken."""
     parser = argparse.ArgumentParser(description="Simulate the protocols at random.")
@@ -69,7 +87,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None, help="by default, one from the clock")
     parser.add_argument("--schedules", type=int, default=sys.maxsize, help="at most so many of each scenario")
     parser.add_argument("--scenario", choices=[scenario.name for scenario in SCENARIOS])
+    parser.add_argument(
+        "--complete",
+        action="store_true",
+        help="run every schedule of small ones instead; seed and time are not used",
+    )
     given = parser.parse_args(arguments)
+    if given.complete:
+        return told(complete())
     seed = time.time_ns() // 1_000_000 if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
     reports = simulate(seed, given.seconds, given.schedules, given.scenario)
@@ -78,6 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name:<12} {report}")
         total.add(report)
     print(f"{'all':<12} {total}")
+    return told(total)
+
+
+def told(total: Report) -> int:
+    """Print what failed; return the exit code."""
     for failure in total.failures:
         print(f"\n{failure}")
     return 1 if total.failures else 0

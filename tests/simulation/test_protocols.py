@@ -7,8 +7,12 @@ import pytest
 from tests.simulation.collecting_mutants import COLLECT_MUTANTS
 from tests.simulation.deaths import DeathsScenario, Stage
 from tests.simulation.deaths_mutants import DEATHS_MUTANTS
+from tests.simulation.fitting_mutants import FITTING_MUTANTS
 from tests.simulation.index_merging_mutants import INDEX_MERGE_MUTANTS
+from tests.simulation.maintenance import MaintenanceScenario
+from tests.simulation.maintenance_mutants import MAINTENANCE_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.overlap_mutants import OVERLAP_MUTANTS
 from tests.simulation.replicas import PipelineScenario
 from tests.simulation.scenarios import (
     IndexScenario,
@@ -18,8 +22,6 @@ from tests.simulation.scenarios import (
 from tests.simulation.setting_aside import SettingAsideScenario
 from tests.simulation.setting_aside_mutants import SETTING_ASIDE_MUTANTS
 from tests.simulation.simulate import FAULTS, SCENARIOS, main
-from tests.simulation.upkeep import UpkeepScenario
-from tests.simulation.upkeep_mutants import UPKEEP_MUTANTS
 from tests.simulation.versions_mutants import VERSIONS_MUTANTS
 from tests.simulation.writes import WritesScenario
 from tests.simulation.writes_mutants import FEW, WRITES_MUTANTS
@@ -42,17 +44,28 @@ def test_every_schedule_of_two_actors(scenario: Scenario, faults: Faults) -> Non
 
 def test_f10_every_order_of_two_finalizers() -> None:
     """F10, F11: no order of the calls of two finalizers breaks a rule, and all are searched."""
-    report = explore(IndexScenario(2, with_worker=False), Faults(), schedules_max=500)
+    report = explore(IndexScenario(2, with_worker=False), Faults(), schedules_max=2_000)
     assert report.failures == []
     assert report.is_complete
     assert report.completed == report.schedules > 50
 
 
 SLICED = [scenario for scenario in SCENARIOS if scenario.name != "writes"]
-SLICES = {"versions": 60, "index-merge": 50, "deaths": 50} | dict.fromkeys(
-    ("pipeline", "upkeep", "collect", "setting aside"), 100
-)
-"""Schedules in the slices of those that take long: more than any mutant of theirs needs. The others have 300."""
+SLICES = {
+    "versions": 60,
+    "index-merge": 26,
+    "deaths": 40,
+    "fitting": 12,
+    "overlap": 15,
+    "setting aside": 30,
+    "pipeline": 50,
+    "maintenance": 50,
+    "collect": 100,
+}
+"""Schedules in the slices of those that take long; the others have 300.
+
+Those of index-merge, deaths, setting aside and maintenance are twice as many as any mutant of theirs needs.
+"""
 
 
 def test_a_slice_of_writes_that_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,22 +127,24 @@ def test_replicas_that_are_slow_are_not_counted_as_dead() -> None:
         (1774, "a record that a late deletion takes while it is read is passed over"),
     ],
 )
-def test_upkeep_seeds_that_failed_once(seed: int, what: str) -> None:
+def test_maintenance_seeds_that_failed_once(seed: int, what: str) -> None:
     """Runs that showed a mistake when they were first made."""
-    assert run_once(UpkeepScenario(), Faults(lost=8, late=3, delays=4), seed=seed).error is None, what
+    assert run_once(MaintenanceScenario(), Faults(lost=8, late=3, delays=4), seed=seed).error is None, what
 
 
 @pytest.mark.parametrize(
     "mutant",
     [
         *MUTANTS,
-        *UPKEEP_MUTANTS,
+        *MAINTENANCE_MUTANTS,
         *VERSIONS_MUTANTS,
         *COLLECT_MUTANTS,
         *INDEX_MERGE_MUTANTS,
         *SETTING_ASIDE_MUTANTS,
         *WRITES_MUTANTS,
         *DEATHS_MUTANTS,
+        *FITTING_MUTANTS,
+        *OVERLAP_MUTANTS,
     ],
     ids=lambda mutant: mutant.name,
 )

@@ -33,7 +33,7 @@ _PRINT = """
 from tests.simulation.simulate import FAULTS, SCENARIOS
 from tracelake.testing import run_once
 for scenario in SCENARIOS:
-    print([run_once(scenario, FAULTS, seed).fingerprint() for seed in range(12)])
+    print([run_once(scenario, FAULTS, seed).fingerprint() for seed in range(4)])
 """
 
 
@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_run_byte_for_byte() -> None:
         for number in (1, 2)
     ]
     assert traces[0] == traces[1]
-    assert len(set(eval(traces[0].splitlines()[0]))) > 8
+    assert len(set(eval(traces[0].splitlines()[0]))) == 4
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.simulation.scenarios import require
 from tests.simulation.versions_model import CONFLICT, BranchModel
 from tracelake._errors import ConflictError, NothingToCommitError, UsageError
 from tracelake.storage import Conflict, Done, Expected, Outcome
-from tracelake.testing import Actor, Process, Run, Scenario
+from tracelake.testing import Actor, Faults, Process, Run, Scenario
 from tracelake.testing.clock import Simulated
 from tracelake.testing.simulated import SimulatedKeyValueStore
 from tracelake.versions.model import TRANSACTION, Change, FileAt, PathChanges, Reference, Request, TableAt
@@ -242,6 +242,20 @@ class VersionsScenario(RepositoryScenario):
             poisoners=1,
             droppers=1,
         )
+
+
+COMPLETE: Final[tuple[tuple[int, Faults, dict[str, int]], ...]] = (
+    (1, Faults(lost=1), {"replicas": 2}),
+    (0, Faults(kills=1), {"stagers": 1, "sweepers": 1}),
+)
+"""Polls, faults and actors of what is searched in whole by `make simulate-all`: some 5,000 schedules each."""
+
+
+def small(patience_polls: int, actors: Mapping[str, int]) -> RepositoryScenario:
+    """Return a configuration that can be searched in whole."""
+    scenario = RepositoryScenario(**actors)
+    scenario.patience_polls = patience_polls
+    return scenario
 
 
 # What actors ask, and what they may expect

@@ -13,13 +13,14 @@ from typing import Final
 
 import pyarrow as pa
 
+from tests.simulation.maintenance import two_alike
 from tests.simulation.scenarios import require
 from tracelake._errors import ExpiredError
 from tracelake.shards.collect import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part, Write
 from tracelake.shards.parts import STAGED, part_path
-from tracelake.shards.protocol import due, next_state
+from tracelake.shards.protocol import next_state, settled
 from tracelake.shards.store import Shard
 from tracelake.storage import Stores
 from tracelake.tables.maintenance import committed_upper
@@ -107,7 +108,7 @@ class WritesScenario(Scenario):
             finish_writes(Stores(process.key_value, process.objects, Path("nowhere")))
             with Lease(shard, process.key_value) as lease:
                 committed = committed_upper(Repository(process.key_value, process.objects), TABLE)
-                run = due(lease.state.batches, committed, fan_out=2)
+                run = two_alike(settled(lease.state.batches, committed))
                 if run:
                     parts = [part for ref in run for part in shard.batch(ref).parts]
                     merged = Batch(

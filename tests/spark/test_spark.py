@@ -21,15 +21,13 @@ from tracelake.tasks.runners import InProcess, Spark
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(shared_spark: Spark) -> SparkSession:
     """Return a session; PySpark finds the format by itself."""
-    runner = Spark("local[2]")
-    runner.start()
+    shared_spark.start()
     session = SparkSession.builder.getOrCreate()
     session.conf.set("spark.sql.shuffle.partitions", "2")
     session.conf.set("spark.sql.session.timeZone", "UTC")
-    yield session
-    runner.stop()
+    return session
 
 
 @pytest.fixture(scope="module")

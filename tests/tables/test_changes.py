@@ -16,7 +16,7 @@ def part(name: str, first: int = 0, last: int = 0) -> Part:
 
 def ref(lower: int, upper: int) -> BatchRef:
     """Return a batch as the state tells of it."""
-    return BatchRef(lower, upper, "", "", "", 1, 1, 1)
+    return BatchRef(lower, upper, "", "", "", 1, 1, 1, 1)
 
 
 def batch(lower: int, upper: int, parts: list[Part], gone: list[Part], history: list[Part]) -> Batch:

@@ -6,8 +6,10 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -15,9 +17,12 @@ import tracelake
 from tests.patience import HANG_S
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
-from tracelake._errors import ExpiredError
+from tracelake._errors import ExpiredError, QueryError
+from tracelake.pipeline import upsert
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
+from tracelake.shards.rows import GIVEN_UP
+from tracelake.tables import conditions
 from tracelake.tables.changes import Retractions
 from tracelake.tables.scan import connection
 from tracelake.tasks.runners import InProcess
@@ -182,3 +187,38 @@ def test_ranges_of_real_data_lead_to_the_same_rows(tmp_path: Path) -> None:
                 db.register("everything", everything)
                 ((expected,),) = db.sql(f"select count(*) from everything where {where}").fetchall()
             assert len(spans.to_arrow(["span_id"], where)) == expected, where
+
+
+@pytest.mark.parametrize("error", GIVEN_UP)
+@pytest.mark.parametrize("opened", [connection, lambda: connection(()), upsert._connect])
+def test_a_database_that_was_given_up_is_not_used_again(opened: Any, error: type[duckdb.Error]) -> None:
+    """After such an error DuckDB answers nothing more: who comes next gets another database, and is answered."""
+
+    def marks() -> int:
+        with opened() as db:
+            ((count,),) = db.sql(
+                "select count(*) from duckdb_tables() where table_name = 'marked'"
+            ).fetchall()
+            return int(count)
+
+    with opened() as db:
+        db.execute("create table marked as select 1")
+    assert marks() == 1, "one database is shared"
+    with pytest.raises((QueryError, error)), opened():
+        raise error("a bug of DuckDB")
+    assert marks() == 0
+
+
+@pytest.mark.parametrize("error", GIVEN_UP)
+def test_a_parser_that_was_given_up_is_not_used_again(
+    error: type[duckdb.Error], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query on which DuckDB fails for good is refused, and the next one is read."""
+    broken = mock.Mock()
+    broken.cursor.return_value.execute.side_effect = error("a bug of DuckDB")
+    conditions._parser.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(duckdb, "connect", lambda **_: broken)
+        with pytest.raises(QueryError, match="a bug of DuckDB"):
+            conditions.reading("select 1")
+    assert conditions.reading("select 1") == "select 1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.versions.test_collect import World
+from tests.versions.collected_world import World
 from tests.versions.test_poison import asked, poison, put_on_list
 from tracelake._errors import DamageError, UsageError
 from tracelake.storage import Entry

@@ -9,8 +9,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from tests.simulation.maintenance import FilledScenario, MaintenanceScenario, Stores
 from tests.simulation.mutants import Mutant
-from tests.simulation.upkeep import FilledScenario, Stores, UpkeepScenario
 from tracelake.shards.collect import CollectedParts, Collector
 from tracelake.shards.leases import Lease, leases
 from tracelake.shards.model import Batch, BatchRef, Moment, Retired, ShardState, Write
@@ -117,7 +117,7 @@ class _NoEpochs(Collector):
         return CollectedParts()
 
 
-class OrphansAtOnce(UpkeepScenario):
+class OrphansAtOnce(MaintenanceScenario):
     """A collector takes a part that is about to be published for an orphan."""
 
     collector = _NoEpochs
@@ -132,7 +132,7 @@ class _NeverLate(Shard):
         return None
 
 
-class EpochIgnored(UpkeepScenario):
+class EpochIgnored(MaintenanceScenario):
     """A writer that slept through two epochs publishes what was collected."""
 
     shard = _NeverLate
@@ -183,7 +183,7 @@ class RetractionsDropped(FilledScenario):
         return replace(super().merge(stores, batches, since, epoch), retractions=())
 
 
-class CompactedBeforeCommit(UpkeepScenario):
+class CompactedBeforeCommit(MaintenanceScenario):
     """Compaction takes whatever is appended."""
 
     def committed(self, key_value: KeyValueStore, shard: Shard) -> int:
@@ -191,7 +191,7 @@ class CompactedBeforeCommit(UpkeepScenario):
         return shard.state().upper
 
 
-class AbortDeletes(UpkeepScenario):
+class AbortDeletes(MaintenanceScenario):
     """A writer whose append raised deletes what it wrote."""
 
     def abort(self, stores: Stores, batch: Batch) -> None:
@@ -215,41 +215,41 @@ class LeasesByTheClock(FilledScenario):
 
 _SLOW: Final = Faults(delays=4)
 
-UPKEEP_MUTANTS: Final = [
-    Mutant("upkeep: lease after listing", partial(LeaseAfterListing, 2, 4), exhaustive_max=None),
-    Mutant("upkeep: leases ignored", partial(LeasesIgnored, 2, 4), exhaustive_max=None),
+MAINTENANCE_MUTANTS: Final = [
+    Mutant("maintenance: lease after listing", partial(LeaseAfterListing, 2, 4), exhaustive_max=None),
+    Mutant("maintenance: leases ignored", partial(LeasesIgnored, 2, 4), exhaustive_max=None),
     Mutant(
-        "upkeep: leases before state",
+        "maintenance: leases before state",
         partial(LeasesBeforeState, 2, 3),
         _SLOW,
         exhaustive_max=None,
         random_max=1_000,
         first_seed=500,
     ),
-    Mutant("upkeep: shared parts deleted", SharedPartsDeleted, exhaustive_max=None),
-    Mutant("upkeep: orphans at once", OrphansAtOnce, exhaustive_max=None),
+    Mutant("maintenance: shared parts deleted", SharedPartsDeleted, exhaustive_max=None),
+    Mutant("maintenance: orphans at once", OrphansAtOnce, exhaustive_max=None),
     Mutant(
-        "upkeep: epoch ignored",
+        "maintenance: epoch ignored",
         partial(EpochIgnored, 2, 3, 3),
         _SLOW,
         exhaustive_max=None,
         random_max=400,
         first_seed=320,
     ),
-    Mutant("upkeep: spliced by place", partial(SplicedByPlace, 0, 3), _SLOW, exhaustive_max=None),
-    Mutant("upkeep: history forgotten", HistoryForgotten, exhaustive_max=None),
-    Mutant("upkeep: retractions dropped", partial(RetractionsDropped, 1, 3), exhaustive_max=None),
+    Mutant("maintenance: spliced by place", partial(SplicedByPlace, 0, 3), _SLOW, exhaustive_max=None),
+    Mutant("maintenance: history forgotten", HistoryForgotten, exhaustive_max=None),
+    Mutant("maintenance: retractions dropped", partial(RetractionsDropped, 1, 3), exhaustive_max=None),
     Mutant(
-        "upkeep: compacted before its commit",
+        "maintenance: compacted before its commit",
         partial(CompactedBeforeCommit, 1, 4, 6),
         _SLOW,
         exhaustive_max=None,
         random_max=400,
         first_seed=70,
     ),
-    Mutant("upkeep: abort deletes", AbortDeletes, Faults(lost=6), exhaustive_max=None, random_max=400),
+    Mutant("maintenance: abort deletes", AbortDeletes, Faults(lost=6), exhaustive_max=None, random_max=400),
     Mutant(
-        "upkeep: leases by the clock",
+        "maintenance: leases by the clock",
         partial(LeasesByTheClock, 2, 4),
         _SLOW,
         exhaustive_max=None,

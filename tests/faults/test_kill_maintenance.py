@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.faults.kill_upkeep import Campaign
+from tests.faults.kill_maintenance import Campaign
 
 SEED = 3
-"""`make faults-compact` draws others, and takes longer."""
+"""`make faults-maintenance` draws others, and takes longer."""
 
 
 def test_everybody_is_killed_at_random(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Writer, compactors, collector and reader on one lake, all killed with -9 at random: the table is that of one writer.
 
-    python -m tests.faults.kill_upkeep --seconds 60 --seed 7
+    python -m tests.faults.kill_maintenance --seconds 60 --seed 7
 
 The seed decides the moments and who is killed. What runs at a moment also depends on the machine.
 """
@@ -138,7 +138,7 @@ class Worker:
         arguments = ["--role", role, "--lake", lake, "--folder", folder, "--seed", seed]
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.kill_upkeep", *map(str, arguments)],
+                [sys.executable, "-m", "tests.faults.kill_maintenance", *map(str, arguments)],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=os.environ,

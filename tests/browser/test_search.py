@@ -1,0 +1,85 @@
+"""The search page in Chromium, over a real index: what is typed is completed, clicked, sorted, paged and corrected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import serving
+from tests.browser.lake_to_look_at import HOSTILE
+from tests.datasets.conversations import a_lake, ingest, talk
+
+
+@pytest.fixture(scope="module")
+def search_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a server over questions about refunds, some of which failed, one hostile."""
+    folder = tmp_path_factory.mktemp("search")
+    failed = {"code": 2}
+    with a_lake(folder) as lake:
+        ingest(
+            lake,
+            folder,
+            *(
+                talk(10 + n, 0, f"refund {n}", "no", start=n, status=failed if n % 3 else {})
+                for n in range(30)
+            ),
+            talk(50, 0, "refund", "tool", name=HOSTILE),
+        )
+        with serving(lake) as address:
+            yield address
+
+
+def test_a_search_is_completed_narrowed_sorted_paged_and_corrected(page: Page, search_site: str) -> None:
+    """A person's way from some letters to the span, by keys and clicks, with the exact number at each step."""
+    page.goto(search_site)
+    field, offered = page.locator(".find input[name=q]"), page.locator(".completions li")
+    for width in (400, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        box = field.bounding_box()
+        assert box is not None
+        assert box["width"] > 300, "a field to type in, on a telephone, too"
+    field.press_sequentially("refund stat")
+    expect(offered).to_have_text(["status:"])
+    field.press("ArrowDown")
+    expect(offered.first).to_have_attribute("aria-selected", "true")
+    field.press("Enter")
+    expect(field).to_have_value("refund status:")
+    offered.filter(has_text="error").click()
+    expect(field).to_have_value("refund status:error")
+    expect(page.locator(".completions")).to_be_hidden()
+    field.press("Enter")
+    expect(page.locator(".sums strong")).to_have_text("20 spans")
+
+    status = page.locator(".facets section", has=page.locator("h2", has_text="status"))
+    expect(status.locator(".count")).to_have_text("20")
+    page.goto(f"{search_site}/search?q=refund")
+    expect(page.locator(".sums strong")).to_have_text("34 spans")
+    status.locator("a", has_text="ERROR").click()
+    expect(field).to_have_value("refund status:ERROR")
+    expect(page.locator(".sums strong")).to_have_text("20 spans")
+    status.locator("a.chosen").click()
+    expect(field).to_have_value("refund")
+
+    page.click(".orders >> text=oldest")
+    expect(page.locator(".orders [aria-current]")).to_have_text("oldest")
+    expect(page.locator(".hits li")).to_have_count(20)
+    page.click("text=Next")
+    expect(page.locator(".pages")).to_contain_text("21–34 of 34")  # noqa: RUF001 an en dash
+    page.click("text=Previous")
+    expect(page.locator(".pages")).to_contain_text("1–20 of 34")  # noqa: RUF001 an en dash
+    assert page.locator("main img").count() == 0
+
+
+def test_an_error_points_at_the_character(page: Page, search_site: str) -> None:
+    """Where a search does not parse, the page shows it with the character, and says what to write."""
+    page.route(
+        "**/search?*", lambda route: route.fulfill(response=route.fetch(), status=200)
+    )  # no console error
+    page.goto(f"{search_site}/search?q=refund+sevrice%3Ashop")
+    expect(page.locator(".problem pre")).to_have_text("refund sevrice:shop")
+    expect(page.locator(".problem mark")).to_have_text("s")
+    expect(page.locator(".problem")).to_contain_text(
+        "at character 8: there is no field 'sevrice'; did you mean service?"
+    )

@@ -1,0 +1,277 @@
+"""Kill executors, drivers and second finalizers of an index, build after build, merges between: one whole index stays.
+
+    python -m tests.faults.kill_index --builds 40 --seed 7
+
+Each is a process of its own and ends by a signal, before a random call of its store or at a random moment. After each
+build the index has every document once, of one setting, and finds and scores what one index over all would (F15).
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import random
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tests.search.build_inputs import INDEX, HookedStore, index_of, span, table
+from tracelake._errors import DamageError, UsageError
+from tracelake.search import fields
+from tracelake.search.build import build_part
+from tracelake.search.finalize import (
+    clean_staging,
+    finalize,
+    read_manifest,
+    read_parts,
+    with_lists,
+    write_marker,
+    write_parts,
+)
+from tracelake.search.model import Manifest, manifest_path, rebuild_name
+from tracelake.search.protocol import parts_of_build
+from tracelake.search.query import Searcher
+from tracelake.search.tiers import due, generations, with_merged
+from tracelake.search.verify import verify_parts
+from tracelake.storage.files import FileObjectStore
+from tracelake.storage.ports import ObjectStore
+
+BUCKETS: Final = 8
+FAN_OUT: Final = 3
+"""Generations that are merged: fewer than of a lake, so that merges are merged within forty builds."""
+WORDS: Final = ("refund", "policy", "flight", "seat", "error", "timeout", "card", "hat")
+OTHERS: Final = "0" * 64
+"""The settings of a second finalizer, and of parts that it would take."""
+DIES: Final = 0.35
+"""How likely a process is killed."""
+TRIES_MAX: Final = 200
+"""Times that a build is tried again. Beyond: it is stuck, and that is a fault."""
+
+Job = Callable[[ObjectStore], object]
+
+
+def rows_of(seed: int, transaction: int) -> pa.Table:
+    """Return the rows of a transaction; row n is of bucket n modulo their number."""
+    chance = random.Random(f"{seed} {transaction}")
+    rows = [
+        span(
+            1000 * transaction + n,
+            transaction=transaction,
+            input=" ".join(chance.choices(WORDS, k=chance.randrange(1, 9))),
+        )
+        for n in range(chance.randrange(8, 60))
+    ]
+    return table(rows)
+
+
+def build(seed: int, transactions: range, lo: int, hi: int, name: str, attempt: str, settings: str) -> Job:
+    """Return what an executor does: a part of these transactions and buckets."""
+
+    def job(objects: ObjectStore) -> None:
+        fields.FINGERPRINT = settings  # type: ignore[misc]  # of this process alone
+        tables = [rows_of(seed, transaction) for transaction in transactions]
+        picked = [rows.take([n for n in range(len(rows)) if lo <= n % BUCKETS < hi]) for rows in tables]
+        build_part(objects, INDEX, name, lo, hi, attempt, pa.concat_tables(picked).combine_chunks())
+
+    return job
+
+
+def publish(name: str, transaction: int, parent: Manifest | None, settings: str) -> Job:
+    """Return what a driver does when the parts of a transaction are staged."""
+
+    def job(objects: ObjectStore) -> None:
+        fields.FINGERPRINT = settings  # type: ignore[misc]
+        with suppress(DamageError, UsageError):  # parts are missing yet, or are not of its settings
+            finalize(objects, INDEX, name, transaction + 1, BUCKETS, parent)
+
+    return job
+
+
+def publish_merge(name: str, standing: Manifest, transactions: range) -> Job:
+    """Return what a merger does when its parts are staged."""
+
+    def job(objects: ObjectStore) -> None:
+        with suppress(DamageError, UsageError):
+            chosen = write_parts(objects, INDEX, name, BUCKETS)
+            parts = read_parts(objects, standing)
+            run = [
+                part for part in parts if transactions.start <= part.lower and part.upper <= transactions.stop
+            ]
+            merged = parts_of_build(
+                INDEX, chosen, transactions.start, transactions.stop, as_of=standing.upper - 1
+            )
+            newest = with_merged(parts, run, merged)
+            assert newest is not None
+            draft = Manifest(
+                index=INDEX,
+                build=name,
+                upper=standing.upper,
+                fingerprint=standing.fingerprint,
+                parent=manifest_path(INDEX, standing.build),
+                lists=(),
+                newest=newest,
+            )
+            write_marker(objects, manifest_path(INDEX, name), with_lists(objects, draft))
+            clean_staging(objects, INDEX, name)
+
+    return job
+
+
+def _process(
+    place: str, dies_before: int | None, dies_after_s: float | None, make: Callable[..., Job], given: Any
+) -> None:
+    calls = 0
+
+    def count(_operation: str, _path: str) -> None:
+        nonlocal calls
+        if calls == dies_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        calls += 1
+
+    if dies_after_s is not None:
+        signal.setitimer(signal.ITIMER_REAL, dies_after_s)  # nothing catches what it sends
+    make(*given)(HookedStore(FileObjectStore(Path(place)), count))
+
+
+CALLS: Final = {build: 2, publish: 12, publish_merge: 12}
+"""Calls of the store that each makes, or more where it has much to do."""
+
+
+class Campaign:
+    """An index that is built, merged and killed at."""
+
+    def __init__(self, place: Path, seed: int) -> None:
+        self.place, self.seed = place, seed
+        self.objects = FileObjectStore(place / "store")
+        self.chance = random.Random(seed)
+        self.manifest: Manifest | None = None
+        self.ends: Counter[str] = Counter()
+        self._context: ForkServerContext = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([__name__])
+
+    def together(self, *jobs: tuple[Callable[..., Job], tuple[Any, ...]]) -> None:
+        """Run jobs at once, each in a process that may be killed, and wait for their ends."""
+        processes = []
+        for make, given in jobs:
+            dies = self.chance.random() < DIES
+            by_call = dies and self.chance.random() < 0.7
+            before = self.chance.randrange(CALLS[make]) if by_call else None
+            after_s = self.chance.uniform(0.001, 0.3) if dies and not by_call else None
+            target = (str(self.place / "store"), before, after_s, make, given)
+            processes.append(self._context.Process(target=_process, args=target))
+        for process in processes:
+            process.start()
+        for process, (make, _) in zip(processes, jobs, strict=True):
+            process.join()
+            killed = process.exitcode in (-signal.SIGKILL, -signal.SIGALRM)
+            assert killed or process.exitcode == 0, (
+                f"{make.__name__} of seed {self.seed} ended with {process.exitcode}"
+            )
+            self.ends[f"{make.__name__} {'killed' if killed else 'done'}"] += 1
+
+    def executors(
+        self, name: str, transactions: range, tried: int
+    ) -> list[tuple[Callable[..., Job], tuple[Any, ...]]]:
+        """Return executors of all buckets, cut at random, and one of other settings that leaves a bucket out."""
+        cuts = sorted({0, BUCKETS, *self.chance.sample(range(1, BUCKETS), self.chance.randrange(3))})
+        ranges = [(lo, hi, fields.FINGERPRINT) for lo, hi in pairwise(cuts)]
+        ranges.append((0, self.chance.randrange(1, BUCKETS), OTHERS))
+        return [
+            (build, (self.seed, transactions, lo, hi, name, f"{tried}-{at}", settings))
+            for at, (lo, hi, settings) in enumerate(ranges)
+        ]
+
+    def transaction(self, number: int) -> None:
+        """Build the index of one more transaction."""
+        name = f"spans-{number:010d}"
+        path = manifest_path(INDEX, name)
+        for tried in range(TRIES_MAX):
+            finalizers = [
+                (publish, (name, number, self.manifest, each)) for each in (fields.FINGERPRINT, OTHERS)
+            ]
+            # Sometimes a finalizer runs beside executors, sometimes after them.
+            early = finalizers if self.chance.random() < 0.3 else []
+            self.together(*self.executors(name, range(number, number + 1), tried), *early)
+            self.together(*finalizers)
+            if self.objects.head(path) is not None:
+                self.manifest = read_manifest(self.objects, path)
+                return
+        raise AssertionError(f"build {name} of seed {self.seed} is stuck")
+
+    def merge(self) -> None:
+        """Merge what is due, each try under a name of its own."""
+        while self.manifest is not None:
+            run = due(generations(read_parts(self.objects, self.manifest)), FAN_OUT)
+            if not run:
+                return
+            transactions = range(run[0].lower, run[-1].upper)
+            for tried in range(TRIES_MAX):
+                name = rebuild_name(1, f"{transactions.start}-{transactions.stop}-{tried}")
+                self.together(*self.executors(name, transactions, tried))
+                merger = (publish_merge, (name, self.manifest, transactions))
+                self.together(merger, merger)
+                if self.objects.head(manifest_path(INDEX, name)) is not None:
+                    self.manifest = read_manifest(self.objects, manifest_path(INDEX, name))
+                    break
+            else:
+                raise AssertionError(f"merge of {transactions} of seed {self.seed} is stuck")
+
+    def check(self, transactions: int) -> None:
+        """Compare the index with one over all rows."""
+        assert self.manifest is not None
+        parts = read_parts(self.objects, self.manifest)
+        assert list(verify_parts(self.objects, parts)) == []
+        assert self.manifest.fingerprint == fields.FINGERPRINT
+        whole = pa.concat_tables([rows_of(self.seed, number) for number in range(transactions)])
+        assert self.manifest.documents == len(whole)
+        reference = Searcher(*index_of([whole.combine_chunks()]), self.place / "reference")
+        searcher = Searcher(self.objects, self.manifest, self.place / "cache")
+        for query in (*WORDS, "refund policy", "card OR hat", '"flight seat"', "error -timeout", "*"):
+            ours, theirs = (_ranked(each, query) for each in (searcher, reference))
+            assert ours == theirs, f"{query!r} of seed {self.seed}: {ours[:3]} and not {theirs[:3]}"
+
+
+def _ranked(searcher: Searcher, query: str) -> list[tuple[float, str]]:
+    """Return the first hundred hits, without those that share the last one's score."""
+    hits = [(-round(hit.score, 5), hit.trace_id) for hit in searcher.search(query, 101)]
+    return sorted(hit for hit in hits if len(hits) <= 100 or hit[0] < hits[-1][0])
+
+
+def campaign(place: Path, builds: int, seed: int, tell: Callable[[str], None] = print) -> Counter[str]:
+    """Build, merge and check so many times; return how the processes ended."""
+    running = Campaign(place, seed)
+    for number in range(builds):
+        running.transaction(number)
+        running.merge()
+        running.check(number + 1)
+        assert running.manifest is not None
+        tell(
+            f"build {number + 1}: {running.manifest.part_count} parts, {running.manifest.documents} documents"
+        )
+    return running.ends
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a campaign as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--builds", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=None)
+    options = parser.parse_args(arguments)
+    seed = random.randrange(1 << 32) if options.seed is None else options.seed
+    print(f"seed {seed}")
+    with tempfile.TemporaryDirectory(prefix="tracelake-index-") as place:
+        ends = campaign(Path(place), options.builds, seed)
+    print(", ".join(f"{end}: {number}" for end, number in sorted(ends.items())))
+
+
+if __name__ == "__main__":
+    main()

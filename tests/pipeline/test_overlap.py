@@ -1,0 +1,303 @@
+"""The input of T+1 is read while T is merged and published: it stands where its turn finds it as it was."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+import tracelake
+from tests.patience import HANG_S
+from tests.pipeline.poison import good, names
+from tracelake import Lake
+from tracelake._errors import StorageError
+from tracelake.journal.model import Step
+from tracelake.journal.protocol import Append, Feed, GiveUp, Look, OpenInputs, Publish, SetAside, Stop
+from tracelake.pipeline.ahead import Beside, at_once, in_thread
+from tracelake.pipeline.decode import ReadTask
+from tracelake.pipeline.driver import Pipeline
+from tracelake.pipeline.merge import ShapeTask
+from tracelake.pipeline.protocol import keeps, may_read_ahead, stands_for
+from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.staging import STAGING
+from tracelake.pipeline.tries import Tries
+from tracelake.tasks.progress import Progress
+from tracelake.tasks.runners import InProcess
+from tracelake.testing import Crashed
+
+TaskT = TypeVar("TaskT")
+ReceiptT = TypeVar("ReceiptT")
+
+
+class Watched(InProcess):
+    """Runs tasks here, counts what is read, and calls what a test wants before a task."""
+
+    def __init__(self, before: Callable[[Any], None] = lambda _: None) -> None:
+        self.read: Counter[str] = Counter()
+        self._before = before
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks in order."""
+        for task in tasks:
+            self._before(task)
+            if isinstance(task, ReadTask):
+                self.read.update(share.path for share in task.shares)
+        return super().run(function, tasks, on_done)
+
+
+def path_of(number: int) -> str:
+    """Return the segment of a number."""
+    return f"inbox/{number}.segment"
+
+
+def reads(task: object, number: int) -> bool:
+    """Whether a task reads a segment."""
+    return isinstance(task, ReadTask) and any(share.path == path_of(number) for share in task.shares)
+
+
+@pytest.fixture
+def lake() -> Iterator[Lake]:
+    """Yield a lake with three segments, which stand for as many transactions."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
+        for number in range(3):
+            lake.objects.put(path_of(number), good(number))
+        yield lake
+
+
+def run(lake: Lake, runner: InProcess, beside: Beside = at_once, **given: Any) -> list[int]:
+    """Make a transaction of each segment; return which were made."""
+    pipeline = Pipeline("main", lake._opened.key_value, lake.objects, 1, runner, beside=beside)
+    runs = [[Input(INBOX, info.path, info.size_bytes)] for info in lake.objects.list("inbox/")]
+    return pipeline.run(runs, **given).transactions
+
+
+def test_input_is_read_while_the_transaction_before_is_merged(lake: Lake) -> None:
+    """A merge that does not begin before the next input is read goes through; each input is read once."""
+    is_read = threading.Event()
+
+    def before(task: object) -> None:
+        if reads(task, 1):
+            is_read.set()
+        if isinstance(task, ShapeTask):
+            assert is_read.wait(HANG_S)
+
+    runner = Watched(before)
+    assert run(lake, runner, in_thread) == [0, 1, 2]
+    assert names(lake) == {0, 1, 2}
+    assert runner.read == {path_of(number): 1 for number in range(3)}
+    assert not list(lake.objects.list(STAGING))
+
+
+@pytest.mark.parametrize("may_be_there", [False, True])
+def test_what_a_peer_took_meanwhile_is_not_recorded(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, *, may_be_there: bool
+) -> None:
+    """A segment that is gone when its turn comes is in no transaction, also where nobody can tell."""
+    head = lake.objects.head
+
+    def unsure(path: str) -> Any:
+        if path == path_of(1):
+            raise StorageError("no reply")
+        return head(path)
+
+    def before(task: object) -> None:
+        if isinstance(task, ShapeTask) and task.transaction == 0:
+            lake.objects.delete(path_of(1))
+            if may_be_there:
+                monkeypatch.setattr(lake.objects, "head", unsure)
+
+    runner = Watched(before)
+    assert run(lake, runner) == [0, 1]
+    assert names(lake) == {0, 2}
+    assert not list(lake.objects.list(STAGING))
+
+
+def test_who_is_told_to_stop_leaves_what_was_read_ahead(lake: Lake) -> None:
+    """The transaction under way is finished, no other is begun, and nothing is left but the segments."""
+    stopping = threading.Event()
+
+    def before(task: object) -> None:
+        if isinstance(task, ShapeTask):
+            stopping.set()
+
+    runner = Watched(before)
+    assert run(lake, runner, stopping=stopping.is_set) == [0]
+    assert runner.read[path_of(1)] == 1
+    assert not list(lake.objects.list(STAGING))
+    assert run(lake, Watched()) == [1, 2]
+    assert names(lake) == {0, 1, 2}
+
+
+def test_a_transaction_that_fails_drops_what_was_read_ahead(lake: Lake) -> None:
+    """It is tried again with nothing beside it; all are in."""
+    failures = iter([OverflowError("the sum does not fit")])
+
+    def before(task: object) -> None:
+        if isinstance(task, ShapeTask) and (failure := next(failures, None)):
+            raise failure
+        if isinstance(task, ShapeTask) and task.transaction == 0:
+            assert len({info.path.split("/")[2] for info in lake.objects.list(STAGING)}) == 1, (
+                "its own rows alone"
+            )
+
+    runner = Watched(before)
+    assert run(lake, runner) == [0, 1, 2]
+    assert names(lake) == {0, 1, 2}
+    assert runner.read == {path_of(0): 2, path_of(1): 2, path_of(2): 1}
+    assert not list(lake.objects.list(STAGING))
+
+
+def test_what_fails_ahead_counts_when_its_turn_has_come(lake: Lake) -> None:
+    """A segment on which tasks fail is set aside alone; the transaction beside it is none the worse."""
+
+    def before(task: object) -> None:
+        if reads(task, 1):
+            raise OverflowError("the sum does not fit")
+
+    assert run(lake, Watched(before)) == [0, 1]
+    assert names(lake) == {0, 2}
+    assert [(suspect.path, suspect.transaction) for suspect in lake.quarantine.all()] == [(path_of(1), 1)]
+
+
+def test_what_was_not_read_whole_ahead_is_read_again(lake: Lake) -> None:
+    """What became of it since counts: a transaction is made of it as it is when its turn has come."""
+    whole = lake.objects.get(path_of(1))
+
+    def before(task: object) -> None:
+        if reads(task, 1) and runner.read[path_of(1)] == 0:
+            lake.objects.put(path_of(1), whole[:-9])
+        if isinstance(task, ShapeTask):
+            lake.objects.put(path_of(1), whole)
+
+    runner = Watched(before)
+    assert run(lake, runner) == [0, 1, 2]
+    assert names(lake) == {0, 1, 2}
+    assert runner.read[path_of(1)] == 2
+    assert not list(lake.objects.list(STAGING))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_where_nothing_can_be_read_beside_it_is_read_in_turn(lake: Lake, error: Exception) -> None:
+    """As where a process may have no more threads; no note is left of it."""
+
+    def refused(_: Callable[[], None]) -> Callable[[], None]:
+        assert len(lake._opened.key_value.notes("tries/main")) == 2
+        raise error
+
+    assert run(lake, Watched(), refused) == [0, 1, 2]
+    assert names(lake) == {0, 1, 2}
+    assert not lake._opened.key_value.notes("tries/main")
+
+
+def test_who_is_told_to_stop_does_not_wait_until_it_is_read(lake: Lake) -> None:
+    """What is under way ends after its next task."""
+    stopping = threading.Event()
+    read: list[bool] = []
+
+    def before(task: object) -> None:
+        if isinstance(task, ShapeTask):
+            stopping.set()
+
+    def follow(step: Progress) -> None:
+        if step.stage == "reading":
+            read.append(stopping.is_set())
+
+    assert run(lake, Watched(before), lambda work: work, stopping=stopping.is_set, progress=follow) == [0]
+    assert set(read) == {False}
+    assert not list(lake.objects.list(STAGING))
+
+
+@pytest.mark.parametrize(("path", "totals"), [("inbox/gone.segment", [2, 3, 3]), (path_of(2), [2, 2, 3])])
+def test_only_who_died_of_this_input_stands_in_its_way(lake: Lake, path: str, totals: list[int]) -> None:
+    """A note of input that is gone is taken away by nobody, and does not end reading ahead for ever."""
+    earlier = -1
+    Tries(lake._opened.key_value, "main").begin(earlier, [Input(INBOX, path, 5)])
+    assert read_before_merges(lake) == totals
+
+
+def read_before_merges(lake: Lake) -> list[int]:
+    """Run; return how many inputs were read when each merge began."""
+    totals: list[int] = []
+
+    def before(task: object) -> None:
+        if isinstance(task, ShapeTask):
+            totals.append(runner.read.total())
+
+    runner = Watched(before)
+    assert run(lake, runner) == [0, 1, 2]
+    assert names(lake) == {0, 1, 2}
+    return totals
+
+
+def test_who_dies_reading_ahead_leaves_a_note_of_both(lake: Lake) -> None:
+    """So the next one does neither in its own process at first, and nothing beside the other."""
+
+    def before(task: object) -> None:
+        if reads(task, 1):
+            raise Crashed("killed")
+
+    with pytest.raises(Crashed):
+        run(lake, Watched(before))
+    assert len(lake._opened.key_value.notes("tries/main")) == 2
+    assert read_before_merges(lake) == [1, 2, 3]
+
+
+def test_nothing_is_read_beside_a_replay(lake: Lake) -> None:
+    """A transaction that a run has recorded and not published is finished first; then they overlap again."""
+
+    def before(task: object) -> None:
+        if isinstance(task, ShapeTask):
+            raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        run(lake, Watched(before))
+    assert not list(lake.objects.list(STAGING))
+    assert read_before_merges(lake) == [1, 3, 3]
+
+
+STEP = Step(3, {}, "1")
+
+
+@pytest.mark.parametrize(
+    ("action", "kept"),
+    [
+        (Look(3), True),
+        (OpenInputs(3), True),
+        (Feed(STEP), False),
+        (Append(3), False),
+        (Publish(3), False),
+        (SetAside(3), False),
+        (GiveUp(3), False),
+        (Stop(), False),
+    ],
+)
+def test_only_the_next_new_input_may_follow(action: Any, *, kept: bool) -> None:
+    """Whatever else comes first drops what was read ahead: a peer's step, a failure, the end."""
+    assert keeps(action) is kept
+
+
+@pytest.mark.parametrize(
+    ("is_new", "is_alone", "is_stopping"), [(i, j, k) for i in (0, 1) for j in (0, 1) for k in (0, 1)]
+)
+def test_nothing_is_read_beside_what_is_suspected(is_new: int, is_alone: int, is_stopping: int) -> None:
+    """Neither beside a replay, nor where another is at work or has died, nor before the end."""
+    expected = bool(is_new and is_alone and not is_stopping)
+    assert (
+        may_read_ahead(is_new=bool(is_new), is_alone=bool(is_alone), is_stopping=bool(is_stopping))
+        is expected
+    )
+
+
+def test_what_was_read_ahead_stands_for_the_same_inputs_alone() -> None:
+    """The same ones, as large as they were, in their order."""
+    one, two = Input(INBOX, "1", 5), Input(INBOX, "2", 5)
+    assert stands_for([one, two], [one, two])
+    for other in ([two, one], [one], [one, two, two], [one, Input(INBOX, "2", 6)], []):
+        assert not stands_for([one, two], other)

@@ -1,0 +1,63 @@
+"""Queries that a click makes of others find what was found before and is clicked, and the next click undoes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracelake.search.grammar import AllOf, Text, parse
+from tracelake.search.narrowing import clause_of, narrowed, widened
+
+
+@pytest.mark.parametrize(
+    ("value", "clause"),
+    [
+        ("shop", "service:shop"),
+        ("GET /cart", 'service:"GET /cart"'),
+        ('say "hi"\\', 'service:"say \\"hi\\"\\\\"'),
+        ("1..2", 'service:"1..2"'),
+        ("a*", 'service:"a*"'),
+        ("a~1", 'service:"a~1"'),
+        ("a^2", 'service:"a^2"'),
+        ("(a)", 'service:"(a)"'),
+    ],
+)
+def test_a_clause_finds_the_value_as_it_is(value: str, clause: str) -> None:
+    """Whatever a value has in it, its clause is one text of one field."""
+    assert clause_of("service", value) == clause
+    parsed = parse(clause)
+    assert isinstance(parsed, Text)
+    assert (parsed.field, parsed.text, parsed.prefix, parsed.distance) == ("service", value, False, 0)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["a", "a OR b", "a AND b", "NOT a", "(a b) OR c", 'x "service:shop" y', "service:shopping", "last 2h"],
+)
+def test_narrowing_is_undone_by_widening(query: str) -> None:
+    """A clause stands beside all of the query, whatever operators that has, and is what goes away again."""
+    clause = clause_of("service", "shop")
+    assert widened(query, [clause]) == {}
+    longer = narrowed(query, clause)
+    before, after = parse(query), parse(longer)
+    assert isinstance(after, AllOf)
+    assert after.nodes[-1] == Text("service", "shop", len(query) + 1)
+    assert after.nodes[:-1] in ((before,), getattr(before, "nodes", ()))
+    assert widened(longer, [clause]) == {clause: query}
+    assert narrowed("*", clause) == clause
+    assert widened(clause, [clause]) == {clause: "*"}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "a AND service:shop",
+        "service:shop OR b",
+        "NOT service:shop",
+        "-service:shop",
+        "(a service:shop) b",
+        '"',
+    ],
+)
+def test_a_clause_that_does_not_narrow_all_is_not_taken_away(query: str) -> None:
+    """Where an operator stands beside the clause, or it is in a group, nothing leads back."""
+    assert widened(query, ["service:shop"]) == {}

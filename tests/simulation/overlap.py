@@ -1,0 +1,47 @@
+"""Replicas that read the next input while they publish: each segment once, whatever a peer, or the next look, says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
+from tests.simulation.scenarios import require
+from tracelake.pipeline.ahead import at_once
+from tracelake.pipeline.driver import Pipeline
+from tracelake.pipeline.fitting import Bounds, Fitting, Size
+from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.staging import STAGING
+from tracelake.testing import Process, Run
+
+ONE: Final = Bounds(Size(100, 1), Size(100, 1), Size(100, 2))
+
+
+class OverlapScenario(PipelineScenario):
+    """Each replica reads the input of T+1 before it publishes T, as early as can be."""
+
+    name = "overlap"
+    steps_max = 6_000
+
+    def __init__(self, replicas: int = 2, segments: int = 4) -> None:
+        super().__init__(replicas, segments)
+
+    def _run(self, process: Process) -> None:
+        inputs = [Input(INBOX, info.path, info.size_bytes) for info in process.objects.list("inbox/")]
+        pipeline = Pipeline(
+            "main",
+            process.key_value,
+            process.objects,
+            BUCKETS,
+            SimulatedTasks(process),
+            fitting=Fitting(ONE),
+            beside=at_once,
+        )
+        pipeline.run([inputs])
+
+    def check(self, run: Run) -> None:
+        """And where nobody was killed and no reply was lost, nothing that was read ahead in vain is left."""
+        super().check(run)
+        if run.injected == 0:
+            left = run.objects.list(STAGING)
+            require(not left, f"{[info.path for info in left]} were read, and are in no table")

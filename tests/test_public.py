@@ -1,0 +1,133 @@
+"""What is public is exported, documented with its signature, and refers to what is public alone."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import pkgutil
+import re
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import pyspark_tracelake
+import tracelake
+import tracelake.spark
+import tracelake.testing
+from scripts import imports, reference
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+CODE = re.findall(r"`([^`\n]+)`", PAGE)
+WORDS = {word for code in CODE for word in re.findall(r"\w+", code)}
+MODULES = (tracelake, tracelake.spark, tracelake.testing, pyspark_tracelake)
+EXPORTS = {name: getattr(tracelake, name) for name in tracelake.__all__}
+ERRORS = {kind.__name__ for kind in reference.errors()}
+CLASSES = {name: kind for name, kind in EXPORTS.items() if isinstance(kind, type) and name not in ERRORS}
+WITHIN = {"Provenance"}
+"""Records that the row of another one describes."""
+OF_ALL = {"annotations"}
+"""What every module has that begins with `from __future__ import annotations`."""
+
+
+def members(kind: type) -> dict[str, Any]:
+    """Return what a class of ours has for its users: methods, properties, fields, attributes."""
+    own: dict[str, Any] = {}
+    for each in reversed(kind.__mro__):
+        if each.__module__.startswith("tracelake"):
+            own |= dict.fromkeys(inspect.get_annotations(each)) | vars(each)
+            own |= dict.fromkeys(
+                re.findall(r"^ +self\.(\w+)(?:: [^=\n]+)? = ", inspect.getsource(each), re.MULTILINE)
+            )
+    return {name: member for name, member in own.items() if not name.startswith("_")}
+
+
+def callables() -> Iterator[tuple[str, Any]]:
+    """Yield each public function, and method of a public class, by its name."""
+    for name, each in EXPORTS.items():
+        if isinstance(each, types.FunctionType):
+            yield name, each
+    for owner, kind in CLASSES.items():
+        for name, member in members(kind).items():
+            if isinstance(member, types.FunctionType):
+                yield f"{owner}.{name}", member
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_what_is_public_is_exported_and_documented(module: types.ModuleType) -> None:
+    """Each name of a public module is in its `__all__`, begins with an underscore, or is a room; the page has each."""
+    rooms = (
+        {each.name for each in pkgutil.iter_modules(module.__path__)}
+        if hasattr(module, "__path__")
+        else set()
+    )
+    public = {name for name in vars(module) if not name.startswith("_")}
+    exported = set(module.__all__)
+    assert public - exported - rooms - OF_ALL == set()
+    assert [name for name in exported if getattr(module, name, None) is None] == []
+    assert exported - WORDS - ERRORS - {"DefaultSource"} == set()
+    assert list(module.__all__) == sorted(module.__all__)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_member_is_documented(name: str) -> None:
+    """Whatever a public class shows is on the page, and for a record in its row; else it begins with an underscore."""
+    row = re.search(rf"^\| `{name}` \| (.*) \|$", PAGE, flags=re.MULTILINE)
+    is_record = dataclasses.is_dataclass(CLASSES[name]) or issubclass(CLASSES[name], msgspec.Struct)
+    assert row is not None or not is_record or name in WITHIN
+    words = WORDS if row is None else set(re.findall(r"\w+", row[1]))
+    assert members(CLASSES[name]).keys() - words == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "function"), list(callables()), ids=lambda each: each if isinstance(each, str) else ""
+)
+def test_signatures_are_documented(name: str, function: types.FunctionType) -> None:
+    """A call on the page has the parameters of the function: names, order, defaults."""
+    last = name.rpartition(".")[2]
+    calls = {
+        call[1] for code in CODE for call in re.finditer(rf"(?<!\w){last}\((.*?)\)(?= ->|, \w+\(|$)", code)
+    }
+    parameters = [
+        each.replace(annotation=each.empty)
+        for each in inspect.signature(function).parameters.values()
+        if each.name != "self"
+    ]
+    signature = str(inspect.Signature(parameters))[1:-1]
+    signature = re.sub(r"<function .*? at \w+>", "…", signature).replace("'", '"')
+    assert signature in calls
+
+
+def test_what_is_public_refers_to_what_is_public() -> None:
+    """The types of parameters, results and fields are exported as well, or the page says which module has them."""
+    ours = {
+        node.name
+        for file in imports.files()
+        for node in ast.walk(imports.tree(file))
+        if isinstance(node, ast.ClassDef)
+    }
+    strays = {
+        (owner, name)
+        for owner, hint in hints()
+        for name in re.findall(r"(?<![\w.])\w+\b(?!\.)", hint)
+        if name in ours and name not in EXPORTS and not re.search(rf"`tracelake\.[\w.]+\.{name}`", PAGE)
+    }
+    assert strays == set()
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    """Yield the annotations of public functions, methods, properties and fields, as text."""
+    functions = dict(callables())
+    for name, kind in CLASSES.items():
+        for member, value in members(kind).items():
+            if isinstance(value, property) and value.fget is not None:
+                functions[f"{name}.{member}"] = value.fget
+        for field, hint in inspect.get_annotations(kind).items():
+            if not field.startswith("_"):
+                yield f"{name}.{field}", str(hint)
+    for name, function in functions.items():
+        yield from ((name, str(hint)) for hint in inspect.get_annotations(function).values())

@@ -1,0 +1,99 @@
+"""Neighbours are put together such that few are left and no row is moved often, in whatever order large ones come."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tracelake.tiers import class_of, due, runs
+
+FAN_OUT = 4
+"""Less than the code takes, so that few things have many classes."""
+COUNT = 3_000
+
+
+def alike(_: int) -> int:
+    """Return the size of small things alone."""
+    return 1
+
+
+def large_first(number: int) -> int:
+    """Return the size of a large thing that small ones follow."""
+    return 10_000 if number == 0 else 1
+
+
+def one_in_a_run(number: int) -> int:
+    """Return the sizes that cost most: a large thing whenever one more makes a run due."""
+    return 300 if number % FAN_OUT == FAN_OUT - 1 else 1
+
+
+def nested(number: int) -> int:
+    """Return sizes such that between any two large things there are few small ones."""
+    size = 1
+    while number and number % FAN_OUT == 0:
+        number, size = number // FAN_OUT, size * FAN_OUT
+    return size
+
+
+def rising(number: int) -> int:
+    """Return sizes that grow."""
+    return number + 1
+
+
+def at_random(number: int) -> int:
+    """Return sizes of all orders."""
+    return int(10 ** random.Random(number).uniform(0, 4))
+
+
+@pytest.mark.parametrize("size", [alike, large_first, one_in_a_run, nested, rising, at_random])
+def test_few_are_left_and_a_row_is_moved_few_times(size: Callable[[int], int]) -> None:
+    """Both grow with the logarithm of the rows; where all are alike, or one is large, a row is moved once a class."""
+    there: list[int] = []
+    total = moved = 0
+    for number in range(COUNT):
+        there.append(size(number))
+        total += size(number)
+        while run := due(there, FAN_OUT):
+            assert FAN_OUT <= len(run) <= FAN_OUT**2
+            together = sum(there[run.start : run.stop])
+            moved += together
+            there[run.start : run.stop] = [together]
+        classes = class_of(total, FAN_OUT) + 1
+        assert len(there) <= (FAN_OUT - 1) * classes
+        assert [each for run in runs(there, FAN_OUT) for each in run] == list(range(len(there)))
+    assert sum(there) == total
+    assert moved <= total * FAN_OUT * classes
+    if size in (alike, large_first):
+        small = COUNT if size is alike else COUNT - 1
+        assert moved <= small * class_of(small, FAN_OUT), "the large one was moved with small ones"
+
+
+def test_a_class_is_the_whole_logarithm() -> None:
+    """Nothing and less are of the lowest."""
+    assert [class_of(size, 8) for size in (-1, 0, 1, 7, 8, 63, 64, 512)] == [0, 0, 0, 0, 1, 1, 2, 3]
+
+
+def test_what_is_large_and_new_counts_for_what_is_older() -> None:
+    """Else small things between large ones would never be put together."""
+    assert runs([1, 9, 1, 1, 9, 1], 3) == [range(5), range(5, 6)]
+    assert due([1, 9, 1, 1, 9, 1], 3) == range(5)
+    assert due([9, 1, 1], 3) == range(0)
+
+
+@pytest.mark.parametrize(
+    ("broken", "sizes"),
+    [
+        (Broken("newer ones count", runs, "accumulate(classes, max)", "classes"), nested),
+        (Broken("sizes count", runs, "class_of(size, fan_out)", "0"), large_first),
+        (Broken("runs are long", due, "len(run) >= fan_out", "len(run) >= 2"), alike),
+        (Broken("runs end", due, "run[: fan_out**2]", "run[: fan_out - 1]"), alike),
+    ],
+    ids=lambda given: given.rule if isinstance(given, Broken) else "",
+)
+def test_each_rule_is_needed(broken: Broken, sizes: Callable[[int], int]) -> None:
+    """Without it too many are left, or rows are moved too often."""
+    assert_caught(broken, partial(test_few_are_left_and_a_row_is_moved_few_times, sizes))
