@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention storm picture faults faults-door faults-compact faults-replicas faults-flips simulate soak clean
+.PHONY: setup browser demo test lint types lock bench contention storm picture faults faults-door faults-maintenance faults-replicas faults-flips faults-index simulate simulate-all soak clean
 
 setup: .venv/.ready
 
@@ -17,7 +17,7 @@ demo: setup
 	.venv/bin/tracelake demo
 
 test: setup browser lint types
-	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	.venv/bin/ruff check .
@@ -36,8 +36,8 @@ faults: setup
 faults-door: setup
 	$(PY) -m tests.faults.kill_door --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
-faults-compact: setup
-	$(PY) -m tests.faults.kill_upkeep --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+faults-maintenance: setup
+	$(PY) -m tests.faults.kill_maintenance --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 faults-replicas: setup
 	$(PY) -m tests.faults.kill_replicas --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(SPARK),--spark)
@@ -45,9 +45,16 @@ faults-replicas: setup
 faults-flips: setup
 	$(PY) -m tests.faults.flip_everything --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
+BUILDS ?= 40
+faults-index: setup
+	$(PY) -m tests.faults.kill_index --builds $(BUILDS) $(if $(SEED),--seed $(SEED))
+
 SECONDS ?= 60
 simulate: setup
 	$(PY) -m tests.simulation.simulate --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+simulate-all: setup
+	$(PY) -m tests.simulation.simulate --complete
 
 MINUTES ?= 60
 soak: setup

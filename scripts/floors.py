@@ -14,6 +14,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "_errors": "every error that a user can meet",
         "limits": "every limit on inputs, queues, retries and waits",
         "results": "what calls return, as plain records",
+        "tiers": "which neighbours are put together, by their sizes; pure",
     },
     {
         "formats": "records of the lake as JSON, with their versions",
