@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention storm picture faults faults-door faults-maintenance faults-replicas faults-flips faults-index simulate simulate-all soak clean
+.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults faults-door faults-maintenance faults-replicas faults-flips faults-index simulate simulate-all soak clean
 
 setup: .venv/.ready
 
@@ -66,6 +66,10 @@ bench: setup
 contention: setup
 	scripts/setup-bench
 	$(PY) benchmarks/commit_contention.py
+
+mlflow: setup
+	scripts/setup-mlflow
+	$(PY) -m pytest -p no:xdist tests/integration/mlflow_archive.py
 
 RATE ?= 1,50
 STALL ?= 10

@@ -24,12 +24,11 @@ app = typer.Typer()
         "tracelake ingest big.jsonl.gz --transaction-mb 256 --json",
         "tracelake ingest 's3://bucket/otlp/2026-11-*/**/*.gz' gs://bucket/one.pb",
         "tracelake ingest traces.pb --lake s3://bucket/traces",
+        "tracelake ingest /data/mlflow-archive s3://bucket/mlflow-archive",
     )
 )
 def ingest(
-    files: Annotated[
-        list[str], typer.Argument(help="OTLP files, or objects of buckets; patterns may be quoted.")
-    ],
+    files: Annotated[list[str], typer.Argument(help="OTLP files, objects of buckets, archive repositories.")],
     lake: LakeOption = None,
     transaction_mb: Annotated[
         float | None,
@@ -45,7 +44,8 @@ def ingest(
     """Ingest files of OTLP traces.
 
     Each name, or pattern in quotes, is a file of OTLP JSON lines or protobuf, compressed or not, here or in a bucket:
-    s3://, gs:// or az://, with credentials from the environment. Files that were taken before add nothing.
+    s3://, gs:// or az://, with credentials from the environment. A directory, or prefix in a bucket, stands for the
+    traces that MLflow archived below it. Files that were taken before add nothing.
     Exits with 1 if some of the input could not be taken."""
     with opened(lake) as open_lake, progress_bar() as show:
         report = open_lake.ingest(

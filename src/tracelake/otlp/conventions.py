@@ -6,7 +6,7 @@ Sources of the names:
 - [genai-old]   the same up to 1.36, names since deprecated
 - [openinf]     OpenInference, spec/semantic_conventions.md
 - [langfuse]    Langfuse, packages/shared/src/server/otel/attributes.ts
-- [mlflow]      MLflow, mlflow/tracing/constant.py; its values are JSON texts
+- [mlflow]      MLflow, mlflow/tracing/constant.py; its own values are JSON texts, with OTLP export all of a span
 - [traceloop]   OpenLLMetry, opentelemetry-semantic-conventions-ai
 """
 
@@ -100,6 +100,8 @@ _NAMES: Final = frozenset(
     name for names in (*TEXT_COLUMNS.values(), *TOKEN_COLUMNS.values()) for name in names
 )
 _MLFLOW_JSON: Final = "mlflow."
+_MLFLOW_TRACE: Final = "mlflow.traceRequestId"
+"""Of each span that MLflow has made: where its text is quoted, the texts of all attributes beside it are JSON."""
 
 
 def derive(
@@ -113,6 +115,7 @@ def derive(
     present = _NAMES.intersection(keys)
     if not present:
         return {}
+    may_be_json = _MLFLOW_TRACE in keys
     texts_of = {column: [name for name in names if name in present] for column, names in TEXT_COLUMNS.items()}
     tokens_of = {
         column: [name for name in names if name in present] for column, names in TOKEN_COLUMNS.items()
@@ -123,14 +126,17 @@ def derive(
     start = 0
     for span, count in enumerate(counts):
         where = {key: start + i for i, key in enumerate(keys[start : start + count]) if key in present}
-        start += count
+        first, start = start, start + count
         if not where:
             continue
+        is_json = may_be_json and _is_json(keys[first:start], texts[first:start])
         for column, names in texts_of.items():
             for name in names:
                 if name in where:
                     at = where[name]
-                    columns[column][span] = _text(name, texts[at], letters[at] if letters else "s")
+                    columns[column][span] = _text(
+                        name.startswith(_MLFLOW_JSON) or is_json, texts[at], letters[at] if letters else "s"
+                    )
                     break
         for column, names in tokens_of.items():
             for name in names:
@@ -141,10 +147,15 @@ def derive(
     return columns
 
 
-def _text(name: str, text: str, letter: str) -> str | None:
+def _is_json(keys: Sequence[str], texts: Sequence[str]) -> bool:
+    """Whether MLflow has written the attributes of a span as JSON texts."""
+    return _MLFLOW_TRACE in keys and texts[keys.index(_MLFLOW_TRACE)].startswith('"')
+
+
+def _text(may_be_json: bool, text: str, letter: str) -> str | None:
     if letter not in READABLE:
         return None
-    if name.startswith(_MLFLOW_JSON) and text.startswith('"'):
+    if may_be_json and text.startswith('"'):
         # MLflow writes a string as JSON; people look for what is inside the quotes.
         plain = _json_or_none(text)
         return plain if isinstance(plain, str) else text

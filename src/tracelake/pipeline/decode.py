@@ -22,9 +22,11 @@ from tracelake._errors import DecodeError, NotFoundError
 from tracelake.limits import PROBLEMS_MAX, SHARED_INPUT_MAX_BYTES, STAGED_PIECE_MAX_BYTES, STORED_EXPANDS
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
+from tracelake.otlp.experiments import with_experiment
 from tracelake.otlp.framing import Payload, Reading
 from tracelake.otlp.whole import Whole, why_not_whole
 from tracelake.pipeline.pieces import Piece, stage
+from tracelake.pipeline.sources.archives import experiment_of
 from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.sources.registry import fetch_all
 from tracelake.results import Problem
@@ -210,9 +212,13 @@ def _failure(error: OSError) -> str:
 def _decode(payload: Payload, columns: SpanColumns, receipt: ShareReceipt) -> None:
     receipt.records += 1
     receipt.checksum += xxhash.xxh3_64_intdigest(payload.data)
+    experiment = experiment_of(receipt.share.path)
     decode = decode_json if payload.format == "json" else decode_protobuf
+    data = payload.data
+    if experiment is not None and payload.format == "protobuf":
+        data = with_experiment(data, experiment)
     try:
-        decoded = decode(payload.data, columns)
+        decoded = decode(data, columns)
     except DecodeError as error:
         receipt.note_damage(Problem(str(error), payload.line, payload.offset))
         return

@@ -196,5 +196,5 @@ def shape_tasks(spans: int, arrow_bytes: int) -> int:
     return max(limits.SHAPE_TASKS_MIN, -(-spans // limits.SHAPE_TASK_SPANS))
 
 
-TRANSFORM: Final = "1"
+TRANSFORM: Final = "2"
 """Version of the shape of rows. Change it with any change of decoding or merging that changes a table."""

@@ -29,6 +29,7 @@ from tracelake.limits import (
     WATCHED_BUCKET_WAIT_S,
     WATCHED_OBJECTS_AT_ONCE,
 )
+from tracelake.pipeline.sources.archives import ARCHIVED
 from tracelake.pipeline.sources.by_content import ByContent
 from tracelake.pipeline.sources.patterns import KeyPattern, is_pattern
 from tracelake.pipeline.sources.port import UNKNOWN_SIZE, Input, Watch, may_pass
@@ -109,12 +110,24 @@ def fetch_object(objects: ObjectStore, path: str, size_bytes: int, folder: Path)
 
 
 def find_objects(objects: ObjectStore, pattern: str) -> list[Input]:
-    """See `Find`. An object that has the pattern for a key is the one that is meant."""
+    """See `Find`. An object that has the pattern for a key is the one that is meant.
+
+    A prefix that is no object stands for the archive repository below it.
+    """
     address = _Address(pattern)
     own = _OfTheLake(objects, pattern, address)
     if not is_pattern(address.key):
+        size_bytes = _size_or_unknown(address)
+        archived = [] if size_bytes else _matches(_Address(f"{pattern}/{ARCHIVED}"), own, pattern)
         # One that is not there is an input like any other: it is reported, and the good ones beside it go in.
-        return [Input(BUCKETS, pattern, _size_or_unknown(address))]
+        return archived or [Input(BUCKETS, pattern, size_bytes)]
+    matches = _matches(address, own, pattern)
+    if not matches:
+        raise UsageError(f"no object matches {pattern!r}. Quote the pattern, and check bucket and prefix.")
+    return matches
+
+
+def _matches(address: _Address, own: _OfTheLake, pattern: str) -> list[Input]:
     matches: list[Input] = []
     for item in _listed(address, own):
         if item.key == address.key:
@@ -125,8 +138,6 @@ def find_objects(objects: ObjectStore, pattern: str) -> list[Input]:
                 f"{pattern!r} matches more than OBJECTS_FOUND_MAX = {OBJECTS_FOUND_MAX} objects; name them by several "
                 "patterns, one after the other"
             )
-    if not matches:
-        raise UsageError(f"no object matches {pattern!r}. Quote the pattern, and check bucket and prefix.")
     return matches
 
 

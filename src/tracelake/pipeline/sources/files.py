@@ -10,6 +10,7 @@ from typing import Final
 from tracelake._errors import UsageError
 from tracelake.journal.known import KnownInputs
 from tracelake.otlp.whole import LASTING, fingerprint
+from tracelake.pipeline.sources.archives import ARCHIVED
 from tracelake.pipeline.sources.by_content import ByContent
 from tracelake.pipeline.sources.names import to_name, to_path
 from tracelake.pipeline.sources.port import UNKNOWN_SIZE, Input
@@ -37,17 +38,28 @@ def fetch_file(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -
 
 
 def find_files(objects: ObjectStore, pattern: str) -> list[Input]:
-    """See `Find`: the files that a path, a file URL, or a glob pattern in either names."""
+    """See `Find`: the files that a path, a file URL, or a glob pattern in either names.
+
+    A directory stands for the archive repository that it holds; where it holds none, it is an input that is none.
+    """
     del objects
     path = path_of(pattern)
+    archived = sorted(glob.iglob(pattern_below(path), recursive=True)) if os.path.isdir(path) else []  # noqa: PTH112,PTH207
     # A name that exists is taken as it is, even with `[` in it. A plain name that does not exist is an
     # input like any other: it is reported as not there, and the good files beside it go in.
     literal = os.path.lexists(path) or not glob.has_magic(path)
-    matches = [path] if literal else sorted(glob.glob(path, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
+    matches = archived or (
+        [path] if literal else sorted(glob.glob(path, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
+    )
     if not matches:
         raise UsageError(f"no file matches {pattern!r}. Quote the pattern, and check the folder.")
     files = map(os.path.realpath, matches)
     return [Input(FILES, to_name(file), _size_or_unknown(file)) for file in files]
+
+
+def pattern_below(path: str) -> str:
+    """Return the pattern of the archived traces in a directory."""
+    return f"{glob.escape(path)}/{ARCHIVED}"
 
 
 def path_of(pattern: str) -> str:

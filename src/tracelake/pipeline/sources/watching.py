@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, WATCHED_FILE_QUIET_S
-from tracelake.pipeline.sources.files import FILES, path_of
+from tracelake.pipeline.sources.files import FILES, path_of, pattern_below
 from tracelake.pipeline.sources.names import to_name
 from tracelake.replicas.account import Waiting
 
@@ -25,7 +25,7 @@ class FileWatch:
     source = FILES
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        """Watch glob patterns; they need match nothing yet."""
+        """Watch glob patterns, which need match nothing yet; a directory is watched for traces archived in it."""
         self._patterns = tuple(map(path_of, patterns))
         self._taken: dict[str, _Form] = {}
         self._shown: dict[str, _Form] = {}
@@ -57,6 +57,7 @@ class FileWatch:
         self._taken.update((name, self._shown[name]) for name in paths if name in self._shown)
 
     def _paths(self) -> set[str]:
-        matches = (match for pattern in self._patterns for match in glob.iglob(pattern, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
+        patterns = [pattern_below(path) if os.path.isdir(path) else path for path in self._patterns]  # noqa: PTH112
+        matches = (match for pattern in patterns for match in glob.iglob(pattern, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
         # Of os.path, whose functions raise for nothing that lies there, be it a folder that cannot be entered.
         return {os.path.realpath(match) for match in matches if os.path.isfile(match)}  # noqa: PTH113
