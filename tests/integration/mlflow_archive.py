@@ -80,10 +80,10 @@ def fixture_server(tmp_path: Path) -> Iterator[str]:
     ]
     command += ["--artifacts-destination", f"{tmp_path}/artifacts", "--workers", "1"]
     command += ["--trace-archival-config", str(config)]
-    log = (tmp_path / "server.log").open("w")
-    process = subprocess.Popen(
-        command, stdout=log, stderr=log, cwd=tmp_path, env=os.environ, start_new_session=True
-    )
+    with (tmp_path / "server.log").open("w") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, cwd=tmp_path, env=os.environ, start_new_session=True
+        )
     url = f"http://127.0.0.1:{port}"
     try:
         until(lambda: httpx.get(f"{url}/version").status_code == 200, process)
