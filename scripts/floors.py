@@ -28,7 +28,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "versions": "branches, commits, merges; reading at one",
         "journal": "which inputs made which transaction",
         "search": "full-text parts: built, published, merged, searched",
-        "tracking": "the inbox of a server",
+        "tracking": "what a server took: its inbox, and the tracking store",
         "replicas": "who works on a lake, and whether it is stuck",
         "testing": "simulated stores, crashes and schedules, for our tests and those of users",
     },

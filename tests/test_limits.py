@@ -25,7 +25,7 @@ NAMES = [name for name in vars(limits) if name.isupper() and name != "MIB"]
 NOT_LIMITS = {
     "a format on disk or on the wire": {
         *("CHECKSUM_MODULUS", "_APPLICATION", "_BITS_A_KEY", "_HASH_BYTES", "_PATH_HASH_CHARS", "_PROBES"),
-        *("_MARK_CHARS", "_TAIL_BYTES", "_TIME_BITS"),
+        *("_MARK_CHARS", "_TAIL_BYTES", "_TIME_BITS", "_LOCK"),
     },
     "a fact about others": {"JAVA_MIN", "_DIGITS_MAX", "_INT64_MAX", "_INT64_MIN", "_M_ARENA_MAX"},
     "an estimate of a size": {

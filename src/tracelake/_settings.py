@@ -32,6 +32,9 @@ class Settings(BaseSettings):
     """Directory or URL of the lake; a relative one counts from the current directory."""
     metadata: str | None = None
     """URL of the key-value store of the lake's metadata, where that is not where its `lake.json` says."""
+    tracking: str | None = None
+    """URL of the database of the tracking store, where that is not in the lake's directory, or not where its
+    `tracking.json` says."""
     committer: str | None = None
     """Who commits, for commits that people make; the name of the user by default."""
     segment_wait_s: float = Field(default=limits.SEGMENT_WAIT_S, ge=0, le=limits.INBOX_ACK_TIMEOUT_S / 2)
@@ -82,6 +85,14 @@ def find_metadata(explicit: str | None = None) -> str | None:
     Raises UsageError where the settings cannot be read.
     """
     return explicit or load_settings().metadata
+
+
+def find_tracking_url(explicit: str | None = None) -> str | None:
+    """Return the database that is asked for, for the tracking store: `explicit`, else the setting; None where none is.
+
+    Raises UsageError where the settings cannot be read.
+    """
+    return explicit or load_settings().tracking
 
 
 def find_committer(explicit: str | None = None) -> str:

@@ -355,6 +355,29 @@ INBOX_SEGMENTS_MAX: Final = 10_000
 """Segments that the pipeline has not taken, without those that are set aside. Beyond: the answer is 503."""
 INBOX_ACK_TIMEOUT_S: Final = 20.0
 """How long a request waits to be durable. Beyond: the answer is 503."""
+
+# Tracking store
+TRACKING_NAME_MAX_CHARS: Final = 500
+"""A name, model, session or user in a column of the tracking store. Beyond: the column is cut, the span kept whole."""
+TRACKING_KEY_MAX_CHARS: Final = 250
+"""The key of a tag, or an id that is no trace's. Beyond: it is refused."""
+TRACKING_VALUE_MAX_CHARS: Final = 8_000
+"""The value of a tag. Beyond: it is refused."""
+TRACKING_PREVIEW_MAX_CHARS: Final = 1_000
+"""Input and output of a trace as lists show them. Beyond: they are cut; the spans keep them whole."""
+TRACKING_BUSY_TIMEOUT_S: Final = 10.0
+"""How long a write waits for the tracking store, where others write or it does not answer. Beyond: an error, and for a
+request the answer 503."""
+TRACKING_POOL_MAX: Final = 16
+"""Connections of one process to the tracking store. Beyond: who needs one waits."""
+TRACKING_IDS_AT_ONCE: Final = 500
+"""Traces or outbox rows that one statement names. Beyond: another statement."""
+OUTBOX_ROWS_MAX: Final = 100_000
+"""Outbox rows of a lake that the pipeline has not taken. Beyond: requests are answered 503 until it has."""
+OUTBOX_LOOK_MAX: Final = 2_000
+"""Outbox rows that one look of a pipeline gives. Beyond: the next look."""
+TRACKING_LOOK_S: Final = 5.0
+"""How often a pipeline looks whether its lake has a tracking store by now. Beyond: it looks again."""
 INGEST_RETRY_AFTER_S: Final = 5
 """What an answer of 503 asks a client to wait. Beyond: it may send again."""
 TRACE_PAGE_SPANS_MAX: Final = 2_000

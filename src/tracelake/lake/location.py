@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 
@@ -38,6 +38,7 @@ from tracelake.storage import (
     open_key_value,
     open_objects,
 )
+from tracelake.storage.passwords import without_password
 
 FORMAT_VERSION: Final = 1
 CONFIG: Final = "lake.json"
@@ -99,7 +100,7 @@ def make_lake(place: str, metadata: str | None, buckets: int) -> None:
         uuid.uuid4().hex,
         datetime.now(UTC).isoformat(timespec="seconds"),
         buckets,
-        _without_password(metadata),
+        without_password(metadata),
     )
     _check_empty(url)
     objects = open_objects(url)
@@ -138,7 +139,7 @@ def open_location(place: str, metadata: str | None) -> Location:
             return Location(stores, config, _records_url(records_at, url))
         key_value.close()
     where = _shown(records_at, url)
-    if metadata is not None and _without_password(records_at) != config.metadata:
+    if metadata is not None and without_password(records_at) != config.metadata:
         raise UsageError(
             f"{where} is not the metadata of the lake in {shown(url)}, which is in "
             f"{_shown(config.metadata, url)}; correct the setting `metadata`, or leave it out."
@@ -238,23 +239,9 @@ def _may_be_there(metadata: str, url: str) -> bool:
 
 def _shown(metadata: str, url: str) -> str:
     """Return a metadata store for people: a path where it is a file, never a password."""
-    full = _without_password(_records_url(metadata, url))
+    full = without_password(_records_url(metadata, url))
     scheme, _, rest = full.partition("://")
     return unquote(rest) if scheme in ("sqlite", "file") else full
-
-
-def _without_password(metadata: str) -> str:
-    """Return the URL of a metadata store without passwords; PGPASSWORD or the setting has them on opening."""
-    if not metadata.startswith(("postgresql://", "postgres://")):
-        return metadata
-    parts = urlsplit(metadata)
-    user, at, host = parts.netloc.rpartition("@")
-    query = [
-        item
-        for item in parts.query.split("&")
-        if unquote(item.partition("=")[0]) not in ("password", "sslpassword")
-    ]
-    return parts._replace(netloc=user.partition(":")[0] + at + host, query="&".join(query)).geturl()
 
 
 def _check_empty(url: str) -> None:

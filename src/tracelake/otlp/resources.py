@@ -43,6 +43,10 @@ class Resources:
         self.sizes_bytes.append(size_bytes)
         return len(self.sizes_bytes) - 1
 
+    def names(self, number: int) -> tuple[str | None, str]:
+        """Return service and workspace of a resource."""
+        return self._columns["service"][number], self._columns["workspace"][number]
+
     def arrays(self) -> dict[str, Array]:
         """Return the columns, one row for each resource."""
         return {name: pa.array(values, _RESOURCE_TYPES[name]) for name, values in self._columns.items()}

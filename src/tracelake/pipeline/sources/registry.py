@@ -26,6 +26,7 @@ from tracelake.pipeline.sources.buckets import (
 )
 from tracelake.pipeline.sources.files import FILES, FileSource, fetch_file, find_files
 from tracelake.pipeline.sources.inbox import INBOX, InboxSource, InboxWatch, fetch_segment
+from tracelake.pipeline.sources.outbox import OUTBOX, OutboxSource, OutboxWatch, fetch_row
 from tracelake.pipeline.sources.port import Held, Input, Kind, Source, Watch
 from tracelake.pipeline.sources.watching import FileWatch
 from tracelake.storage import ObjectStore
@@ -38,6 +39,13 @@ KINDS: Final = {
         InboxSource,
         lambda objects, _: [InboxWatch(objects)],
         is_far=lambda objects, path: objects.local_path(path) is None,
+    ),
+    OUTBOX: Kind(
+        fetch_row,
+        Segment,
+        OutboxSource,
+        lambda objects, _: [OutboxWatch(objects)],
+        is_far=lambda _objects, _path: True,
     ),
     FILES: Kind(
         fetch_file,
@@ -147,8 +155,8 @@ def find(objects: ObjectStore, patterns: Iterable[str]) -> list[Input]:
 
 
 def watches(objects: ObjectStore, patterns: Sequence[str]) -> list[Watch]:
-    """Return what a continuous pipeline looks at: the inbox, and what patterns name. Raises UsageError."""
-    by_source: dict[str, list[str]] = {INBOX: []}
+    """Return what a continuous pipeline looks at: inbox, outbox, and what patterns name. Raises UsageError."""
+    by_source: dict[str, list[str]] = {INBOX: [], OUTBOX: []}
     for pattern in patterns:
         by_source.setdefault(_source_of(pattern), []).append(pattern)
     return [watch for source, of in by_source.items() for watch in KINDS[source].watch(objects, of)]

@@ -1,0 +1,125 @@
+"""The outbox of the tracking store as a source: rows that a server acknowledged, each known by its number."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from tracelake._errors import NotFoundError, StorageError
+from tracelake.journal.known import KnownInputs
+from tracelake.journal.model import ReadRange
+from tracelake.limits import OUTBOX_LOOK_MAX, TRACKING_LOOK_S
+from tracelake.pipeline.sources.inbox import QUARANTINE
+from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, New, may_pass
+from tracelake.replicas.account import Waiting
+from tracelake.storage import ObjectStore
+from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.place import find_tracking
+
+OUTBOX: Final = "outbox"
+
+
+class OutboxSource:
+    """Rows of the outbox by their paths, `outbox/<number>`; see `Source`."""
+
+    is_ours = True
+
+    def __init__(self, objects: ObjectStore, known: KnownInputs) -> None:
+        del known
+        self._objects = objects
+
+    def measured_bytes(self, path: str) -> int:
+        """See `Source`."""
+        with may_pass():
+            return _outbox(self._objects).size_bytes(_sequence(path)) or 0
+
+    def judge(self, item: Input, held: Held) -> New | Known | HeldBack | Gone:
+        """See `Source`."""
+        suspect = held.by_path.get((item.source, item.path))
+        if suspect is not None:
+            return HeldBack(suspect)
+        try:
+            is_gone = _outbox(self._objects).size_bytes(_sequence(item.path)) is None
+        except StorageError:
+            return New(is_there=False)  # who reads it says why it cannot be read
+        return Gone() if is_gone else New()
+
+    def let_go(self, taken: Sequence[ReadRange]) -> None:
+        """Delete rows that were taken; what could not be read whole is kept in quarantine."""
+        rows = _outbox(self._objects)
+        for each in taken:
+            if each.damaged and (payload := rows.read(_sequence(each.path))) is not None:
+                self._objects.create(QUARANTINE + each.path, payload)
+        rows.trim([_sequence(each.path) for each in taken])
+
+    def give_up(self, path: str) -> None:
+        """Delete it: its record, which stays, says so first."""
+        _outbox(self._objects).trim([_sequence(path)])
+
+    def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
+        """See `Source`."""
+        del size_bytes, sha256  # no row ever has the number of another
+        return _outbox(self._objects).size_bytes(_sequence(path)) is None
+
+
+def fetch_row(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
+    """See `Fetch`."""
+    del size_bytes
+    copy = folder / path.replace("/", "-")
+    with may_pass():
+        payload = _outbox(objects).read(_sequence(path))
+    if payload is None:
+        raise NotFoundError(f"{path} is not in the outbox any more")
+    copy.write_bytes(payload)
+    return str(copy)
+
+
+class OutboxWatch:
+    """What waits in the outbox; see `Watch`."""
+
+    source = OUTBOX
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._outbox: Outbox | None = None
+        self._next_s = 0.0
+
+    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[Waiting]:
+        """See `Watch`. Where it goes on, a later look gives what is more than some."""
+        rows = self._opened(goes_on=goes_on)
+        if rows is None:
+            return []
+        at_once = OUTBOX_LOOK_MAX + len(suspects)
+        waiting = rows.waiting(at_once if goes_on else None)
+        return [
+            Waiting(path, row.size_bytes, row.received_ns / 1e9)
+            for row in waiting
+            if (path := f"{OUTBOX}/{row.sequence}") not in suspects
+        ]
+
+    def took(self, paths: Iterable[str]) -> None:
+        """Note nothing: what was taken is gone."""
+
+    def _opened(self, *, goes_on: bool) -> Outbox | None:
+        """Return the outbox, None while the lake has none: a server may make it at any time."""
+        if self._outbox is None and (not goes_on or time.monotonic() >= self._next_s):
+            self._next_s = time.monotonic() + TRACKING_LOOK_S
+            store = find_tracking(self._objects)
+            self._outbox = None if store is None else Outbox(store)
+        return self._outbox
+
+
+def _outbox(objects: ObjectStore) -> Outbox:
+    """Return the outbox of a lake. Raises StorageError where there is none: what the journal names is not here now."""
+    store = find_tracking(objects)
+    if store is None:
+        raise StorageError(
+            f"{objects.url} has no tracking.json, and its journal names rows of a tracking store; restore it"
+        )
+    return Outbox(store)
+
+
+def _sequence(path: str) -> int:
+    return int(path.rpartition("/")[2])

@@ -1,0 +1,215 @@
+"""The SQL database of the tracking store: SQLite in one file, or PostgreSQL. Durable on return, safe for kill -9.
+
+On SQLite a transaction that writes takes the write lock first (BEGIN IMMEDIATE): what it reads is what stands when it
+commits. Writers queue in the process before that, for SQLite's own waiting is unfair. On PostgreSQL rows are locked by
+the statements that change them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+from sqlalchemy import Connection, create_engine, event, exc
+from sqlalchemy.pool import QueuePool
+
+from tracelake import limits
+from tracelake._errors import IndeterminateError, StorageError, UsageError
+from tracelake.storage.directories import make_directory
+from tracelake.storage.failures import FailureKind, of_sqlite_commit
+
+_WRITES: Final = "tracelake_writes"
+_SQLITE_PRAGMAS: Final = (
+    # Before there is a table, so that a file from which much was deleted can give space back.
+    "PRAGMA auto_vacuum = INCREMENTAL",
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+)
+
+
+class TrackingDatabase:
+    """Connections to one database. Every method raises StorageError where it is away, full, or busy for too long."""
+
+    def __init__(self, url: str) -> None:
+        """Open `sqlite:///absolute/file`, made if absent, or `postgresql://…`.
+
+        Raises UsageError for another URL, StorageError.
+        """
+        scheme, _, rest = url.partition("://")
+        self._queue = threading.Lock()
+        self.is_sqlite = scheme == "sqlite"
+        if self.is_sqlite:
+            self.name = _path(url, rest)
+            dialect, connect = "sqlite://", self._connect_sqlite
+            try:
+                make_directory(Path(self.name).parent)
+            except OSError as error:
+                raise StorageError(
+                    f"cannot make {Path(self.name).parent}: {error.strerror}; check the path"
+                ) from error
+        elif scheme in ("postgresql", "postgres"):
+            self.name = f"PostgreSQL at {rest.rpartition('@')[2].partition('?')[0]}"
+            self._url = url
+            dialect, connect = "postgresql+psycopg://", self._connect_postgres
+        else:
+            raise UsageError(
+                f"{scheme}://… names no tracking store; use sqlite:///absolute/file or postgresql://host/database"
+            )
+        self.engine = create_engine(
+            dialect,
+            creator=connect,
+            poolclass=QueuePool,
+            pool_size=limits.TRACKING_POOL_MAX,
+            max_overflow=0,
+            pool_timeout=limits.TRACKING_BUSY_TIMEOUT_S,
+            pool_pre_ping=not self.is_sqlite,
+        )
+        if self.is_sqlite:
+            event.listen(self.engine, "begin", _begin)
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Run a transaction that holds the write lock of SQLite from its first statement; commit it at the end.
+
+        An error rolls it back. Raises IndeterminateError where the commit itself failed and nobody knows how.
+        """
+        if self.is_sqlite and not self._queue.acquire(timeout=limits.TRACKING_BUSY_TIMEOUT_S):
+            raise StorageError(
+                f"cannot write {self.name}: other threads kept it busy for {limits.TRACKING_BUSY_TIMEOUT_S} s; "
+                "try again later"
+            )
+        try:
+            with self._failures("write"), self.engine.connect() as connection:
+                connection.execution_options(**{_WRITES: True})
+                transaction = connection.begin()
+                try:
+                    yield connection
+                except BaseException:
+                    _roll_back(connection)
+                    raise
+                try:
+                    transaction.commit()
+                except exc.DBAPIError as error:
+                    _roll_back(connection)
+                    self._commit_failed(error)
+        finally:
+            if self.is_sqlite:
+                self._queue.release()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Run a transaction that only reads, at one point in time."""
+        with self._failures("read"), self.engine.connect() as connection:
+            if not self.is_sqlite:
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
+
+    def close(self) -> None:
+        """Close all connections. Calling it twice is allowed."""
+        self.engine.dispose()
+
+    def _commit_failed(self, error: exc.DBAPIError) -> None:
+        original = error.orig
+        if isinstance(original, sqlite3.Error) and of_sqlite_commit(original) is FailureKind.NOT_DONE:
+            raise error
+        raise IndeterminateError(
+            f"a write to {self.name} may or may not have happened: {_text(error)}; do it again"
+        ) from error
+
+    @contextmanager
+    def _failures(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except exc.TimeoutError as error:
+            raise StorageError(
+                f"no connection to {self.name} in {limits.TRACKING_BUSY_TIMEOUT_S} s; check that it runs, "
+                "and try again later"
+            ) from error
+        except (exc.OperationalError, exc.InternalError, exc.InterfaceError) as error:
+            raise StorageError(
+                f"cannot {doing} {self.name}: {_text(error)}; repair it, then try again"
+            ) from error
+        except exc.DBAPIError as error:
+            if isinstance(error.orig, sqlite3.DatabaseError) and type(error.orig) is sqlite3.DatabaseError:
+                raise StorageError(f"cannot {doing} {self.name}: {_text(error)}; restore it") from error
+            raise
+
+    def _connect_sqlite(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.name, timeout=limits.TRACKING_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            deadline = time.monotonic() + limits.TRACKING_BUSY_TIMEOUT_S
+            for pragma in _SQLITE_PRAGMAS:
+                # SQLite does not wait for others who switch to a write-ahead log at the same time, so wait here.
+                while not _was_done(connection, pragma):
+                    if time.monotonic() > deadline:
+                        raise sqlite3.OperationalError("database is locked")
+                    time.sleep(limits.SQLITE_POLL_S)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connect_postgres(self) -> Any:
+        import psycopg  # noqa: PLC0415  a tenth of a second, which only those who use it should pay
+
+        timeout_ms = int(limits.POSTGRES_LOCK_TIMEOUT_S * 1000)
+        connection = psycopg.connect(
+            self._url, connect_timeout=int(limits.STORE_CONNECT_TIMEOUT_S), application_name="tracelake"
+        )
+        try:
+            connection.execute(
+                "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),"
+                # A database may have it off for speed; an acknowledged write must be durable.
+                " set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
+                " WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)",
+                (str(int(limits.POSTGRES_STATEMENT_TIMEOUT_S * 1000)), str(timeout_ms)),
+            )
+            connection.commit()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _was_done(connection: sqlite3.Connection, pragma: str) -> bool:
+    try:
+        connection.execute(pragma)
+    except sqlite3.OperationalError as error:
+        if (error.sqlite_errorcode & 0xFF) != sqlite3.SQLITE_BUSY:
+            raise
+        return False
+    return True
+
+
+def _begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _roll_back(connection: Connection) -> None:
+    try:
+        connection.rollback()
+    except exc.SQLAlchemyError:
+        connection.invalidate()  # closing gives up the transaction and its lock for certain
+
+
+def _path(url: str, rest: str) -> str:
+    path = unquote(rest.removeprefix("localhost"))
+    if not path.startswith("/") or path == "/" or "\0" in path:
+        raise UsageError(
+            f"{url!r} holds no absolute path; write three slashes, as in sqlite:///var/tracking.db"
+        )
+    return path
+
+
+def _text(error: exc.DBAPIError) -> str:
+    return str(error.orig).strip().replace("\n", " ")[: limits.ERROR_MAX_CHARS] or type(error.orig).__name__

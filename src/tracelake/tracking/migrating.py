@@ -1,0 +1,54 @@
+"""Brings the tables of a tracking store to the form of this release, from any revision, by one transaction.
+
+It is all or nothing: who is killed leaves the revision that was there. Of several processes one migrates, and the
+others find it done, for each takes a lock first: SQLite's own, or one of PostgreSQL known by its number.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, inspect, text
+
+from tracelake._errors import UsageError
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.schema import HEAD, VERSION_TABLE
+
+_SCRIPTS: Final = Path(__file__).parent / "migrations"
+_LOCK: Final = 0x544C5452
+"""Of PostgreSQL's advisory locks the one that migrations take: TLTR."""
+
+
+def migrate(database: TrackingDatabase, revision: str = HEAD) -> None:
+    """Bring the tables to a revision. Raises UsageError for one that this release does not know, StorageError."""
+    with database.reading() as connection:
+        if current(connection) == revision:
+            return
+    with database.writing() as connection:
+        if not database.is_sqlite:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        before = current(connection)
+        if before == revision:
+            return
+        config = Config()
+        config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+        config.attributes["connection"] = connection
+        known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+        if before is not None and before not in known:
+            raise UsageError(
+                f"{database.name} has revision {before} of the tracking store, this release knows it up to {HEAD}; "
+                "use the release that wrote it, or a newer one"
+            )
+        command.upgrade(config, revision)
+
+
+def current(connection: Connection) -> str | None:
+    """Return the revision of the tables, None where there are none."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    revision: str | None = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    return revision

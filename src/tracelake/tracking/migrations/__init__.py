@@ -1,0 +1,1 @@
+"""Migrations of the tracking store, one file a revision; `migrating.py` runs them."""

@@ -1,0 +1,102 @@
+"""Where the tracking store of a lake is: `tracking.json` beside `lake.json`, written when a server first has one.
+
+A lake without it has no hot tier. Tasks of the pipeline find the store by it, on any machine; a password is not in it:
+PGPASSWORD or the setting `tracking` has it, in the environment of each.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import msgspec
+
+from tracelake._errors import NotFoundError, UsageError
+from tracelake._settings import find_tracking_url
+from tracelake.formats import decode, encode
+from tracelake.storage import ObjectStore
+from tracelake.storage.passwords import without_password
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.migrating import migrate
+from tracelake.tracking.store import TrackingStore
+
+FORMAT_VERSION: Final = 1
+PLACE: Final = "tracking.json"
+SQLITE: Final = "sqlite"
+"""What it says where the store is the file `tracking.db` in the lake's own directory."""
+_DATABASE: Final = "tracking.db"
+_opening: Final = threading.Lock()
+_open_stores: Final[dict[tuple[str, str], TrackingStore]] = {}
+
+
+class TrackingPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the tracking store of a lake is."""
+
+    lake: str
+    url: str
+    """SQLITE, or the URL of a database, without a password."""
+    format_version: int = FORMAT_VERSION
+
+
+def set_up(objects: ObjectStore, lake_id: str, metadata_url: str, url: str | None = None) -> TrackingStore:
+    """Return the tracking store of a lake, made where it has none yet.
+
+    It is where `tracking.json` says; else at `url`, the setting `tracking`, in the PostgreSQL that has the metadata, or
+    in the lake's directory. Raises UsageError where none of them is, StorageError.
+    """
+    if (place := read_place(objects)) is None:
+        wanted = find_tracking_url(url) or _beside(objects, metadata_url)
+        place = TrackingPlace(lake_id, without_password(wanted))
+        open_store(objects.url, place, wanted)  # before anybody is told of it
+        if not objects.create(PLACE, encode(place, PLACE)):
+            place = read_place(objects) or place  # a server that began at the same time was first
+    return open_store(objects.url, place, url)
+
+
+def find_tracking(objects: ObjectStore) -> TrackingStore | None:
+    """Return the tracking store of a lake, None where it has none. Raises StorageError, DamageError."""
+    place = read_place(objects)
+    return None if place is None else open_store(objects.url, place)
+
+
+def read_place(objects: ObjectStore) -> TrackingPlace | None:
+    """Return where the tracking store is, None where a lake has none."""
+    try:
+        data = objects.get(PLACE)
+    except NotFoundError:
+        return None
+    return decode(TrackingPlace, data, f"{objects.url}/{PLACE}", FORMAT_VERSION, PLACE)
+
+
+def open_store(lake_url: str, place: TrackingPlace, url: str | None = None) -> TrackingStore:
+    """Open a tracking store, or return the one that this process has open."""
+    key = (lake_url, place.lake)
+    with _opening:
+        store = _open_stores.get(key)
+        if store is None:
+            database = TrackingDatabase(_address(lake_url, place, find_tracking_url(url)))
+            try:
+                migrate(database)
+                store = _open_stores[key] = TrackingStore(database, place.lake)
+            except BaseException:
+                database.close()
+                raise
+    return store
+
+
+def _address(lake_url: str, place: TrackingPlace, setting: str | None) -> str:
+    """Return the URL to connect to: the setting has the password, and may say where the store is now."""
+    if setting is not None and setting != SQLITE:
+        return setting
+    return f"sqlite{lake_url.removeprefix('file')}/{_DATABASE}" if place.url == SQLITE else place.url
+
+
+def _beside(objects: ObjectStore, metadata_url: str) -> str:
+    if metadata_url.startswith(("postgresql://", "postgres://")):
+        return metadata_url
+    if objects.url.startswith("file://"):
+        return SQLITE
+    raise UsageError(
+        f"{objects.url} has no place for a tracking store: name a database with TRACELAKE_TRACKING, such as "
+        "postgresql://host/database, or serve without one (--no-hot-tier)"
+    )

@@ -1,0 +1,189 @@
+"""The tables of the tracking store: hot traces of many lakes in one SQLite file or PostgreSQL database.
+
+Every key begins with `lake`, a small number that `lakes` gives to the id of a lake. Times are nanoseconds since 1970.
+What changes here needs a migration beside it (`migrations/versions`), and HEAD names the last. No foreign keys:
+PostgreSQL looks each of them up row by row, and what is deleted together is deleted by one transaction of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from tracelake.limits import (
+    TRACKING_KEY_MAX_CHARS,
+    TRACKING_NAME_MAX_CHARS,
+    TRACKING_PREVIEW_MAX_CHARS,
+    TRACKING_VALUE_MAX_CHARS,
+)
+
+HEAD: Final = "0001"
+"""The revision that this release reads and writes."""
+VERSION_TABLE: Final = "tracelake_version"
+
+TRACKING_STORE: Final = "TRACKING_STORE"
+ARCHIVE_REPO: Final = "ARCHIVE_REPO"
+DEFAULT_EXPERIMENT: Final = "0"
+DEFAULT_WORKSPACE: Final = "default"
+LAKE_LOCATION: Final = "lake:"
+"""How the archive location begins of a trace whose archive are the tables of the lake themselves."""
+
+metadata: Final = MetaData()
+
+_Number: Final = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite numbers rows by itself where a key is INTEGER, and only there."""
+_Name: Final = String(TRACKING_NAME_MAX_CHARS)
+_TraceId: Final = String(64)
+
+
+def _key(name: str, type_: Any) -> Column[Any]:
+    return Column(name, type_, primary_key=True, autoincrement=False)
+
+
+def _of_trace(*columns: Column[Any]) -> list[Any]:
+    """Return the columns of what belongs to a trace, and is deleted with it."""
+    return [_key("lake", Integer), _key("trace_id", _TraceId), *columns]
+
+
+lakes: Final = Table(
+    "tracelake_lakes",
+    metadata,
+    Column("lake", Integer, primary_key=True),
+    Column("lake_id", String(64), nullable=False, unique=True),
+)
+workspaces: Final = Table(
+    "tracelake_workspaces",
+    metadata,
+    _key("lake", Integer),
+    _key("workspace", _Name),
+    Column("trace_archival_location", Text),
+    Column("trace_archival_retention", String(TRACKING_VALUE_MAX_CHARS)),
+)
+experiments: Final = Table(
+    "tracelake_experiments",
+    metadata,
+    _key("lake", Integer),
+    _key("experiment_id", String(TRACKING_KEY_MAX_CHARS)),
+    Column("workspace", _Name, nullable=False),
+    Column("name", _Name, nullable=False),
+    Column("created_ns", BigInteger, nullable=False),
+    UniqueConstraint("lake", "workspace", "name"),
+)
+experiment_tags: Final = Table(
+    "tracelake_experiment_tags",
+    metadata,
+    _key("lake", Integer),
+    _key("experiment_id", String(TRACKING_KEY_MAX_CHARS)),
+    _key("key", String(TRACKING_KEY_MAX_CHARS)),
+    Column("value", Text, nullable=False),
+)
+trace_info: Final = Table(
+    "tracelake_trace_info",
+    metadata,
+    _key("lake", Integer),
+    _key("trace_id", _TraceId),
+    Column("workspace", _Name, nullable=False),
+    Column("experiment_id", String(TRACKING_KEY_MAX_CHARS), nullable=False),
+    Column("start_ns", BigInteger, nullable=False),
+    Column("end_ns", BigInteger, nullable=False),
+    Column("state", String(32), nullable=False),
+    Column("name", _Name),
+    Column("service", _Name),
+    Column("session_id", _Name),
+    Column("user_id", _Name),
+    Column("client_request_id", _Name),
+    Column("request_preview", String(TRACKING_PREVIEW_MAX_CHARS)),
+    Column("response_preview", String(TRACKING_PREVIEW_MAX_CHARS)),
+    Column("spans_location", String(32), nullable=False),
+    Column("archive_location", Text),
+    Column("archive_bytes", BigInteger),
+    Column("archive_sha256", String(64)),
+    Column("archived_ns", BigInteger),
+    Column("archival_failure", String(64)),
+    Column("db_payload_generation", Integer, nullable=False, server_default="0"),
+    Column("updated_ns", BigInteger, nullable=False),
+    Index("tracelake_trace_info_by_time", "lake", "experiment_id", "start_ns", "trace_id"),
+    sqlite_with_rowid=False,
+)
+trace_tags: Final = Table(
+    "tracelake_trace_tags",
+    metadata,
+    *_of_trace(_key("key", String(TRACKING_KEY_MAX_CHARS)), Column("value", Text, nullable=False)),
+    sqlite_with_rowid=False,
+)
+trace_metadata: Final = Table(
+    "tracelake_trace_metadata",
+    metadata,
+    *_of_trace(_key("key", String(TRACKING_KEY_MAX_CHARS)), Column("value", Text, nullable=False)),
+    sqlite_with_rowid=False,
+)
+assessments: Final = Table(
+    "tracelake_assessments",
+    metadata,
+    *_of_trace(
+        _key("assessment_id", String(TRACKING_KEY_MAX_CHARS)),
+        Column("span_id", String(16)),
+        Column("name", _Name),
+        Column("body", Text, nullable=False),
+        Column("updated_ns", BigInteger, nullable=False),
+    ),
+)
+trace_parts: Final = Table(
+    "tracelake_trace_parts",
+    metadata,
+    *_of_trace(
+        _key("sequence", BigInteger),
+        Column("spans", Integer, nullable=False),
+        Column("size_bytes", BigInteger, nullable=False),
+        Column("payload", LargeBinary, nullable=False),
+    ),
+    Index("tracelake_trace_parts_by_sequence", "sequence"),
+)
+"""The payload: the spans of one trace that one transaction stored, as OTLP `TracesData` compressed with zstd."""
+spans: Final = Table(
+    "tracelake_spans",
+    metadata,
+    *_of_trace(
+        _key("span_id", String(16)),
+        _key("sequence", BigInteger),
+        Column("parent_span_id", String(16)),
+        Column("name", _Name, nullable=False),
+        Column("kind", String(32), nullable=False),
+        Column("status", String(32)),
+        Column("service", _Name),
+        Column("start_ns", BigInteger, nullable=False),
+        Column("end_ns", BigInteger, nullable=False),
+        Column("session_id", _Name),
+        Column("user_id", _Name),
+        Column("model", _Name),
+        Column("input_tokens", BigInteger),
+        Column("output_tokens", BigInteger),
+    ),
+    sqlite_with_rowid=False,
+)
+"""What filters ask for: a row for each claim about a span. They stay when the payload goes."""
+outbox: Final = Table(
+    "tracelake_outbox",
+    metadata,
+    Column("sequence", _Number, primary_key=True),
+    Column("lake", Integer, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("received_ns", BigInteger, nullable=False),
+    Index("tracelake_outbox_by_lake", "lake", "sequence"),
+    # A number is never given again: the journal knows a row by it.
+    sqlite_autoincrement=True,
+)
+"""Requests as received, as segments of the inbox have them, until a commit on `main` holds them."""

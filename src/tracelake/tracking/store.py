@@ -1,0 +1,291 @@
+"""Hot traces of one lake: what requests bring is stored by one transaction, for all of them or none.
+
+The same transaction puts the requests into the outbox, which the pipeline reads. Each trace has a generation, which
+every write to its payload advances while the trace is here; the check and the write are one statement, so that nobody
+archives a trace between them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import zstandard
+from sqlalchemy import Connection, case, delete, func, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from tracelake import limits
+from tracelake._errors import BackPressureError, DamageError
+from tracelake.otlp.framing import write_segment
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.requests import (
+    RefusedSpans,
+    TracedRequest,
+    TraceWrite,
+    info_of,
+    put_together,
+    refusals,
+    span_rows,
+    without,
+)
+from tracelake.tracking.schema import (
+    LAKE_LOCATION,
+    TRACKING_STORE,
+    lakes,
+    outbox,
+    spans,
+    trace_info,
+    trace_parts,
+)
+
+ARCHIVED: Final = "the trace is archived; restore it (`tracelake archive restore`), then send its spans again"
+_OF_ROOT: Final = ("name", "service", "request_preview", "response_preview")
+_OF_ANY: Final = ("session_id", "user_id")
+
+
+@dataclass(frozen=True, slots=True)
+class TracePart:
+    """Spans of a trace that one transaction stored: a serialized OTLP `TracesData`."""
+
+    sequence: int
+    """Of the outbox row that has them too."""
+    spans: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HotTrace:
+    """A trace in the tracking store. The payload of an archived one is elsewhere, but for late spans."""
+
+    info: dict[str, Any]
+    parts: tuple[TracePart, ...]
+
+    @property
+    def generation(self) -> int:
+        """How many writes have changed the payload."""
+        generation: int = self.info["db_payload_generation"]
+        return generation
+
+    @property
+    def is_hot(self) -> bool:
+        """Whether the payload is here."""
+        return bool(self.info["spans_location"] == TRACKING_STORE)
+
+    @property
+    def data(self) -> bytes:
+        """All its parts as one `TracesData`; claims about one span may repeat."""
+        return b"".join(part.payload for part in self.parts)
+
+
+class TrackingStore:
+    """The traces of one lake in a database that is migrated. Threads share it."""
+
+    def __init__(self, database: TrackingDatabase, lake_id: str) -> None:
+        self.database = database
+        self.lake_id = lake_id
+        self.lake = _lake(database, lake_id)
+        self._insert = sqlite.insert if database.is_sqlite else postgresql.insert
+        self._waiting: int | None = None
+
+    def write(self, requests: Sequence[TracedRequest]) -> list[RefusedSpans | None]:
+        """Store requests, all of them or none, and return for each which spans were refused, None where none were.
+
+        Those are spans of traces that are archived elsewhere than in the tables of the lake. Raises BackPressureError
+        where too many wait for the pipeline, StorageError where nothing was stored, IndeterminateError where nobody
+        knows.
+        """
+        self._check_backlog()
+        writes = put_together(requests)
+        compress = zstandard.ZstdCompressor(level=1, write_checksum=True).compress
+        sizes = {trace_id: sum(map(len, write.data)) for trace_id, write in writes.items()}
+        packed = {trace_id: compress(b"".join(write.data)) for trace_id, write in writes.items()}
+        segment = write_segment([(request.format, request.payload) for request in requests])
+        now_ns = time.time_ns()
+        with self.database.writing() as connection:
+            hot = self._advance(connection, writes, now_ns)
+            refused = self._refused(connection, [trace_id for trace_id in writes if trace_id not in hot])
+            if refused:
+                left = [item for request in requests if (item := without(request, refused)) is not None]
+                if not left:
+                    return refusals(requests, refused, ARCHIVED)
+                segment = write_segment(left)
+            row = {"lake": self.lake, "payload": segment, "size_bytes": len(segment), "received_ns": now_ns}
+            sequence = connection.execute(insert(outbox).returning(outbox.c.sequence), row).scalar_one()
+            taken = {trace_id: write for trace_id, write in writes.items() if trace_id not in refused}
+            connection.execute(
+                insert(trace_parts),
+                [
+                    {
+                        "lake": self.lake,
+                        "trace_id": trace_id,
+                        "sequence": sequence,
+                        "spans": len(write.rows),
+                        "size_bytes": sizes[trace_id],
+                        "payload": packed[trace_id],
+                    }
+                    for trace_id, write in taken.items()
+                ],
+            )
+            rows = [
+                row
+                for trace_id, write in taken.items()
+                for row in span_rows(self.lake, trace_id, sequence, write)
+            ]
+            connection.execute(self._insert(spans).on_conflict_do_nothing(), rows)
+        self._waiting = (self._waiting or 0) + 1
+        return refusals(requests, refused, ARCHIVED)
+
+    def traces(self, trace_ids: Collection[str]) -> dict[str, HotTrace]:
+        """Return what is here of traces, by id; those that were never here are left out. Raises DamageError."""
+        found_traces: dict[str, HotTrace] = {}
+        with self.database.reading() as connection:
+            for ids in at_once(trace_ids):
+                infos = connection.execute(
+                    select(trace_info).where(trace_info.c.lake == self.lake, trace_info.c.trace_id.in_(ids))
+                )
+                of_traces: dict[str, dict[str, Any]] = {row.trace_id: dict(row._mapping) for row in infos}
+                parts = connection.execute(
+                    select(trace_parts)
+                    .where(trace_parts.c.lake == self.lake, trace_parts.c.trace_id.in_(ids))
+                    .order_by(trace_parts.c.sequence)
+                )
+                by_trace: dict[str, list[TracePart]] = {}
+                for part in parts:
+                    payload = unpacked(part.trace_id, part.payload, part.size_bytes)
+                    by_trace.setdefault(part.trace_id, []).append(
+                        TracePart(part.sequence, part.spans, payload)
+                    )
+                for trace_id, info in of_traces.items():
+                    found_traces[trace_id] = HotTrace(info, tuple(by_trace.get(trace_id, ())))
+        return found_traces
+
+    def uncommitted(self, limit: int) -> list[str]:
+        """Return traces of which spans wait in the outbox, and may be in no table yet; the newest first."""
+        waiting = select(outbox.c.sequence).where(outbox.c.lake == self.lake)
+        query = (
+            select(trace_parts.c.trace_id)
+            .where(trace_parts.c.lake == self.lake, trace_parts.c.sequence.in_(waiting))
+            .group_by(trace_parts.c.trace_id)
+            .order_by(func.max(trace_parts.c.sequence).desc())
+            .limit(limit)
+        )
+        with self.database.reading() as connection:
+            return list(connection.execute(query).scalars())
+
+    def ids_that_begin(self, beginning: str, limit: int) -> list[str]:
+        """Return ids of traces that begin so, in order."""
+        query = (
+            select(trace_info.c.trace_id)
+            .where(
+                trace_info.c.lake == self.lake,
+                trace_info.c.trace_id >= beginning,
+                trace_info.c.trace_id < beginning + "g",  # behind all hex digits
+            )
+            .order_by(trace_info.c.trace_id)
+            .limit(limit)
+        )
+        with self.database.reading() as connection:
+            return list(connection.execute(query).scalars())
+
+    def close(self) -> None:
+        """Close the database. Calling it twice is allowed."""
+        self.database.close()
+
+    def check(self) -> None:
+        """Raise StorageError where the database takes no writes."""
+        with self.database.writing() as connection:
+            connection.execute(delete(lakes).where(lakes.c.lake == self.lake, lakes.c.lake_id == ""))
+
+    def _advance(self, connection: Connection, writes: dict[str, TraceWrite], now_ns: int) -> set[str]:
+        """Make traces known or advance their generation, by one statement; return those whose payload is here."""
+        statement = self._insert(trace_info)
+        new, old = statement.excluded, trace_info.c
+        has_root = new.name.is_not(None)
+        upsert = statement.on_conflict_do_update(
+            index_elements=["lake", "trace_id"],
+            set_={
+                "start_ns": case((new.start_ns < old.start_ns, new.start_ns), else_=old.start_ns),
+                "end_ns": case((new.end_ns > old.end_ns, new.end_ns), else_=old.end_ns),
+                "state": case((has_root, new.state), else_=old.state),
+                **{name: case((has_root, new[name]), else_=old[name]) for name in _OF_ROOT},
+                **{name: func.coalesce(old[name], new[name]) for name in _OF_ANY},
+                "db_payload_generation": old.db_payload_generation + 1,
+                "updated_ns": new.updated_ns,
+            },
+            where=old.spans_location == TRACKING_STORE,
+        ).returning(trace_info.c.trace_id)
+        rows = [
+            {
+                "lake": self.lake,
+                "trace_id": trace_id,
+                "spans_location": TRACKING_STORE,
+                "db_payload_generation": 1,
+                "updated_ns": now_ns,
+                **info_of(write),
+            }
+            for trace_id, write in writes.items()
+        ]
+        return set(connection.execute(upsert, rows).scalars())
+
+    def _refused(self, connection: Connection, archived: Sequence[str]) -> set[str]:
+        """Return the archived traces that take no late spans: those whose archive are not the tables of the lake."""
+        refused: set[str] = set()
+        for ids in at_once(archived):
+            query = select(trace_info.c.trace_id).where(
+                trace_info.c.lake == self.lake,
+                trace_info.c.trace_id.in_(ids),
+                func.coalesce(trace_info.c.archive_location, "").not_like(f"{LAKE_LOCATION}%"),
+            )
+            refused.update(connection.execute(query).scalars())
+        return refused
+
+    def _check_backlog(self) -> None:
+        # The count climbs with each write, and is taken anew only where it reaches the limit.
+        if self._waiting is None or self._waiting >= limits.OUTBOX_ROWS_MAX:
+            query = select(func.count()).select_from(outbox).where(outbox.c.lake == self.lake)
+            with self.database.reading() as connection:
+                self._waiting = connection.execute(query).scalar_one()
+        if self._waiting >= limits.OUTBOX_ROWS_MAX:
+            raise BackPressureError(
+                f"{self._waiting} rows of the outbox wait for the pipeline; start it (`tracelake pipeline run`) "
+                "and send the request again"
+            )
+
+
+def at_once(ids: Collection[str]) -> Iterator[list[str]]:
+    """Yield ids in lists that one statement can name."""
+    rest = iter(ids)
+    while some := list(islice(rest, limits.TRACKING_IDS_AT_ONCE)):
+        yield some
+
+
+def unpacked(trace_id: str, payload: bytes, size_bytes: int) -> bytes:
+    """Return a part decompressed. Raises DamageError where it is not what was stored."""
+    try:
+        data = zstandard.ZstdDecompressor().decompress(payload, max_output_size=size_bytes)
+    except zstandard.ZstdError as error:
+        raise DamageError(
+            f"the spans of trace {trace_id} in the tracking store cannot be read: {error}; restore the database"
+        ) from error
+    if len(data) != size_bytes:
+        raise DamageError(
+            f"the spans of trace {trace_id} in the tracking store have {len(data)} bytes, not {size_bytes}; restore "
+            "the database"
+        )
+    return data
+
+
+def _lake(database: TrackingDatabase, lake_id: str) -> int:
+    """Return the number of a lake, given to it now where it has none."""
+    query = select(lakes.c.lake).where(lakes.c.lake_id == lake_id)
+    with database.reading() as connection:
+        number = connection.execute(query).scalar()
+    if number is not None:
+        return int(number)
+    insert_into = sqlite.insert if database.is_sqlite else postgresql.insert
+    with database.writing() as connection:
+        connection.execute(insert_into(lakes).on_conflict_do_nothing(), {"lake_id": lake_id})
+        return int(connection.execute(query).scalar_one())

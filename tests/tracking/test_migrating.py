@@ -1,0 +1,103 @@
+"""Migrations of the tracking store: from empty and from each revision, by many at once, and killed on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import event, inspect, text
+
+from tests.patience import HANG_S
+from tracelake._errors import UsageError
+from tracelake.tracking import migrating
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.migrating import current, migrate
+from tracelake.tracking.schema import HEAD, VERSION_TABLE, metadata
+
+CONFIG = Config()
+CONFIG.set_main_option("script_location", str(migrating._SCRIPTS))
+REVISIONS = [script.revision for script in ScriptDirectory.from_config(CONFIG).walk_revisions()][::-1]
+
+
+def is_whole(database: TrackingDatabase) -> bool:
+    """Whether the tables are those that this release names."""
+    with database.reading() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        return current(connection) == HEAD and not compare_metadata(context, metadata)
+
+
+def test_the_last_revision_is_the_head() -> None:
+    """What the schema calls HEAD is the last migration, and there is one line of them."""
+    assert REVISIONS[-1] == HEAD
+
+
+@pytest.mark.parametrize("revision", [None, *REVISIONS])
+def test_from_each_revision(new_url: Callable[[], str], revision: str | None) -> None:
+    """A database of any revision, or an empty one, ends with the tables of this release; again changes nothing."""
+    with closing(TrackingDatabase(new_url())) as database:
+        if revision is not None:
+            migrate(database, revision)
+        migrate(database)
+        assert is_whole(database)
+        migrate(database)
+        assert is_whole(database)
+
+
+def test_several_at_once(new_url: Callable[[], str]) -> None:
+    """Of processes that begin together each finds the tables whole."""
+    url = new_url()
+    code = (
+        "import sys; from tracelake.tracking.database import TrackingDatabase as D;"
+        "from tracelake.tracking.migrating import migrate; migrate(D(sys.argv[1]))"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, url], stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        errors = list(pool.map(lambda process: process.communicate(timeout=HANG_S)[1], processes))
+    assert [process.returncode for process in processes] == [0] * 4, errors
+    with closing(TrackingDatabase(url)) as database:
+        assert is_whole(database)
+
+
+@pytest.mark.parametrize("statements", [1, 4, 9, 14])
+def test_killed_on_the_way(new_url: Callable[[], str], statements: int) -> None:
+    """Who is killed in the middle leaves no table, and the next one makes them all."""
+    url = new_url()
+    child = os.fork()
+    if child == 0:
+        database = TrackingDatabase(url)
+        made = iter(range(1000))
+
+        def count(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+            if statement.lstrip().startswith(("CREATE", "INSERT")) and next(made) == statements:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        event.listen(database.engine, "before_cursor_execute", count)
+        migrate(database)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    with closing(TrackingDatabase(url)) as database:
+        with database.reading() as connection:
+            assert inspect(connection).get_table_names() == []
+        migrate(database)
+        assert is_whole(database)
+
+
+def test_a_newer_revision_is_refused(database: TrackingDatabase) -> None:
+    """Tables of a newer release stay as they are, and the error says what to do."""
+    with database.writing() as connection:
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+    with pytest.raises(UsageError, match="has revision 9999"):
+        migrate(database)

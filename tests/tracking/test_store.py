@@ -1,0 +1,255 @@
+"""The tracking store on both databases: all of a group or nothing, its own answer for each, generations, the outbox."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+from sqlalchemy import event, func, insert, select, update
+
+from tests.strategies import span_facts
+from tests.tracking.requests import payload, request, span_numbers, trace_id
+from tracelake import limits
+from tracelake._errors import BackPressureError, DamageError, StorageError, UsageError
+from tracelake.otlp.by_trace import take_apart
+from tracelake.otlp.framing import Payload, Reading
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.migrating import migrate
+from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.requests import TracedRequest
+from tracelake.tracking.schema import ARCHIVE_REPO, outbox, spans, trace_info, trace_parts
+from tracelake.tracking.store import TrackingStore
+
+
+def archive(store: TrackingStore, number: int, location: str) -> None:
+    """Archive a trace as a pass ends it."""
+    with store.database.writing() as connection:
+        of_trace = (trace_info.c.lake == store.lake, trace_info.c.trace_id == trace_id(number))
+        values = {"spans_location": ARCHIVE_REPO, "archive_location": location}
+        assert connection.execute(update(trace_info).where(*of_trace).values(values)).rowcount == 1
+        connection.execute(trace_parts.delete().where(trace_parts.c.trace_id == trace_id(number)))
+
+
+def requests_of(store: TrackingStore, directory: Path) -> list[bytes]:
+    """Return the payloads of all requests in the outbox, in order."""
+    rows, payloads = Outbox(store), []
+    for row in rows.waiting():
+        segment = rows.read(row.sequence)
+        assert segment is not None
+        assert len(segment) == row.size_bytes
+        (directory / "segment").write_bytes(segment)
+        payloads += [item.data for item in Reading(str(directory / "segment")) if isinstance(item, Payload)]
+    return payloads
+
+
+def count(store: TrackingStore, table: object) -> int:
+    """Count the rows of a table, of all lakes."""
+    with store.database.reading() as connection:
+        return int(connection.execute(select(func.count()).select_from(table)).scalar_one())  # type: ignore[arg-type]
+
+
+def test_a_group_is_stored_whole(store: TrackingStore, tmp_path: Path) -> None:
+    """Requests share one row of the outbox, as received; each trace has its columns and its payload without loss."""
+    first, second = request((1, 1), (1, 2), (2, 1), text="hello"), request((1, 3))
+    assert store.write([first, second]) == [None, None]
+    assert requests_of(store, tmp_path) == [first.payload, second.payload]
+    assert len(Outbox(store).waiting()) == 1
+    stored = store.traces([trace_id(1), trace_id(2), trace_id(9)])
+    assert {key: span_numbers(trace.data) for key, trace in stored.items()} == {
+        trace_id(1): [1, 2, 3],
+        trace_id(2): [1],
+    }
+    one = stored[trace_id(1)]
+    assert (one.generation, one.is_hot, one.info["state"], one.info["name"]) == (1, True, "OK", "span 1")
+    assert (one.info["start_ns"], one.info["end_ns"], one.info["service"]) == (1_001, 2_000, "checkout")
+    assert one.info["request_preview"] == "hello"
+    whole = take_apart("protobuf", payload((2, 1), text="hello"))[trace_id(2)].data
+    assert span_facts(TracesData.FromString(stored[trace_id(2)].data)) == span_facts(
+        TracesData.FromString(whole)
+    )
+    with store.database.reading() as connection:
+        rows = connection.execute(select(spans).order_by(spans.c.trace_id, spans.c.span_id)).all()
+    assert [(row.trace_id, row.name, row.service, row.kind) for row in rows] == [
+        (trace_id(trace), f"span {span}", "checkout", "UNSPECIFIED")
+        for trace, span in ((1, 1), (1, 2), (1, 3), (2, 1))
+    ]
+
+
+def test_a3_every_write_advances_the_generation(store: TrackingStore) -> None:
+    """A3: a child before its root, the root, and the same once more: three generations, one trace."""
+    for number, (generation, state, name) in zip(
+        (2, 1, 1), ((1, "IN_PROGRESS", None), (2, "OK", "span 1"), (3, "OK", "span 1")), strict=True
+    ):
+        store.write([request((1, number))])
+        trace = store.traces([trace_id(1)])[trace_id(1)]
+        assert (trace.generation, trace.info["state"], trace.info["name"]) == (generation, state, name)
+    assert span_numbers(store.traces([trace_id(1)])[trace_id(1)].data) == [1, 1, 2]
+
+
+def test_a2_a15_spans_of_an_archived_trace_are_refused_alone(store: TrackingStore, tmp_path: Path) -> None:
+    """A2, A15: with an archive apart from the lake, 3 new traces are stored and the archived one is refused."""
+    store.write([request((4, 1))])
+    archive(store, 4, "file:///archive/4")
+    Outbox(store).trim([row.sequence for row in Outbox(store).waiting()])
+    mixed, other = request((1, 1), (2, 1), (3, 1), (4, 2), (4, 3)), request((5, 1))
+    answers = store.write([mixed, other])
+    assert answers[1] is None
+    assert answers[0] is not None
+    assert answers[0].spans == 2
+    assert "restore" in answers[0].reason
+    assert sorted(store.traces([trace_id(n) for n in range(1, 6)])) == [trace_id(n) for n in range(1, 6)]
+    assert store.traces([trace_id(4)])[trace_id(4)].data == b""
+    left = b"".join(requests_of(store, tmp_path))
+    assert sorted(take_apart("protobuf", left)) == [trace_id(n) for n in (1, 2, 3, 5)]
+    rows = len(Outbox(store).waiting())
+    assert [answer and answer.spans for answer in store.write([request((4, 5))])] == [1]
+    assert len(Outbox(store).waiting()) == rows, "nothing is left of it, so nothing goes out"
+
+
+def test_late_spans_of_the_lakes_own_archive_are_taken(store: TrackingStore, tmp_path: Path) -> None:
+    """A18: layout `lake`: a late span is readable at once, goes out, and is gone here when the tables have it."""
+    store.write([request((1, 1))])
+    rows = Outbox(store)
+    rows.trim([row.sequence for row in rows.waiting()])
+    archive(store, 1, "lake:abc@7")
+    late = request((1, 2))
+    assert store.write([late]) == [None]
+    trace = store.traces([trace_id(1)])[trace_id(1)]
+    assert (trace.is_hot, trace.generation, span_numbers(trace.data)) == (False, 1, [2])
+    assert requests_of(store, tmp_path) == [late.payload]
+    assert store.uncommitted(10) == [trace_id(1)]
+    rows.trim([row.sequence for row in rows.waiting()])
+    assert store.traces([trace_id(1)])[trace_id(1)].data == b""
+    assert count(store, spans) == 2, "columns stay"
+
+
+def test_lakes_share_a_database(store: TrackingStore) -> None:
+    """Traces of one id in two lakes are two traces, and each lake has an outbox of its own."""
+    other = TrackingStore(store.database, "lake-b")
+    again = TrackingStore(store.database, "lake-a")
+    assert store.lake == again.lake != other.lake
+    store.write([request((1, 1))])
+    other.write([request((1, 2))])
+    assert span_numbers(store.traces([trace_id(1)])[trace_id(1)].data) == [1]
+    assert span_numbers(other.traces([trace_id(1)])[trace_id(1)].data) == [2]
+    own = [row.sequence for row in Outbox(store).waiting()]
+    Outbox(other).trim(own)
+    assert Outbox(store).has_any(own)
+    assert not Outbox(other).has_any(own)
+
+
+def test_numbers_of_the_outbox_are_never_given_again(store: TrackingStore) -> None:
+    """The journal knows a row by its number: one that was trimmed is not used for another."""
+    rows = Outbox(store)
+    store.write([request((1, 1))])
+    (first,) = rows.waiting()
+    rows.trim([first.sequence])
+    store.write([request((2, 1))])
+    (second,) = rows.waiting()
+    assert second.sequence > first.sequence
+    assert (rows.read(first.sequence), rows.size_bytes(first.sequence)) == (None, None)
+    assert rows.totals() == (1, second.size_bytes, second.received_ns)
+
+
+def test_o3_a_number_that_commits_late_is_not_missed(store: TrackingStore) -> None:
+    """O3: PostgreSQL commits a lower number after a higher one was taken; a number rolled back is not waited for."""
+    rows = Outbox(store)
+    if store.database.is_sqlite:
+        pytest.skip("SQLite has one writer at a time: numbers are committed in their order")
+    row = {"lake": store.lake, "payload": b"late", "size_bytes": 4, "received_ns": 1}
+    with store.database.writing() as connection:
+        low = connection.execute(insert(outbox).returning(outbox.c.sequence), row).scalar_one()
+        with store.database.engine.connect() as other:
+            other.execute(insert(outbox), row)
+            other.rollback()
+        store.write([request((1, 1))])
+        (taken,) = rows.waiting()
+        assert taken.sequence > low + 1, "the gap and the one under way are below it"
+        rows.trim([taken.sequence])
+    assert [late.sequence for late in rows.waiting()] == [low]
+    assert rows.read(low) == b"late"
+
+
+def test_nothing_is_half_written(store: TrackingStore) -> None:
+    """O4: an error behind any statement of a write leaves nothing of it, and the same requests can come again."""
+    group = [request((1, 1), (2, 1)), request((1, 2))]
+    for failing in range(1, 5):
+        statements = iter(range(1, 100))
+
+        def fail(*_: object, failing: int = failing, statements: object = statements) -> None:
+            if next(statements) == failing:  # type: ignore[call-overload]
+                raise sqlite3.OperationalError("database or disk is full")
+
+        event.listen(store.database.engine, "after_cursor_execute", fail)
+        try:
+            with pytest.raises((StorageError, sqlite3.OperationalError)):
+                store.write(group)
+        finally:
+            event.remove(store.database.engine, "after_cursor_execute", fail)
+        for table in (trace_info, trace_parts, spans, outbox):
+            assert count(store, table) == 0
+    assert store.write(group) == [None, None]
+    assert span_numbers(store.traces([trace_id(1)])[trace_id(1)].data) == [1, 2]
+
+
+def test_hostile_text_is_kept(store: TrackingStore) -> None:
+    """NUL, long names and other text are no reason to fail: columns hold what they can, the payload all of it."""
+    body = payload((1, 1), text="\0" * 5_000)
+    body = body.replace(b"span 1", b"\0\0\0\0\0\0")
+    long = payload((2, 1)).replace(b"a=b", b"a=b")
+    data = take_apart("protobuf", body)
+    assert store.write(
+        [TracedRequest("protobuf", body, data), TracedRequest("protobuf", long, take_apart("protobuf", long))]
+    )
+    trace = store.traces([trace_id(1)])[trace_id(1)]
+    assert trace.info["name"] == "\ufffd" * 6
+    assert trace.info["request_preview"] == "\ufffd" * limits.TRACKING_PREVIEW_MAX_CHARS
+    assert trace.data == body
+
+
+def test_a_full_outbox_pushes_back(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit of rows that wait nothing is taken, until the pipeline has taken some."""
+    monkeypatch.setattr(limits, "OUTBOX_ROWS_MAX", 2)
+    for number in (1, 2):
+        store.write([request((number, 1))])
+    with pytest.raises(BackPressureError, match="2 rows of the outbox wait"):
+        store.write([request((3, 1))])
+    rows = Outbox(store)
+    rows.trim([rows.waiting()[0].sequence])
+    assert store.write([request((3, 1))]) == [None]
+
+
+def test_a_damaged_part_is_an_error(store: TrackingStore) -> None:
+    """A14: a flipped byte of a payload is an error that names the trace, never an empty one."""
+    store.write([request((1, 1))])
+    with store.database.writing() as connection:
+        stored = connection.execute(select(trace_parts.c.payload)).scalar_one()
+        flipped = stored[:20] + bytes([stored[20] ^ 1]) + stored[21:]
+        connection.execute(update(trace_parts).values(payload=flipped))
+    with pytest.raises(DamageError, match=trace_id(1)):
+        store.traces([trace_id(1)])
+
+
+def test_beginnings_of_ids(store: TrackingStore) -> None:
+    """Ids are known by their beginning."""
+    store.write([request((1, 1), (2, 1), (255, 1))])
+    assert store.ids_that_begin(trace_id(1)[:31], 2) == [trace_id(1), trace_id(2)]
+    assert store.ids_that_begin(trace_id(255)[:31], 2) == [trace_id(255)]
+
+
+def test_urls_that_name_no_database() -> None:
+    """Another scheme, or a path that is not absolute, is refused."""
+    for url in ("mysql://host/db", "sqlite://relative", "sqlite:///"):
+        with pytest.raises(UsageError):
+            TrackingDatabase(url)
+
+
+def test_a_database_that_is_away(tmp_path: Path) -> None:
+    """A file that is no database, and a server that is not there, are errors of the store."""
+    (tmp_path / "tracking.db").write_bytes(b"no database at all" * 100)
+    for url in (f"sqlite://{tmp_path}/tracking.db", "postgresql://nobody@127.0.0.1:1/none"):
+        with closing(TrackingDatabase(url)) as database, pytest.raises(StorageError):
+            migrate(database)
