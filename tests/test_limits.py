@@ -27,7 +27,17 @@ NOT_LIMITS = {
         *("CHECKSUM_MODULUS", "_APPLICATION", "_BITS_A_KEY", "_HASH_BYTES", "_PATH_HASH_CHARS", "_PROBES"),
         *("_MARK_CHARS", "_TAIL_BYTES", "_TIME_BITS", "_LOCK"),
     },
-    "a fact about others": {"JAVA_MIN", "_DIGITS_MAX", "_INT64_MAX", "_INT64_MIN", "_M_ARENA_MAX"},
+    "a fact about others": {
+        *(
+            "JAVA_MIN",
+            "_DIGITS_MAX",
+            "_HEAP_MIN",
+            "_INT64_MAX",
+            "_INT64_MIN",
+            "_M_ARENA_MAX",
+            "_SEGMENTS_MERGED",
+        ),
+    },
     "an estimate of a size": {
         *("MESSAGE_BYTES", "_JSON_BRACKET_BYTES", "_JSON_COMMA_BYTES", "_JSON_FACTOR", "_PROTOBUF_FACTOR"),
         *("INPUT_COST_BYTES", "_ITEM_BYTES", "_ROW_BYTES"),

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 import tracelake
+from tests.broken import Broken, assert_caught
 from tests.lake.test_lake_search import Killed, found, ingest, scores
 from tests.pipeline.spans import a_span
 from tracelake import Lake
 from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
+from tracelake.pipeline import index_build
 from tracelake.pipeline.index_build import Builder
 from tracelake.pipeline.index_merge import IndexMerger
 from tracelake.search.finalize import finalize
@@ -276,3 +278,33 @@ def test_a_merge_beside_collections_is_published_whole_or_not_at_all(
     assert counts(lake)[1] == 1
     assert len(found(lake, "work", limit=100)) == FAN_OUT + 2
     assert lake.verify().findings == ()
+
+
+def damaged(lake: Lake, folder: Path) -> None:
+    """Have a byte of a part altered, and merge: what comes of it is whole, and the log says how."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(IndexMerger, "maintain", lambda *_: None)
+        fill(lake, folder, FAN_OUT)
+    part = sorted((folder / "lake").glob("**/search/spans/parts/*/*.pack"))[0]
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    merger_of(lake).maintain()
+    assert counts(lake) == (FAN_OUT + 1, 1)
+    assert found(lake, "only0") == {"1"}
+    assert [finding.what for finding in lake.verify().findings] == ["index part"], "older commits keep theirs"
+
+
+def test_a_damaged_part_is_replaced_by_one_of_its_rows(
+    lake: Lake, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A merge never passes on what it could not read: it builds the transactions anew, of their rows."""
+    damaged(lake, tmp_path)
+    assert "are built of their rows, not merged" in caplog.text
+    with tracelake.init(tmp_path / "broken" / "lake", buckets=2) as other:
+        assert_caught(
+            Broken(
+                "what cannot be merged is built", index_build.run_merge_task, "run_index_task(rows)", "raise"
+            ),
+            lambda: damaged(other, tmp_path / "broken"),
+        )

@@ -16,7 +16,7 @@ from typing import Final
 
 from tests.simulation.scenarios import require
 from tests.simulation.versions import Before
-from tracelake._errors import ContentionError, ExpiredError
+from tracelake._errors import ContentionError, ExpiredError, NotFoundError
 from tracelake.pipeline.index_build import Builder
 from tracelake.pipeline.index_merge import IndexMerger, StandingIndex
 from tracelake.pipeline.reindex import Rebuild
@@ -82,7 +82,7 @@ def publish(key_value: KeyValueStore, objects: ObjectStore, t: int, who: str) ->
 
 @dataclass(frozen=True, slots=True)
 class SimulatedBuilder(Builder):
-    """Stages one part that says which transactions it holds."""
+    """Stages one part that says which transactions it holds, or what other parts do together."""
 
     who: str = ""
 
@@ -96,6 +96,23 @@ class SimulatedBuilder(Builder):
     ) -> None:
         del snapshot, progress, rows
         stage(self.objects, build, self.who, range(*transactions))
+
+    def _stage_merged(
+        self,
+        build: str,
+        parts: Sequence[PartRef],
+        transactions: tuple[int, int],
+        snapshot: Snapshot,
+        progress: OnProgress,
+    ) -> None:
+        del progress
+        try:
+            held = [json.loads(self.objects.get(part.path))[0] for part in parts]
+        except NotFoundError:  # collected meanwhile
+            return self._stage(build, transactions, snapshot, silent, None)
+        together = [t for each in held for t in each]
+        assert together == list(range(*transactions)), (together, transactions)
+        return stage(self.objects, build, self.who, together)
 
 
 class Merger(IndexMerger):

@@ -1,35 +1,45 @@
-"""Parts of the index out of the rows of table `spans` that are live: of all transactions, or of some."""
+"""Parts of the index of the live rows of table `spans`: built of these rows, or merged of parts that have them."""
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from tracelake._errors import DamageError, ExpiredError
-from tracelake.limits import INDEX_REBUILT_BATCH_ROWS, INDEX_REBUILT_PART_ROWS, STORED_EXPANDS
+from tracelake.limits import (
+    INDEX_MERGED_MAX_BYTES,
+    INDEX_REBUILT_BATCH_ROWS,
+    INDEX_REBUILT_PART_ROWS,
+    STORED_EXPANDS,
+)
 from tracelake.otlp.schema import SPANS_TABLE
-from tracelake.search.build import build_part
+from tracelake.search.build import build_part, merge_parts
 from tracelake.search.documents import COLUMNS
 from tracelake.search.finalize import write_parts
-from tracelake.search.model import Receipt, rebuild_name
+from tracelake.search.live import RowIds
+from tracelake.search.model import PartRef, Receipt, rebuild_name
 from tracelake.shards.model import Part
 from tracelake.shards.rows import ROW_ID, first_row_id, rows_sql, time_sql
 from tracelake.shards.store import Snapshot
 from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore, open_objects
 from tracelake.tables.indexes import INDEX
 from tracelake.tasks.progress import OnProgress, Progress
-from tracelake.tasks.runners import TaskRunner
+from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT
 from tracelake.versions.protocol import may_publish
 from tracelake.versions.store import Repository
+
+logger = logging.getLogger("tracelake.maintenance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,20 @@ class IndexTask:
 
 
 @dataclass(frozen=True, slots=True)
+class MergeTask:
+    """Make one part of others that have the rows of the same transactions, and of them what is live."""
+
+    parts: tuple[PartRef, ...]
+    rows: IndexTask
+    """What to do instead where the parts have not all rows, or one of them is damaged."""
+
+    @property
+    def work_bytes(self) -> int:
+        """About what it takes in memory: the merged part, and a copy to write."""
+        return sum(part.size_bytes for part in self.parts) * 2
+
+
+@dataclass(frozen=True, slots=True)
 class CountTask:
     """Count the live rows of some buckets."""
 
@@ -77,6 +101,18 @@ def run_index_task(task: IndexTask) -> None:
     objects = open_objects(task.objects_url)
     with _live_rows(objects, task.spans, COLUMNS, task.lower, task.upper) as batches:
         build_part(objects, INDEX, task.build, task.low, task.high, uuid.uuid4().hex, batches)
+
+
+def run_merge_task(task: MergeTask) -> None:
+    """Carry out one task: its part is staged, with its receipt."""
+    rows = task.rows
+    objects = open_objects(rows.objects_url)
+    live = _live_ids(objects, rows.spans, rows.lower, rows.upper)
+    try:
+        merge_parts(objects, INDEX, rows.build, rows.low, rows.high, uuid.uuid4().hex, task.parts, live)
+    except DamageError as error:
+        logger.warning("parts of the index are built of their rows, not merged: %s", error)
+        run_index_task(rows)
 
 
 def run_count_task(task: CountTask) -> Counter[int]:
@@ -109,6 +145,29 @@ class Builder:
             ExpiredError: garbage was collected twice meanwhile, and what was built with it.
         """
         self._stage(begun.build, transactions, snapshot, progress, rows)
+        return self._written(begun)
+
+    def merge(
+        self,
+        begun: Begun,
+        parts: Sequence[PartRef],
+        transactions: tuple[int, int],
+        snapshot: Snapshot,
+        progress: OnProgress,
+    ) -> list[Receipt]:
+        """Make parts of the same rows as `build` does, out of adjacent parts that have all of them.
+
+        Raises:
+            ExpiredError: garbage was collected twice meanwhile, and what was built with it.
+        """
+        if sum(part.size_bytes for part in parts) > INDEX_MERGED_MAX_BYTES:
+            rows = sum(part.documents for part in parts)
+            return self.build(begun, transactions, snapshot, progress, rows)
+        self._stage_merged(begun.build, parts, transactions, snapshot, progress)
+        return self._written(begun)
+
+    def _written(self, begun: Begun) -> list[Receipt]:
+        """Write the parts of a build that are staged."""
         try:
             return write_parts(self.objects, INDEX, begun.build, self.buckets)
         except DamageError as error:
@@ -127,9 +186,25 @@ class Builder:
         progress: OnProgress,
         rows: int | None,
     ) -> None:
+        self._run(run_index_task, self._tasks(build, transactions, snapshot, rows), progress)
+
+    def _stage_merged(
+        self,
+        build: str,
+        parts: Sequence[PartRef],
+        transactions: tuple[int, int],
+        snapshot: Snapshot,
+        progress: OnProgress,
+    ) -> None:
+        (rows,) = self._tasks(build, transactions, snapshot, rows=0)
+        self._run(run_merge_task, [MergeTask(tuple(parts), rows)], progress)
+
+    def _tasks(
+        self, build: str, transactions: tuple[int, int], snapshot: Snapshot, rows: int | None
+    ) -> list[IndexTask]:
         lower, upper = transactions
         held = _with_times(snapshot, lower, upper)
-        tasks = [
+        return [
             IndexTask(
                 self.objects.url,
                 build,
@@ -141,8 +216,12 @@ class Builder:
             )
             for low, high in self._groups(_rows(held) if rows is None else rows)
         ]
-        self.runner.run(
-            run_index_task, tasks, lambda done: progress(Progress("indexing", done, len(tasks), "tasks"))
+
+    def _run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], progress: OnProgress
+    ) -> list[ReceiptT]:
+        return self.runner.run(
+            function, tasks, lambda done: progress(Progress("indexing", done, len(tasks), "tasks"))
         )
 
     def count_live(self, snapshot: Snapshot, progress: OnProgress) -> Counter[int]:
@@ -151,10 +230,7 @@ class Builder:
             CountTask(self.objects.url, snapshot.for_buckets(set(range(low, high))))
             for low, high in self._groups(_rows(snapshot))
         ]
-        counted = self.runner.run(
-            run_count_task, tasks, lambda done: progress(Progress("indexing", done, len(tasks), "tasks"))
-        )
-        return sum(counted, Counter())
+        return sum(self._run(run_count_task, tasks, progress), Counter())
 
     def _groups(self, rows: int) -> list[tuple[int, int]]:
         """Return the ranges of buckets that so many rows are taken in."""
@@ -168,6 +244,12 @@ def live_by_transaction(objects: ObjectStore, snapshot: Snapshot) -> Counter[int
         ids = rows_sql(snapshot, files.file, [ROW_ID.name], SPANS_TABLE)
         counts = db.sql(f"select {time_sql()}, count(*) from ({ids}) group by 1").fetchall()
     return Counter({int(transaction): int(rows) for transaction, rows in counts})
+
+
+def _live_ids(objects: ObjectStore, snapshot: Snapshot, lower: int, upper: int) -> RowIds:
+    with _live_rows(objects, snapshot, [ROW_ID.name], lower, upper) as batches:
+        ids = [batch.column(0).to_numpy() for batch in batches]
+    return np.sort(np.concatenate(ids)) if ids else np.array([], np.int64)
 
 
 @contextmanager

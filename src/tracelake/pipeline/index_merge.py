@@ -1,6 +1,6 @@
 """Keeps the index small: parts are merged when that is due, without documents of rows that were replaced.
 
-A merge builds the transactions of some adjacent parts again, of the rows that are live now, and puts the new parts in
+A merge makes a part of the transactions of some adjacent parts, with the rows that are live now, and puts it in
 the place of the old ones by one commit. That commit changes the index only where it is still the one that was read: so
 nothing that a transaction, a rebuild or another merge has done meanwhile is undone, and whoever loses the race tries
 to put the same parts into the new one, or has only wasted its work. Killed anywhere, the index is the old one or
@@ -109,13 +109,12 @@ class IndexMerger:
     def _merge(self, standing: StandingIndex, run: Sequence[Generation], progress: OnProgress) -> bool:
         begun = Begun.now(self._repository)
         lower, upper = run[0].lower, run[-1].upper
+        parts = [part for each in run for part in each.parts]
         shard = Shard(standing.shard, self._builder.key_value, self._objects)
         with Lease(shard, self._builder.key_value) as lease:  # the rows stay until they are read
             snapshot = shard.snapshot(standing.transaction, lease.state)
-            rows = sum(each.documents for each in run)
-            chosen = self._builder.build(begun, (lower, upper), snapshot, progress, rows)
+            chosen = self._builder.merge(begun, parts, (lower, upper), snapshot, progress)
         merged = parts_of_build(INDEX, chosen, lower, upper, as_of=standing.transaction)
-        parts = [part for each in run for part in each.parts]
         won = publish_merged(self._repository, self._objects, begun, parts, merged)
         clean_staging(self._objects, INDEX, begun.build)
         return won

@@ -1,9 +1,10 @@
-"""What a worker does: one part of the index out of the new rows of its buckets, staged with its receipt."""
+"""What a worker does: one part of the index out of rows of its buckets, or of other parts, staged with its receipt."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,9 @@ import tantivy
 from tracelake import limits
 from tracelake.search import fields
 from tracelake.search.documents import COLUMNS, documents
-from tracelake.search.model import Receipt, staged_path
+from tracelake.search.live import RowIds
+from tracelake.search.merging import write_merged
+from tracelake.search.model import PartRef, Receipt, staged_path
 from tracelake.search.pack import pack
 from tracelake.search.scratch import scratch_directory
 from tracelake.storage.ports import ObjectStore
@@ -35,8 +38,41 @@ def build_part(
     Raises:
         StorageError: The part could not be staged; nothing is visible, run it again.
     """
+    return _stage(objects, index, build, (lo, hi), attempt, partial(_write_index, rows=rows))
+
+
+def merge_parts(
+    objects: ObjectStore,
+    index: str,
+    build: str,
+    lo: int,
+    hi: int,
+    attempt: str,
+    parts: Sequence[PartRef],
+    live: RowIds,
+) -> Receipt:
+    """Make one part of others, of which only documents of these rows are left, and stage it as `build_part` does.
+
+    Raises:
+        DamageError: A part is missing or altered, or they have not one document for each of the rows.
+        StorageError: The part could not be staged; nothing is visible, run it again.
+    """
+    write = partial(write_merged, objects=objects, parts=parts, live=live)
+    return _stage(objects, index, build, (lo, hi), attempt, write)
+
+
+def _stage(
+    objects: ObjectStore,
+    index: str,
+    build: str,
+    buckets: tuple[int, int],
+    attempt: str,
+    write: Callable[[Path], int],
+) -> Receipt:
+    """Have an index written into a directory, and stage it; `write` returns how many documents there are."""
+    lo, hi = buckets
     with scratch_directory("tracelake-part-") as directory:
-        count = _write_index(directory, rows)
+        count = write(directory)
         data = b""
         if count:
             header, data = pack(directory)

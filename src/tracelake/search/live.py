@@ -65,10 +65,11 @@ def marked(
             marks[address.segment_ord].append(address.doc)
     if searcher.num_docs - sum(map(len, marks.values())) == rows.count:
         return marks
-    return _not_live(searcher, sizes, rows.live())
+    return not_live(searcher, sizes, rows.live())
 
 
-def _not_live(searcher: tantivy.Searcher, sizes: Sequence[int], live: RowIds) -> Marked:
+def not_live(searcher: tantivy.Searcher, sizes: Sequence[int], live: RowIds) -> Marked:
+    """Return the documents whose rows are not among these, by looking at each; `sizes` as in `marked`."""
     marks: Marked = {}
     for segment, documents in enumerate(sizes):
         addresses = [tantivy.DocAddress(segment, document) for document in range(documents)]

@@ -76,23 +76,27 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return False
 
 
-def pack(directory: Path) -> tuple[Header, bytes]:
-    """Return the finished tantivy index in a directory as one object, and its header."""
+def read_meta(directory: Path) -> Header:
+    """Return what a pack of the finished tantivy index in a directory says of itself."""
     meta = decoder(_Meta).decode((directory / META_FILE).read_bytes())
     names = [
         f"{segment.segment_id.replace('-', '')}.{suffix}"
         for segment in meta.segments
         for suffix in SEGMENT_SUFFIXES
     ]
-    contents = [(directory / name).read_bytes() for name in names]
-    header = Header(
-        files=[
-            PackedFile(name=name, size_bytes=len(data)) for name, data in zip(names, contents, strict=True)
-        ],
+    return Header(
+        files=[PackedFile(name=name, size_bytes=(directory / name).stat().st_size) for name in names],
         segments=meta.segments,
         tantivy_schema=meta.schema,
         index_settings=meta.index_settings,
     )
+
+
+def pack(directory: Path) -> tuple[Header, bytes]:
+    """Return the finished tantivy index in a directory as one object, and its header."""
+    header = read_meta(directory)
+    contents = [(directory / file.name).read_bytes() for file in header.files]
+    assert [len(data) for data in contents] == [file.size_bytes for file in header.files]
     encoded = msgspec.json.encode(header)
     return header, b"".join((MAGIC, _LENGTH.pack(len(encoded)), encoded, *contents))
 

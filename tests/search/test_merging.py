@@ -1,0 +1,149 @@
+"""Parts become one: with the documents of rows that are there, as if it had been made of these rows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tests.search.build_inputs import INDEX, finalize_build, index_of, span, table
+from tracelake import DamageError
+from tracelake.search import merging
+from tracelake.search.build import merge_parts
+from tracelake.search.finalize import read_parts
+from tracelake.search.live import RowIds
+from tracelake.search.model import Manifest
+from tracelake.search.query import Searcher
+from tracelake.storage.memory import MemoryObjectStore
+
+WORDS = [f"word{number}" for number in range(40)]
+QUERIES = (*WORDS[:4], '"word1 word2"', "word1 AND NOT word2", "word1 OR word30", "w*", "*", "text:word3~1")
+
+
+def rows_of(sizes: Sequence[int]) -> list[pa.Table]:
+    """Return a table of spans for each size."""
+    rng = random.Random(7)
+    return [
+        table(
+            [
+                span(1000 * number + n, input=" ".join(rng.choices(WORDS, k=30)), transaction=number)
+                for n in range(size)
+            ]
+        )
+        for number, size in enumerate(sizes)
+    ]
+
+
+def ids_of(rows: Sequence[pa.Table]) -> RowIds:
+    """Return the ids of rows, sorted."""
+    return np.sort(pa.concat_tables(rows)["_row_id"].to_numpy())
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 20])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_merged_parts_are_a_part_of_the_rows_that_are_there(tmp_path: Path, count: int, share: float) -> None:
+    """However many parts, of whatever sizes, and however many of their rows are gone: same hits, same scores."""
+    rng = random.Random(count)
+    rows = rows_of([rng.choice((1, 2, 63, 64, 65, 300)) for _ in range(count)])
+    objects, manifest = index_of(rows)
+    parts = read_parts(objects, manifest)
+    ids = ids_of(rows)
+    live = np.sort(np.array([one for one in ids.tolist() if rng.random() >= share] or ids[:1], np.int64))
+    receipt = merge_parts(objects, INDEX, "merged", 0, 1, "a", parts, live)
+    assert receipt.documents == len(live)
+    merged = finalize_build(objects, 1, build="merged", upper=count + 1)
+    everything = pa.concat_tables(rows)
+    kept = everything.filter(pa.array(np.isin(everything["_row_id"].to_numpy(), live)))
+    other, anew = index_of([kept])
+    assert answers(objects, merged, tmp_path / "merged") == answers(other, anew, tmp_path / "anew")
+
+
+def answers(objects: MemoryObjectStore, manifest: Manifest, cache: Path) -> list[object]:
+    """Return what each query finds, with scores, in an order that does not depend on numbers of documents."""
+    searcher = Searcher(objects, manifest, cache)
+    return [
+        (searcher.count(query), sorted((hit.score, hit.trace_id) for hit in searcher.search(query, 10_000)))
+        for query in QUERIES
+    ]
+
+
+def test_segments_of_very_different_sizes_become_one(tmp_path: Path) -> None:
+    """A canary of tantivy: its policy would leave segments of more than 10,000 documents to themselves."""
+    rows = rows_of([11_000, 1, 24_000, 70])
+    objects, manifest = index_of(rows)
+    receipt = merge_parts(
+        objects, INDEX, "merged", 0, 1, "a", read_parts(objects, manifest), ids_of(rows)[1:]
+    )
+    assert receipt.documents == 35_070
+    merged = finalize_build(objects, 1, build="merged", upper=2)
+    assert Searcher(objects, merged, tmp_path).count("*").total == 35_070
+
+
+def test_without_live_rows_there_is_a_receipt_only() -> None:
+    """As where there were no rows to begin with."""
+    rows = rows_of([3, 3])
+    objects, manifest = index_of(rows)
+    none = np.array([], np.int64)
+    receipt = merge_parts(objects, INDEX, "merged", 0, 1, "a", read_parts(objects, manifest), none)
+    assert (receipt.documents, receipt.path) == (0, None)
+
+
+def lacking() -> None:
+    """Merge parts for a row of which none of them has a document."""
+    rows = rows_of([3, 3])
+    objects, manifest = index_of(rows)
+    with pytest.raises(DamageError, match="have 6 documents for 7 rows"):
+        merge_parts(
+            objects,
+            INDEX,
+            "merged",
+            0,
+            1,
+            "a",
+            read_parts(objects, manifest),
+            np.append(ids_of(rows), 1 << 40),
+        )
+
+
+def test_parts_that_lack_a_row_are_refused() -> None:
+    """Else a document that is missing from one part would be missing for good."""
+    lacking()
+    assert_caught(
+        Broken("parts have one document for each row", merging._marks, "if left != len(live):", "if False:"),
+        lacking,
+    )
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Broken("documents of rows that are gone stay behind", merging._marks, "return marks", "return {}"),
+        Broken("each segment counts as small", merging._write, "segment.max_doc - 1", "0"),
+        Broken("few segments are made up", merging._fillers, "range(count)", "range(0)"),
+        Broken(
+            "what has nothing left is not taken",
+            merging._write,
+            "< segment.max_doc",
+            "<= segment.max_doc",
+        ),
+    ],
+    ids=lambda rule: rule.rule,
+)
+def test_rules_that_are_broken_are_noticed(tmp_path: Path, rule: Broken) -> None:
+    """Of three parts, one without a row that is there, and one large."""
+
+    def check() -> None:
+        rows = rows_of([300, 1, 64])
+        objects, manifest = index_of(rows)
+        live = ids_of([rows[0]])[::2]
+        merge_parts(objects, INDEX, "merged", 0, 1, "a", read_parts(objects, manifest), live)
+        merged = finalize_build(objects, 1, build="merged", upper=2)
+        assert Searcher(objects, merged, tmp_path).count("*").total == len(live)
+
+    check()
+    assert_caught(rule, check)
