@@ -43,6 +43,8 @@ class Settings(BaseSettings):
         default=limits.INBOX_SEGMENT_MAX_BYTES, ge=1, le=limits.INBOX_QUEUE_MAX_BYTES
     )
     """Payload of a segment; one request alone may have more."""
+    journal_transactions: int = Field(default=limits.JOURNAL_TRANSACTIONS_KEPT, ge=1)
+    """Of how many transactions, the newest, `gc` leaves in the journal what they read."""
 
     @classmethod
     def settings_customise_sources(

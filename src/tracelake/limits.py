@@ -77,6 +77,8 @@ TRANSACTION_ARROW_MAX_BYTES: Final = 1024 * MIB
 """Rows of a transaction in memory of all its tasks, to judge by the one before. Beyond: the next one is smaller."""
 STEP_RECORD_MAX_BYTES: Final = 4 * MIB
 """The journal's record of what a transaction takes; one input alone is always taken. Beyond: it takes half of them."""
+JOURNAL_TRANSACTIONS_KEPT: Final = 10_000
+"""Newest transactions whose input the journal tells, by default. Beyond: `gc` erases the records of the oldest."""
 TRANSACTION_TRIES_MAX: Final = 3
 """Times that a task may fail on the same inputs. Beyond: the transaction is taken in halves, and an input that fails
 alone is set aside."""

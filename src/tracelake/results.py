@@ -111,7 +111,7 @@ class GcReport:
 
     table: str
     replaced: int
-    """Objects that compaction replaced."""
+    """Objects that compaction replaced; of the journal, transactions whose records nobody needs any more."""
     orphans: int  # objects of writers that died before they published them
     bytes: int
     held: int

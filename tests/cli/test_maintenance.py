@@ -106,7 +106,7 @@ def test_gc_leaves_what_a_reader_holds(cli: RunCli, lake: Path) -> None:
         table = reader.table("spans")
         before = table.content_hash()
         cli("compact", "--lake", lake)
-        spans, traces, versions, _ = json.loads(cli("gc", "--lake", lake, "--json").out)
+        spans, traces, versions, *_ = json.loads(cli("gc", "--lake", lake, "--json").out)
         assert (spans["replaced"], spans["held"], traces["held"]) == (0, 1, 1)
         assert versions["table"] == "commits and files"
         assert table.content_hash() == before
@@ -166,3 +166,21 @@ def test_gc_exits_with_1_where_something_could_not_be_collected(cli: RunCli, lak
     assert [commit.name in "".join(report["damage"]) for report in json.loads(as_json.out)].count(True) == 1
     commit.write_bytes(whole)
     assert cli("gc", "--lake", lake).code == 0
+
+
+def test_gc_keeps_as_much_of_the_journal_as_the_settings_say(
+    cli: RunCli, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line of the journal tells of how many transactions it forgot; verify misses nothing."""
+    monkeypatch.setenv("TRACELAKE_JOURNAL_TRANSACTIONS", "1")
+    with tracelake.open(lake) as opened:
+        transactions = opened.verify().transactions
+    for options, said in ((["--dry-run"], transactions - 1), ([], transactions - 1), ([], 0)):
+        told = json.loads(cli("gc", "--lake", lake, "--json", *options).out)
+        assert [line["replaced"] for line in told if line["table"] == "journal"] == [said]
+    assert transactions > 1
+    assert cli("verify", "--lake", lake).code == 0
+    monkeypatch.setenv("TRACELAKE_JOURNAL_TRANSACTIONS", "0")
+    refused = cli("gc", "--lake", lake)
+    assert refused.code == 2
+    assert "journal_transactions" in refused.err

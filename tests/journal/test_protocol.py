@@ -103,6 +103,8 @@ ROWS: list[tuple[State | None, Event, State, object]] = [
     (Skipping(3), Published(), Live(4), Look(4)),
     (Skipping(3), Overtaken(), Live(3), Look(3)),
     (Finalizing(3), Overtaken(), Live(3), Look(3)),
+    (Live(3), Published(), Live(4), Look(4)),
+    (AtBoundary(3), Published(), Live(4), Look(4)),
 ]
 
 

@@ -68,12 +68,36 @@ def test_history_survives_compaction_and_collection(lake: Lake) -> None:
     hits = [(hit.span_id, hit.score) for hit in lake.search("work", limit=50)]
     for report in lake.maintenance.compact(runner=InProcess()):
         assert report.batches == 5
-    assert [collected.replaced > 0 for collected in lake.maintenance.gc()] == [True, True, False, False]
+    assert [collected.replaced > 0 for collected in lake.maintenance.gc()] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
     assert hashes(lake) == before
     assert [table.rows for table in lake.tables()] == totals
     assert [(hit.span_id, hit.score) for hit in lake.search("work", limit=50)] == hits
     assert lake.verify().findings == ()
     assert all(table.parts <= 2 for table in lake.tables())
+
+
+def test_the_journal_keeps_the_newest_transactions(lake: Lake, tmp_path: Path) -> None:
+    """What is older is erased and told; a file that was taken is known for ever, and verify misses nothing."""
+    dry = lake.maintenance.gc(dry_run=True, journal_transactions=2)[-1]
+    trimmed = lake.maintenance.gc(journal_transactions=2)[-1]
+    assert (dry.table, dry.replaced, trimmed.replaced) == ("journal", 3, 3)
+    left = [entry.key for entry in lake._opened.key_value.scan("journal/main")]
+    assert left == [f"{number:016d}" for number in range(6, 10)] + ["floor"]
+    assert lake.verify().findings == ()
+    before = hashes(lake)
+    path = tmp_path / "again.jsonl"  # the bytes of the first transaction, under another name
+    path.write_bytes(a_line(a_span(0, 0, end=10, note="n0"), a_span(1, 1)))
+    report = lake.ingest(path, runner=InProcess())
+    assert (report.files_known, report.spans_repeated, report.transactions) == (1, 2, ())
+    ingest(lake, tmp_path, 5)
+    assert hashes(lake)[:-1] == before
+    assert lake.maintenance.gc(journal_transactions=2)[-1].replaced == 1
 
 
 def test_pipelines_compact_as_they_go(lake: Lake, tmp_path: Path) -> None:
@@ -84,7 +108,7 @@ def test_pipelines_compact_as_they_go(lake: Lake, tmp_path: Path) -> None:
         assert [ref.level for ref in shard.state().batches] == [1]
         assert shard.state().retired == ()
     assert lake.verify().findings == ()
-    assert [report.replaced for report in lake.maintenance.gc()] == [0, 0, 0, 0]
+    assert [report.replaced for report in lake.maintenance.gc()] == [0, 0, 0, 0, 0]
 
 
 def test_all_columns_of_real_spans_survive(tmp_path: Path) -> None:
@@ -248,7 +272,7 @@ def test_gc_by_a_clock_that_is_hours_ahead_leaves_readers_alone(
         peer.maintenance.compact(runner=InProcess())
         for hours in (3, 0, 6, 30):
             monkeypatch.setattr("time.time", lambda hours=hours: now() + hours * 3600)
-            assert [report.held > 0 for report in peer.maintenance.gc()] == [True, True, False, False]
+            assert [report.held > 0 for report in peer.maintenance.gc()] == [True, True, False, False, False]
     assert table.to_arrow(order_by="all").equals(before)
 
 
@@ -310,7 +334,7 @@ def test_what_is_damaged_keeps_no_other_kind_from_being_collected(lake: Lake, tm
     (damaged,) = (tmp_path / "lake").rglob(f"{head}.json")
     damaged.write_bytes(b"torn")
     with tracelake.open(tmp_path / "lake") as other:
-        spans, traces, versions, parts = other.maintenance.gc(epoch_min_s=0)
+        spans, traces, versions, parts, _ = other.maintenance.gc(epoch_min_s=0)
     assert (spans.replaced > 0, traces.replaced > 0) == (True, True)
     assert (spans.damage, traces.damage, parts.damage) == ((), (), ())
     assert [head in what for what in versions.damage] == [True]

@@ -19,6 +19,7 @@ from tracelake.pipeline.merge import ShapeReceipt, ShapeTask
 from tracelake.pipeline.sources.inbox import INBOX
 from tracelake.pipeline.sources.port import Input
 from tracelake.shards.store import Shard
+from tracelake.storage import KeyValueStore
 from tracelake.testing import Process, Run
 from tracelake.versions.store import Repository
 
@@ -67,9 +68,13 @@ class SettingAsideScenario(PipelineScenario):
         self._stages = stages
         self._waits = waits
 
+    def key_value(self, process: Process) -> KeyValueStore:
+        """Return the records as a replica has them."""
+        return process.key_value
+
     def _run(self, process: Process) -> None:
         tasks = PoisonedTasks(process, self._stages[int(process.name[-1])], self._waits)
-        pipeline = Pipeline("main", process.key_value, process.objects, BUCKETS, tasks)
+        pipeline = Pipeline("main", self.key_value(process), process.objects, BUCKETS, tasks)
         for _ in range(2):  # the second round takes what a peer has offered meanwhile
             inputs = [Input(INBOX, info.path, info.size_bytes) for info in process.objects.list("inbox/")]
             while True:

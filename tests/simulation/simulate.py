@@ -29,6 +29,7 @@ from tests.simulation.scenarios import (
     StoreScenario,
 )
 from tests.simulation.setting_aside import SettingAsideScenario
+from tests.simulation.trimming import QuarantineTrimmingScenario, TrimmingScenario
 from tests.simulation.versions import COMPLETE, RepositoryScenario, VersionsScenario, small
 from tests.simulation.writes import WritesScenario
 from tracelake.testing import Faults, Report, Scenario, explore, search
@@ -50,6 +51,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     DeathsScenario("merge"),
     FittingScenario(),
     OverlapScenario(),
+    TrimmingScenario(),
+    QuarantineTrimmingScenario(),
 )
 FAULTS = Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1)
 """What one run may meet of each kind; each draws fewer."""

@@ -22,6 +22,7 @@ from tests.simulation.scenarios import (
 from tests.simulation.setting_aside import SettingAsideScenario
 from tests.simulation.setting_aside_mutants import SETTING_ASIDE_MUTANTS
 from tests.simulation.simulate import FAULTS, SCENARIOS, main
+from tests.simulation.trimming_mutants import TRIMMING_MUTANTS
 from tests.simulation.versions_mutants import VERSIONS_MUTANTS
 from tests.simulation.writes import WritesScenario
 from tests.simulation.writes_mutants import FEW, WRITES_MUTANTS
@@ -57,6 +58,8 @@ SLICES = {
     "deaths": 40,
     "fitting": 12,
     "overlap": 15,
+    "trimming": 15,
+    "trimming aside": 12,
     "setting aside": 30,
     "pipeline": 50,
     "maintenance": 50,
@@ -145,6 +148,7 @@ def test_maintenance_seeds_that_failed_once(seed: int, what: str) -> None:
         *DEATHS_MUTANTS,
         *FITTING_MUTANTS,
         *OVERLAP_MUTANTS,
+        *TRIMMING_MUTANTS,
     ],
     ids=lambda mutant: mutant.name,
 )

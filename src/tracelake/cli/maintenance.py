@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tracelake._settings import load_settings
 from tracelake.cli import render
 from tracelake.cli.exits import FAILED
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
@@ -86,10 +87,16 @@ def gc(
 ) -> None:
     """Delete what nobody can name any more.
 
-    Parts that compaction replaced and no reader holds, and what killed writers left behind. Safe beside readers
-    and writers. What may lie behind something damaged stays; it is named, and gc exits with 1."""
+    Parts that compaction replaced and no reader holds, what killed writers left behind, and what the journal tells
+    of transactions before the newest 10,000 (TRACELAKE_JOURNAL_TRANSACTIONS, or journal_transactions in
+    tracelake.toml). Safe beside readers and writers. What may lie behind something damaged stays; it is
+    named, and gc exits with 1."""
     with opened(lake) as open_lake:
-        reports = open_lake.maintenance.gc(dry_run=dry_run, epoch_min_s=epoch_minutes * 60)
+        reports = open_lake.maintenance.gc(
+            dry_run=dry_run,
+            epoch_min_s=epoch_minutes * 60,
+            journal_transactions=load_settings().journal_transactions,
+        )
     if as_json:
         print_json([asdict(report) for report in reports])
     else:

@@ -91,6 +91,13 @@ class Seal(msgspec.Struct, frozen=True, tag="seal", forbid_unknown_fields=True):
 JournalRecord: TypeAlias = Step | Seal
 
 
+class Floor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of transactions below all is done, and their records do not count any more, whether they are erased or not."""
+
+    transaction: int
+    format_version: int = FORMAT_VERSION
+
+
 class Aside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Transaction T is set aside: its outputs advance by nothing, and its inputs go the ways that stand here."""
 

@@ -23,6 +23,7 @@
 | Skipping(T)   | Published                      | Live(T+1)       | Look(T+1)           |
 | Finalizing(T) | Overtaken: T is set aside, and nothing was appended first | Live(T) | Look(T) |
 | Skipping(T)   | Overtaken: its rows were appended first | Live(T) | Look(T)            |
+| any but Failed| Published, by peers so long ago that T is trimmed | Live(T+1) | Look(T+1) |
 
 Each step is its own transaction so far. After `Look` the driver answers with `Started` again, so that records
 which a peer wrote meanwhile are taken up; so it does after `SetAside`. Anything not in the table is a mistake in
@@ -136,7 +137,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Tables, index and commit of T are there."""
+    """Tables, index and commit of T are there: we have published them, or a peer has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +268,7 @@ def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa:
             return (Finalizing(t), Publish(t)) if sealed else (AtBoundary(t), SealIt(t))
         case AtBoundary(t), Sealed():
             return Finalizing(t), Publish(t)
-        case ((Replaying(t) | Finalizing(t) | Skipping(t)), Published()):
+        case ((Live(t) | Replaying(t) | AtBoundary(t) | Finalizing(t) | Skipping(t)), Published()):
             return Live(t + 1), Look(t + 1)
         case ((Replaying(t) | Finalizing(t)), Undone(tries)):
             if tries < tries_max(event):
@@ -350,3 +351,20 @@ def _differs(recorded: ReadRange, read: ReadRange) -> str | None:
 def sealed_totals_agree(step: Step, seal: Seal) -> bool:
     """Check that a seal carries the totals of its step."""
     return totals(step.sources) == (seal.records, seal.checksum)
+
+
+def floor_above(upper: int, kept: int) -> int:
+    """Return the least transaction to keep, of all below `upper`, which are committed: the newest, at least one.
+
+    The inputs of all before the newest are settled: whoever recorded the step of the newest has seen to that first.
+    """
+    return max(0, upper - max(1, kept))
+
+
+def beginnings_below(stop: str, begin: str) -> list[str]:
+    """Return beginnings of all numbers that begin so and are below `stop`, which does too, and of no other."""
+    return [
+        f"{stop[:place]}{digit}"
+        for place in range(len(begin), len(stop))
+        for digit in range(int(stop[place]))
+    ]

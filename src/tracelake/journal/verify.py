@@ -7,7 +7,7 @@ from typing import Final
 
 from tracelake._errors import DamageError
 from tracelake.journal.model import Step
-from tracelake.journal.store import Journal
+from tracelake.journal.store import Journal, TrimmedError
 from tracelake.results import Finding
 from tracelake.storage import KeyValueStore
 from tracelake.storage.verify import check_records
@@ -20,7 +20,7 @@ _PARTITIONS: Final = (_STEPS, "inputs/main", _ASIDES, "suspects/main")
 def check_transactions(
     journal: Journal, transactions: int, aside: Collection[int | None]
 ) -> tuple[dict[int, Step], list[Finding]]:
-    """Read the records of each transaction; return the steps of those that published something, and findings.
+    """Read the records above the floor; return the steps of transactions that published something, and findings.
 
     Of a transaction that was set aside, as its commit says, nothing was to be published.
     """
@@ -30,11 +30,17 @@ def check_transactions(
     def find(kind: str, t: int, detail: str) -> None:
         findings.append(Finding(kind, "journal", _name(t), detail))
 
-    for t in range(transactions):
+    try:
+        floor = journal.floor()
+    except DamageError:
+        return {}, []  # it is named with all records, and nobody knows which of them are to be there
+    for t in range(floor, transactions):
         try:
             recorded = journal.read(t)
             if t in aside and journal.aside(t) is None:
                 find("missing", t, "its commit says that it was set aside, and the record of that is gone")
+        except TrimmedError:
+            continue
         except DamageError as error:
             find("damaged", t, str(error))
             continue

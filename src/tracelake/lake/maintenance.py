@@ -1,16 +1,19 @@
-"""What a lake does to stay small: compaction, and garbage collection, of all of its tables."""
+"""What a lake does to stay small: compaction, garbage collection of all of its tables, trimming of the journal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from tracelake._errors import DamageError, RefNotFoundError
+from tracelake.journal.store import Journal
+from tracelake.journal.trimming import trim
 from tracelake.lake.opened import OpenLake
-from tracelake.limits import EPOCH_MIN_S
+from tracelake.limits import EPOCH_MIN_S, JOURNAL_TRANSACTIONS_KEPT
+from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.reindex import rebuild
 from tracelake.results import CompactReport, GcReport, IndexReport
 from tracelake.search.collect import CollectedIndexParts as IndexCollected
@@ -32,6 +35,7 @@ from tracelake.versions.store import Repository
 
 VERSIONS_LINE: Final = "commits and files"
 INDEX_LINE: Final = "index parts"
+JOURNAL_LINE: Final = "journal"
 """What stands in the place of a table's name where a report is of no table."""
 
 
@@ -107,7 +111,13 @@ class Maintenance:
         self._opened.forget_view()
         return report
 
-    def gc(self, *, dry_run: bool = False, epoch_min_s: float = EPOCH_MIN_S) -> list[GcReport]:
+    def gc(
+        self,
+        *,
+        dry_run: bool = False,
+        epoch_min_s: float = EPOCH_MIN_S,
+        journal_transactions: int = JOURNAL_TRANSACTIONS_KEPT,
+    ) -> list[GcReport]:
         """Delete what nobody can name any more, of each table and of commits. Safe beside readers and writers.
 
         A write to a table of the user that was killed just before its commit is committed first.
@@ -115,13 +125,15 @@ class Maintenance:
         killed go at the third collection after they were written, each at least `epoch_min_s` seconds after
         the one before: a writer that takes longer from its first upload to its append has to upload again. So do
         commits that no branch or tag leads to, and files that only they name, and what was written for an index
-        and is in none: the last two reports are of these.
+        and is in none. Of transactions that are committed the journal keeps the newest. The last three reports are of
+        these.
 
         What is damaged keeps what may lie behind it, and nothing else: the `damage` of a report says so.
 
         Args:
             dry_run: delete nothing, and report what would be deleted now.
             epoch_min_s: an hour by default; with 0, every call counts.
+            journal_transactions: of so many of the newest transactions the journal keeps what they read, at least one.
         """
         damage: list[str] = []
         if not dry_run:
@@ -144,7 +156,17 @@ class Maintenance:
             *reports,
             GcReport(VERSIONS_LINE, 0, collected.objects, collected.size_bytes, 0, noted),
             GcReport(INDEX_LINE, 0, parts.objects, parts.size_bytes, 0),
+            self._trimmed(journal_transactions, noted, dry_run=dry_run),
         ]
+
+    def _trimmed(self, kept: int, told: Collection[str], *, dry_run: bool) -> GcReport:
+        opened, damage, transactions = self._opened, list[str](), 0
+        with _noted(damage):
+            upper = Outputs(opened.key_value, opened.singly(), opened.config.buckets).upper()
+            transactions = trim(Journal(opened.key_value, "main"), upper, kept, dry_run=dry_run)
+        return GcReport(
+            JOURNAL_LINE, transactions, 0, 0, 0, tuple(what for what in damage if what not in told)
+        )
 
     def _collected(self, table: str, epoch_min_s: float, *, dry_run: bool) -> GcReport:
         objects = self._opened.singly()

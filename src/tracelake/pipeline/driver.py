@@ -41,6 +41,7 @@ from tracelake.journal.protocol import (
     compare,
     totals,
 )
+from tracelake.journal.store import TrimmedError
 from tracelake.limits import STAGED_ROWS_AGE_MAX_S
 from tracelake.pipeline.ahead import Beside, ReadAhead
 from tracelake.pipeline.attempts import Attempts
@@ -106,7 +107,10 @@ class Pipeline:
 
     def unfinished(self) -> bool:
         """Whether an earlier run, or a peer, has begun a transaction that has no commit yet."""
-        return self._rooms.journal.read(self.upper()).step is not None
+        try:
+            return self._rooms.journal.read(self.upper()).step is not None
+        except TrimmedError:
+            return True  # peers have gone on, far: a run sees how far
 
     def suspects(self) -> list[Suspect]:
         """Return the inputs of transactions that were set aside, and what is to become of them."""
@@ -166,34 +170,51 @@ class _DriverRun:
         event: Event = self._look(0)
         while True:
             state, action = self._advance(state, event)
-            match action:
-                case Stop(None):
-                    return
-                case Stop(reason):
-                    raise SourceChangedError(f"{reason}. Nothing was published.")
-                case Look(t):
-                    event = self._look(t)
-                case OpenInputs(t):
-                    event = self._open_inputs(t)
-                case Feed(step) | Restage(step):
-                    event = self._restage(step) if isinstance(action, Restage) else self._feed(step)
-                case Append(t):
-                    event = self._append(t)
-                case SealIt(t):
-                    self._seal(t)
-                    event = Sealed()
-                case Publish(t):
-                    event = self._publish(t, only_commit_missing=isinstance(event, Started))
-                case GiveUp(t):
-                    self._attempts.give_up(t)
-                case SetAside(t):
-                    self._attempts.set_aside(self._recorded(t))
-                    event = self._look(t)
-                case PublishNothing(t):
-                    event = self._publish_nothing(t)
+            if isinstance(action, Stop):
+                if action.reason is not None:
+                    raise SourceChangedError(f"{action.reason}. Nothing was published.")
+                return
+            try:
+                event = self._carry_out(action, event)
+            except TrimmedError:
+                event = self._passed()
+
+    def _carry_out(self, action: Action, event: Event) -> Event:
+        match action:
+            case Look(t):
+                event = self._look(t)
+            case OpenInputs(t):
+                event = self._open_inputs(t)
+            case Feed(step) | Restage(step):
+                event = self._restage(step) if isinstance(action, Restage) else self._feed(step)
+            case Append(t):
+                event = self._append(t)
+            case SealIt(t):
+                self._seal(t)
+                event = Sealed()
+            case Publish(t):
+                event = self._publish(t, only_commit_missing=isinstance(event, Started))
+            case GiveUp(t):
+                self._attempts.give_up(t)
+            case SetAside(t):
+                self._attempts.set_aside(self._recorded(t))
+                event = self._look(t)
+            case PublishNothing(t):
+                event = self._publish_nothing(t)
+        return event
+
+    def _passed(self) -> Published:
+        """Drop what we have for a transaction that peers have published so long ago that it is trimmed."""
+        self._put_back()
+        self._discard_fed()
+        return Published()
 
     def _look(self, at_least: int) -> Started:
-        t = max(at_least, self._rooms.outputs.upper())  # peers may have gone on
+        while True:
+            with contextlib.suppress(TrimmedError):  # we were late: peers have gone on
+                return self._look_at(max(at_least, self._rooms.outputs.upper()))
+
+    def _look_at(self, t: int) -> Started:
         if t > 0 and t - 1 != self._settled:
             # Before T is open, the segments that T-1 holds are gone: none can be recorded a second time.
             self._rooms.settling.settle(t - 1)
@@ -271,11 +292,17 @@ class _DriverRun:
         step, ours = self._rooms.journal.append_step(Step(t, self._read.sources, TRANSFORM))
         if ours:
             self._fed = self._new = self._read
-        else:  # the peer's step may hold some of these inputs: read again what it left
+            self._read = None
+            return Appended(step, ours, sealed=False)
+        self._put_back()
+        return Appended(step, ours, sealed=self._rooms.journal.read(t).seal is not None)
+
+    def _put_back(self) -> None:
+        """Let new input wait again: a peer's step may hold some of it, and the rest is read again."""
+        if self._read is not None:
             self._taking.put_back(self._read.inputs)
             self._reader.discard(self._read)
-        self._read = None
-        return Appended(step, ours, sealed=not ours and self._rooms.journal.read(t).seal is not None)
+            self._read = None
 
     def _seal(self, t: int) -> None:
         records, checksum = totals(self._recorded(t).sources)

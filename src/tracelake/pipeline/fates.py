@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Literal, TypeAlias
 
 from tracelake._errors import StorageError, UsageError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import Aside, ReadRange, Step, Suspect
-from tracelake.journal.store import Journal
+from tracelake.journal.store import Journal, TrimmedError
 from tracelake.journal.suspects import Suspects, narrowed, on_discard, on_retry
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.outcome import now
@@ -41,9 +42,10 @@ class Fates:
         Raises UsageError where there is nothing to decide, StorageError where an input cannot be read this time.
         """
         if not any(suspect.state == "set aside" for suspect in self._of(t)):
-            step = self._journal.read(t).step if t == self._outputs.upper() else None
-            if step is not None:
-                self._set_aside(step, fate)
+            with contextlib.suppress(TrimmedError):  # then it is stuck no more
+                step = self._journal.read(t).step if t == self._outputs.upper() else None
+                if step is not None:
+                    self._set_aside(step, fate)
         suspects = self._of(t)
         if not suspects:
             raise UsageError(

@@ -7,7 +7,7 @@ from functools import partial
 
 from tracelake._errors import DamageError
 from tracelake.journal.model import Aside, Step, Suspect
-from tracelake.journal.store import Journal
+from tracelake.journal.store import Journal, TrimmedError
 from tracelake.journal.suspects import Suspects, on_transaction, suspects_of
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.sources.registry import SourceRegistry
@@ -29,12 +29,14 @@ class Settling:
 
         Of one that was set aside nothing is let go but what the user gave up: return what became of its inputs.
         """
-        step = self._journal.read(t).step
+        try:
+            step, aside = self._journal.read(t).step, self._journal.aside(t)
+        except TrimmedError:
+            return []  # long ago: nothing below the floor is left to let go
         if step is None:
             raise DamageError(
                 f"transaction {t} is committed, and the journal has no record of it. Restore the journal."
             )
-        aside = self._journal.aside(t)
         # Its commit says which it was: a peer may have published all of it before it could be set aside.
         if aside is not None and self._outputs.was_set_aside(t):
             return self._keep(aside, step)

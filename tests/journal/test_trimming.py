@@ -1,0 +1,128 @@
+"""Trimming of the journal: what is below the floor is gone, and who is late is told so."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tracelake.journal.model import Aside, Seal, Segment, Step
+from tracelake.journal.protocol import beginnings_below, floor_above, totals
+from tracelake.journal.store import Journal, TransactionRecord, TrimmedError
+from tracelake.journal.trimming import trim
+from tracelake.journal.verify import check_transactions
+from tracelake.storage import MemoryKeyValueStore
+
+
+def step_of(t: int) -> Step:
+    """Return a step with one segment."""
+    taken = Segment(f"inbox/{t}", size_bytes=1, sha256="0", records=1, checksum=f"{t:032x}", spans=1)
+    return Step(t, {"inbox": (taken,)}, "1")
+
+
+def aside_of(t: int) -> Aside:
+    """Return the record that a transaction is set aside."""
+    return Aside(t, reason="why", tries=3, by="pipeline", set_aside_at="2026", together=0)
+
+
+@pytest.fixture
+def store() -> MemoryKeyValueStore:
+    """Return a store with the journal of twelve transactions."""
+    store = MemoryKeyValueStore()
+    journal = Journal(store, "main")
+    for t in range(12):
+        step = step_of(t)
+        journal.append_step(step)
+        journal.append_seal(Seal(t, *totals(step.sources), sealed_at="2026"))
+    journal.set_aside(aside_of(3))
+    return store
+
+
+def keys(store: MemoryKeyValueStore) -> list[int]:
+    """Return the transactions whose records are there."""
+    return sorted({int(entry.key) // 2 for entry in store.scan("journal/main", stop="a")})
+
+
+@pytest.mark.parametrize("begin", ["", "0", "00", "07", "6"])
+def test_beginnings_begin_all_numbers_below_and_no_other(begin: str) -> None:
+    """Each number below that begins so is begun by exactly one of them."""
+    numbers = [f"{number:03d}" for number in range(1_000)]
+    for stop in (number for number in numbers[::3] if number.startswith(begin)):
+        beginnings = beginnings_below(stop, begin)
+        for number in numbers:
+            begun = sum(number.startswith(beginning) for beginning in beginnings)
+            assert begun == (number < stop and number.startswith(begin)), (stop, number)
+
+
+def test_the_newest_is_always_kept() -> None:
+    """Whoever begins a run lets go of the inputs of the newest once more: its records are needed."""
+    for upper, kept in itertools.product(range(5), range(7)):
+        floor = floor_above(upper, kept)
+        assert floor == max(0, min(upper - kept, upper - 1)), (upper, kept)
+
+
+def test_what_is_below_the_floor_is_erased_and_told(store: MemoryKeyValueStore) -> None:
+    """Records of the newest stay as they were; of all others nothing is left, and each answer says so."""
+    journal = Journal(store, "main")
+    assert trim(journal, 12, 2, dry_run=True) == 10
+    assert keys(store) == list(range(12))
+    assert trim(journal, 12, 2) == 10
+    assert trim(journal, 12, 2) == 0
+    assert trim(journal, 12, 100) == 0
+    assert (keys(store), journal.floor(), store.scan("asides/main")) == ([10, 11], 10, [])
+    assert journal.read(10).step == step_of(10)
+    assert journal.read(12) == TransactionRecord(None, None)
+    for late in (
+        lambda: journal.read(9),
+        lambda: journal.aside(9),
+        lambda: journal.append_step(step_of(9)),
+        lambda: journal.append_step(step_of(0)),
+    ):
+        with pytest.raises(TrimmedError):
+            late()
+
+
+def test_what_was_recorded_late_goes_with_the_next_collection(store: MemoryKeyValueStore) -> None:
+    """A step, a seal, and that a transaction is set aside: all of it counts nothing, and is erased."""
+    journal = Journal(store, "main")
+    trim(journal, 12, 2)
+    with pytest.raises(TrimmedError):
+        journal.append_step(step_of(4))
+    journal.append_seal(Seal(5, 1, "0", sealed_at="2026"))
+    journal.set_aside(aside_of(6))
+    assert check_transactions(journal, 12, ()) == ({10: step_of(10), 11: step_of(11)}, [])
+    assert trim(journal, 12, 2) == 0
+    assert (keys(store), store.scan("asides/main")) == ([10, 11], [])
+
+
+@pytest.mark.parametrize("floor", [1, 499, 500, 501, 1_000, 1_234, 2_499])
+def test_long_journals_are_erased_a_thousand_records_at_a_time(floor: int) -> None:
+    """Whatever the floor, all below is gone and nothing above; no call erases more than the keys of one thousand."""
+    erased: list[str] = []
+
+    class Store(MemoryKeyValueStore):
+        def erase(self, partition: str, beginning: str) -> None:
+            erased.append(beginning)
+            super().erase(partition, beginning)
+
+    store = Store()
+    for number in range(0, 5_000, 3):
+        store.set("journal/main", f"{number:016d}", b"")
+    for t in range(0, 2_500, 7):
+        store.set("asides/main", f"{t:016d}", b"")
+    Journal(store, "main").erase_below(floor)
+    assert [int(entry.key) for entry in store.scan("journal/main")] == [
+        number for number in range(0, 5_000, 3) if number >= 2 * floor
+    ]
+    assert [int(entry.key) for entry in store.scan("asides/main")] == [
+        t for t in range(0, 2_500, 7) if t >= floor
+    ]
+    assert all(len(beginning) >= 13 for beginning in erased)
+
+
+def test_the_floor_is_never_lowered(store: MemoryKeyValueStore) -> None:
+    """Of two who trim the slower one changes nothing."""
+    journal = Journal(store, "main")
+    journal.raise_floor(7)
+    journal.raise_floor(3)
+    assert journal.floor() == 7

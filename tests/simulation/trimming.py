@@ -1,0 +1,170 @@
+"""Replicas whose journal is trimmed to the last transaction beside them: who is late loses nothing, and is no damage.
+
+One of them is late on purpose: it reads a segment that is nobody else's for a transaction, and records that only once
+its peers have gone on and the journal has forgotten the transaction, if they do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import Any, cast
+
+from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
+from tests.simulation.scenarios import require
+from tests.simulation.setting_aside import SettingAsideScenario
+from tracelake._errors import UsageError
+from tracelake.journal.store import Journal
+from tracelake.journal.suspects import Suspects
+from tracelake.journal.trimming import trim
+from tracelake.journal.verify import check_transactions
+from tracelake.pipeline.driver import Pipeline
+from tracelake.pipeline.fates import Fates
+from tracelake.pipeline.outputs.commit import SET_ASIDE
+from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.pipeline.sources.port import Input
+from tracelake.shards.store import Shard
+from tracelake.storage import Entry, Expected, KeyValueStore, Outcome
+from tracelake.testing import Actor, Process, Run
+from tracelake.versions.store import Repository
+
+ROUNDS = 4
+LOOKS_MAX = 300
+"""How often one who is late looks whether the journal has forgotten, before it goes on."""
+
+
+class LateKeyValue:
+    """A store of one who waits before it records a step, or asks whether a transaction is set aside."""
+
+    def __init__(self, process: Process, partition: str) -> None:
+        self._process = process
+        self._partition = partition
+        self._looks = LOOKS_MAX
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process.key_value, name)
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        """See KeyValueStore."""
+        if partition == self._partition == "asides/main":
+            self._wait(int(key))
+        return self._process.key_value.get(partition, key)
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        """See KeyValueStore."""
+        if partition == self._partition == "journal/main" and int(key) % 2 == 0:
+            self._wait(int(key) // 2)
+        return self._process.key_value.set_if(partition, key, value, expected)
+
+    def _wait(self, t: int) -> None:
+        journal = Journal(self._process.key_value, "main")
+        while self._looks and journal.floor() <= t:
+            self._looks -= 1
+
+
+def trim_again_and_again(process: Process) -> None:
+    """Keep what the journal tells of the last transaction only."""
+    trimmed = 0
+    for _ in range(LOOKS_MAX // 2):
+        upper = Outputs(process.key_value, process.objects, BUCKETS).upper()
+        if upper > trimmed:
+            trim(Journal(process.key_value, "main"), upper, kept=1)
+            trimmed = upper
+
+
+def verify_again_and_again(process: Process) -> None:
+    """Verify the journal: it lacks nothing that is above the floor."""
+    for _ in range(ROUNDS):
+        repository = Repository(process.key_value, process.objects)
+        head = repository.head()
+        if head is None:
+            continue
+        commits = [commit for _, commit in repository.log(head)]
+        aside = {len(commits) - 1 - n for n, commit in enumerate(commits) if SET_ASIDE in commit.metadata}
+        _, findings = check_transactions(Journal(process.key_value, "main"), len(commits), aside)
+        require(not findings, f"verify finds {findings}")
+
+
+def check_records(run: Run) -> None:
+    """One more collection leaves the records of one transaction."""
+    upper = Outputs(run.direct_key_value, run.direct_objects, BUCKETS).upper()
+    trim(Journal(run.direct_key_value, "main"), upper, kept=1)
+    left = [entry.key for entry in run.direct_key_value.scan("journal/main", stop="f")]
+    require(all(int(key) // 2 >= upper - 1 for key in left), f"the journal of {upper} transactions is {left}")
+    asides = [entry.key for entry in run.direct_key_value.scan("asides/main")]
+    require(all(int(key) >= upper - 1 for key in asides), f"of {upper} transactions {asides} are set aside")
+
+
+class TrimmingScenario(PipelineScenario):
+    """Replicas, one who trims, and one who verifies."""
+
+    name = "trimming"
+    steps_max = 8_000
+
+    def __init__(self, segments: int = 3) -> None:
+        super().__init__(2, segments)
+
+    def actors(self) -> list[Actor]:
+        return [
+            *super().actors(),
+            Actor("trimmer", trim_again_and_again),
+            Actor("verifier", verify_again_and_again),
+        ]
+
+    def _run(self, process: Process) -> None:
+        inputs = [Input(INBOX, info.path, info.size_bytes) for info in process.objects.list("inbox/")]
+        last = [item for item in inputs if item.path == f"inbox/{self._segments - 1}"]
+        is_late = process.name.endswith("1")
+        runs = [[item] for item in (inputs[::-1] if is_late else inputs) if is_late or item not in last]
+        key_value = (
+            cast("KeyValueStore", LateKeyValue(process, "journal/main")) if is_late else process.key_value
+        )
+        Pipeline("main", key_value, process.objects, BUCKETS, SimulatedTasks(process)).run(runs)
+
+    def check(self, run: Run) -> None:
+        """All is there once, and one more collection leaves the records of one transaction."""
+        super().check(run)
+        check_records(run)
+
+
+class QuarantineTrimmingScenario(SettingAsideScenario):
+    """The same where a segment is poisoned, and a user offers it again."""
+
+    name = "trimming aside"
+
+    def __init__(self, stages: tuple[str | None, ...] = ("merge", "merge"), segments: int = 3) -> None:
+        super().__init__(stages, segments)
+
+    def actors(self) -> list[Actor]:
+        return [
+            *super().actors(),
+            Actor("trimmer", trim_again_and_again),
+            Actor("verifier", verify_again_and_again),
+            Actor("user", self._decide),
+        ]
+
+    def key_value(self, process: Process) -> KeyValueStore:
+        """Let one ask late whether a transaction was set aside."""
+        is_late = process.name.endswith("1")
+        return cast("KeyValueStore", LateKeyValue(process, "asides/main")) if is_late else process.key_value
+
+    def _decide(self, process: Process) -> None:
+        for t in (0, 1, 2):
+            with contextlib.suppress(UsageError):
+                Fates("main", process.key_value, process.objects, BUCKETS).decide(t, "retry")
+
+    def check(self, run: Run) -> None:
+        """Each good segment is in the tables once; the poisoned one is, or is kept and named."""
+        check_records(run)
+        suspects = Suspects(run.direct_key_value, "main").all()
+        kept = {suspect.path for suspect in suspects}
+        inbox = {info.path for info in run.objects.list("inbox/")}
+        require(inbox == kept, f"the inbox holds {inbox}, the records name {kept}")
+        upper = Outputs(run.direct_key_value, run.direct_objects, BUCKETS).upper()
+        for table in ("spans", "traces"):
+            shard = Shard(table, run.direct_key_value, run.direct_objects)
+            parts = shard.snapshot(upper - 1).parts if upper else []
+            rows = Counter(row for part in parts for row in run.objects.get(part.path).decode())
+            good = [str(segment) for segment in range(self._segments) if f"inbox/{segment}" not in kept]
+            require(rows == dict.fromkeys(good, 1), f"{table} holds {dict(rows)}, the records name {kept}")
