@@ -22,6 +22,7 @@ from tests.simulation.scenarios import (
 from tests.simulation.setting_aside import SettingAsideScenario
 from tests.simulation.setting_aside_mutants import SETTING_ASIDE_MUTANTS
 from tests.simulation.simulate import FAULTS, SCENARIOS, main
+from tests.simulation.trimming import TrimmingScenario
 from tests.simulation.trimming_mutants import TRIMMING_MUTANTS
 from tests.simulation.versions_mutants import VERSIONS_MUTANTS
 from tests.simulation.writes import WritesScenario
@@ -121,6 +122,13 @@ def test_replicas_that_are_slow_are_not_counted_as_dead() -> None:
     report = search(DeathsScenario(replicas=5), Faults(delays=3), seed=1, schedules_max=20)
     assert report.failures == []
     assert report.completed == report.schedules == 20
+
+
+def test_who_reads_late_of_a_transaction_that_is_trimmed_goes_on() -> None:
+    """It finds nothing, or what a peer recorded late: neither is damage, nor the input of the transaction."""
+    report = search(TrimmingScenario("reads"), FAULTS, seed=1, schedules_max=12)
+    assert report.failures == []
+    assert report.completed == report.schedules == 12
 
 
 @pytest.mark.parametrize(

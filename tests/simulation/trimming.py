@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
 from tests.simulation.scenarios import require
@@ -29,17 +29,18 @@ from tracelake.storage import Entry, Expected, KeyValueStore, Outcome
 from tracelake.testing import Actor, Process, Run
 from tracelake.versions.store import Repository
 
+Late: TypeAlias = Literal["records", "reads", "asides"]
 ROUNDS = 4
 LOOKS_MAX = 300
 """How often one who is late looks whether the journal has forgotten, before it goes on."""
 
 
 class LateKeyValue:
-    """A store of one who waits before it records a step, or asks whether a transaction is set aside."""
+    """A store of one who waits before it records a step, reads a seal, or asks whether a transaction is set aside."""
 
-    def __init__(self, process: Process, partition: str) -> None:
+    def __init__(self, process: Process, late: Late) -> None:
         self._process = process
-        self._partition = partition
+        self._late = late
         self._looks = LOOKS_MAX
 
     def __getattr__(self, name: str) -> Any:
@@ -47,13 +48,15 @@ class LateKeyValue:
 
     def get(self, partition: str, key: str) -> Entry | None:
         """See KeyValueStore."""
-        if partition == self._partition == "asides/main":
+        if self._late == "asides" and partition == "asides/main":
             self._wait(int(key))
+        if self._late == "reads" and partition == "journal/main" and key.isdecimal() and int(key) % 2:
+            self._wait(int(key) // 2)
         return self._process.key_value.get(partition, key)
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         """See KeyValueStore."""
-        if partition == self._partition == "journal/main" and int(key) % 2 == 0:
+        if self._late == "records" and partition == "journal/main" and int(key) % 2 == 0:
             self._wait(int(key) // 2)
         return self._process.key_value.set_if(partition, key, value, expected)
 
@@ -102,8 +105,9 @@ class TrimmingScenario(PipelineScenario):
     name = "trimming"
     steps_max = 8_000
 
-    def __init__(self, segments: int = 3) -> None:
+    def __init__(self, late: Late = "records", segments: int = 3) -> None:
         super().__init__(2, segments)
+        self._late = late
 
     def actors(self) -> list[Actor]:
         return [
@@ -117,9 +121,7 @@ class TrimmingScenario(PipelineScenario):
         last = [item for item in inputs if item.path == f"inbox/{self._segments - 1}"]
         is_late = process.name.endswith("1")
         runs = [[item] for item in (inputs[::-1] if is_late else inputs) if is_late or item not in last]
-        key_value = (
-            cast("KeyValueStore", LateKeyValue(process, "journal/main")) if is_late else process.key_value
-        )
+        key_value = cast("KeyValueStore", LateKeyValue(process, self._late)) if is_late else process.key_value
         Pipeline("main", key_value, process.objects, BUCKETS, SimulatedTasks(process)).run(runs)
 
     def check(self, run: Run) -> None:
@@ -147,7 +149,7 @@ class QuarantineTrimmingScenario(SettingAsideScenario):
     def key_value(self, process: Process) -> KeyValueStore:
         """Let one ask late whether a transaction was set aside."""
         is_late = process.name.endswith("1")
-        return cast("KeyValueStore", LateKeyValue(process, "asides/main")) if is_late else process.key_value
+        return cast("KeyValueStore", LateKeyValue(process, "asides")) if is_late else process.key_value
 
     def _decide(self, process: Process) -> None:
         for t in (0, 1, 2):

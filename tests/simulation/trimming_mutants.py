@@ -32,13 +32,15 @@ def _mutant(
     )
 
 
+def _late_reads() -> Scenario:
+    return TrimmingScenario("reads")
+
+
 _CHECK: Final = "self._require_kept(transaction)"
 _READS: Final = "seal = self._get(2 * transaction + 1)\n    step = self._get(2 * transaction)\n"
 
 TRIMMING_MUTANTS = [
-    _mutant(
-        Broken("what is read counts, whatever the floor", Journal.read, _CHECK, "pass"), 12, first_seed=1000
-    ),
+    _mutant(Broken("what is read counts, whatever the floor", Journal.read, _CHECK, "pass"), 20, _late_reads),
     _mutant(
         Broken(
             "the floor is read first",
@@ -46,7 +48,8 @@ TRIMMING_MUTANTS = [
             f"{_READS}    {_CHECK}",
             f"{_CHECK}\n    {_READS.rstrip()}",
         ),
-        60,
+        20,
+        _late_reads,
     ),
     _mutant(
         Broken(
