@@ -24,6 +24,7 @@ TracelakeError
 │   └── ExpiredError           a lease, an upload or a time to read at that has ended; begin again
 ├── DamageError                stored data is missing, torn or altered; `tracelake verify` names all of it
 │   └── DamagedRecordsError    some records of a partition are; the others are whole
+├── TrimmedError               a transaction was done so long ago that the journal tells nothing of it any more
 ├── TaskError                  a task failed on an executor; nothing was published
 │   └── DeathsError            runs ended without a word while they did the same
 ├── JavaError                  no usable Java, or Spark's JVM did not start
@@ -164,6 +165,10 @@ class DamagedRecordsError(DamageError):
         super().__init__(f"{problems[0][1]}{more}")
         self.whole = whole
         self.problems = problems
+
+
+class TrimmedError(TracelakeError):
+    """A transaction was done so long ago that the journal tells nothing of it any more."""
 
 
 class TaskError(TracelakeError):

@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
+from tracelake._errors import TrimmedError
 from tracelake.journal.model import Aside, Seal, Segment, Step
 from tracelake.journal.protocol import beginnings_below, floor_above, totals
-from tracelake.journal.store import Journal, TransactionRecord, TrimmedError
+from tracelake.journal.store import Journal, TransactionRecord
 from tracelake.journal.trimming import trim
 from tracelake.journal.verify import check_transactions
 from tracelake.storage import MemoryKeyValueStore

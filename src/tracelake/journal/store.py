@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tracelake._errors import ContentionError, DamageError
+from tracelake._errors import ContentionError, DamageError, TrimmedError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import (
     FORMAT_VERSION,
@@ -32,10 +32,6 @@ from tracelake.storage import ABSENT, Conflict, Done, Entry, Expected, KeyValueS
 _FLOOR: Final = "floor"
 _ERASED_DIGITS: Final = 3
 """Records of a thousand keys are erased together."""
-
-
-class TrimmedError(Exception):
-    """A transaction is below the floor: all of it was done long ago, and who meets this is late."""
 
 
 @dataclass(frozen=True, slots=True)

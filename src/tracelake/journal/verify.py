@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from tracelake._errors import DamageError
+from tracelake._errors import DamageError, TrimmedError
 from tracelake.journal.model import Step
-from tracelake.journal.store import Journal, TrimmedError
+from tracelake.journal.store import Journal
 from tracelake.results import Finding
 from tracelake.storage import KeyValueStore
 from tracelake.storage.verify import check_records

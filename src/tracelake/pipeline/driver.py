@@ -11,6 +11,7 @@ from tracelake._errors import (
     SourceChangedError,
     StorageError,
     TracelakeError,
+    TrimmedError,
 )
 from tracelake.journal.model import Seal, Step, Suspect
 from tracelake.journal.protocol import (
@@ -41,7 +42,6 @@ from tracelake.journal.protocol import (
     compare,
     totals,
 )
-from tracelake.journal.store import TrimmedError
 from tracelake.limits import STAGED_ROWS_AGE_MAX_S
 from tracelake.pipeline.ahead import Beside, ReadAhead
 from tracelake.pipeline.attempts import Attempts

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import Literal, TypeAlias
 
-from tracelake._errors import StorageError, UsageError
+from tracelake._errors import StorageError, TrimmedError, UsageError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import Aside, ReadRange, Step, Suspect
-from tracelake.journal.store import Journal, TrimmedError
+from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects, narrowed, on_discard, on_retry
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.outcome import now

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from functools import partial
 
-from tracelake._errors import DamageError
+from tracelake._errors import DamageError, TrimmedError
 from tracelake.journal.model import Aside, Step, Suspect
-from tracelake.journal.store import Journal, TrimmedError
+from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects, on_transaction, suspects_of
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.sources.registry import SourceRegistry
