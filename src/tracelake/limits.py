@@ -103,6 +103,8 @@ SHARED_INPUT_MAX_BYTES: Final = 8 * MIB
 staged together. Beyond: the rows of an input are staged alone."""
 STAGED_PIECE_MAX_BYTES: Final = 64 * MIB
 """Arrow bytes that a decode task holds. Beyond: it writes them as a staged piece."""
+STAGED_TOGETHER_MAX_BYTES: Final = MIB
+"""Arrow bytes of rows of several buckets that are staged in one stream. Beyond: each bucket has a stream of its own."""
 NEAR_WORK_MAX_BYTES: Final = 16 * MIB
 """What tasks have in memory that run in the process of the pipeline itself, together. Beyond: Spark runs them."""
 STORED_EXPANDS: Final = 8
@@ -111,6 +113,9 @@ STAGED_ROWS_AGE_MAX_S: Final = 24 * 3600.0
 """Age of staged rows, of a transaction or of a write: none takes so long. Beyond: garbage collection deletes them."""
 SMALL_TRANSACTION_SPANS: Final = 20_000
 """Spans of a transaction that one task shapes, so that there is one index part. Beyond: several do."""
+WRITTEN_TOGETHER_MAX_BYTES: Final = 16 * MIB
+"""Arrow bytes of the new spans of a transaction that become one part for all buckets: a part costs as much as some
+hundred rows. Beyond: each bucket has parts of its own."""
 SHAPED_AT_ONCE_MAX_BYTES: Final = 256 * MIB
 """Arrow bytes of new spans that a task holds while it merges them, and of one part that it writes. Beyond: of such a
 bucket it holds the keys and what the row of the trace is made of, and reads the rest again; and a transaction of more

@@ -41,11 +41,11 @@ class Altering(InProcess):
         for task in tasks:
             if not isinstance(task, ShapeTask):
                 continue
-            for piece in task.pieces:
+            for path, end in {(piece.path, piece.offset + piece.length) for piece in task.pieces}:
                 objects = open_objects(task.objects_url)
-                data = bytearray(objects.get(piece.path))
-                data[piece.offset + piece.length - 1 - self.before_end] ^= 1
-                objects.put(piece.path, bytes(data))
+                data = bytearray(objects.get(path))
+                data[end - 1 - self.before_end] ^= 1
+                objects.put(path, bytes(data))
         return super().run(function, tasks, on_done)
 
 

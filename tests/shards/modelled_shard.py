@@ -8,16 +8,24 @@ from typing import TypeAlias
 
 import duckdb
 import pyarrow as pa
+import pytest
 
 from tracelake.results import CompactReport
-from tracelake.shards.buckets import by_bucket
+from tracelake.shards.buckets import all_of, bucket_of, by_bucket
 from tracelake.shards.collect import FOLDERS, Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Batch, BatchRef, Part, ShardState
 from tracelake.shards.parts import write_part
 from tracelake.shards.protocol import UpperMismatch
-from tracelake.shards.rows import RETRACTIONS, ROW_ID, retractions_by_bucket, rows_sql, with_row_ids
+from tracelake.shards.rows import (
+    RETRACTIONS,
+    ROW_ID,
+    retractions_by_bucket,
+    rows_sql,
+    with_row_ids,
+    with_row_ids_of_all,
+)
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, LocalFiles, MemoryKeyValueStore, ObjectStore, open_objects
 from tracelake.tables.maintenance import Maintainer
@@ -45,27 +53,35 @@ class Lab:
         self._db = duckdb.connect(config={"threads": 1})
 
     def parts_of(
-        self, changes: Mapping[str, int | None], time: int, epoch: int
+        self, changes: Mapping[str, int | None], time: int, epoch: int, *, together: bool = False
     ) -> tuple[list[Part], list[Part]]:
-        """Upload the parts and retractions of a transaction, and note the ids of its rows."""
+        """Upload the parts and retractions of a transaction, of all buckets `together`; note the ids of its rows."""
         put = sorted((key, value) for key, value in changes.items() if value is not None)
         table = pa.Table.from_pylist([{"key": k, "value": v} for k, v in put], schema=SCHEMA)
         gone = sorted(self.ids.pop(key) for key in changes if key in self.ids)
         parts, retractions = [], []
-        for bucket, rows in by_bucket(table, "key", self.buckets):
-            numbered = with_row_ids(rows, time, bucket, self.buckets)
+        numbered_rows = (
+            [(all_of(self.buckets), with_row_ids_of_all(table, time, "key", self.buckets))] * bool(put)
+            if together
+            else [
+                (bucket, with_row_ids(rows, time, bucket, self.buckets))
+                for bucket, rows in by_bucket(table, "key", self.buckets)
+            ]
+        )
+        for bucket, numbered in numbered_rows:
             self.ids.update((str(row["key"]), int(row[ROW_ID.name])) for row in numbered.to_pylist())
             parts.append(write_part(self.objects, "s", epoch, bucket, numbered, "key", looked_up=True))
         retracted = pa.table({"row_id": gone, "time": [time] * len(gone)}, schema=RETRACTIONS)
-        for bucket, rows in retractions_by_bucket(retracted, self.buckets):
+        all_gone = [(all_of(self.buckets), retracted)] * bool(gone)
+        for bucket, rows in all_gone if together else retractions_by_bucket(retracted, self.buckets):
             retractions.append(write_part(self.objects, "s", epoch, bucket, rows, None))
         return parts, retractions
 
-    def upsert(self, changes: Mapping[str, int | None]) -> UpperMismatch | None:
+    def upsert(self, changes: Mapping[str, int | None], *, together: bool = False) -> UpperMismatch | None:
         """Append one transaction: a value for each key, None to delete it."""
         time = len(self.model)
         epoch = self.shard.state().epoch
-        parts, retractions = self.parts_of(changes, time, epoch)
+        parts, retractions = self.parts_of(changes, time, epoch, together=together)
         before = self.model[-1] if self.model else {}
         after = {key: value for key, value in {**before, **changes}.items() if value is not None}
         self.model.append(after)
@@ -108,6 +124,15 @@ class Lab:
         tables = Lookup(self.objects, snapshot, "key").rows(keys, SCHEMA.names)
         looked_up = [(row["key"], row["value"]) for table in tables for row in table.to_pylist()]
         assert sorted(looked_up) == sorted(found), f"who looks for keys as of {as_of} finds {looked_up}"
+        of_buckets = [
+            row
+            for bucket in range(self.buckets)
+            for row in self._db.execute(
+                rows_sql(snapshot.for_buckets({bucket}), self._files.file, SCHEMA.names, SCHEMA)
+            ).fetchall()
+            if bucket_of(row[0], self.buckets) == bucket or pytest.fail(f"{row} is not of bucket {bucket}")
+        ]
+        assert sorted(of_buckets) == sorted(found), f"who reads one bucket after the other finds {of_buckets}"
         return dict(found)
 
     def check(self) -> None:

@@ -39,9 +39,9 @@ class CompactionMachine(RuleBasedStateMachine):
         self.patch.undo()
         self.folder.cleanup()
 
-    @rule(changes=CHANGES)
-    def upsert(self, changes: dict[str, int | None]) -> None:
-        assert self.lab.upsert(changes) is None
+    @rule(changes=CHANGES, together=st.booleans())
+    def upsert(self, changes: dict[str, int | None], together: bool = False) -> None:
+        assert self.lab.upsert(changes, together=together) is None
 
     @precondition(lambda self: len(self.lab.shard.state().batches) > 1)
     @rule(data=st.data())
@@ -49,7 +49,10 @@ class CompactionMachine(RuleBasedStateMachine):
         batches = len(self.lab.shard.state().batches)
         start = data.draw(st.integers(0, batches - 1))
         stop = data.draw(st.integers(start + 1, batches))
-        report = self.lab.compact(start, stop)
+        with pytest.MonkeyPatch.context() as patch:
+            if data.draw(st.booleans()):  # then parts of all buckets become parts of each
+                patch.setattr("tracelake.shards.compaction.COMPACTED_AT_HAND_ROWS", 0)
+            report = self.lab.compact(start, stop)
         assert report is not None
         assert report.batches == stop - start
 

@@ -166,7 +166,10 @@ LOOKUP_BROKEN = [
     ),
     Broken("a retracted row is not there", Lookup._is_live, "live & ~", "live | ~"),
     Broken(
-        "retractions are those of the bucket", Lookup._retracted, "part.bucket == bucket", "part.bucket == 0"
+        "retractions are those of the bucket",
+        Lookup._retracted,
+        "may_share(part.bucket, bucket)",
+        "part.bucket == 0",
     ),
     Broken("retractions that are kept are whole", Lookup._retracted, "None if few else wanted", "wanted"),
     Broken("retractions by a time count as of it", Lookup._retracted_in, "times <= ", "times < "),

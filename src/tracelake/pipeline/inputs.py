@@ -21,7 +21,7 @@ from tracelake.pipeline.pieces import Piece
 from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.sources.registry import to_range
 
-INPUT_COST_BYTES: Final = 8 * 1024
+INPUT_COST_BYTES: Final = 2 * 1024
 """What each input counts for beside its bytes: about what can be decoded while one is opened."""
 
 

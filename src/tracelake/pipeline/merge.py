@@ -13,18 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+import numpy as np
 import pyarrow as pa
 
 from tracelake import limits
-from tracelake.pipeline.pieces import Piece, read_piece
+from tracelake.pipeline.pieces import Piece, read_stream
 from tracelake.pipeline.upsert import merge, taken
 from tracelake.search.build import build_part
-from tracelake.shards.buckets import Numbers, by_bucket
+from tracelake.shards.buckets import Numbers, all_of, by_bucket
 from tracelake.shards.cutting import cut
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Part
 from tracelake.shards.parts import write_part
-from tracelake.shards.rows import retractions_by_bucket, with_row_ids
+from tracelake.shards.rows import retractions_by_bucket, with_row_ids, with_row_ids_of_all
 from tracelake.shards.store import Snapshot
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tables.built_in import TABLE_SPANS, TABLE_TRACES, BuiltInTable
@@ -131,6 +132,14 @@ class _Shaping:
         for pieces in steps(self._task.pieces, limits.SHAPED_AT_ONCE_MAX_BYTES):
             yield from self._shape(pieces)
 
+    @property
+    def _is_together(self) -> bool:
+        """Whether all buckets share parts: what a transaction is made of decides alone, so a replay does alike."""
+        task = self._task
+        return (task.low, task.high) == (0, task.buckets) and (
+            task.work_bytes <= limits.WRITTEN_TOGETHER_MAX_BYTES
+        )
+
     def _shape(self, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
         task, receipt = self._task, self._receipt
         tables = _OldParts(self._objects, pieces)
@@ -161,12 +170,18 @@ class _Shaping:
     def _retract(self, table: BuiltInTable, gone: pa.Table) -> None:
         """Write the retraction parts of a table."""
         epoch, written = self._task.tables[table.name].epoch, self._receipt.of(table.name).retractions
-        for bucket, of_bucket in retractions_by_bucket(gone, self._task.buckets):
-            written.append(write_part(self._objects, table.name, epoch, bucket, of_bucket, None))
+        together = [(all_of(self._task.buckets), gone)] if len(gone) else []
+        by_bucket = together if self._is_together else retractions_by_bucket(gone, self._task.buckets)
+        for bucket, rows in by_bucket:
+            written.append(write_part(self._objects, table.name, epoch, bucket, rows, None))
 
     def _write_spans(self, pieces: list[Piece], tables: _OldParts, lost: Numbers) -> Iterator[pa.RecordBatch]:
-        """Write the spans that are taken, of each bucket one part, or several of bounded size."""
+        """Write the spans that are taken, of each bucket one part, or several of bounded size, or all in one."""
         task = self._task
+        if self._is_together:
+            rows = taken(tables.read(), 0, lost, task.transaction)
+            yield from self._write_together(TABLE_SPANS, rows).to_batches()
+            return
         first = 0
         before: Counter[int] = Counter()
         for run in _runs_of_parts(pieces, limits.SHAPED_AT_ONCE_MAX_BYTES):
@@ -182,14 +197,25 @@ class _Shaping:
                 yield from few.to_batches()
 
     def _write_rows(self, table: BuiltInTable, several: Sequence[pa.Table]) -> None:
-        """Write new rows of a table, of each bucket a part."""
+        """Write new rows of a table, of each bucket a part, or all in one."""
         task = self._task
+        if self._is_together:
+            self._write_together(table, pa.concat_tables(several) if several else table.schema.empty_table())
+            return
         before: Counter[int] = Counter()
         for rows in several:
             for bucket, of_bucket in by_bucket(rows, table.bucketed_by, task.buckets):
                 numbered = with_row_ids(of_bucket, task.transaction, bucket, task.buckets, before[bucket])
                 before[bucket] += len(of_bucket)
                 self._write(table, bucket, numbered)
+
+    def _write_together(self, table: BuiltInTable, rows: pa.Table) -> pa.Table:
+        """Write rows of all buckets as one part, if there are any; return them with their ids."""
+        task = self._task
+        numbered = with_row_ids_of_all(rows, task.transaction, table.bucketed_by, task.buckets)
+        if len(numbered):
+            self._write(table, all_of(task.buckets), numbered)
+        return numbered
 
 
 def _runs_of_parts(pieces: Sequence[Piece], max_bytes: int) -> Iterator[list[Piece]]:
@@ -213,16 +239,36 @@ class _OldParts:
         self._objects = objects
         self._pieces = pieces
         self._keeps = sum(piece.arrow_bytes for piece in pieces) <= limits.SHAPED_AT_ONCE_MAX_BYTES
-        self._kept: dict[Piece, pa.Table] = {}
+        shared = {_stream(piece) for piece in pieces if piece.first}
+        self._keeps_streams = (
+            self._keeps and len(shared) * limits.STAGED_TOGETHER_MAX_BYTES <= limits.SHAPED_AT_ONCE_MAX_BYTES
+        )
+        self._kept: dict[Piece | tuple[str, int], pa.Table] = {}
 
     def read(self) -> Iterator[pa.Table]:
         """Yield the table of each piece, in order."""
         return map(self.table, self._pieces)
 
     def table(self, piece: Piece) -> pa.Table:
+        """Return the rows of a piece."""
+        if not self._keeps_streams:
+            return self._alone(piece)
+        stream = self._kept.get(_stream(piece))
+        if stream is None:
+            stream = self._kept[_stream(piece)] = read_stream(self._objects, piece)
+        return stream.slice(piece.first, piece.rows)
+
+    def _alone(self, piece: Piece) -> pa.Table:
+        """Return the rows of a piece, of whose stream nothing else stays in memory."""
         if piece in self._kept:
             return self._kept[piece]
-        rows = read_piece(self._objects, piece)
+        rows = read_stream(self._objects, piece)
+        if len(rows) > piece.rows:
+            rows = rows.take(np.arange(piece.first, piece.first + piece.rows))
         if self._keeps:
             self._kept[piece] = rows
         return rows
+
+
+def _stream(piece: Piece) -> tuple[str, int]:
+    return piece.path, piece.offset

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 import pyarrow as pa
 import xxhash
 
 from tracelake._errors import DamageError
-from tracelake.limits import STAGED_PIECE_MAX_BYTES
+from tracelake.limits import STAGED_PIECE_MAX_BYTES, STAGED_TOGETHER_MAX_BYTES
 from tracelake.shards.buckets import by_bucket
 from tracelake.shards.cutting import cut
 from tracelake.storage import ObjectStore
@@ -22,7 +24,7 @@ STAGED: Final = pa.ipc.IpcWriteOptions(
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one bucket in a staged object: an Arrow stream in the bytes [offset, offset + length)."""
+    """Rows of one bucket in a staged object, out of an Arrow stream in the bytes [offset, offset + length)."""
 
     path: str
     offset: int
@@ -32,21 +34,42 @@ class Piece:
     arrow_bytes: int = 0
     """About what the rows take in memory."""
     xxh3: int = 0
-    """The hash of its bytes: they lie in a store before they are read, and Arrow believes whatever it finds."""
+    """The hash of these bytes: they lie in a store before they are read, and Arrow believes whatever it finds."""
+    first: int = 0
+    """Where its rows begin in the stream, which several small ones share."""
 
 
 def stage(rows: pa.Table, objects: ObjectStore, staging: str, buckets: int) -> list[Piece]:
-    """Write rows as one object below `staging`: for each bucket Arrow streams of bounded size."""
+    """Write rows as one object below `staging`: for each bucket Arrow streams of bounded size.
+
+    A stream costs as much as a hundred small rows, so few rows share one.
+    """
     path = f"{staging}{uuid.uuid4().hex}.arrow"
     sink = pa.BufferOutputStream()
     pieces: list[Piece] = []
-    for bucket, of_bucket in by_bucket(rows, "trace_id", buckets):
-        for few in cut(of_bucket, STAGED_PIECE_MAX_BYTES):
-            data = staged_bytes(few)
-            pieces.append(piece_of(path, sink.tell(), data, bucket, few))
-            sink.write(data)
+    ordered = list(by_bucket(rows, "trace_id", buckets))
+    if rows.nbytes <= STAGED_TOGETHER_MAX_BYTES:
+        data = staged_bytes(pa.concat_tables(of_bucket for _, of_bucket in ordered).combine_chunks())
+        pieces = _slices(path, data, ordered)
+        sink.write(data)
+    else:
+        for bucket, of_bucket in ordered:
+            for few in cut(of_bucket, STAGED_PIECE_MAX_BYTES):
+                data = staged_bytes(few)
+                pieces.append(piece_of(path, sink.tell(), data, bucket, few))
+                sink.write(data)
     objects.put(path, sink.getvalue().to_pybytes())
     return pieces
+
+
+def _slices(path: str, data: pa.Buffer, ordered: Sequence[tuple[int, pa.Table]]) -> list[Piece]:
+    """Describe the rows of each bucket, which stand one after another in one stream."""
+    xxh3 = xxhash.xxh3_64_intdigest(memoryview(data))
+    starts = accumulate((len(rows) for _, rows in ordered), initial=0)
+    return [
+        Piece(path, 0, len(data), bucket, len(rows), rows.nbytes, xxh3, first)
+        for (bucket, rows), first in zip(ordered, starts, strict=False)
+    ]
 
 
 def staged_bytes(rows: pa.Table) -> pa.Buffer:
@@ -66,6 +89,11 @@ def piece_of(path: str, offset: int, data: pa.Buffer, bucket: int, rows: pa.Tabl
 
 def read_piece(objects: ObjectStore, piece: Piece) -> pa.Table:
     """Read rows that were staged. Raises DamageError where they are not what was written."""
+    return read_stream(objects, piece).slice(piece.first, piece.rows)
+
+
+def read_stream(objects: ObjectStore, piece: Piece) -> pa.Table:
+    """Read the stream of a piece, which others may share. Raises DamageError where it is not what was written."""
     data = objects.get_range(piece.path, piece.offset, piece.length)
     if xxhash.xxh3_64_intdigest(data) != piece.xxh3:
         raise DamageError(

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from tracelake.limits import STAGED_PIECE_MAX_BYTES
 from tracelake.otlp.schema import SPANS
-from tracelake.pipeline.pieces import Piece, piece_of, staged_bytes
+from tracelake.pipeline.pieces import Piece, piece_of, stage, staged_bytes
+from tracelake.shards.buckets import is_all
 from tracelake.shards.cutting import cut
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
@@ -35,13 +36,16 @@ class RestageTask:
 def run_restage_task(task: RestageTask) -> list[Piece]:
     """Carry out one task, a row group at a time. Raises DamageError for a part that is not what was written."""
     objects = open_objects(task.objects_url)
-    pieces = []
+    pieces: list[Piece] = []
     with tempfile.TemporaryDirectory(prefix="tracelake-restage-") as folder:
         file = LocalFiles(objects, Path(folder)).file(task.part.path)
         check_part(file, task.part)
         with pq.ParquetFile(file) as part:
             for group in range(part.num_row_groups):
                 rows = part.read_row_group(group, columns=SPANS.names).select(SPANS.names).cast(SPANS)
+                if is_all(task.part.bucket):
+                    pieces += stage(rows, objects, task.staging, -task.part.bucket)
+                    continue
                 for few in cut(rows, STAGED_PIECE_MAX_BYTES):
                     path, data = f"{task.staging}{uuid.uuid4().hex}.arrow", staged_bytes(few)
                     objects.put(path, data.to_pybytes())

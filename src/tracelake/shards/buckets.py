@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +19,26 @@ def bucket_of(key: str, buckets: int) -> int:
     Part of the table format.
     """
     return xxhash.xxh3_64_intdigest(key.encode()) % buckets
+
+
+def all_of(buckets: int) -> int:
+    """Return what stands for the bucket of a part that has rows of all of so many. Part of the table format."""
+    return -buckets
+
+
+def is_all(bucket: int) -> bool:
+    """Whether a part with this bucket has rows of all buckets."""
+    return bucket < 0
+
+
+def lies_in(bucket: int, wanted: Collection[int]) -> bool:
+    """Whether a part with this bucket may have rows of one of these."""
+    return is_all(bucket) or bucket in wanted
+
+
+def may_share(bucket: int, other: int) -> bool:
+    """Whether parts with these buckets may have, or retract, rows of the same one."""
+    return bucket == other or is_all(bucket) or is_all(other)
 
 
 def buckets_of(keys: pa.Array[Any], buckets: int) -> Numbers:

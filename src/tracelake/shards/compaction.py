@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import duckdb
@@ -27,10 +28,11 @@ from tracelake.limits import (
     COMPACTION_MEMORY_BYTES,
     STORED_EXPANDS,
 )
+from tracelake.shards.buckets import is_all, may_share
 from tracelake.shards.gather import Sources
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.parts import check_part, write_part
-from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id, parquet, quoted
+from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id, in_buckets_sql, parquet, quoted
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 
 
@@ -56,6 +58,14 @@ class CompactTask:
         """About what its parts take in memory."""
         return sum(p.size_bytes for p in (*self.parts, *self.retractions, *self.history)) * STORED_EXPANDS
 
+    def mine(self, id_column: str) -> str:
+        """Return the SQL of whether a row is of its bucket: other tasks take the others out of the same parts."""
+        objects = (*self.parts, *self.retractions, *self.history)
+        everywhere = [] if is_all(self.bucket) else [part for part in objects if is_all(part.bucket)]
+        if not everywhere:
+            return "true"
+        return in_buckets_sql(id_column, {self.bucket}, -everywhere[0].bucket)
+
 
 @dataclass(slots=True)
 class CompactReceipt:
@@ -76,8 +86,18 @@ def compact_tasks(
     order: tuple[str, ...],
     batches: Sequence[Batch],
 ) -> list[CompactTask]:
-    """Return a task for each bucket that the batches, adjacent and in order, have parts in."""
-    buckets = sorted({part.bucket for batch in batches for part in batch.objects()})
+    """Return a task for each bucket that the batches, adjacent and in order, have parts in.
+
+    Where some have parts of all buckets, and there are few rows, one task makes such parts again.
+    """
+
+    def of(parts: Iterable[Part], bucket: int) -> tuple[Part, ...]:
+        return tuple(part for part in parts if may_share(part.bucket, bucket))
+
+    objects = [part for batch in batches for part in batch.objects()]
+    buckets = sorted({part.bucket for part in objects})
+    if buckets and is_all(buckets[0]):
+        buckets = buckets[:1] if _are_few(objects) else list(range(-buckets[0]))
     return [
         CompactTask(
             objects_url=objects_url,
@@ -88,9 +108,9 @@ def compact_tasks(
             upper=batches[-1].upper,
             since=since,
             order=order,
-            parts=tuple(part for batch in batches for part in batch.parts if part.bucket == bucket),
-            retractions=tuple(p for batch in batches for p in batch.retractions if p.bucket == bucket),
-            history=tuple(part for batch in batches for part in batch.history if part.bucket == bucket),
+            parts=of(chain.from_iterable(batch.parts for batch in batches), bucket),
+            retractions=of(chain.from_iterable(batch.retractions for batch in batches), bucket),
+            history=of(chain.from_iterable(batch.history for batch in batches), bucket),
         )
         for bucket in buckets
     ]
@@ -109,8 +129,7 @@ def run_compact_task(task: CompactTask) -> CompactReceipt:
         ) from error
 
 
-def _is_small(task: CompactTask) -> bool:
-    objects = (*task.parts, *task.retractions, *task.history)
+def _are_few(objects: Sequence[Part]) -> bool:
     return (
         sum(part.rows for part in objects) <= COMPACTED_AT_HAND_ROWS
         and sum(part.size_bytes for part in objects) <= COMPACTED_AT_HAND_MAX_BYTES
@@ -140,7 +159,8 @@ class _Compaction:
         self._file = LocalFiles(objects, folder).file
         self._receipt = CompactReceipt()
         # To open a database costs more than to sort a few rows.
-        self._db = _shared().cursor() if _is_small(task) else _open(folder / "duckdb")
+        few = _are_few((*task.parts, *task.retractions, *task.history))
+        self._db = _shared().cursor() if few else _open(folder / "duckdb")
 
     def run(self) -> CompactReceipt:
         task, receipt = self._task, self._receipt
@@ -150,7 +170,7 @@ class _Compaction:
         with self._db:
             self._split_retractions()
             lost = self._lost_rows()
-            kept = {part.path: part for part in task.parts if part.path not in lost and _is_large(part)}
+            kept = {part.path: part for part in task.parts if part.path not in lost and self._may_stay(part)}
             rewritten = [part for part in task.parts if part.path not in kept]
             receipt.parts = [*kept.values(), *self._write(rewritten, self._live_sql(rewritten))]
             if task.retractions or task.history:
@@ -161,15 +181,21 @@ class _Compaction:
         receipt.written_bytes = sum(part.size_bytes for part in now if part.path not in kept)
         return receipt
 
+    def _may_stay(self, part: Part) -> bool:
+        """Whether a part that lost no row is as good as what would be written: it has rows of no other task."""
+        return part.bucket == self._task.bucket and _is_large(part)
+
     def _split_retractions(self) -> None:
         """Make `gone`, of rows that were inserted within the run; carry the others along, as one part."""
         task, border = self._task, first_row_id(self._task.lower)
         self._db.execute("create temp table gone (row_id bigint, time bigint)")
         if not task.retractions:
             return
-        source = f"select row_id, time from {parquet(task.retractions, self._file)}"
-        self._db.execute(f"insert into gone {source} where row_id >= {border}")
-        older = self._db.sql(f"{source} where row_id < {border} order by row_id").to_arrow_table()
+        source = (
+            f"select row_id, time from {parquet(task.retractions, self._file)} where {task.mine('row_id')}"
+        )
+        self._db.execute(f"insert into gone {source} and row_id >= {border}")
+        older = self._db.sql(f"{source} and row_id < {border} order by row_id").to_arrow_table()
         if len(older):
             rows = older.cast(RETRACTIONS)
             self._receipt.retractions = [
@@ -190,6 +216,7 @@ class _Compaction:
         return f"""
             select {self._order()} from {parquet(parts, self._file)}
             anti join (select row_id as {ROW_ID.name} from gone) using ({ROW_ID.name})
+            where {self._task.mine(ROW_ID.name)}
         """
 
     def _history_sql(self, parts: Sequence[Part]) -> str:
@@ -203,7 +230,7 @@ class _Compaction:
         if self._task.history:
             branches.append(
                 f"select {self._order()}, {GONE.name} from {parquet(self._task.history, self._file)} "
-                f"where {GONE.name} > {self._task.since}"
+                f"where {GONE.name} > {self._task.since} and {self._task.mine(ROW_ID.name)}"
             )
         return " union all by name ".join(branches)
 

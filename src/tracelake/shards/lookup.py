@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.shards.buckets import Numbers, hashes_of
+from tracelake.shards.buckets import Numbers, hashes_of, may_share
 from tracelake.shards.footers import Footer, damage, footers
 from tracelake.shards.key_filter import Bits, may_hold
 from tracelake.shards.model import Part
@@ -79,7 +79,7 @@ class Lookup:
         parts = [
             part
             for part in self._snapshot.retractions
-            if part.bucket == bucket and _has_between(wanted, part.first_row_id, part.last_row_id)
+            if may_share(part.bucket, bucket) and _has_between(wanted, part.first_row_id, part.last_row_id)
         ]
         several: list[Numbers] = [np.empty(0, np.int64)]
         for part, footer in zip(parts, footers(self._objects, parts), strict=True):

@@ -20,6 +20,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     path: str
     bucket: int
+    """Of its rows; negative in a small part that has rows of all buckets, of which there are so many (`all_of`)."""
     rows: int
     size_bytes: int
     sha256: str

@@ -17,7 +17,7 @@ import xxhash
 from tracelake import limits
 from tracelake._errors import DamageError
 from tracelake.limits import CHECKED_PARTS_MAX
-from tracelake.shards.buckets import hashes_of
+from tracelake.shards.buckets import hashes_of, is_all
 from tracelake.shards.cutting import cut
 from tracelake.shards.key_filter import key_filter
 from tracelake.shards.model import Part
@@ -138,7 +138,8 @@ def _footer_bytes(data: memoryview) -> int:
 
 def part_path(shard: str, epoch: int, bucket: int, folder: str = PARTS) -> str:
     """Return a path for a part that nothing has yet."""
-    return f"shards/{shard}/{folder}/{epoch:06d}/{bucket:04d}-{uuid.uuid4().hex}.parquet"
+    name = "all" if is_all(bucket) else f"{bucket:04d}"
+    return f"shards/{shard}/{folder}/{epoch:06d}/{name}-{uuid.uuid4().hex}.parquet"
 
 
 def _with_dictionary(rows: pa.Table) -> list[str]:

@@ -7,7 +7,7 @@ writers retract them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 import duckdb
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace as changed
 
-from tracelake.shards.buckets import Numbers
+from tracelake.shards.buckets import Numbers, buckets_of, is_all, may_share
 from tracelake.shards.model import Part
 from tracelake.shards.store import Snapshot
 
@@ -48,6 +48,26 @@ def with_row_ids(rows: pa.Table, time: int, bucket: int, buckets: int, before: i
     return rows.append_column(ROW_ID, pa.array(numbers))
 
 
+def with_row_ids_of_all(rows: pa.Table, time: int, key: str, buckets: int) -> pa.Table:
+    """Append the same ids to rows of all buckets, in which the rows of each stand in the order that they would have."""
+    of_row: Numbers = buckets_of(rows[key].combine_chunks(), buckets)
+    counted: Numbers = np.empty(len(rows), np.int64)
+    for bucket in np.unique(of_row):
+        mine = np.flatnonzero(of_row == bucket)
+        counted[mine] = np.arange(len(mine))
+    return rows.append_column(ROW_ID, pa.array(first_row_id(time) + of_row + counted * buckets))
+
+
+def buckets_of_ids(ids: Numbers, buckets: int) -> Numbers:
+    """Return the bucket of each row, which its id tells. Not of ids that count from 0 in a part."""
+    return (ids & (first_row_id(1) - 1)) % buckets
+
+
+def in_buckets_sql(id_column: str, wanted: Collection[int], buckets: int) -> str:
+    """Return the SQL of whether a row is of one of some buckets, by its id."""
+    return f"({id_column} & {first_row_id(1) - 1}) % {buckets} in ({', '.join(map(str, sorted(wanted)))})"
+
+
 def with_relative_row_ids(rows: pa.Table) -> pa.Table:
     """Append ids that count from 0, in the order of the rows: those of a part that `relative` says so of."""
     return rows.append_column(ROW_ID, pa.array(np.arange(len(rows), dtype=np.int64)))
@@ -61,16 +81,20 @@ def relative(part: Part, first: int) -> Part:
 
 def retractions_by_bucket(gone: pa.Table, buckets: int) -> Iterator[tuple[int, pa.Table]]:
     """Yield (bucket, its retractions) for each bucket that has any; a row's id tells its bucket."""
-    of_row: Numbers = (gone["row_id"].to_numpy() & (first_row_id(1) - 1)) % buckets
+    of_row = buckets_of_ids(gone["row_id"].to_numpy(), buckets)
     for bucket in np.unique(of_row):
         yield int(bucket), gone.filter(pa.array(of_row == bucket))
 
 
-def rows_by_time(part: Part, rows: pa.Table) -> dict[int, int]:
-    """Return how many rows of a part were inserted at each time."""
-    ids = rows[ROW_ID.name].to_numpy() + (part.first_row_id if part.relative else 0)
-    times, counts = np.unique(ids >> _TIME_BITS, return_counts=True)
-    return dict(zip(map(int, times), map(int, counts), strict=True))
+def rows_by_time(part: Part, rows: pa.Table) -> dict[tuple[int, int], int]:
+    """Return how many rows of a part were inserted at each time, by time and bucket."""
+    ids: Numbers = rows[ROW_ID.name].to_numpy() + (part.first_row_id if part.relative else 0)
+    counted: dict[tuple[int, int], int] = {}
+    of_row = buckets_of_ids(ids, -part.bucket) if is_all(part.bucket) else np.full(len(ids), part.bucket)
+    for bucket in np.unique(of_row):
+        times, counts = np.unique(ids[of_row == bucket] >> _TIME_BITS, return_counts=True)
+        counted |= {(int(t), int(bucket)): int(n) for t, n in zip(times, counts, strict=True)}
+    return counted
 
 
 def retracted(snapshot: Snapshot, file: FileOf) -> dict[int, Numbers]:
@@ -85,11 +109,12 @@ def retracted(snapshot: Snapshot, file: FileOf) -> dict[int, Numbers]:
 
 def lost_rows(part: Part, gone: dict[int, Numbers]) -> bool:
     """Whether a part may hold rows that are gone."""
-    ids = gone.get(part.bucket)
-    if ids is None:
-        return False
-    low, high = np.searchsorted(ids, [part.first_row_id, part.last_row_id + 1])
-    return bool(low < high)
+    bounds = [part.first_row_id, part.last_row_id + 1]
+    return any(
+        int(np.diff(np.searchsorted(ids, bounds))[0]) > 0
+        for bucket, ids in gone.items()
+        if may_share(bucket, part.bucket)
+    )
 
 
 def time_sql() -> str:
@@ -110,17 +135,28 @@ def rows_sql(snapshot: Snapshot, file: FileOf, columns: Sequence[str], schema: p
             (whole if is_whole else rest).append(part)
     history = [part for part in snapshot.history if part.first_row_id < end]
     absent = _absent(snapshot, file, {part.bucket for part in (*rest, *history)})
+    mine = _of_buckets(snapshot)
     branches = []
     if whole:
-        branches.append(f"select {names} from {parquet(whole, file)}")
+        branches.append(f"select {names} from {parquet(whole, file)} where {mine}")
     if rest:
-        branches.append(f"select {names} from {parquet(rest, file)} {absent} where {ROW_ID.name} < {end}")
+        branches.append(
+            f"select {names} from {parquet(rest, file)} {absent} where {ROW_ID.name} < {end} and {mine}"
+        )
     if history:
         branches.append(
             f"select {names} from {parquet(history, file)} {absent} "
-            f"where {ROW_ID.name} < {end} and {GONE.name} > {snapshot.as_of}"
+            f"where {ROW_ID.name} < {end} and {GONE.name} > {snapshot.as_of} and {mine}"
         )
     return " union all ".join(branches) or _nothing(columns, schema)
+
+
+def _of_buckets(snapshot: Snapshot) -> str:
+    """Return the SQL of whether a row is of the buckets that a snapshot was narrowed to."""
+    everywhere = [part for part in (*snapshot.parts, *snapshot.history) if is_all(part.bucket)]
+    if snapshot.only is None or not everywhere:
+        return "true"
+    return in_buckets_sql(ROW_ID.name, snapshot.only, -everywhere[0].bucket)
 
 
 def parquet(parts: Sequence[Part], file: FileOf) -> str:
@@ -153,7 +189,9 @@ def literal(text: str) -> str:
 
 
 def _absent(snapshot: Snapshot, file: FileOf, buckets: set[int]) -> str:
-    parts = [part for part in snapshot.retractions if part.bucket in buckets]
+    parts = [
+        part for part in snapshot.retractions if any(may_share(part.bucket, bucket) for bucket in buckets)
+    ]
     if not parts:
         return ""
     return (

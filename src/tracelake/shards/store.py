@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from functools import partial
 from typing import TypeVar
 
 from tracelake._errors import ContentionError, DamageError, ExpiredError, IndeterminateError, NotFoundError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, WRITES_REMEMBERED
+from tracelake.shards.buckets import lies_in
 from tracelake.shards.model import Batch, BatchRef, Part, ShardState, Write, from_bytes, to_bytes
 from tracelake.shards.protocol import (
     AppendDecision,
@@ -47,6 +49,8 @@ class Snapshot:
     swallowed: tuple[tuple[int, Part], ...] = ()
     """Rows of which only history tells: parts of `Batch.history`, each with the upper of its batch. No reader of rows
     needs them."""
+    only: frozenset[int] | None = None
+    """Rows of other buckets are to be left out of parts that have some of all; None: there are none to leave out."""
 
     def narrow(self, keep: Callable[[Part], bool]) -> Snapshot:
         """Return the snapshot with these parts of it only."""
@@ -54,11 +58,12 @@ class Snapshot:
             tuple(part for part in parts if keep(part))
             for parts in (self.parts, self.retractions, self.history)
         )
-        return Snapshot(self.as_of, parts, retractions, history)
+        return Snapshot(self.as_of, parts, retractions, history, only=self.only)
 
     def for_buckets(self, buckets: set[int]) -> Snapshot:
         """Return the part of the snapshot that lies in these buckets."""
-        return self.narrow(lambda part: part.bucket in buckets)
+        narrowed = self.narrow(lambda part: lies_in(part.bucket, buckets))
+        return changed(narrowed, only=frozenset(buckets))
 
 
 EMPTY = Snapshot(as_of=-1, parts=(), retractions=(), rows=0)

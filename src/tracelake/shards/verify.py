@@ -85,8 +85,8 @@ class ShardCheck:
             yield Finding("mismatch", "part", part.path, detail)
         if part in batch.retractions:
             return
-        for time, count in rows_by_time(part, rows).items():
-            self._inserted[time][part.bucket] += count
+        for (time, bucket), count in rows_by_time(part, rows).items():
+            self._inserted[time][bucket] += count
             if not batch.lower <= time < batch.upper:
                 detail = f"it has rows of transaction {time}, and its batch those of [{batch.lower}, {batch.upper})"
                 yield Finding("mismatch", "part", part.path, detail)

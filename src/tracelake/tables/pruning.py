@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tracelake.limits import CONDITION_KEYS_MAX
-from tracelake.shards.buckets import bucket_of
+from tracelake.shards.buckets import bucket_of, lies_in
 from tracelake.shards.model import Part
 from tracelake.shards.statistics import Bound
 from tracelake.tables.conditions import parsed
@@ -66,7 +66,7 @@ class Layout:
         return [
             part
             for part in parts
-            if (wanted is None or part.bucket in wanted)
+            if (wanted is None or lies_in(part.bucket, wanted))
             and all(
                 _overlaps(bounds, c, error) for c, error in certain if (bounds := self._range(part, c.column))
             )

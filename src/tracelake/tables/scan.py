@@ -22,6 +22,7 @@ from tracelake.limits import (
     SPLIT_BATCH_ROWS,
     SPLIT_MIN_BYTES,
 )
+from tracelake.shards.buckets import may_share
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
 from tracelake.shards.rows import (
@@ -93,7 +94,11 @@ class Scan:
                 snapshot,
                 parts=tuple(part for part in snapshot.parts if part.path in kept),
                 history=tuple(part for part in snapshot.history if part.path in kept),
-                retractions=tuple(part for part in snapshot.retractions if part.bucket in buckets),
+                retractions=tuple(
+                    part
+                    for part in snapshot.retractions
+                    if any(may_share(part.bucket, bucket) for bucket in buckets)
+                ),
                 rows=None,
                 swallowed=(),
             ),

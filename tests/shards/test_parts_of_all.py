@@ -1,0 +1,115 @@
+"""Small parts that have rows of all buckets, beside parts of one: every reader, and compaction, takes each row once."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tests.shards.modelled_shard import Lab
+from tracelake.shards import buckets, compaction, rows
+from tracelake.shards.compaction import CompactTask
+from tracelake.shards.model import Part
+from tracelake.shards.protocol import forget
+from tracelake.shards.rows import ROW_ID
+from tracelake.shards.store import Snapshot
+
+KEYS = "abcdefgh"
+
+
+def upserts(lab: Lab, chance: random.Random, count: int) -> None:
+    """Append transactions of some keys, some of them with parts of all buckets."""
+    for _ in range(count):
+        changes = {key: chance.choice([None, 1, 2, 3]) for key in chance.sample(KEYS, 4)}
+        assert lab.upsert(changes, together=chance.random() < 0.6) is None
+
+
+def parts_of(lab: Lab) -> list[Part]:
+    """Return all parts that the state names."""
+    return [part for ref in lab.shard.state().batches for part in lab.shard.batch(ref).objects()]
+
+
+def check(*, large: bool = False) -> None:
+    """Compare with the model as of every time: before compactions, after small ones, and after larger ones."""
+    for seed in range(4):
+        chance = random.Random(seed)
+        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            lab = Lab(Path(folder), buckets=3)
+            if large:
+                patch.setattr("tracelake.shards.compaction.COMPACTED_PART_MAX_BYTES", 1)
+            upserts(lab, chance, 6)
+            lab.check()
+            lab.compact(1, 4)
+            lab.check()
+            upserts(lab, chance, 3)
+            patch.setattr("tracelake.shards.compaction.COMPACTED_AT_HAND_ROWS", 0)
+            lab.compact(0, 3)
+            lab.check()
+            upserts(lab, chance, 2)
+            lab.shard.change(partial(forget, since=4))
+            lab.compact(0, len(lab.shard.state().batches))
+            lab.check()
+            for part in parts_of(lab):
+                assert part.bucket >= 0, "what is no longer small has parts of its own"
+                ids = pq.read_table(str(lab.objects.local_path(part.path)))
+                if ROW_ID.name in ids.column_names:
+                    of_row = rows.buckets_of_ids(ids[ROW_ID.name].to_numpy(), 3)
+                    assert set(of_row.tolist()) == {part.bucket}
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_rows_are_those_of_the_model(large: bool) -> None:
+    """Whatever kinds of parts meet; `large`: parts may stay as they are."""
+    check(large=large)
+
+
+def test_few_rows_stay_together(tmp_path: Path) -> None:
+    """Small compactions of such parts make one part again, and the same ids as parts of buckets have."""
+    together, apart = (Lab(tmp_path, buckets=3, name=name) for name in ("together", "apart"))
+    for number in range(4):
+        changes = dict.fromkeys(KEYS[number:], number)
+        together.upsert(changes, together=True)
+        apart.upsert(changes)
+    assert together.ids == apart.ids
+    together.compact(0, 4)
+    together.check()
+    parts = [part for ref in together.shard.state().batches for part in together.shard.batch(ref).parts]
+    assert [part.bucket for part in parts] == [buckets.all_of(3)]
+
+
+BROKEN = [
+    Broken(
+        "all retract of each, and each of all",
+        buckets.may_share,
+        "bucket == other or is_all(bucket) or is_all(other)",
+        "bucket == other",
+    ),
+    Broken("who reads a bucket reads parts of all", buckets.lies_in, "is_all(bucket) or", ""),
+    Broken("and of them his rows", rows._of_buckets, "snapshot.only is None or not everywhere", "True"),
+    Broken("narrowed stays narrowed", Snapshot.for_buckets, "only=frozenset(buckets)", "only=None"),
+    Broken("an id is given once", rows.with_row_ids_of_all, "np.arange(len(mine))", "0"),
+    Broken("a bucket is compacted once", CompactTask.mine, "if not everywhere", "if True"),
+    Broken(
+        "a bucket that a part of all has is compacted",
+        compaction.compact_tasks,
+        "list(range(-buckets[0]))",
+        "[0]",
+    ),
+    Broken(
+        "a part of all does not stay as it is",
+        compaction._Compaction._may_stay,
+        "part.bucket == self._task.bucket and",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.rule)
+def test_a_broken_rule_is_noticed(broken: Broken) -> None:
+    """Each of these would lose a row, or show one twice."""
+    assert_caught(broken, partial(check, large=True))
