@@ -90,7 +90,12 @@ BROKEN = [
         "bucket == other",
     ),
     Broken("who reads a bucket reads parts of all", buckets.lies_in, "is_all(bucket) or", ""),
-    Broken("and of them his rows", rows._of_buckets, "snapshot.only is None or not everywhere", "True"),
+    Broken(
+        "and of them the rows of that bucket",
+        rows._of_buckets,
+        "snapshot.only is None or not everywhere",
+        "True",
+    ),
     Broken("narrowed stays narrowed", Snapshot.for_buckets, "only=frozenset(buckets)", "only=None"),
     Broken("an id is given once", rows.with_row_ids_of_all, "np.arange(len(mine))", "0"),
     Broken("a bucket is compacted once", CompactTask.mine, "if not everywhere", "if True"),
