@@ -166,7 +166,7 @@ def running(name: str, folder: Path, pipeline: bool = True) -> Iterator[Contesta
 
 def _tracelake(contestant: Contestant, folder: Path, pipeline: bool) -> Iterator[Contestant]:
     assert contestant.lake is not None
-    serve = ["serve", "--lake", contestant.lake, "--port", "0", "--no-pipeline", "--json"]
+    serve = ["serve", "--lake", contestant.lake, "--port", "0", "--no-pipeline", "--no-hot-tier", "--json"]
     command = [sys.executable, "-m", "tracelake.cli", *serve]
     with _process("serve", command, folder / "serve.log", contestant, read=True) as server:
         assert server.stdout is not None

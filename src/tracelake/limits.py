@@ -383,6 +383,9 @@ OUTBOX_ROWS_MAX: Final = 100_000
 """Outbox rows of a lake that the pipeline has not taken. Beyond: requests are answered 503 until it has."""
 OUTBOX_LOOK_MAX: Final = 2_000
 """Outbox rows that one look of a pipeline gives. Beyond: the next look."""
+UNCOMMITTED_TRACES_MAX: Final = 500
+"""Traces of the tracking store that no commit holds whole yet, and that lists show beside the tables. Beyond: the
+newest are shown, and the others once they are committed; each can be read by its id."""
 TRACKING_LOOK_S: Final = 5.0
 """How often a pipeline looks whether its lake has a tracking store by now. Beyond: it looks again."""
 INGEST_RETRY_AFTER_S: Final = 5

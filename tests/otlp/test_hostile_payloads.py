@@ -52,7 +52,7 @@ def by_the_door(format: Format, payload: bytes) -> Decoded | None:
     """Give the payload to the server; return what it takes and refuses, None where it refuses the payload."""
     share = BudgetShare(Budget(limits.REQUESTS_MEMORY_MAX_BYTES))
     try:
-        return with_stack(None, lambda: _decode(format, payload, share))
+        return with_stack(None, lambda: _decode(format, payload, share, takes_apart=False)[0])
     except DecodeError as error:
         str(error).encode()
         return None

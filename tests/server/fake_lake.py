@@ -7,19 +7,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from tracelake._errors import NotFoundError, QueryError
+from tracelake.lake.hot import HotTier
 from tracelake.lake.lake import Lake
 from tracelake.lake.location import make_lake, open_location
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.results import InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
 from tracelake.search.query import Sort
 from tracelake.search.results import Hit, SearchResults
-from tracelake.tables.table import Table
 from tracelake.tables.traces import TRACES
 
 OTLP_NUMBERS = (
@@ -73,6 +73,7 @@ class FakeLake(Lake):
         place = f"memory://{uuid.uuid4().hex}"
         make_lake(place, None, 1)
         super().__init__(open_location(place, None))
+        self.hot = FakeHotTier(self)
         grouped: dict[str, list[Row]] = {}
         for span in sorted(spans, key=lambda span: int(span["start_ns"])):
             grouped.setdefault(span["trace_id"], []).append(span)
@@ -84,7 +85,9 @@ class FakeLake(Lake):
         """Forget everything."""
         self._traces.clear()
 
-    def sql(self, query: str, at: str = "main", *, allow_files: bool = False) -> pa.Table:
+    def sql(
+        self, query: str, at: str = "main", *, allow_files: bool = False, uncommitted: bool = False
+    ) -> pa.Table:
         """Run a query over table `traces`."""
         traces = pa.Table.from_pylist([trace.summary for trace in self._traces.values()], schema=TRACES)
         with duckdb.connect() as connection:
@@ -129,7 +132,7 @@ class FakeLake(Lake):
         """Return one completion."""
         return [f"{typed}shop"]
 
-    def trace(self, trace_id: str, at: str = "main") -> Trace:
+    def trace(self, trace_id: str, at: str = "main", *, tiers: bool = False) -> Trace:
         """Return a trace by its whole id."""
         if trace_id not in self._traces:
             raise NotFoundError(f"no trace {trace_id}")
@@ -152,24 +155,21 @@ class FakeLake(Lake):
         """Return no replicas."""
         return []
 
-    def table(self, name: str, at: str = "main") -> Table:
-        """Return table `spans`."""
-        assert name == "spans"
-        return cast("Table", FakeSpans([span for trace in self._traces.values() for span in trace.spans]))
 
+class FakeHotTier(HotTier):
+    """Rows of traces for OTLP."""
 
-class FakeSpans:
-    """Table `spans` of a fake lake."""
+    def __init__(self, lake: FakeLake) -> None:
+        """Read a lake."""
+        super().__init__(lake._opened)
+        self._lake = lake
 
-    def __init__(self, spans: list[Row]) -> None:
-        """Hold the rows."""
-        self._spans = spans
-
-    def lookup(self, trace_ids: Sequence[str]) -> pa.Table:
-        """Return the rows of some traces, maps as Arrow wants them."""
+    def spans_of(self, trace_id: str) -> pa.Table:
+        """Return the rows of a trace, maps as Arrow wants them."""
         maps = ("attributes", "resource")
-        rows = [span | {name: list(span[name].items()) for name in maps} for span in self._spans]
-        return pa.Table.from_pylist([row for row in rows if row["trace_id"] in trace_ids], schema=SPANS_TABLE)
+        spans = self._lake.trace(trace_id).spans
+        rows = [span | {name: list(span[name].items()) for name in maps} for span in spans]
+        return pa.Table.from_pylist(rows, schema=SPANS_TABLE)
 
 
 def _summary(spans: list[Row]) -> Row:

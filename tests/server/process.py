@@ -19,6 +19,7 @@ exec(sys.argv[4])
 logging.basicConfig(level=logging.WARNING)
 with tracelake.open(sys.argv[1]) as lake:
     serve(lake, port=int(sys.argv[2]), pipeline=sys.argv[3] == "pipeline", interval_s=0.2,
+          hot_tier=sys.argv[5] == "hot",
           on_listening=lambda url: print(url, flush=True))
 print("closed", flush=True)
 """
@@ -44,9 +45,12 @@ class ServerProcess:
 
 
 @contextmanager
-def serving(lake: Path, pipeline: bool = False, port: int = 0, setup: str = "") -> Iterator[ServerProcess]:
+def serving(
+    lake: Path, pipeline: bool = False, port: int = 0, setup: str = "", hot: bool = False
+) -> Iterator[ServerProcess]:
     """Serve a lake until the end of the block, after the Python of `setup`. What goes wrong is on standard error."""
-    arguments = [sys.executable, "-c", PROGRAM, str(lake), str(port), "pipeline" if pipeline else "no", setup]
+    words = ["pipeline" if pipeline else "no", setup, "hot" if hot else "inbox"]
+    arguments = [sys.executable, "-c", PROGRAM, str(lake), str(port), *words]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

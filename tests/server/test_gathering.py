@@ -13,6 +13,7 @@ from tests.server.faults import FaultyStore, inbox_payloads
 from tracelake._errors import BackPressureError
 from tracelake.server.gathering import Gathering
 from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.requests import RefusedSpans
 
 ENDLESS_S = 100.0
 """A wait that a test would notice by its time-out."""
@@ -89,7 +90,7 @@ def test_who_comes_without_end_is_not_waited_for(wait_s: float) -> None:
     async def test() -> None:
         async with opened(FaultyStore(), wait_s) as gathering:
             first = asyncio.ensure_future(gathering.append("json", b"first"))
-            others: list[asyncio.Future[None]] = []
+            others: list[asyncio.Future[RefusedSpans | None]] = []
             while not first.done():
                 if len(others) < 900:  # as many as the inbox lets wait
                     others.append(asyncio.ensure_future(gathering.append("json", b"other")))

@@ -18,6 +18,7 @@ from tracelake.otlp.framing import Payload, Reading
 from tracelake.storage.files import FileObjectStore
 from tracelake.storage.memory import MemoryObjectStore
 from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.requests import RefusedSpans
 
 
 class FaultyStore(MemoryObjectStore):
@@ -80,7 +81,9 @@ def payloads(store: FileObjectStore | FaultyStore, directory: Path) -> list[tupl
     return found
 
 
-def hold_writer(inbox: Inbox, store: FaultyStore, threads: ThreadPoolExecutor) -> tuple[Event, Future[None]]:
+def hold_writer(
+    inbox: Inbox, store: FaultyStore, threads: ThreadPoolExecutor
+) -> tuple[Event, Future[RefusedSpans | None]]:
     """Append one request and wait until the writer hangs with it, so that later ones gather."""
     released, entered = Event(), Event()
 

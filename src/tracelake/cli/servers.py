@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
@@ -18,6 +18,18 @@ app = typer.Typer()
 
 PROGRAM: Final = (sys.executable, "-m", str(__package__))
 """What starts the command line in a process of its own, where the script is not on the path either."""
+
+
+HotTierOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--hot-tier/--no-hot-tier",
+        help="Keep what comes in a tracking store, where it can be read at once; without, in the inbox "
+        "until the pipeline takes it. By default where the lake is in a directory, has its metadata in PostgreSQL, "
+        "or TRACELAKE_TRACKING names a database.",
+        show_default=False,
+    ),
+]
 
 
 @app.command(
@@ -35,6 +47,7 @@ def serve(
     pipeline: Annotated[
         bool, typer.Option("--pipeline/--no-pipeline", help="Run the pipeline in this process too.")
     ] = True,
+    hot_tier: HotTierOption = None,
     watch: WatchOption = None,
     interval: Annotated[
         float, typer.Option(min=PIPELINE_POLL_MIN_S, help="Seconds between looks at the inbox.")
@@ -87,6 +100,7 @@ def serve(
             on_listening=say,
             segment_wait_s=settings.segment_wait_s if segment_wait is None else segment_wait,
             segment_max_bytes=segment_bytes or settings.segment_max_bytes,
+            hot_tier=hot_tier,
         )
 
 

@@ -11,6 +11,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from tracelake.lake.datasets import Datasets
+from tracelake.lake.hot import HotTier
 from tracelake.lake.location import LakeConfig, Location, shown
 from tracelake.lake.maintenance import Maintenance
 from tracelake.lake.opened import OpenLake
@@ -51,7 +52,7 @@ from tracelake.versions.branches import MAIN
 class Lake:
     """One lake. Threads may share it; `close` it, or use it in a `with` block.
 
-    `lake.datasets`, `lake.maintenance` and `lake.quarantine` hold what is about these.
+    `lake.datasets`, `lake.maintenance`, `lake.quarantine` and `lake.hot` hold what is about these.
     """
 
     def __init__(self, location: Location) -> None:
@@ -59,6 +60,7 @@ class Lake:
         self.datasets = Datasets(self._opened)
         self.maintenance = Maintenance(self._opened)
         self.quarantine = Quarantine(self._opened)
+        self.hot = HotTier(self._opened)
 
     def __enter__(self) -> Lake:
         """Return the lake."""
@@ -166,18 +168,21 @@ class Lake:
         """Return all tables as of a commit."""
         return self._opened.read(at, lambda view: view.tables())
 
-    def sql(self, query: str, at: str = "main", *, allow_files: bool = False) -> pa.Table:
+    def sql(
+        self, query: str, at: str = MAIN, *, allow_files: bool = False, uncommitted: bool = False
+    ) -> pa.Table:
         """Run a DuckDB query in which `spans` and `traces` are the tables.
 
         Args:
-            query: one SELECT, of which DuckDB reads the parts of the lake, and nothing else.
-            at: the commit to read.
+            query: one SELECT, of which DuckDB reads the parts of the lake at a commit, and nothing else.
             allow_files: whether it may read other files of this machine, and load extensions.
+            uncommitted: at `main`, also the newest traces of the hot tier that no commit holds yet.
 
         Raises:
             QueryError: DuckDB refuses the query.
         """
-        return self._opened.read(at, lambda view: view.sql(query, allow_files))
+        newer = self.hot.newer() if uncommitted and at == MAIN else {}
+        return self._opened.read(at, lambda view: view.sql(query, allow_files, newer))
 
     def search(
         self,
@@ -222,8 +227,10 @@ class Lake:
         """Return queries that go on where one that is being typed ends: with fields, attributes, and their values."""
         return self._opened.read(at, lambda view: view.completions(typed))
 
-    def trace(self, trace_id: str, at: str = "main") -> Trace:
-        """Return all spans of a trace, by its id or the unique beginning of it. Raises NotFoundError."""
+    def trace(self, trace_id: str, at: str = "main", *, tiers: bool = False) -> Trace:
+        """Return all spans of a trace, of both tiers, by its id or the beginning of it. Raises NotFoundError."""
+        if at == MAIN and (tiers or self.hot.store is not None):
+            return self.hot.trace(trace_id, tiers=tiers)
         return self._opened.read(at, lambda view: view.trace(trace_id))
 
     def index(self, at: str = "main") -> IndexInfo | None:

@@ -29,10 +29,18 @@ def api_routes(lake: Lake) -> APIRouter:
         return json_response({"services": list_services(lake)})
 
     @router.get("/traces/{trace_id}", summary="One trace with its spans; format=otlp for OTLP/JSON")
-    def trace(trace_id: str, format: Annotated[str, Query(pattern="^(rows|otlp)$")] = "rows") -> Response:
+    def trace(
+        trace_id: str,
+        format: Annotated[str, Query(pattern="^(rows|otlp)$")] = "rows",
+        tiers: Annotated[bool, Query(description="whether each span says its tier, hot or lake")] = False,
+    ) -> Response:
         if format == "otlp":
             return Response(trace_as_otlp(lake, trace_id), media_type="application/json")
-        return json_response(lake.trace(trace_id))
+        return json_response(lake.trace(trace_id, tiers=tiers) if tiers else lake.trace(trace_id))
+
+    @router.get("/hot-tier", summary="Whether the lake has a tracking store, and what waits in its outbox")
+    def hot_tier() -> Response:
+        return json_response(lake.hot.describe())
 
     @router.get("/traces/{trace_id}/spans/{span_id}", summary="One span")
     def span(trace_id: str, span_id: str) -> Response:

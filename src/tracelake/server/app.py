@@ -27,7 +27,7 @@ from tracelake.server.pages import STATIC, page_routes, page_templates
 from tracelake.server.search_pages import search_pages
 from tracelake.server.versions_api import versions_api
 from tracelake.server.versions_pages import versions_pages
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.groups import RequestGroups
 
 logger = logging.getLogger("tracelake.server")
 
@@ -47,7 +47,7 @@ HEADERS = (
 
 def create_app(
     lake: Lake,
-    inbox: Inbox,
+    queue: RequestGroups,
     pipeline_problem: Callable[[], str | None] = lambda: None,
     own_replica: OwnReplica | None = None,
     segment_wait_s: float = limits.SEGMENT_WAIT_S,
@@ -62,14 +62,14 @@ def create_app(
     app = FastAPI(title="Tracelake", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
     templates = page_templates()
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_HOSTS)
-    _add_otlp(app, TracesEndpoint(inbox, segment_wait_s))
+    _add_otlp(app, TracesEndpoint(queue, segment_wait_s))
     app.include_router(api_routes(lake))
     app.include_router(page_routes(lake, templates))
     app.include_router(search_pages(lake, templates))
     app.include_router(versions_api(lake))
     app.include_router(versions_pages(lake, templates))
     app.mount("/static", StaticFiles(directory=STATIC))
-    _add_health(app, inbox, pipeline_problem)
+    _add_health(app, queue, pipeline_problem)
     _add_errors(app, templates)
     app.add_middleware(_Answers, requests=add_metrics(app, lake, own_replica))
     return app
@@ -109,7 +109,7 @@ def _add_otlp(app: FastAPI, endpoint: TracesEndpoint) -> None:
     app.router.routes[-1].app = endpoint  # type: ignore[attr-defined]
 
 
-def _add_health(app: FastAPI, inbox: Inbox, pipeline_problem: Callable[[], str | None]) -> None:
+def _add_health(app: FastAPI, queue: RequestGroups, pipeline_problem: Callable[[], str | None]) -> None:
     @app.get("/healthz", summary="Whether the process lives")
     async def healthz() -> Response:
         return json_response({"status": "ok"})
@@ -118,7 +118,7 @@ def _add_health(app: FastAPI, inbox: Inbox, pipeline_problem: Callable[[], str |
     def readyz() -> Response:
         reasons = []
         try:
-            inbox.check()
+            queue.check()
         except (StorageError, OSError) as error:
             reasons.append(str(error))
         document = {"ready": not reasons, "reasons": reasons, "warning": pipeline_problem()}

@@ -1,63 +1,73 @@
-"""Requests of one event loop that share segments of the inbox: group commit.
+"""Requests of one event loop that are written together: group commit.
 
 A request that is alone is written at once. While others come it waits for them: the loop takes turns, and as long as
-turns bring further requests, the group grows, up to a bound in time (and in bytes, which the inbox keeps). So a single
-sender waits for nobody, and the busier the server, the fewer the segments, and the syncs with them.
+turns bring further requests, the group grows, up to a bound in time (and in bytes, which the queue keeps). So a single
+sender waits for nobody, and the busier the server, the fewer the writes, and the syncs with them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tracelake import limits
 from tracelake._errors import StorageError
-from tracelake.tracking.inbox import Format, Inbox, SegmentGroup, refusal
+from tracelake.otlp.by_trace import TraceSpans
+from tracelake.otlp.framing import Format
+from tracelake.tracking.groups import Answers, RequestGroup, RequestGroups
+from tracelake.tracking.requests import RefusedSpans
+from tracelake.tracking.schema import DEFAULT_EXPERIMENT
 
 
 @dataclass(slots=True)
 class _Gathered:
-    """Requests of this loop that wait for one segment."""
+    """Requests of this loop that are written together."""
 
     until_s: float
-    answers: list[asyncio.Future[None]] = field(default_factory=list)
+    answers: list[tuple[int, asyncio.Future[RefusedSpans | None]]] = field(default_factory=list)
     seen: int = 0
     quiet_turns: int = 0
     deadline: asyncio.TimerHandle | None = None
 
 
 class Gathering:
-    """Appends requests to an inbox. One event loop uses it."""
+    """Appends requests to a queue. One event loop uses it."""
 
-    def __init__(self, inbox: Inbox, wait_s: float = limits.SEGMENT_WAIT_S) -> None:
-        """Let a request wait at most so long for others to share its segment; with 0 it waits for none."""
-        self._inbox = inbox
+    def __init__(self, queue: RequestGroups, wait_s: float = limits.SEGMENT_WAIT_S) -> None:
+        """Let a request wait at most so long for others to be written with it; with 0 it waits for none."""
+        self._queue = queue
         self._wait_s = wait_s
-        self._groups: dict[SegmentGroup, _Gathered] = {}
+        self._groups: dict[RequestGroup, _Gathered] = {}
 
-    async def append(self, format: Format, payload: bytes) -> None:
-        """Store one request body as received (decompressed) and return once it is durable.
+    async def append(
+        self,
+        format: Format,
+        payload: bytes,
+        traces: Mapping[str, TraceSpans] | None = None,
+        experiment_id: str = DEFAULT_EXPERIMENT,
+    ) -> RefusedSpans | None:
+        """Store one request body as received (decompressed) and return, once it is durable, what was not taken of it.
 
-        Raises BackPressureError when the queue or the inbox is full, the store fails, or it takes longer
+        Raises BackPressureError when the queue or the store is full, the store fails, or it takes longer
         than the acknowledgement time-out; the request may be sent again then.
         """
         loop = asyncio.get_running_loop()
-        group = self._inbox.join(format, payload)
+        group, place = self._queue.join(format, payload, traces or {}, experiment_id)
         gathered = self._groups.get(group) or self._begin(group, loop)
         # One for each request: who is cancelled cancels its own.
-        answer: asyncio.Future[None] = loop.create_future()
-        gathered.answers.append(answer)
-        await answer
+        answer: asyncio.Future[RefusedSpans | None] = loop.create_future()
+        gathered.answers.append((place, answer))
+        return await answer
 
-    def _begin(self, group: SegmentGroup, loop: asyncio.AbstractEventLoop) -> _Gathered:
+    def _begin(self, group: RequestGroup, loop: asyncio.AbstractEventLoop) -> _Gathered:
         gathered = self._groups[group] = _Gathered(loop.time() + self._wait_s)
         # One for all: of a group that waits so long, who came later waits less.
-        gathered.deadline = loop.call_later(self._inbox.ack_timeout_s, self._end, group, self._inbox.too_late)
+        gathered.deadline = loop.call_later(self._queue.ack_timeout_s, self._end, group, self._queue.too_late)
 
-        def tell(written: Future[None]) -> None:
+        def tell(written: Future[Answers]) -> None:
             with suppress(RuntimeError):  # the loop has ended, and with it who waited
                 loop.call_soon_threadsafe(self._written, group, written)
 
@@ -65,37 +75,42 @@ class Gathering:
         loop.call_soon(self._look, group, loop)
         return gathered
 
-    def _look(self, group: SegmentGroup, loop: asyncio.AbstractEventLoop) -> None:
+    def _look(self, group: RequestGroup, loop: asyncio.AbstractEventLoop) -> None:
         """Let the group be written, or look again in the next turn."""
         gathered = self._groups.get(group)
         if gathered is None or group.released:
             return
-        come = len(group.payloads)
+        come = len(group.requests)
         gathered.quiet_turns = 0 if come > gathered.seen else gathered.quiet_turns + 1
         gathered.seen = come
         if gathered.quiet_turns >= limits.GATHERING_QUIET_TURNS or loop.time() >= gathered.until_s:
-            self._inbox.release(group)
+            self._queue.release(group)
         else:
             loop.call_soon(self._look, group, loop)
 
-    def _written(self, group: SegmentGroup, written: Future[None]) -> None:
+    def _written(self, group: RequestGroup, written: Future[Answers]) -> None:
         error = written.exception()
         if error is None:
-            self._end(group, None)
+            self._end(group, None, written.result())
         else:
-            self._end(group, lambda: refusal(error) if isinstance(error, (StorageError, OSError)) else error)
+            self._end(
+                group,
+                lambda: self._queue.refusal(error) if isinstance(error, (StorageError, OSError)) else error,
+            )
 
-    def _end(self, group: SegmentGroup, error: Callable[[], BaseException] | None) -> None:
-        """Answer all that wait for a group, each with an error of its own."""
+    def _end(
+        self, group: RequestGroup, error: Callable[[], BaseException] | None, answers: Answers = ()
+    ) -> None:
+        """Answer all that wait for a group, each with an answer or an error of its own."""
         gathered = self._groups.pop(group, None)
         if gathered is None:
             return
         if gathered.deadline is not None:
             gathered.deadline.cancel()
-        for answer in gathered.answers:
+        for place, answer in gathered.answers:
             if answer.done():
                 continue  # its request was cancelled
             if error is None:
-                answer.set_result(None)
+                answer.set_result(answers[place])
             else:
                 answer.set_exception(error())

@@ -33,13 +33,16 @@ from starlette.types import Receive, Scope, Send
 
 from tracelake import limits
 from tracelake._errors import InternalError, LimitError, TracelakeError, UnsupportedError
+from tracelake.otlp.by_trace import ByTrace, TraceSpans, complete
 from tracelake.otlp.columns import SpanChecks
 from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
+from tracelake.otlp.framing import Format
 from tracelake.otlp.size import MESSAGE_BYTES, PayloadSize, has_spans_beyond, parse_max_bytes
 from tracelake.server.body import WINDOW_BITS, Budget, BudgetShare, decompress, read_body
 from tracelake.server.errors import status_of
 from tracelake.server.gathering import Gathering
-from tracelake.tracking.inbox import Format, Inbox
+from tracelake.tracking.groups import RequestGroups
+from tracelake.tracking.schema import DEFAULT_EXPERIMENT
 
 logger = logging.getLogger("tracelake.server")
 
@@ -63,9 +66,10 @@ CODES: dict[int, int] = {
 class TracesEndpoint:
     """`POST /v1/traces` as an ASGI application: what a framework does for each request costs more than the request."""
 
-    def __init__(self, inbox: Inbox, wait_s: float = limits.SEGMENT_WAIT_S) -> None:
-        """Store into `inbox`; `wait_s` as `Gathering` has it."""
-        self._gathering = Gathering(inbox, wait_s)
+    def __init__(self, queue: RequestGroups, wait_s: float = limits.SEGMENT_WAIT_S) -> None:
+        """Store into `queue`; `wait_s` as `Gathering` has it."""
+        self._gathering = Gathering(queue, wait_s)
+        self._takes_apart = queue.takes_apart
         self._budget = Budget(limits.REQUESTS_MEMORY_MAX_BYTES)
         self._decoders = anyio.CapacityLimiter(limits.DECODE_THREADS_MAX)
 
@@ -91,6 +95,7 @@ class TracesEndpoint:
             return _failure(format, InternalError("internal error; the log of the server says more"))
 
     async def _take(self, headers: dict[bytes, bytes], receive: Receive, format: Format) -> Decoded:
+        experiment_id = _experiment(headers)
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if encoding != "identity" and encoding not in WINDOW_BITS:
             raise UnsupportedError(f"Content-Encoding {encoding}: send gzip, deflate or none")
@@ -103,10 +108,18 @@ class TracesEndpoint:
                     len(compressed), lambda: decompress(compressed, encoding, max_bytes, share)
                 )
                 share.give_back(len(compressed))
-            decoded = await self._do(len(payload), lambda: _decode(format, payload, share))
+            decoded, traces = await self._do(
+                len(payload), lambda: _decode(format, payload, share, takes_apart=self._takes_apart)
+            )
             # The pipeline decodes it, and refuses the same spans. Without one good span it is not stored.
             if decoded.accepted:
-                await self._gathering.append(format, payload)
+                refused = await self._gathering.append(format, payload, traces, experiment_id)
+                if refused is not None:
+                    return Decoded(
+                        decoded.accepted - refused.spans,
+                        decoded.rejected + refused.spans,
+                        (*decoded.reasons, refused.reason),
+                    )
         return decoded
 
     async def _do(self, size_bytes: int, work: Callable[[], ResultT]) -> ResultT:
@@ -133,7 +146,19 @@ class TracesEndpoint:
             del outcome
 
 
-def _decode(format: Format, payload: bytes, share: BudgetShare) -> Decoded:
+def _experiment(headers: dict[bytes, bytes]) -> str:
+    """Return the experiment that a request names as MLflow's clients do. Raises LimitError."""
+    experiment_id = headers.get(b"x-mlflow-experiment-id", b"").decode("latin-1").strip()
+    if len(experiment_id) > limits.TRACKING_KEY_MAX_CHARS:
+        raise LimitError(
+            f"x-mlflow-experiment-id has more than {limits.TRACKING_KEY_MAX_CHARS} characters; send an id"
+        )
+    return experiment_id or DEFAULT_EXPERIMENT
+
+
+def _decode(
+    format: Format, payload: bytes, share: BudgetShare, *, takes_apart: bool
+) -> tuple[Decoded, dict[str, TraceSpans]]:
     """Decode a request to see which spans can be taken. Raises InputError, LimitError, BackPressureError."""
     with share.for_now() as room:
         if format == "protobuf" and has_spans_beyond(payload, limits.OTLP_REQUEST_SPANS_MAX):
@@ -152,7 +177,11 @@ def _decode(format: Format, payload: bytes, share: BudgetShare) -> Decoded:
             room.take(len(payload) + size.messages * MESSAGE_BYTES)
 
         decode = decode_json if format == "json" else decode_protobuf
-        return decode(payload, SpanChecks(), check)
+        if not takes_apart:
+            return decode(payload, SpanChecks(), check), {}
+        taken = ByTrace()
+        decoded = decode(payload, taken, check)
+        return decoded, complete(format, payload, taken, decoded.rejected)
 
 
 def _too_many(what: str) -> LimitError:

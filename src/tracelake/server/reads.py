@@ -64,7 +64,8 @@ def list_traces(lake: Lake, wanted: TraceFilter) -> TracePage:
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
     rows: list[Row] = lake.sql(
         f"SELECT {TRACE_COLUMNS} FROM traces {where} ORDER BY {ORDER_BY[wanted.order]}, trace_id "
-        f"LIMIT {wanted.limit + 1:d} OFFSET {wanted.offset:d}"
+        f"LIMIT {wanted.limit + 1:d} OFFSET {wanted.offset:d}",
+        uncommitted=True,
     ).to_pylist()
     return TracePage(rows[: wanted.limit], more=len(rows) > wanted.limit)
 
@@ -72,7 +73,8 @@ def list_traces(lake: Lake, wanted: TraceFilter) -> TracePage:
 def list_services(lake: Lake) -> list[str]:
     """Return the services that traces begin in, by name."""
     table = lake.sql(
-        f"SELECT DISTINCT service FROM traces WHERE service IS NOT NULL ORDER BY service LIMIT {limits.PAGE_ROWS_MAX}"
+        f"SELECT DISTINCT service FROM traces WHERE service IS NOT NULL ORDER BY service LIMIT {limits.PAGE_ROWS_MAX}",
+        uncommitted=True,
     )
     return [str(service) for service in table.column("service").to_pylist()]
 
@@ -100,9 +102,9 @@ def find_span(lake: Lake, trace_id: str, span_id: str) -> Row:
 
 def trace_as_otlp(lake: Lake, trace_id: str) -> bytes:
     """Return a trace as OTLP/JSON, spans by start time. Raises NotFoundError."""
-    full_id = lake.trace(trace_id).trace_id  # first: it opens a table anew that was left for long
-    spans = lake.table("spans").lookup([full_id])
-    return to_json(encode(spans.sort_by("start_ns")))
+    return to_json(
+        encode(lake.hot.spans_of(trace_id).sort_by([("start_ns", "ascending"), ("span_id", "ascending")]))
+    )
 
 
 def literal(text: str) -> str:

@@ -22,6 +22,8 @@ from tracelake.results import ReplicaInfo
 from tracelake.server.app import create_app
 from tracelake.server.connections import Connection
 from tracelake.server.log_rate import once_per_second
+from tracelake.tracking.door import TrackingDoor
+from tracelake.tracking.groups import RequestGroups
 from tracelake.tracking.inbox import Inbox
 
 logger = logging.getLogger("tracelake.server")
@@ -40,13 +42,16 @@ def serve(
     on_listening: Callable[[str], None] = lambda _url: None,
     segment_wait_s: float = limits.SEGMENT_WAIT_S,
     segment_max_bytes: int = limits.INBOX_SEGMENT_MAX_BYTES,
+    hot_tier: bool | None = None,
 ) -> None:
     """Serve OTLP, API and pages until SIGINT or SIGTERM; requests under way are finished, the inbox drained.
 
     `port` 0 takes a free one; `on_listening` is called with the address, such as `http://127.0.0.1:4318`.
     With `pipeline`, what comes in is taken into the tables every `interval_s` seconds, and what appears where the
     patterns of `watch` say. Requests that come together share segments of the inbox: for as many bytes, and so long
-    a wait, at most. Call it in the main thread.
+    a wait, at most. With `hot_tier` requests go into the tracking store, which is made where the lake has none, and can
+    be read at once; without, into the inbox; None: the former where the lake has a place for it. Call it in the main
+    thread.
     Raises UsageError for an address that is not this machine's own, or is taken, and for what cannot be watched.
     """
     if watch and not pipeline:
@@ -66,10 +71,14 @@ def serve(
             loop.start()
             problem, own = loop.problem, running.replica
         # Entered last, so drained first: a run of the pipeline may take its time to finish.
-        inbox = Inbox(lake.objects, set_aside=lake.quarantine.paths, segment_max_bytes=segment_max_bytes)
-        stack.enter_context(closing(inbox))
+        queue: RequestGroups
+        if lake.hot.has_place() if hot_tier is None else hot_tier:
+            queue = TrackingDoor(lake.hot.set_up(), group_max_bytes=segment_max_bytes)
+        else:
+            queue = Inbox(lake.objects, set_aside=lake.quarantine.paths, segment_max_bytes=segment_max_bytes)
+        stack.enter_context(closing(queue))
         config = uvicorn.Config(
-            create_app(lake, inbox, problem, own, segment_wait_s),
+            create_app(lake, queue, problem, own, segment_wait_s),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=limits.SHUTDOWN_MAX_S,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, get_args
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
 from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
+from tracelake.otlp.schema import SPANS
 from tracelake.results import Row, TableInfo, Trace
 from tracelake.search.documents import document_text
 from tracelake.search.finalize import read_manifest
@@ -32,6 +33,7 @@ from tracelake.tables.row_ids import TableRows
 from tracelake.tables.scan import Scan, checked, connection, select
 from tracelake.tables.spec import read_spec
 from tracelake.tables.table import Origin, Table
+from tracelake.tables.traces import TRACES
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.ranges import below
 from tracelake.versions.store import Repository
@@ -122,10 +124,13 @@ class CommitView:
         """Return all tables."""
         return [self.table(name).info() for name in self._names]
 
-    def sql(self, query: str, allow_files: bool = False) -> pa.Table:
+    def sql(
+        self, query: str, allow_files: bool = False, newer: Mapping[str, pa.Table] | None = None
+    ) -> pa.Table:
         """Run a DuckDB query, one SELECT, over the tables. Raises QueryError.
 
-        It reads the parts of the tables that it names, and nothing else, unless files are allowed.
+        It reads the parts of the tables that it names, and nothing else, unless files are allowed. Rows that are
+        `newer`, by the name of the table, stand for all of the traces that they are of.
         """
         with self._tables[TABLE_SPANS.name].scan.open_files().in_use():
             with connection() as db:
@@ -135,7 +140,14 @@ class CommitView:
             files = [file for table in tables for file in table._read_files()]
             with connection(files, allow_files) as db:
                 for table in tables:
-                    db.execute(f'create temp view "{table.name}" as {table.sql()}')
+                    rows = table.sql()
+                    if newer is not None and table.name in newer:
+                        db.register(f"newer_{table.name}", newer[table.name])
+                        rows = (
+                            f"select * from ({rows}) anti join newer_{table.name} using (trace_id)"
+                            f" union all by name select * from newer_{table.name}"
+                        )
+                    db.execute(f'create temp view "{table.name}" as {rows}')
                 try:
                     result: pa.Table = select(db, query).to_arrow_table()
                 except QueryError:  # a part that was collected is none of the query's
@@ -145,30 +157,33 @@ class CommitView:
 
     def trace(self, trace_id: str) -> Trace:
         """Return a trace by its id, or by the unique beginning of it. Raises NotFoundError."""
-        full = self._full_id(trace_id.lower())
-        spans = (
-            self._tables[TABLE_SPANS.name]
-            .lookup([full])
-            .sort_by([("start_ns", "ascending"), ("span_id", "ascending")])
-        )
-        summary = self._tables[TABLE_TRACES.name].lookup([full]).to_pylist()
+        full = self.full_id(trace_id)
+        spans = self.spans_of([full]).sort_by([("start_ns", "ascending"), ("span_id", "ascending")])
+        summary = self._tables[TABLE_TRACES.name].lookup([full], TRACES.names[:-1]).to_pylist()
         if not summary or not len(spans):
-            raise NotFoundError(f"no trace {trace_id!r} in this lake. `tracelake search` finds ids by text.")
+            raise no_trace(trace_id)
         return Trace(full, summary[0], tuple(to_rows(spans)))
 
-    def _full_id(self, trace_id: str) -> str:
+    def spans_of(self, trace_ids: Sequence[str]) -> pa.Table:
+        """Return the spans of traces as they were sent: not the transaction that brought them."""
+        return self._tables[TABLE_SPANS.name].lookup(trace_ids, SPANS.names)
+
+    def full_id(self, trace_id: str, others: Collection[str] = ()) -> str:
+        """Return a trace id by the unique beginning of it, here and among others. Raises NotFoundError."""
+        trace_id = trace_id.lower()
         if not _TRACE_ID.fullmatch(trace_id):
             raise NotFoundError(
                 f"{trace_id!r} is no trace id: 32 hex digits, or the first 6 or more of them."
             )
         if len(trace_id) == 32:
             return trace_id
-        matching = self._tables[TABLE_TRACES.name].to_arrow(
+        here = self._tables[TABLE_TRACES.name].to_arrow(
             ["trace_id"], f"starts_with(trace_id, '{trace_id}')", limit=2
         )
+        matching = {*map(str, here["trace_id"].to_pylist()), *others}
         if len(matching) > 1:
             raise NotFoundError(f"several traces begin with {trace_id!r}; give more digits.")
-        return str(matching["trace_id"][0]) if len(matching) else trace_id
+        return matching.pop() if matching else trace_id
 
     def search(
         self,
@@ -294,6 +309,11 @@ def named_by(repository: Repository, commit_id: str | None) -> dict[str, Referen
         for folder in folders
         for path, reference in repository.scan(commit_id or "", *below(folder))
     }
+
+
+def no_trace(trace_id: str) -> NotFoundError:
+    """Return the error for a trace that is not there."""
+    return NotFoundError(f"no trace {trace_id!r} in this lake. `tracelake search` finds ids by text.")
 
 
 def to_rows(table: pa.Table) -> list[Row]:

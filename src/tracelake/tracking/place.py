@@ -53,6 +53,11 @@ def set_up(objects: ObjectStore, lake_id: str, metadata_url: str, url: str | Non
     return open_store(objects.url, place, url)
 
 
+def has_place(objects: ObjectStore, metadata_url: str) -> bool:
+    """Whether a lake has a tracking store, or a place for one that nobody has to name."""
+    return bool(read_place(objects) or find_tracking_url() or _database_beside(objects, metadata_url))
+
+
 def find_tracking(objects: ObjectStore) -> TrackingStore | None:
     """Return the tracking store of a lake, None where it has none. Raises StorageError, DamageError."""
     place = read_place(objects)
@@ -91,11 +96,15 @@ def _address(lake_url: str, place: TrackingPlace, setting: str | None) -> str:
     return f"sqlite{lake_url.removeprefix('file')}/{_DATABASE}" if place.url == SQLITE else place.url
 
 
-def _beside(objects: ObjectStore, metadata_url: str) -> str:
+def _database_beside(objects: ObjectStore, metadata_url: str) -> str | None:
     if metadata_url.startswith(("postgresql://", "postgres://")):
         return metadata_url
-    if objects.url.startswith("file://"):
-        return SQLITE
+    return SQLITE if objects.url.startswith("file://") else None
+
+
+def _beside(objects: ObjectStore, metadata_url: str) -> str:
+    if (database := _database_beside(objects, metadata_url)) is not None:
+        return database
     raise UsageError(
         f"{objects.url} has no place for a tracking store: name a database with TRACELAKE_TRACKING, such as "
         "postgresql://host/database, or serve without one (--no-hot-tier)"

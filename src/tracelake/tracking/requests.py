@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ class TracedRequest:
 
     format: Format
     payload: bytes
-    traces: dict[str, TraceSpans] = field(default_factory=dict)
+    traces: Mapping[str, TraceSpans] = field(default_factory=dict)
     experiment_id: str = DEFAULT_EXPERIMENT
 
     @property

@@ -1,0 +1,157 @@
+"""Reading both tiers as one: what the tracking store has and no commit holds yet, beside the tables of a commit.
+
+The tracking store is read first, and the newest commit after it: what left the store in between is in that commit.
+What both have, or several claims about one span, is one row by the upsert rule, which looks at content only. So an
+answer does not depend on the tier that gave it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from threading import Lock
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from tracelake.lake.opened import OpenLake
+from tracelake.limits import TRACKING_LOOK_S, UNCOMMITTED_TRACES_MAX
+from tracelake.otlp.by_trace import rows_of
+from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
+from tracelake.pipeline import claims
+from tracelake.results import Trace
+from tracelake.tables.commit_view import CommitView, no_trace, to_rows
+from tracelake.tables.scan import connection
+from tracelake.tables.traces import aggregate_sql
+from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.place import find_tracking, has_place, set_up
+from tracelake.tracking.store import HotTrace, TrackingStore
+from tracelake.versions.branches import MAIN
+
+HOT: Final = "hot"
+LAKE: Final = "lake"
+_ORDER: Final[list[tuple[str, Literal["ascending", "descending"]]]] = [
+    ("start_ns", "ascending"),
+    ("span_id", "ascending"),
+]
+
+
+class HotTier:
+    """The tracking store of a lake that is open, where it has one. Threads may share it."""
+
+    def __init__(self, opened: OpenLake) -> None:
+        self._opened = opened
+        self._lock = Lock()
+        self._store: TrackingStore | None = None
+        self._next_look_s = 0.0
+
+    def set_up(self, url: str | None = None) -> TrackingStore:
+        """Return the tracking store, made where the lake has none. Raises UsageError where it can have none."""
+        location = self._opened.location
+        self._store = set_up(self._opened.objects, self._opened.config.id, location.records_url, url)
+        return self._store
+
+    def has_place(self) -> bool:
+        """Whether the lake has a tracking store, or a place for one."""
+        return has_place(self._opened.objects, self._opened.location.records_url)
+
+    @property
+    def store(self) -> TrackingStore | None:
+        """The tracking store; None where the lake has none, which is looked at again every few seconds."""
+        with self._lock:
+            if self._store is None and time.monotonic() >= self._next_look_s:
+                self._next_look_s = time.monotonic() + TRACKING_LOOK_S
+                self._store = find_tracking(self._opened.objects)
+            return self._store
+
+    def describe(self) -> dict[str, object]:
+        """Return whether there is a hot tier, where, and what waits in its outbox."""
+        store = self.store
+        if store is None:
+            return {"hot_tier": False}
+        rows, size_bytes, oldest_ns = Outbox(store).totals()
+        oldest_s = None if oldest_ns is None else max(0.0, time.time() - oldest_ns / 1e9)
+        outbox = {"rows": rows, "size_bytes": size_bytes, "oldest_s": oldest_s}
+        return {"hot_tier": True, "database": store.database.name, "outbox": outbox}
+
+    def trace(self, trace_id: str, *, tiers: bool = False) -> Trace:
+        """Return all spans of a trace of either tier; with `tiers`, each says its own. Raises NotFoundError."""
+        rows, hot = self._rows(trace_id)
+        summary = _summaries(rows).drop_columns([TRANSACTION_FIELD.name]).to_pylist()
+        spans = to_rows(rows.sort_by(_ORDER))
+        if tiers:
+            spans = [{**span, "_tier": HOT if span["span_id"] in hot else LAKE} for span in spans]
+        return Trace(str(summary[0]["trace_id"]), summary[0], tuple(spans))
+
+    def spans_of(self, trace_id: str) -> pa.Table:
+        """Return the rows of a trace, with the columns of SPANS. Raises NotFoundError."""
+        return self._rows(trace_id)[0]
+
+    def newer(self) -> Mapping[str, pa.Table]:
+        """Return rows of tables `spans` and `traces` for traces that no commit holds whole yet, the newest of them.
+
+        Ask for it before the commit is chosen that it stands beside.
+        """
+        store = self.store
+        if store is None:
+            return {}
+        ids = store.uncommitted(UNCOMMITTED_TRACES_MAX)
+        hot = [_claims(trace) for trace in store.traces(ids).values() if trace.parts]
+        if not hot:
+            return {}
+        rows = self._opened.read(MAIN, lambda view: standing([*hot, view.spans_of(ids)]))
+        nothing = pa.nulls(len(rows), pa.int64())
+        return {
+            "spans": rows.append_column(TRANSACTION_FIELD.with_nullable(True), nothing),
+            "traces": _summaries(rows),
+        }
+
+    def _rows(self, trace_id: str) -> tuple[pa.Table, Collection[str]]:
+        """Return the rows of a trace, and the ids of spans of which the tracking store has a claim."""
+        hot = self._hot(trace_id.lower())
+        others = {str(batch["trace_id"][0]) for batch in hot if len(batch)}
+
+        def read(view: CommitView) -> pa.Table:
+            full_id = view.full_id(trace_id, others)
+            return standing(
+                [*(batch for batch in hot if str(batch["trace_id"][0]) == full_id), view.spans_of([full_id])]
+            )
+
+        rows = self._opened.read(MAIN, read)
+        if not len(rows):
+            raise no_trace(trace_id)
+        return rows, {str(span) for batch in hot for span in batch["span_id"].to_pylist()}
+
+    def _hot(self, trace_id: str) -> list[pa.Table]:
+        store = self.store
+        if store is None or not trace_id.isalnum():
+            return []
+        ids = [trace_id] if len(trace_id) == 32 else store.ids_that_begin(trace_id, 2)
+        return [_claims(trace) for trace in store.traces(ids).values() if trace.parts]
+
+
+def standing(claimed: Collection[pa.Table]) -> pa.Table:
+    """Return of all claims about each span the one that stands, with the columns of SPANS."""
+    rows = pa.concat_tables([table.select(SPANS.names).cast(SPANS) for table in claimed])
+    keys = rows.select(["trace_id", "span_id"])
+    if len(keys.group_by(["trace_id", "span_id"]).aggregate([])) == len(rows):
+        return rows
+    with connection() as db:
+        db.register("claimed", rows.append_column("ord", pa.array(range(len(rows)), pa.int64())))
+        winners = db.sql(
+            f"select ord from (select trace_id, span_id, ord, {claims.COLUMNS} from claimed) "
+            f"qualify row_number() over (partition by trace_id, span_id order by {claims.ORDER}, ord) = 1 order by ord"
+        ).to_arrow_table()
+    return rows.take(winners["ord"])
+
+
+def _claims(trace: HotTrace) -> pa.Table:
+    return pa.Table.from_batches([rows_of(trace.data).take()])
+
+
+def _summaries(rows: pa.Table) -> pa.Table:
+    """Return the rows of table `traces` that these spans make."""
+    with connection() as db:
+        db.register("whole_traces", rows)
+        summaries: pa.Table = db.sql(aggregate_sql("whole_traces", 0)).to_arrow_table()
+    return summaries

@@ -1,0 +1,159 @@
+"""Both tiers answer as one: what is acknowledged is readable at once, and nobody can tell which tier answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+from sqlalchemy import update
+
+import tracelake
+from tests.server.client import Client
+from tests.tracking.requests import payload, request, trace_id
+from tracelake._errors import NotFoundError
+from tracelake.lake.hot import standing
+from tracelake.otlp.by_trace import rows_of
+from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.server.app import create_app
+from tracelake.tasks.runners import InProcess
+from tracelake.tracking.door import TrackingDoor
+from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.schema import ARCHIVE_REPO, trace_info, trace_parts
+from tracelake.tracking.store import TrackingStore
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[tracelake.Lake]:
+    """Return an empty lake in a directory."""
+    with tracelake.init(tmp_path / "lake") as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(lake: tracelake.Lake) -> TrackingStore:
+    """Return its tracking store."""
+    return lake.hot.set_up()
+
+
+@pytest.fixture
+def pipeline(lake: tracelake.Lake) -> Iterator[InboxPipeline]:
+    """Return a pipeline whose tasks run in this process."""
+    with closing(lake.pipeline(runner=InProcess())) as running:
+        yield running
+
+
+def answers(lake: tracelake.Lake, store: TrackingStore) -> list[object]:
+    """Return what API and façade say of all that is there."""
+    with closing(TrackingDoor(store)) as door:
+        client = Client(create_app(lake, door))
+        of_one = f"/api/v1/traces/{trace_id(1)}"
+        paths = [
+            *("/api/v1/traces", "/api/v1/traces?name=span&order=oldest", "/api/v1/services"),
+            *(
+                of_one,
+                f"{of_one}?format=otlp",
+                f"{of_one}/spans/{2:016x}",
+                f"/api/v1/traces/{trace_id(1)[:31]}1",
+            ),
+        ]
+        documents = [client.get(path) for path in paths]
+        assert [document.status_code for document in documents] == [200] * len(paths)
+        return [*(document.json() for document in documents), msgspec.json.encode(lake.trace(trace_id(1)))]
+
+
+def test_nobody_can_tell_the_tier(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """The same JSON at once, after the commit, and when the payload is in the tables alone."""
+    store.write([request((1, 1), (1, 2), (2, 1), text="ask"), request((1, 3))])
+    hot = answers(lake, store)
+    assert [span["_tier"] for span in lake.trace(trace_id(1), tiers=True).spans] == ["hot"] * 3
+    report = pipeline.run_once()
+    assert report is not None
+    assert (report.spans_new, report.bad) == (4, ())
+    assert Outbox(store).waiting() == []
+    assert answers(lake, store) == hot
+    archive(store)
+    assert answers(lake, store) == hot
+    assert [span["_tier"] for span in lake.trace(trace_id(1), tiers=True).spans] == ["lake"] * 3
+
+
+def archive(store: TrackingStore) -> None:
+    """End the payload of all traces as a pass of layout `lake` does."""
+    with store.database.writing() as connection:
+        connection.execute(
+            update(trace_info).values(spans_location=ARCHIVE_REPO, archive_location="lake:x@0")
+        )
+        connection.execute(trace_parts.delete())
+
+
+def test_a18_a_late_span_is_whole_on_either_side(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """A18: of a trace that is archived in the tables, a late span is read with the others, before and after."""
+    store.write([request((1, 1), (1, 2))])
+    assert pipeline.run_once() is not None
+    archive(store)
+    store.write([request((1, 3))])
+    late = lake.trace(trace_id(1), tiers=True)
+    assert [span["_tier"] for span in late.spans] == ["lake", "lake", "hot"]
+    assert late.summary["span_count"] == 3
+    before = answers(lake, store)
+    assert pipeline.run_once() is not None
+    assert answers(lake, store) == before
+    assert store.traces([trace_id(1)])[trace_id(1)].parts == ()
+
+
+def test_o2_claims_are_merged_by_the_rule(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """O2: a batch that is sent again, and a running span beside the finished one, give one row on either side."""
+    running, finished = request((1, 1), end_ns=0), request((1, 1), (1, 2), text="x")
+    store.write([finished, running])
+    store.write([finished])
+    hot = answers(lake, store)
+    assert [span["end_ns"] for span in lake.trace(trace_id(1)).spans] == [2_000, 2_000]
+    assert pipeline.run_once() is not None
+    assert answers(lake, store) == hot
+    store.write([running])
+    assert answers(lake, store) == hot
+    assert lake.sql("SELECT count(*) AS n FROM spans", uncommitted=True).to_pylist() == [{"n": 2}]
+
+
+def test_only_what_is_asked_for_is_uncommitted(lake: tracelake.Lake, store: TrackingStore) -> None:
+    """Queries see commits, and the traces of the tracking store where they ask for them; other commits never."""
+    store.write([request((1, 1), (2, 1))])
+    assert lake.sql("SELECT * FROM traces").num_rows == 0
+    assert lake.sql("SELECT * FROM traces", uncommitted=True).num_rows == 2
+    assert lake.sql("SELECT * FROM spans WHERE name = 'span 1'", uncommitted=True).num_rows == 2
+    with pytest.raises(NotFoundError, match="several traces"):
+        lake.trace(trace_id(1)[:20])
+    with pytest.raises(NotFoundError, match="no trace"):
+        lake.trace("ab" * 16)
+
+
+def test_a_lake_tells_its_tiers(lake: tracelake.Lake) -> None:
+    """Without a tracking store a lake says so; with one, where it is and what waits."""
+    assert lake.hot.describe() == {"hot_tier": False}
+    store = lake.hot.set_up()
+    store.write([request((1, 1))])
+    told = lake.hot.describe()
+    assert told["hot_tier"] is True
+    assert str(told["database"]).endswith("tracking.db")
+    outbox = told["outbox"]
+    assert isinstance(outbox, dict)
+    assert outbox["rows"] == 1
+
+
+def test_standing_is_what_the_rule_says() -> None:
+    """Of two claims about a span the finished one stands, whichever comes first; others stay as they are."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    one, other = (
+        pa.Table.from_batches([rows_of(payload((1, 1), (1, 2), end_ns=end)).take()]) for end in (0, 5_000)
+    )
+    for tables in ([one, other], [other, one], [one, other, one]):
+        assert standing(tables)["end_ns"].to_pylist() == [5_000, 5_000]
