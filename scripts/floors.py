@@ -38,6 +38,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "user_tables": "tables that users write: upserts by key, ties",
         "datasets": "evaluation sets: examples cut from traces",
     },
+    {"archive": "cold traces out of the tracking store, and back; retention, layouts, sweeps"},
     {"lake": "the façade that puts the rooms together; where a lake is; verify"},
     {
         "spark": "format `tracelake` for Spark",

@@ -70,6 +70,9 @@ from tracelake.search.results import Facet, FacetValue, Hit, SearchResults
 from tracelake.tasks.progress import Progress
 
 if _TYPE_CHECKING:
+    from tracelake.archive.archive import LakeArchive
+    from tracelake.archive.model import ArchiveDue, ArchiveReport, ArchiveSettings
+    from tracelake.archive.space import ArchiveSpace
     from tracelake.datasets.dataset import Dataset
     from tracelake.datasets.model import Example, Provenance
     from tracelake.lake.datasets import Datasets
@@ -88,6 +91,10 @@ __version__ = _version("tracelake")
 
 __all__ = [
     "AddReport",
+    "ArchiveDue",
+    "ArchiveReport",
+    "ArchiveSettings",
+    "ArchiveSpace",
     "BackPressureError",
     "BadInput",
     "Branch",
@@ -125,6 +132,7 @@ __all__ = [
     "InternalError",
     "JavaError",
     "Lake",
+    "LakeArchive",
     "LakeConfig",
     "LakeExistsError",
     "LakeNotFoundError",
@@ -162,6 +170,11 @@ __all__ = [
 ]
 
 _LAZY = {
+    "ArchiveDue": "tracelake.archive.model",
+    "ArchiveReport": "tracelake.archive.model",
+    "ArchiveSettings": "tracelake.archive.model",
+    "ArchiveSpace": "tracelake.archive.space",
+    "LakeArchive": "tracelake.archive.archive",
     "Branch": "tracelake.versions.branch",
     "Changes": "tracelake.tables.changes",
     "Dataset": "tracelake.datasets.dataset",

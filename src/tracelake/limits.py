@@ -428,6 +428,23 @@ LOG_THING_CHARS: Final = 40
 LOG_THINGS_MAX: Final = 1_000
 """Different things that are remembered for that. Beyond: all are forgotten."""
 
+# Archive
+ARCHIVE_BATCH_TRACES: Final = 256
+"""Traces of one batch of a pass, and of one pack. Beyond: the next batch."""
+ARCHIVE_BATCH_BYTES: Final = 64 * MIB
+"""Their OTLP, uncompressed; a larger trace is a batch of its own. Beyond: the next batch."""
+ARCHIVE_UPLOADS_AT_ONCE: Final = 8
+"""Objects of one batch that are uploaded at a time. Beyond: they wait for their turn."""
+TRACE_ARCHIVED_MAX_BYTES: Final = 1024 * MIB
+"""What one archived trace unpacks to. Beyond: its frame is taken for damage."""
+ARCHIVE_FAILURES_TOLD_MAX: Final = 20
+"""Traces that stayed hot which a pass tells the reasons of. Beyond: they are counted."""
+ARCHIVE_RESTORE_TRIES_MAX: Final = 5
+"""How often a restore begins again because a pass was faster. Beyond: it says so."""
+ARCHIVE_UPLOAD_GRACE_S: Final = 3600.0
+"""How old an upload that nobody has finalized must be for a sweep to give it up. Beyond: it does; who still works at it
+is told, and its traces stay hot."""
+
 # Search
 SEARCH_HITS_DEFAULT: Final = 20
 """Hits of one search, unless it says otherwise. Beyond: they are left out."""

@@ -18,6 +18,7 @@ import typer
 
 from tracelake._errors import ConflictError, QueryError, TracelakeError
 from tracelake.cli import (
+    archive,
     branches,
     data,
     datasets,
@@ -45,6 +46,7 @@ app.add_typer(pipelines.app)
 app.add_typer(queries.app)
 app.add_typer(servers.app)
 app.add_typer(maintenance.app)
+app.add_typer(archive.app)
 app.add_typer(branches.app)
 app.add_typer(history.app)
 app.add_typer(tags.app)

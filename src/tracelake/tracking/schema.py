@@ -29,7 +29,7 @@ from tracelake.limits import (
     TRACKING_VALUE_MAX_CHARS,
 )
 
-HEAD: Final = "0001"
+HEAD: Final = "0002"
 """The revision that this release reads and writes."""
 VERSION_TABLE: Final = "tracelake_version"
 
@@ -187,3 +187,20 @@ outbox: Final = Table(
     sqlite_autoincrement=True,
 )
 """Requests as received, as segments of the inbox have them, until a commit on `main` holds them."""
+archive_objects: Final = Table(
+    "tracelake_archive_objects",
+    metadata,
+    _key("lake", Integer),
+    _key("path", Text),
+    Column("state", String(16), nullable=False),
+    Column("traces", Integer, nullable=False),
+    Column("began_ns", BigInteger, nullable=False),
+)
+"""Objects of the archive repository, each from before its upload until after it is deleted."""
+archive_settings: Final = Table(
+    "tracelake_archive_settings",
+    metadata,
+    _key("lake", Integer),
+    Column("settings", Text, nullable=False),
+)
+"""How a lake archives, as JSON."""

@@ -1,0 +1,1 @@
+"""The archive: cold traces leave the tracking store, come back by restore, and go for good by delete."""

@@ -1,0 +1,205 @@
+"""The archive of one lake: passes over what is due, what they would do, and what is hot and archived."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tracelake._errors import StorageError, UsageError
+from tracelake.archive import passes
+from tracelake.archive.candidates import Candidates
+from tracelake.archive.layouts import is_ours
+from tracelake.archive.model import LAYOUTS, ArchiveDue, ArchiveReport, ArchiveSettings, HotSnapshot, Stored
+from tracelake.archive.passes import ObjectRepository, TraceRepository, archive_batch
+from tracelake.archive.restoring import delete_traces, restore_trace
+from tracelake.archive.retention import TraceFate, cutoff_ns, duration_ns, is_now_done
+from tracelake.archive.space import ArchiveSpace, give_back, space
+from tracelake.archive.store import ArchiveStore
+from tracelake.archive.tables import Tables, TablesRepository, traces_data
+from tracelake.limits import ARCHIVE_FAILURES_TOLD_MAX, ARCHIVE_UPLOAD_GRACE_S
+from tracelake.storage import ObjectStore, open_objects
+from tracelake.tracking.store import TrackingStore
+
+FOLDER: Final = "archive"
+"""Of the lake, where its repository is unless the settings name one."""
+_log: Final = logging.getLogger(__name__)
+
+
+class LakeArchive:
+    """What archivers of a lake share; any number of them may work at once, in this process or others."""
+
+    def __init__(self, tracking: TrackingStore, lake_url: str, tables: Tables) -> None:
+        self._tracking = tracking
+        self._lake_url = lake_url
+        self._tables = tables
+        self._store = ArchiveStore(tracking)
+        self._candidates = Candidates(tracking)
+
+    def settings(self) -> ArchiveSettings:
+        """Return how the lake archives."""
+        return self._candidates.settings()
+
+    def configure(
+        self,
+        *,
+        layout: str | None = None,
+        location: str | None = None,
+        retention: str | None = None,
+        allowlist: Sequence[str] | None = None,
+    ) -> ArchiveSettings:
+        """Change how the lake archives; what is None stays, and a retention of "" is none.
+
+        Traces that are archived stay where they are. Raises UsageError.
+        """
+        settings = self.settings()
+        if layout is not None:
+            if (known := LAYOUTS.get(layout)) is None:
+                raise UsageError(f"{layout!r} is no layout; choose {', '.join(LAYOUTS)}")
+            settings = replace(settings, layout=known)
+        if location is not None:
+            self._check_location(location, settings)
+            settings = replace(settings, location=location.rstrip("/") or None)
+        if retention is not None:
+            if retention:
+                duration_ns(retention)
+            settings = replace(settings, retention=retention or None)
+        if allowlist is not None:
+            settings = replace(settings, allowlist=tuple(sorted(set(allowlist))))
+        self._candidates.set_settings(settings)
+        return settings
+
+    def plan(self) -> list[ArchiveDue]:
+        """Return each experiment with hot traces, its retention, and what the next pass would take of it."""
+        return self._candidates.due(self.settings(), time.time_ns())
+
+    def run(
+        self,
+        *,
+        dry_run: bool = False,
+        experiment: str | None = None,
+        older_than: str | None = None,
+        traces_max: int | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> ArchiveReport:
+        """Archive what is due; of one experiment, with `older_than` by that instead of its retention.
+
+        What cannot be archived stays hot, and is told with its reason; it stops nothing beside it. Raises UsageError,
+        StorageError where the tracking store fails.
+        """
+        began_s = time.monotonic()
+        settings = self.settings()
+        due = self._candidates.due(settings, now_ns := time.time_ns())
+        if older_than is not None:
+            by = cutoff_ns(older_than, None, now_ns)
+            due = [self._candidates.older(each, by or 0) for each in due]
+        due = _in_turn([each for each in due if experiment in (None, each.experiment_id)])
+        report = ArchiveReport(settings.layout, dry_run, due)
+        left = traces_max
+        for each in [] if dry_run else due:
+            if each.cutoff_ns is None or stopping():
+                continue
+            left = self._archive(settings, each, report, left, stopping)
+        if TraceFate.ARCHIVED.value in report.fates:
+            give_back(self._tracking.database)
+        report.seconds = time.monotonic() - began_s
+        _log.info("%s", report.line)
+        return report
+
+    def _archive(
+        self,
+        settings: ArchiveSettings,
+        due: ArchiveDue,
+        report: ArchiveReport,
+        left: int | None,
+        stopping: Callable[[], bool],
+    ) -> int | None:
+        """Take what is due of one experiment; return how many traces this pass may still take."""
+        tag = self._candidates.at_once_of(due.experiment_id) if due.is_now else None
+        objects = None if settings.layout == "lake" else self._repository(settings)
+        repository: TraceRepository = (
+            TablesRepository(self._tables, self._tracking.lake_id)
+            if objects is None
+            else ObjectRepository(objects)
+        )
+
+        def on_stored(snapshot: HotSnapshot, stored: Stored) -> None:
+            report.archived_bytes += len(snapshot.data)
+            report.stored_bytes += stored.size_bytes
+
+        fates: list[TraceFate] = []
+        for batch in self._candidates.batches(due, left):
+            if stopping():
+                return 0
+            for trace_id, (fate, reason) in archive_batch(
+                self._store, settings.layout, repository, objects, batch, on_stored
+            ).items():
+                fates.append(fate)
+                report.fates[fate.value] = report.fates.get(fate.value, 0) + 1
+                if reason and len(report.failures) < ARCHIVE_FAILURES_TOLD_MAX:
+                    report.failures[trace_id] = reason
+        took_all = left is None or len(fates) < left
+        if tag is not None and took_all and is_now_done(fates):
+            self._candidates.done_at_once(due.experiment_id, tag)
+        return None if left is None else left - len(fates)
+
+    def restore(self, trace_id: str) -> bool:
+        """Bring a trace back into the tracking store; False where it is there already. See `restore_trace`."""
+        return restore_trace(self._store, self._repository_or_none(), self._read_tables, trace_id)
+
+    def delete(self, trace_ids: Sequence[str]) -> list[str]:
+        """Delete traces from the tracking store and the repository, and return those that were there.
+
+        What the tables of the lake have of them stays.
+        """
+        return delete_traces(self._store, self._repository_or_none(), trace_ids)
+
+    def sweep(self, grace_s: float = ARCHIVE_UPLOAD_GRACE_S) -> int:
+        """Delete what killed archivers left in the repository, uploads after so long; return how many objects."""
+        objects = self._repository_or_none()
+        if objects is None:
+            return 0
+        return passes.sweep(self._store, objects, time.time_ns() - int(grace_s * 1e9), is_ours)
+
+    def space(self) -> ArchiveSpace:
+        """Return what is hot, archived and failed, and the bytes of both sides."""
+        return space(self._tracking)
+
+    def _read_tables(self, trace_id: str) -> bytes:
+        rows, _ = self._tables.spans([trace_id])
+        if not len(rows):
+            raise StorageError(
+                f"trace {trace_id} is archived in the tables of this lake, and `main` does not have it; "
+                "`tracelake log` shows whether it was taken back"
+            )
+        return traces_data(rows)
+
+    def _repository(self, settings: ArchiveSettings) -> ObjectStore:
+        return open_objects(settings.location or f"{self._lake_url}/{FOLDER}")
+
+    def _repository_or_none(self) -> ObjectStore | None:
+        """Return the repository, None where nothing was ever put into one."""
+        settings = self.settings()
+        if settings.layout == "lake" and settings.location is None and not self._store.has_objects():
+            return None
+        return self._repository(settings)
+
+    def _check_location(self, location: str, settings: ArchiveSettings) -> None:
+        """Refuse to move the repository away from what is in it."""
+        if (location.rstrip("/") or None) != settings.location and self._store.has_objects():
+            raise UsageError(
+                "traces are archived in the present repository: restore or delete them first, or keep it where it is"
+            )
+        if location:
+            open_objects(location)
+
+
+def _in_turn(due: Sequence[ArchiveDue]) -> list[ArchiveDue]:
+    """Return experiments in the order of a pass: archiveNow first, and workspaces in an order of chance."""
+    places = {workspace: random.random() for workspace in {each.workspace for each in due}}  # noqa: S311  fairness
+    return sorted(
+        due, key=lambda each: (not each.is_now, places[each.workspace], each.workspace, each.experiment_id)
+    )

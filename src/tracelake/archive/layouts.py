@@ -1,0 +1,105 @@
+"""Where traces are in a repository, and how they come back: whole, or an error that names the object (A14).
+
+| layout | object | location of a trace |
+|---|---|---|
+| `trace` | `<experiment>/traces/tr-<trace>/artifacts/<generation>-<attempt>/traces.pb` | its directory |
+| `pack` | `packs/<attempt>.pack` | `…pack#<offset>+<length>` |
+
+Every upload has a name of its own, so who loses never touches what another one made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+from urllib.parse import quote
+
+from tracelake._errors import DamageError, NotFoundError
+from tracelake.archive.model import HotSnapshot, LayoutName, Stored
+from tracelake.archive.packs import Frame, unpack, write_pack
+from tracelake.limits import TRACE_ARCHIVED_MAX_BYTES
+from tracelake.storage import ObjectStore
+
+FILE: Final = "traces.pb"
+_PACKS: Final = "packs/"
+_OURS: Final = re.compile(
+    r"packs/[0-9a-f]{32}\.pack|[^/]+/traces/tr-[^/]+/artifacts/[0-9]+-[0-9a-f]{32}/traces\.pb"
+)
+_IN_PACK: Final = re.compile(r"(.+\.pack)#([0-9]{1,15})\+([0-9]{1,15})", re.DOTALL)
+
+
+def path_of(layout: LayoutName, experiment_id: str, trace_id: str, generation: int, attempt: str) -> str:
+    """Return the object that a trace goes to; `attempt` is a new id in hex. None in layout `lake`: ""."""
+    if layout == "lake":
+        return ""
+    if layout == "pack":
+        return f"{_PACKS}{attempt}.pack"
+    experiment = quote(experiment_id, safe="").replace(".", "%2E") or "_"
+    return f"{experiment}/traces/tr-{trace_id}/artifacts/{generation}-{attempt}/{FILE}"
+
+
+def is_ours(path: str) -> bool:
+    """Whether an object of a repository has a name that an upload of ours gives. Attachments have none (A11)."""
+    return _OURS.fullmatch(path) is not None
+
+
+def encode(root: str, path: str, snapshots: list[HotSnapshot]) -> tuple[bytes, list[Stored]]:
+    """Return the object at a path that holds these traces, and where each is in it."""
+    if not path.startswith(_PACKS):
+        (snapshot,) = snapshots
+        at = Frame(0, len(snapshot.data), hashlib.sha256(snapshot.data).hexdigest())
+        return snapshot.data, [_stored(snapshot, f"{root}/{path.removesuffix('/' + FILE)}", at)]
+    pack, frames = write_pack((snapshot.trace_id, snapshot.data) for snapshot in snapshots)
+    stored = []
+    for snapshot in snapshots:
+        frame = frames[snapshot.trace_id]
+        stored.append(_stored(snapshot, f"{root}/{path}#{frame.offset}+{frame.length}", frame))
+    return pack, stored
+
+
+def _stored(snapshot: HotSnapshot, location: str, at: Frame) -> Stored:
+    return Stored(snapshot.trace_id, snapshot.generation, snapshot.path, location, at.length, at.sha256)
+
+
+def path_in(root: str, location: str) -> str:
+    """Return the object that a location of this repository names. Raises NotFoundError for one of another."""
+    if not location.startswith(f"{root}/"):
+        raise NotFoundError(
+            f"the archive at {location} is not in the repository {root}; `tracelake archive retention --location` "
+            "says where it is"
+        )
+    rest = location.removeprefix(f"{root}/")
+    match = _IN_PACK.fullmatch(rest)
+    return match[1] if match else f"{rest}/{FILE}"
+
+
+def read_back(objects: ObjectStore, path: str, data: bytes) -> None:
+    """Read what was just uploaded. Raises DamageError where the repository holds anything else, StorageError."""
+    try:
+        is_there = objects.get(path) == data
+    except NotFoundError:
+        is_there = False
+    if not is_there:
+        raise DamageError(
+            f"{objects.url}/{path} is not what was uploaded there, so nothing was cleared; check the repository"
+        )
+
+
+def read_archived(objects: ObjectStore, location: str, size_bytes: int, sha256: str) -> bytes:
+    """Return an archived trace, a `TracesData`. Raises DamageError that names the object, StorageError (A9, A14)."""
+    path = path_in(objects.url, location)
+    match = _IN_PACK.fullmatch(location)
+    try:
+        data = objects.get_range(path, int(match[2]), int(match[3])) if match else objects.get(path)
+    except NotFoundError:
+        raise DamageError(
+            f"the archive of this trace, {objects.url}/{path}, is gone; restore the object from a copy"
+        ) from None
+    if len(data) != size_bytes or hashlib.sha256(data).hexdigest() != sha256:
+        what = "cut" if len(data) < size_bytes else "altered"
+        raise DamageError(
+            f"the archive of this trace at {location}, object {path}, is {what}: {len(data)} bytes where {size_bytes} "
+            "with another checksum were stored; restore the object from a copy"
+        )
+    return unpack(data, location, TRACE_ARCHIVED_MAX_BYTES) if match else data

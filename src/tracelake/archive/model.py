@@ -1,0 +1,100 @@
+"""What the archive works with, as plain records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+LayoutName: TypeAlias = Literal["lake", "trace", "pack"]
+LAYOUTS: Final[dict[str, LayoutName]] = {"lake": "lake", "trace": "trace", "pack": "pack"}
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSettings:
+    """How a lake archives; kept beside its traces, so that all archivers do alike."""
+
+    layout: LayoutName = "lake"
+    location: str | None = None
+    """URL of the repository of layouts `trace` and `pack`; None: `archive/` in the lake."""
+    retention: str | None = None
+    """How long traces stay hot where nothing narrower says so; None: for ever."""
+    allowlist: tuple[str, ...] = ()
+    """Experiments that may have a longer retention than the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveDue:
+    """An experiment with traces that a pass would take."""
+
+    experiment_id: str
+    workspace: str
+    retention: str | None
+    source: str | None
+    is_now: bool
+    cutoff_ns: int | None
+    traces: int = 0
+    size_bytes: int = 0
+    problem: str | None = None
+    """Why nothing of it is taken: a tag that says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotSnapshot:
+    """A hot trace as it was when its upload began."""
+
+    trace_id: str
+    experiment_id: str
+    generation: int
+    data: bytes
+    """One OTLP `TracesData`."""
+    path: str
+    """The object that it goes to; empty in layout `lake`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A trace in the repository, whole and read back."""
+
+    trace_id: str
+    generation: int
+    path: str
+    location: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """An upload that a sweep may take away."""
+
+    path: str
+    state: str
+
+
+@dataclass(slots=True)
+class ArchiveReport:
+    """What a pass did, or would do."""
+
+    layout: str
+    dry_run: bool
+    due: list[ArchiveDue] = field(default_factory=list)
+    fates: dict[str, int] = field(default_factory=dict)
+    """How many traces became what, see `retention.TraceFate`."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """The first traces that stayed hot though they were due, with the reason."""
+    archived_bytes: int = 0
+    """Bytes of OTLP that were cleared from the tracking store."""
+    stored_bytes: int = 0
+    """Bytes that the repository took for them."""
+    seconds: float = 0.0
+
+    @property
+    def line(self) -> str:
+        """The pass in one line."""
+        counts = (
+            ", ".join(f"{count} {fate}" for fate, count in sorted(self.fates.items())) or "nothing was due"
+        )
+        return (
+            f"archive pass ({self.layout}): {counts}; {self.archived_bytes:,} bytes cleared, "
+            f"{self.stored_bytes:,} stored, {self.seconds:.1f} s"
+        )

@@ -1,0 +1,141 @@
+"""One batch of a pass: snapshot, encode, upload, read back, finalize, and what is left of those that lost.
+
+An error of the repository or the database leaves traces hot, and the upload to the next sweep: nothing is ever deleted
+on an outcome that is not known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from typing import Protocol
+
+from tracelake._errors import DamageError, StorageError
+from tracelake.archive.layouts import encode, read_back
+from tracelake.archive.model import HotSnapshot, LayoutName, Stored
+from tracelake.archive.retention import TraceFate
+from tracelake.archive.store import ArchiveStore
+from tracelake.limits import ARCHIVE_UPLOADS_AT_ONCE
+from tracelake.storage import ObjectStore
+
+
+class TraceRepository(Protocol):
+    """Where a layout keeps traces: what makes a snapshot durable there before its payload is cleared."""
+
+    def store(
+        self, snapshots: Sequence[HotSnapshot]
+    ) -> tuple[list[Stored], dict[str, tuple[TraceFate, str]]]:
+        """Return the traces that are there whole, and what became of the others, with reasons."""
+
+    def holds(self) -> bool:
+        """Whether what was stored last is there still; asked while payloads are about to be cleared."""
+
+
+class ObjectRepository:
+    """Layouts `trace` and `pack`: objects, each read back before it counts."""
+
+    def __init__(self, objects: ObjectStore, uploads_at_once: int = ARCHIVE_UPLOADS_AT_ONCE) -> None:
+        self.objects = objects
+        self._at_once = uploads_at_once
+
+    def store(
+        self, snapshots: Sequence[HotSnapshot]
+    ) -> tuple[list[Stored], dict[str, tuple[TraceFate, str]]]:
+        """See `TraceRepository`. Uploads are under way several at a time."""
+        groups = [list(group) for _, group in groupby(snapshots, lambda snapshot: snapshot.path)]
+        if self._at_once == 1 or len(groups) == 1:
+            results = [self._upload(group) for group in groups]
+        else:
+            with ThreadPoolExecutor(self._at_once, thread_name_prefix="tracelake-archive") as pool:
+                results = list(pool.map(self._upload, groups))
+        stored = [each for result in results if isinstance(result, list) for each in result]
+        failed = {
+            snapshot.trace_id: (TraceFate.FAILED, result)
+            for group, result in zip(groups, results, strict=True)
+            if isinstance(result, str)
+            for snapshot in group
+        }
+        return stored, failed
+
+    def holds(self) -> bool:
+        """See `TraceRepository`: nobody takes an object away whose row stands."""
+        return True
+
+    def _upload(self, snapshots: list[HotSnapshot]) -> list[Stored] | str:
+        """Return what is stored, or why nothing is."""
+        path = snapshots[0].path
+        try:
+            data, stored = encode(self.objects.url, path, snapshots)
+            self.objects.put(path, data)
+            read_back(self.objects, path, data)
+        except (StorageError, DamageError, OSError) as error:
+            return str(error)
+        return stored
+
+
+def archive_batch(
+    store: ArchiveStore,
+    layout: LayoutName,
+    repository: TraceRepository,
+    objects: ObjectStore | None,
+    trace_ids: Sequence[str],
+    on_stored: Callable[[HotSnapshot, Stored], None] = lambda _snapshot, _stored: None,
+) -> dict[str, tuple[TraceFate, str]]:
+    """Archive some hot traces; return what became of each, with a reason where it stays hot.
+
+    `objects` is the repository of uploads that lost, None where nothing is uploaded. Raises StorageError where the
+    tracking store fails: then nobody knows of this batch, and the next pass looks again.
+    """
+    snapshots, fates = store.begin(layout, trace_ids, uuid.uuid4().hex)
+    stored, failed = repository.store(snapshots)
+    fates.update(failed)
+    won = set()
+    if stored:
+        of = {snapshot.trace_id: snapshot for snapshot in snapshots}
+        decided = store.finalize(stored, repository.holds)
+        for each in stored:
+            fate = decided[each.trace_id]
+            fates[each.trace_id] = (fate, _REASONS.get(fate, ""))
+            if fate is TraceFate.ARCHIVED:
+                won.add(each.path)
+                on_stored(of[each.trace_id], each)
+    if objects is not None:
+        with contextlib.suppress(StorageError, OSError):  # the next sweep does it
+            delete_condemned(store, objects, sorted({snapshot.path for snapshot in snapshots} - won))
+    return fates
+
+
+_REASONS = {
+    TraceFate.WAITING: "the tables of main do not hold it any more; the next pass looks again",
+    TraceFate.CHANGED: "spans came while it was archived; the next pass takes it",
+    TraceFate.FAILED: "the upload took so long that a sweep gave it up; the next pass takes it",
+}
+
+
+def delete_condemned(store: ArchiveStore, objects: ObjectStore, paths: Sequence[str]) -> int:
+    """Give up objects that nobody names, delete them, and forget them; return how many."""
+    condemned = [path for path in paths if store.condemn(path)]
+    for path in condemned:
+        objects.delete(path)
+    if condemned:
+        store.forget(condemned)
+    return len(condemned)
+
+
+def sweep(
+    store: ArchiveStore, objects: ObjectStore, began_before_ns: int, is_ours: Callable[[str], bool]
+) -> int:
+    """Delete uploads that came to nothing, and objects of ours that no row knows; return how many.
+
+    Objects are listed first and rows are read then: an upload has its row before its first byte, and keeps it until it
+    can never be named, so what has none is nobody's.
+    """
+    deleted = delete_condemned(store, objects, [left.path for left in store.leftovers(began_before_ns)])
+    listed = [info.path for info in objects.list("") if is_ours(info.path)]
+    for path in store.unknown(listed):
+        objects.delete(path)
+        deleted += 1
+    return deleted

@@ -1,0 +1,67 @@
+"""What a pass may do with one trace, decided on rows that are locked while it is carried out (PROTOCOLS §4). Pure.
+
+An upload is a row of its own before the first byte of it is sent, and every name is used once:
+
+| state of the row | finalize | abandon, sweep | delete, restore of the last trace in it |
+|---|---|---|---|
+| OPEN: being uploaded | LIVE, with so many traces; CONDEMNED for none | CONDEMNED | |
+| LIVE: traces name it | | stays | CONDEMNED |
+| CONDEMNED: nobody names it, or ever will | nothing is archived | object deleted, then the row | |
+| no row | nothing is archived | object deleted, if one lies there | |
+
+So an object is deleted only where its row says that nobody can name it any more, and a finalize that comes too late
+finds that out: no clock is asked, and whose process died, or whose reply was lost, leaves a row for the next sweep.
+The generation of a trace only climbs, with restore too: an upload of an earlier life of the trace is never finalized.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tracelake.archive.retention import TraceFate
+
+OPEN: Final = "open"
+LIVE: Final = "live"
+CONDEMNED: Final = "condemned"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStanding:
+    """What the row of a trace says."""
+
+    is_hot: bool
+    generation: int
+    location: str | None = None
+
+
+def finalize(upload_state: str | None, trace: TraceStanding | None, generation: int) -> TraceFate:
+    """Decide what becomes of a trace that was uploaded as of `generation`; `upload_state` is None without a row.
+
+    ARCHIVED: the upload becomes its archive, and the payload is cleared by the same transaction.
+    """
+    if upload_state != OPEN:
+        return TraceFate.FAILED
+    if trace is None or not trace.is_hot:
+        return TraceFate.GONE
+    return TraceFate.ARCHIVED if trace.generation == generation else TraceFate.CHANGED
+
+
+def after_finalize(traces: int) -> str:
+    """Return the state of an upload that has become the archive of so many traces."""
+    return LIVE if traces else CONDEMNED
+
+
+def may_condemn(state: str | None, traces: int) -> bool:
+    """Whether an upload can be given up for good: nobody names it, and from here on nobody will."""
+    return state in (OPEN, CONDEMNED) or (state == LIVE and traces == 0)
+
+
+def may_restore(trace: TraceStanding | None, location: str) -> bool:
+    """Whether what was read at a location is still the archive of the trace."""
+    return trace is not None and not trace.is_hot and trace.location == location
+
+
+def may_delete(trace: TraceStanding | None, location: str | None) -> bool:
+    """Whether a trace is still where its deletion found it: at an archive location, or hot (None)."""
+    return trace is not None and trace.is_hot == (location is None) and trace.location == location

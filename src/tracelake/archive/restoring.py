@@ -1,0 +1,84 @@
+"""The way back into the tracking store, and the way out for good: both end with one transaction, then clean up."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from tracelake._errors import ContentionError, NotFoundError, StorageError
+from tracelake.archive.layouts import path_in, read_archived
+from tracelake.archive.passes import delete_condemned
+from tracelake.archive.store import ArchiveStore
+from tracelake.limits import ARCHIVE_RESTORE_TRIES_MAX
+from tracelake.storage import ObjectStore
+from tracelake.tracking.schema import LAKE_LOCATION, TRACKING_STORE
+
+ReadTables = Callable[[str], bytes]
+"""(trace id) → all its spans in the tables of the lake, as a `TracesData`. Raises NotFoundError."""
+
+
+def restore_trace(
+    store: ArchiveStore, objects: ObjectStore | None, read_tables: ReadTables, trace_id: str
+) -> bool:
+    """Bring an archived trace back into the tracking store; False where it is there already.
+
+    Raises NotFoundError where nobody knows it, DamageError where its archive is missing or damaged: then it stays
+    archived as it is, and so after a crash at any step.
+    """
+    for _ in range(ARCHIVE_RESTORE_TRIES_MAX):
+        row = store.archived([trace_id]).get(trace_id)
+        if row is None:
+            raise NotFoundError(f"no trace {trace_id!r} in the tracking store of this lake.")
+        if row.spans_location == TRACKING_STORE:
+            return False
+        location = str(row.archive_location)
+        path = _path(objects, location)
+        if path and objects is not None:
+            data = read_archived(objects, location, row.archive_bytes, row.archive_sha256)
+        else:
+            data = read_tables(trace_id)
+        if store.restore(trace_id, location, data, count_spans(data), path):
+            if path and objects is not None:
+                _clean_up(store, objects, [path])
+            return True
+    raise ContentionError(
+        f"trace {trace_id} was archived anew while it was restored, again and again; try again"
+    )
+
+
+def delete_traces(store: ArchiveStore, objects: ObjectStore | None, trace_ids: Sequence[str]) -> list[str]:
+    """Delete traces from the tracking store and its archive repository; return those that were there.
+
+    `objects` is None where no trace is in a repository. A trace that is archived or restored meanwhile stays, and is
+    not among them: call again.
+    """
+    places: dict[str, tuple[str | None, str]] = {}
+    for trace_id, row in store.archived(trace_ids).items():
+        location = None if row.spans_location == TRACKING_STORE else str(row.archive_location)
+        places[trace_id] = (location, _path(objects, location))
+    gone = store.delete(places)
+    if objects is not None:
+        _clean_up(store, objects, sorted({places[trace_id][1] for trace_id in gone} - {""}))
+    return gone
+
+
+def _path(objects: ObjectStore | None, location: str | None) -> str:
+    """Return the object that a location names, "" where it names none."""
+    if location is None or location.startswith(LAKE_LOCATION):
+        return ""
+    assert objects is not None, "who deletes what is in a repository has it open"
+    return path_in(objects.url, location)
+
+
+def count_spans(data: bytes) -> int:
+    """Return how many spans a `TracesData` has."""
+    groups = TracesData.FromString(data).resource_spans
+    return sum(len(scope.spans) for group in groups for scope in group.scope_spans)
+
+
+def _clean_up(store: ArchiveStore, objects: ObjectStore, paths: Sequence[str]) -> None:
+    """Delete objects that nobody names any more; what fails now is the next sweep's."""
+    with contextlib.suppress(StorageError, OSError):
+        delete_condemned(store, objects, paths)

@@ -1,0 +1,140 @@
+"""How long traces stay hot: durations, which of several retentions counts, which traces are due (A7, A8). Pure.
+
+Retention is set for the server, for workspaces and for experiments; nothing set anywhere archives nothing. The
+narrower one counts where it is shorter, and where it is longer only for experiments on the allowlist:
+
+| set for | shorter than what counts so far, or the first | longer, on the allowlist | longer, not on it |
+|---|---|---|---|
+| workspace | counts | counts | does not |
+| experiment | counts | counts | does not |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+
+from tracelake._errors import UsageError
+from tracelake.limits import NAME_QUOTED_MAX_CHARS, QUOTED_MAX_CHARS
+
+RETENTION_TAG: Final = "mlflow.trace.archivalRetention"
+ARCHIVE_NOW_TAG: Final = "mlflow.trace.archiveNow"
+MALFORMED: Final = "MALFORMED_TRACE"
+_UNITS_NS: Final = {"m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
+_DURATION: Final = re.compile(r"([1-9][0-9]{0,6})([mhd])", re.ASCII)
+
+
+def duration_ns(text: str) -> int:
+    """Return a duration such as `30d`, `12h` or `5m` in nanoseconds. Raises UsageError."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"{text[:NAME_QUOTED_MAX_CHARS]!r} is no duration: write a number from 1 to 9999999 and m, h or d, "
+            "such as 30d"
+        )
+    return int(match[1]) * _UNITS_NS[match[2]]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What counts for an experiment, and where it was set: `server`, `workspace`, `experiment`, or nowhere."""
+
+    text: str | None
+    source: str | None
+
+
+def resolve(server: str | None, workspace: str | None, experiment: str | None, *, allowed: bool) -> Resolved:
+    """Return the retention that counts (A8). Raises UsageError for one that is no duration."""
+    counts = Resolved(None, None)
+    for source, text in (("server", server), ("workspace", workspace), ("experiment", experiment)):
+        if text is None:
+            continue
+        is_first = counts.text is None
+        if is_first or allowed or duration_ns(text) < duration_ns(counts.text or ""):
+            duration_ns(text)
+            counts = Resolved(text, source)
+    return counts
+
+
+def retention_of_tag(value: str | None) -> str | None:
+    """Return the duration in the tag of an experiment, `{"type":"duration","value":"30d"}`. Raises UsageError."""
+    if value is None:
+        return None
+    tag = _object(RETENTION_TAG, value)
+    text = tag.get("value")
+    if set(tag) != {"type", "value"} or tag["type"] != "duration" or not isinstance(text, str):
+        raise UsageError(
+            f'{RETENTION_TAG} must be like {{"type":"duration","value":"30d"}}, not {value[:QUOTED_MAX_CHARS]!r}'
+        )
+    duration_ns(text)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveNow:
+    """That an experiment is to be archived at once: all of it, or what is older."""
+
+    older_than_ns: int = 0
+
+
+def archive_now_of_tag(value: str | None) -> ArchiveNow | None:
+    """Return what the tag of an experiment asks for, `{}` or `{"older_than":"1d"}`. Raises UsageError."""
+    if value is None:
+        return None
+    tag = _object(ARCHIVE_NOW_TAG, value)
+    if not tag:
+        return ArchiveNow()
+    text = tag.get("older_than")
+    if set(tag) != {"older_than"} or not isinstance(text, str):
+        raise UsageError(
+            f'{ARCHIVE_NOW_TAG} must be {{}} or {{"older_than":"1d"}}, not {value[:QUOTED_MAX_CHARS]!r}'
+        )
+    return ArchiveNow(duration_ns(text))
+
+
+def cutoff_ns(retention: str | None, now: ArchiveNow | None, now_ns: int) -> int | None:
+    """Return the start before which traces are due; None where none is. The later of what is asked for counts."""
+    cutoffs = []
+    if retention is not None:
+        cutoffs.append(now_ns - duration_ns(retention))
+    if now is not None:
+        cutoffs.append(now_ns - now.older_than_ns)
+    return (
+        max((0, *cutoffs)) if cutoffs else None
+    )  # no trace began before 1970, and no database counts so far back
+
+
+class TraceFate(Enum):
+    """What became of a trace that was due."""
+
+    ARCHIVED = "archived"
+    GONE = "gone"
+    """Another pass has archived it, or it was deleted: there is nothing left to do."""
+    CHANGED = "changed"
+    """A write came meanwhile; the next pass takes it."""
+    WAITING = "waiting"
+    """Its spans are on their way into the tables."""
+    FAILED = "failed"
+    """The repository, or the database, could not be reached."""
+    MALFORMED = "malformed"
+    """It cannot be read, and is skipped until somebody takes its mark away."""
+
+
+def is_now_done(fates: Collection[TraceFate]) -> bool:
+    """Whether archiveNow is cleared after a pass: all is archived, or what is left are terminal failures (A7)."""
+    return all(fate in (TraceFate.ARCHIVED, TraceFate.GONE, TraceFate.MALFORMED) for fate in fates)
+
+
+def _object(tag: str, value: str) -> dict[str, Any]:
+    try:
+        decoded = msgspec.json.decode(value)
+    except (msgspec.DecodeError, RecursionError):
+        decoded = None
+    if not isinstance(decoded, dict):
+        raise UsageError(f"{tag} must be a JSON object, not {value[:QUOTED_MAX_CHARS]!r}")
+    return decoded

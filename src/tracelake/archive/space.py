@@ -1,0 +1,97 @@
+"""What the tracking store takes, what archiving freed of it, and how that comes back to the disk.
+
+SQLite: free pages go back to the file system at once, by `PRAGMA incremental_vacuum` and a checkpoint that cuts the
+log. PostgreSQL: `VACUUM` makes rows reusable by later ones, and cuts the file where its end is free.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, Select, func, select, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from tracelake.archive.protocol import LIVE
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.schema import ARCHIVE_REPO, TRACKING_STORE, archive_objects, trace_info, trace_parts
+from tracelake.tracking.store import TrackingStore
+
+_log: Final = logging.getLogger(__name__)
+_CLEARED: Final = (trace_parts.name, "tracelake_outbox", trace_info.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSpace:
+    """Traces and bytes on both sides."""
+
+    hot_traces: int
+    hot_bytes: int
+    """OTLP in the tracking store, uncompressed."""
+    archived_traces: int
+    archived_bytes: int
+    """In the repository; 0 in layout `lake`, whose tables are the archive."""
+    failed_traces: int
+    """Marked as malformed; passes skip them."""
+    uploads: int
+    """Objects that were begun and not finalized, or that are to be deleted: what a sweep takes."""
+    database_bytes: int
+    """Files of the database, of all lakes in it."""
+    free_bytes: int
+    """Of them free for what comes next; 0 where the database does not tell."""
+
+
+def space(tracking: TrackingStore) -> ArchiveSpace:
+    """Return what stands where."""
+    info, parts, objects = trace_info.c, trace_parts.c, archive_objects.c
+    traces = select(func.count()).select_from(trace_info).where(info.lake == tracking.lake)
+    part_bytes = select(func.coalesce(func.sum(parts.size_bytes), 0)).where(parts.lake == tracking.lake)
+    archived_bytes = select(func.coalesce(func.sum(info.archive_bytes), 0)).where(info.lake == tracking.lake)
+    uploads = select(func.count()).select_from(archive_objects)
+    with tracking.database.reading() as connection:
+
+        def number(query: Select[Any]) -> int:
+            return int(connection.execute(query).scalar_one())
+
+        database_bytes, free_bytes = _database_bytes(tracking.database, connection)
+        return ArchiveSpace(
+            hot_traces=number(traces.where(info.spans_location == TRACKING_STORE)),
+            hot_bytes=number(part_bytes),
+            archived_traces=number(traces.where(info.spans_location == ARCHIVE_REPO)),
+            archived_bytes=number(archived_bytes),
+            failed_traces=number(traces.where(info.archival_failure.is_not(None))),
+            uploads=number(uploads.where(objects.lake == tracking.lake, objects.state != LIVE)),
+            database_bytes=database_bytes,
+            free_bytes=free_bytes,
+        )
+
+
+def give_back(database: TrackingDatabase) -> None:
+    """Let what was cleared be used again, and the files shrink where they can. A failure is logged: it costs space."""
+    try:
+        with database.engine.connect() as connection:
+            if database.is_sqlite:
+                raw: Any = connection.connection.driver_connection
+                # Each step of the statement frees a page, so that it has to be read to its end.
+                raw.execute("PRAGMA incremental_vacuum").fetchall()
+                raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            else:
+                autocommit = connection.execution_options(isolation_level="AUTOCOMMIT")
+                for table in _CLEARED:
+                    autocommit.execute(text(f"VACUUM {table}"))
+    except (sqlite3.Error, SQLAlchemyError) as error:
+        _log.warning("%s keeps the space of what was archived until the next pass: %s", database.name, error)
+
+
+def _database_bytes(database: TrackingDatabase, connection: Connection) -> tuple[int, int]:
+    if not database.is_sqlite:
+        tables = "SELECT oid FROM pg_class WHERE relkind = 'r' AND relname LIKE 'tracelake_%'"
+        query = f"SELECT sum(pg_total_relation_size(oid)) FROM ({tables}) AS ours"
+        return int(connection.execute(text(query)).scalar() or 0), 0
+    page_bytes = int(connection.exec_driver_sql("PRAGMA page_size").scalar_one())
+    free = int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one()) * page_bytes
+    files = [Path(database.name), Path(f"{database.name}-wal")]
+    return sum(file.stat().st_size for file in files if file.exists()), free

@@ -1,0 +1,376 @@
+"""The archive's side of the tracking store: each method is one SQL transaction, and decides on rows that it has locked.
+
+On SQLite a transaction that writes has the write lock from its beginning; on PostgreSQL rows are locked as they are
+read. Objects are locked before traces, and traces in the order of their ids, everywhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+import zstandard
+from sqlalchemy import Connection, delete, insert, select, update
+
+from tracelake._errors import DamageError
+from tracelake.archive import protocol
+from tracelake.archive.layouts import path_of
+from tracelake.archive.model import HotSnapshot, LayoutName, Leftover, Stored
+from tracelake.archive.protocol import CONDEMNED, OPEN, TraceStanding
+from tracelake.archive.retention import MALFORMED, TraceFate
+from tracelake.limits import TRACKING_IDS_AT_ONCE
+from tracelake.tracking.schema import (
+    ARCHIVE_REPO,
+    TRACKING_STORE,
+    archive_objects,
+    assessments,
+    outbox,
+    spans,
+    trace_info,
+    trace_metadata,
+    trace_parts,
+    trace_tags,
+)
+from tracelake.tracking.store import TrackingStore, unpacked
+
+ResultT = TypeVar("ResultT")
+RESTORED_SEQUENCE = 0
+"""Of the part that a restore makes; no row of the outbox has it, for the tables hold what was archived."""
+_OF_TRACES = (trace_parts, spans, trace_tags, trace_metadata, assessments, trace_info)
+
+
+class ArchiveStore:
+    """What archivers of one lake do to its hot traces."""
+
+    def __init__(self, tracking: TrackingStore) -> None:
+        self.tracking = tracking
+        self.lake = tracking.lake
+
+    # A pass
+
+    def begin(
+        self, layout: LayoutName, trace_ids: Sequence[str], attempt: str
+    ) -> tuple[list[HotSnapshot], dict[str, tuple[TraceFate, str]]]:
+        """Take snapshots of hot traces, and note the objects that they go to before anything is uploaded.
+
+        Returns them, and what became of the others, with the reason: those that wait for the pipeline, that are gone,
+        and those that cannot be read.
+        """
+        return self._write(lambda connection: self._begin(connection, layout, trace_ids, attempt))
+
+    def _begin(
+        self, connection: Connection, layout: LayoutName, trace_ids: Sequence[str], attempt: str
+    ) -> tuple[list[HotSnapshot], dict[str, tuple[TraceFate, str]]]:
+        infos = self._locked(connection, trace_ids)
+        waiting = self._waiting(connection, trace_ids)
+        parts = self._parts(connection, trace_ids)
+        taken, others = [], {}
+        for trace_id in trace_ids:
+            info = infos.get(trace_id)
+            if info is None or info.spans_location != TRACKING_STORE:
+                others[trace_id] = (TraceFate.GONE, "")
+            elif trace_id in waiting:
+                others[trace_id] = (TraceFate.WAITING, "the pipeline has not committed all of its spans yet")
+            else:
+                try:
+                    data = b"".join(unpacked(trace_id, *part) for part in parts.get(trace_id, ()))
+                    if not data:
+                        raise DamageError(f"trace {trace_id} has no spans in the tracking store")
+                except DamageError as error:
+                    self._mark_malformed(connection, trace_id)
+                    others[trace_id] = (TraceFate.MALFORMED, str(error))
+                    continue
+                generation = info.db_payload_generation
+                path = path_of(layout, info.experiment_id, trace_id, generation, attempt)
+                taken.append(HotSnapshot(trace_id, info.experiment_id, generation, data, path))
+        paths = sorted({snapshot.path for snapshot in taken} - {""})
+        if paths:
+            row = {"lake": self.lake, "state": OPEN, "traces": 0, "began_ns": time.time_ns()}
+            connection.execute(insert(archive_objects), [{**row, "path": path} for path in paths])
+        return taken, others
+
+    def finalize(
+        self, stored: Sequence[Stored], holds: Callable[[], bool] = lambda: True
+    ) -> dict[str, TraceFate]:
+        """Make uploads the archive of their traces, and clear the payloads of those that nobody changed meanwhile.
+
+        The check and the clearing are one transaction: all of it happens, or nothing. `holds` is asked in it, and says
+        whether what was stored is there still, where somebody else may take it away.
+        """
+        return self._write(lambda connection: self._finalize(connection, stored, holds))
+
+    def _finalize(
+        self, connection: Connection, stored: Sequence[Stored], holds: Callable[[], bool]
+    ) -> dict[str, TraceFate]:
+        paths = sorted({each.path for each in stored} - {""})
+        states = {path: state for path, (state, _) in self._objects(connection, paths).items()} | {"": OPEN}
+        infos = self._locked(connection, [each.trace_id for each in stored])
+        if not holds():
+            return {each.trace_id: TraceFate.WAITING for each in stored}
+        fates, won = {}, dict.fromkeys(paths, 0)
+        for each in stored:
+            fate = protocol.finalize(
+                states.get(each.path), _standing(infos.get(each.trace_id)), each.generation
+            )
+            fates[each.trace_id] = fate
+            if fate is TraceFate.ARCHIVED:
+                self._clear(connection, each)
+                if each.path:
+                    won[each.path] += 1
+        for path, traces in won.items():
+            if states.get(path) == OPEN:
+                self._set_object(connection, path, protocol.after_finalize(traces), traces)
+        return fates
+
+    def _clear(self, connection: Connection, each: Stored) -> None:
+        of = self._of(trace_info, each.trace_id)
+        connection.execute(
+            update(trace_info)
+            .where(*of)
+            .values(
+                spans_location=ARCHIVE_REPO,
+                archive_location=each.location,
+                archive_bytes=each.size_bytes,
+                archive_sha256=each.sha256,
+                archived_ns=time.time_ns(),
+            )
+        )
+        connection.execute(delete(trace_parts).where(*self._of(trace_parts, each.trace_id)))
+
+    def mark_malformed(self, trace_id: str, generation: int) -> None:
+        """Mark a trace that cannot be archived, unless a write came meanwhile: it may have mended it."""
+
+        def mark(connection: Connection) -> None:
+            info = self._locked(connection, [trace_id]).get(trace_id)
+            if info is not None and info.db_payload_generation == generation:
+                self._mark_malformed(connection, trace_id)
+
+        self._write(mark)
+
+    # Objects that nobody names
+
+    def condemn(self, path: str) -> bool:
+        """Give an object up for good; False where traces name it. After it nobody ever will, and it may be deleted."""
+
+        def decide(connection: Connection) -> bool:
+            state, traces = self._objects(connection, [path]).get(path, (None, 0))
+            if state is None:
+                return True
+            if not protocol.may_condemn(state, traces):
+                return False
+            self._set_object(connection, path, CONDEMNED, 0)
+            return True
+
+        return self._write(decide)
+
+    def forget(self, paths: Collection[str]) -> None:
+        """Forget condemned objects that are deleted."""
+
+        def drop(connection: Connection) -> None:
+            for path in sorted(paths):
+                connection.execute(
+                    delete(archive_objects).where(
+                        archive_objects.c.lake == self.lake,
+                        archive_objects.c.path == path,
+                        archive_objects.c.state == CONDEMNED,
+                    )
+                )
+
+        self._write(drop)
+
+    def leftovers(self, began_before_ns: int) -> list[Leftover]:
+        """Return uploads that were begun before then and came to nothing, and objects that are to be deleted."""
+        objects = archive_objects.c
+        query = (
+            select(objects.path, objects.state)
+            .where(objects.lake == self.lake)
+            .where(
+                (objects.state == CONDEMNED)
+                | ((objects.state == OPEN) & (objects.began_ns < began_before_ns))
+            )
+            .order_by(objects.path)
+        )
+        return self._read(lambda connection: [Leftover(*row) for row in connection.execute(query)])
+
+    def unknown(self, paths: Collection[str]) -> list[str]:
+        """Return those of some objects, listed before this call, that have no row: nobody names them, or ever will."""
+
+        def look(connection: Connection) -> list[str]:
+            known = self._objects(connection, sorted(paths), lock=False)
+            return [path for path in paths if path not in known]
+
+        return self._read(look)
+
+    def has_objects(self) -> bool:
+        """Whether the repository has, or may have, an object of ours."""
+        query = select(archive_objects.c.path).where(archive_objects.c.lake == self.lake).limit(1)
+        return self._read(lambda connection: connection.execute(query).first() is not None)
+
+    # The way back, and the way out
+
+    def archived(self, trace_ids: Sequence[str]) -> dict[str, Any]:
+        """Return the rows of traces, by id."""
+        return self._read(lambda connection: self._locked(connection, trace_ids, lock=False))
+
+    def restore(self, trace_id: str, location: str, data: bytes, spans: int, path: str) -> bool:
+        """Put the payload back, where that location is still the archive of the trace.
+
+        The generation goes on, so that no upload that was begun before can be finalized. `path` is the object.
+        """
+        row = {
+            "lake": self.lake,
+            "trace_id": trace_id,
+            "sequence": RESTORED_SEQUENCE,
+            "spans": spans,
+            "size_bytes": len(data),
+            "payload": zstandard.ZstdCompressor(level=1, write_checksum=True).compress(data),
+        }
+
+        def put_back(connection: Connection) -> bool:
+            objects = self._objects(connection, [path] if path else [])
+            info = self._locked(connection, [trace_id]).get(trace_id)
+            if not protocol.may_restore(_standing(info), location):
+                return False
+            connection.execute(insert(trace_parts), row)
+            connection.execute(
+                update(trace_info)
+                .where(*self._of(trace_info, trace_id))
+                .values(
+                    spans_location=TRACKING_STORE,
+                    archive_location=None,
+                    archive_bytes=None,
+                    archive_sha256=None,
+                    archived_ns=None,
+                    db_payload_generation=trace_info.c.db_payload_generation + 1,
+                )
+            )
+            self._release(connection, objects, {path: 1} if path else {})
+            return True
+
+        return self._write(put_back)
+
+    def delete(self, places: Mapping[str, tuple[str | None, str]]) -> list[str]:
+        """Delete all that the store has of traces; return those that were there.
+
+        `places` has for each its archive location, None where it is hot, and the object that this is in, "" where it
+        is in none. A trace that is elsewhere by now stays.
+        """
+
+        def remove(connection: Connection) -> list[str]:
+            objects = self._objects(connection, sorted({path for _, path in places.values()} - {""}))
+            gone, freed = [], dict[str, int]()
+            for trace_id, info in self._locked(connection, places).items():
+                location, path = places[trace_id]
+                if not protocol.may_delete(_standing(info), location):
+                    continue
+                for table in _OF_TRACES:
+                    connection.execute(delete(table).where(*self._of(table, trace_id)))
+                if path:
+                    freed[path] = freed.get(path, 0) + 1
+                gone.append(trace_id)
+            self._release(connection, objects, freed)
+            return gone
+
+        return self._write(remove)
+
+    def _release(
+        self, connection: Connection, objects: Mapping[str, tuple[str, int]], freed: Mapping[str, int]
+    ) -> None:
+        """Let traces name objects no longer; the last one condemns its object."""
+        for path, traces in freed.items():
+            state, names = objects.get(path, (CONDEMNED, 0))
+            left = names - traces
+            self._set_object(connection, path, state if left > 0 else CONDEMNED, max(0, left))
+
+    # Rows
+
+    def _locked(
+        self, connection: Connection, trace_ids: Collection[str], *, lock: bool = True
+    ) -> dict[str, Any]:
+        """Return the rows of traces, which nobody else changes until this transaction ends."""
+        rows: dict[str, Any] = {}
+        ids = sorted(trace_ids)
+        for start in range(0, len(ids), TRACKING_IDS_AT_ONCE):
+            query = (
+                select(trace_info)
+                .where(
+                    trace_info.c.lake == self.lake,
+                    trace_info.c.trace_id.in_(ids[start : start + TRACKING_IDS_AT_ONCE]),
+                )
+                .order_by(trace_info.c.trace_id)
+            )
+            rows.update(
+                (row.trace_id, row) for row in connection.execute(query.with_for_update() if lock else query)
+            )
+        return rows
+
+    def _objects(
+        self, connection: Connection, paths: Sequence[str], *, lock: bool = True
+    ) -> dict[str, tuple[str, int]]:
+        """Return state and number of traces of objects, locked."""
+        objects = archive_objects.c
+        by_path: dict[str, tuple[str, int]] = {}
+        for start in range(0, len(paths), TRACKING_IDS_AT_ONCE):
+            query = (
+                select(objects.path, objects.state, objects.traces)
+                .where(
+                    objects.lake == self.lake, objects.path.in_(paths[start : start + TRACKING_IDS_AT_ONCE])
+                )
+                .order_by(objects.path)
+            )
+            for path, state, traces in connection.execute(query.with_for_update() if lock else query):
+                by_path[path] = (state, traces)
+        return by_path
+
+    def _set_object(self, connection: Connection, path: str, state: str, traces: int) -> None:
+        connection.execute(
+            update(archive_objects)
+            .where(archive_objects.c.lake == self.lake, archive_objects.c.path == path)
+            .values(state=state, traces=traces)
+        )
+
+    def _waiting(self, connection: Connection, trace_ids: Sequence[str]) -> set[str]:
+        query = select(trace_parts.c.trace_id).where(
+            trace_parts.c.lake == self.lake,
+            trace_parts.c.trace_id.in_(trace_ids),
+            trace_parts.c.sequence.in_(select(outbox.c.sequence).where(outbox.c.lake == self.lake)),
+        )
+        return set(connection.execute(query).scalars())
+
+    def _parts(self, connection: Connection, trace_ids: Sequence[str]) -> dict[str, list[tuple[bytes, int]]]:
+        parts: dict[str, list[tuple[bytes, int]]] = {}
+        query = (
+            select(trace_parts.c.trace_id, trace_parts.c.payload, trace_parts.c.size_bytes)
+            .where(trace_parts.c.lake == self.lake, trace_parts.c.trace_id.in_(trace_ids))
+            .order_by(trace_parts.c.sequence)
+        )
+        for trace_id, payload, size_bytes in connection.execute(query):
+            parts.setdefault(trace_id, []).append((payload, size_bytes))
+        return parts
+
+    def _mark_malformed(self, connection: Connection, trace_id: str) -> None:
+        connection.execute(
+            update(trace_info).where(*self._of(trace_info, trace_id)).values(archival_failure=MALFORMED)
+        )
+
+    def _of(self, table: Any, trace_id: str) -> tuple[Any, Any]:
+        return table.c.lake == self.lake, table.c.trace_id == trace_id
+
+    def _write(self, body: Callable[[Connection], ResultT]) -> ResultT:
+        """Carry out one transaction that writes."""
+        with self.tracking.database.writing() as connection:
+            return body(connection)
+
+    def _read(self, body: Callable[[Connection], ResultT]) -> ResultT:
+        """Carry out one transaction that reads."""
+        with self.tracking.database.reading() as connection:
+            return body(connection)
+
+
+def _standing(info: Any) -> TraceStanding | None:
+    if info is None:
+        return None
+    return TraceStanding(
+        info.spans_location == TRACKING_STORE, info.db_payload_generation, info.archive_location
+    )

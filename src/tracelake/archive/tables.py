@@ -1,0 +1,103 @@
+"""LayoutName `lake`: the tables on `main` are the archive, and nothing is uploaded twice (A17, A18).
+
+A trace may go where each of its spans stands in table `spans` by the greatest claim that the tracking store has of it,
+or by a greater one: both are compared by what the upsert rule compares, a checksum of all columns last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import duckdb
+import pyarrow as pa
+
+from tracelake._errors import InputError
+from tracelake.archive.model import HotSnapshot, Stored
+from tracelake.archive.retention import TraceFate
+from tracelake.otlp.columns import SpanColumns
+from tracelake.otlp.decode import decode_protobuf
+from tracelake.otlp.encode import encode
+from tracelake.otlp.schema import SPANS
+from tracelake.pipeline.claims import COLUMNS, ORDER
+from tracelake.tracking.schema import LAKE_LOCATION
+
+_MEASURES = ", ".join(part.split()[0] for part in ORDER.split(", "))
+_MISSING = f"""
+with wanted as (select trace_id, span_id, {COLUMNS} from snapshot),
+     greatest as (
+         select * from wanted
+         qualify row_number() over (partition by trace_id, span_id order by {ORDER}) = 1),
+     measured as (select trace_id, span_id, {COLUMNS} from stored),
+     held as (select trace_id, span_id, row({_MEASURES}) as claim from measured)
+select g.trace_id, count(*) filter (where h.claim is null), count(*) filter (where h.claim < row({_MEASURES}))
+from greatest g left join held h using (trace_id, span_id)
+group by g.trace_id having count(*) filter (where h.claim is null or h.claim < row({_MEASURES})) > 0
+"""
+
+
+class Tables(Protocol):
+    """The tables of the lake on `main`."""
+
+    def spans(self, trace_ids: Sequence[str]) -> tuple[pa.Table, int]:
+        """Return the rows of these traces, and the transaction as of which they are; -1 where there is none."""
+
+    def transaction(self) -> int:
+        """Return the last transaction that is on `main` now; -1 where there is none."""
+
+
+class TablesRepository:
+    """See `TraceRepository`: the tables hold what they hold; nothing is written."""
+
+    def __init__(self, tables: Tables, lake_id: str) -> None:
+        self._tables = tables
+        self._lake_id = lake_id
+        self._as_of = -1
+
+    def store(
+        self, snapshots: Sequence[HotSnapshot]
+    ) -> tuple[list[Stored], dict[str, tuple[TraceFate, str]]]:
+        """See `TraceRepository`."""
+        columns = SpanColumns()
+        fates: dict[str, tuple[TraceFate, str]] = {}
+        for snapshot in snapshots:
+            try:
+                rejected = decode_protobuf(snapshot.data, columns).rejected
+            except InputError as error:
+                fates[snapshot.trace_id] = (TraceFate.MALFORMED, str(error))
+            else:
+                if rejected:
+                    fates[snapshot.trace_id] = (
+                        TraceFate.MALFORMED,
+                        f"{rejected} of its spans cannot be decoded",
+                    )
+        batch = columns.take()
+        held, self._as_of = self._tables.spans([snapshot.trace_id for snapshot in snapshots])
+        for trace_id, missing, older in _differences(pa.Table.from_batches([batch]), held):
+            fates.setdefault(
+                trace_id,
+                (TraceFate.WAITING, f"{missing} of its spans are not in the tables, {older} are older"),
+            )
+        location = f"{LAKE_LOCATION}{self._lake_id}#{self._as_of}"
+        return [
+            Stored(snapshot.trace_id, snapshot.generation, "", location, 0, "")
+            for snapshot in snapshots
+            if snapshot.trace_id not in fates
+        ], fates
+
+    def holds(self) -> bool:
+        """See `TraceRepository`: `main` has not been taken back behind what was looked at."""
+        return self._tables.transaction() >= self._as_of >= 0
+
+
+def _differences(snapshot: pa.Table, held: pa.Table) -> list[tuple[str, int, int]]:
+    """Return the traces that the tables do not hold, with how many spans are missing, or stand by a lesser claim."""
+    with duckdb.connect() as db:
+        db.register("snapshot", snapshot)
+        db.register("stored", held.select(SPANS.names))
+        return db.execute(_MISSING).fetchall()
+
+
+def traces_data(rows: pa.Table) -> bytes:
+    """Return rows of table `spans` as one `TracesData`."""
+    return encode(rows).SerializeToString()

@@ -1,0 +1,209 @@
+"""The commands of the archive: what leaves the hot tier, when, and how it comes back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from tracelake._errors import DamageError, NotFoundError, StorageError
+from tracelake.cli import render_archive as render
+from tracelake.cli.exits import FAILED
+from tracelake.cli.options import JsonOption, LakeOption, examples, opened
+from tracelake.cli.output import console, plain, print_json
+from tracelake.limits import ARCHIVE_UPLOAD_GRACE_S
+
+app = typer.Typer()
+archive_app = typer.Typer(help="Archive traces out of the hot tier, and bring them back.")
+app.add_typer(archive_app, name="archive")
+
+ExperimentOption = Annotated[
+    str | None,
+    typer.Option("--experiment", metavar="ID", help="Of this experiment only.", show_default=False),
+]
+OlderOption = Annotated[
+    str | None,
+    typer.Option("--older-than", metavar="DURATION", help="Instead of the retention.", show_default=False),
+]
+
+
+@archive_app.command(
+    "run", epilog=examples("tracelake archive run", "tracelake archive run --older-than 7d --json")
+)
+def run(
+    lake: LakeOption = None,
+    experiment: ExperimentOption = None,
+    older_than: OlderOption = None,
+    max_traces: Annotated[
+        int | None, typer.Option(min=1, help="Of this pass, at most.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what is due.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Archive what is due, in one pass.
+
+    Safe beside servers, pipelines and other passes, and killed at any step: each trace is wholly hot or wholly
+    archived. What cannot be archived stays hot and is named; exits with 1 where the repository failed."""
+    with opened(lake) as open_lake:
+        report = open_lake.archive.run(
+            dry_run=dry_run, experiment=experiment, older_than=older_than, traces_max=max_traces
+        )
+    if as_json:
+        print_json(asdict(report))
+    else:
+        if dry_run:
+            console().print(render.archive_plan(report.due))
+            console().print("Nothing was archived.")
+        else:
+            console().print(report.line, soft_wrap=True)
+        for trace_id, reason in report.failures.items():
+            console().print(plain(f"{trace_id} stays hot: {reason}"), soft_wrap=True)
+    if "failed" in report.fates:
+        raise typer.Exit(FAILED)
+
+
+@archive_app.command("plan", epilog=examples("tracelake archive plan", "tracelake archive plan --json"))
+def plan(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Say what the next pass would take.
+
+    Of each experiment with hot traces: the retention that counts, where it is set, and the traces that are due."""
+    with opened(lake) as open_lake:
+        due = open_lake.archive.plan()
+    if as_json:
+        print_json([asdict(each) for each in due])
+    else:
+        console().print(render.archive_plan(due))
+
+
+@archive_app.command("status", epilog=examples("tracelake archive status", "tracelake archive status --json"))
+def status(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Say what is hot and what is archived.
+
+    Traces and bytes on both sides, what failed, and what the database takes: on SQLite the file shrinks after each
+    pass, on PostgreSQL freed rows are reused by later ones."""
+    with opened(lake) as open_lake:
+        settings, space = open_lake.archive.settings(), open_lake.archive.space()
+    if as_json:
+        print_json({"settings": asdict(settings), "space": asdict(space)})
+    else:
+        console().print(render.archive_status(settings, space))
+
+
+@archive_app.command("restore", epilog=examples("tracelake archive restore 4bf92f3577b34da6a3ce929d0e0e4736"))
+def restore(
+    traces: Annotated[list[str], typer.Argument(help="Ids of traces.")],
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring archived traces back into the hot tier.
+
+    They take spans again, and the next pass may archive them anew: give their experiment a longer retention first.
+    One whose archive is missing or damaged is named, and stays as it is."""
+    restored: dict[str, bool] = {}
+    failed: dict[str, str] = {}
+    with opened(lake) as open_lake:
+        for trace_id in traces:
+            try:
+                restored[trace_id] = open_lake.archive.restore(trace_id)
+            except (NotFoundError, StorageError, DamageError) as error:
+                failed[trace_id] = str(error)
+    if as_json:
+        print_json({"restored": restored, "failed": failed})
+    else:
+        for trace_id, was_archived in restored.items():
+            console().print(plain(f"{trace_id} {'is hot again' if was_archived else 'was hot already'}"))
+        for trace_id, reason in failed.items():
+            console().print(plain(f"{trace_id} stays as it is: {reason}"), soft_wrap=True)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+@archive_app.command("delete", epilog=examples("tracelake archive delete 4bf92f3577b34da6a3ce929d0e0e4736"))
+def delete(
+    traces: Annotated[list[str], typer.Argument(help="Ids of traces.")],
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete traces from the hot tier and the archive repository.
+
+    Prints those that were there. The tables of the lake keep what they have; attachments stay where they are."""
+    with opened(lake) as open_lake:
+        gone = open_lake.archive.delete(traces)
+    if as_json:
+        print_json(gone)
+        return
+    for trace_id in gone:
+        console().print(plain(trace_id))
+    console().print(f"{len(gone)} of {len(set(traces))} traces deleted.")
+
+
+@archive_app.command(
+    "sweep", epilog=examples("tracelake archive sweep", "tracelake archive sweep --grace-minutes 5")
+)
+def sweep(
+    lake: LakeOption = None,
+    grace_minutes: Annotated[
+        float, typer.Option(min=0, help="How old an upload must be that nobody has finished.")
+    ] = ARCHIVE_UPLOAD_GRACE_S / 60,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete what killed passes left in the archive repository.
+
+    Nothing that a trace names is ever among it, and nothing that has not a name of ours."""
+    with opened(lake) as open_lake:
+        deleted = open_lake.archive.sweep(grace_minutes * 60)
+    if as_json:
+        print_json({"deleted": deleted})
+    else:
+        console().print(f"{deleted} objects deleted.")
+
+
+@archive_app.command(
+    "retention",
+    epilog=examples(
+        "tracelake archive retention 30d",
+        "tracelake archive retention --layout pack --location s3://bucket/archive",
+        "tracelake archive retention --allow 7 --allow 9",
+    ),
+)
+def retention(
+    duration: Annotated[
+        str | None,
+        typer.Argument(help="Such as 30d, 12h or 5m; none: traces stay hot for ever.", show_default=False),
+    ] = None,
+    lake: LakeOption = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(metavar="lake|trace|pack", help="Of traces archived from now on.", show_default=False),
+    ] = None,
+    location: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The repository of layouts trace and pack.", show_default=False),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID", help="Experiments that may stay hot for longer; all of them.", show_default=False
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set, or show, how this lake archives.
+
+    What is not given stays as it is. A workspace or an experiment may have a shorter retention of its own, and a longer
+    one where --allow names it."""
+    with opened(lake) as open_lake:
+        if (duration, layout, location, allow) == (None, None, None, None):
+            settings = open_lake.archive.settings()
+        else:
+            settings = open_lake.archive.configure(
+                layout=layout,
+                location=location,
+                retention="" if duration == "none" else duration,
+                allowlist=allow,
+            )
+    if as_json:
+        print_json(asdict(settings))
+    else:
+        console().print(render.archive_settings(settings))

@@ -1,0 +1,46 @@
+"""The archive of a lake: its tracking store, and its tables as layout `lake` asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tracelake._errors import UsageError
+from tracelake.archive.archive import LakeArchive
+from tracelake.lake.opened import OpenLake
+from tracelake.tables.built_in import TABLE_SPANS
+from tracelake.tables.commit_view import CommitView
+from tracelake.tables.maintenance import committed_upper
+from tracelake.tracking.place import find_tracking
+from tracelake.versions.branches import MAIN
+
+
+def open_archive(opened: OpenLake) -> LakeArchive:
+    """Return the archive of a lake. Raises UsageError where it has no hot tier."""
+    tracking = find_tracking(opened.objects)
+    if tracking is None:
+        raise UsageError(
+            "this lake has no hot tier, so that nothing is to be archived: its tables hold every trace. "
+            "`tracelake serve` makes one."
+        )
+    return LakeArchive(tracking, opened.objects.url, LakeTables(opened))
+
+
+class LakeTables:
+    """Table `spans` on `main`; see `archive.tables.Tables`."""
+
+    def __init__(self, opened: OpenLake) -> None:
+        self._opened = opened
+
+    def spans(self, trace_ids: Sequence[str]) -> tuple[pa.Table, int]:
+        """See `Tables`."""
+
+        def read(view: CommitView) -> tuple[pa.Table, int]:
+            return view.table(TABLE_SPANS.name).lookup(list(trace_ids)), view.time_of(TABLE_SPANS.name)
+
+        return self._opened.read(MAIN, read)
+
+    def transaction(self) -> int:
+        """See `Tables`."""
+        return committed_upper(self._opened.repository, TABLE_SPANS.name) - 1

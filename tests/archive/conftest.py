@@ -1,0 +1,31 @@
+"""Lakes with a hot tier on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.archive.place import HotLake
+from tests.tracking.conftest import new_url, postgres
+
+__all__ = ["new_url", "postgres"]
+
+
+@pytest.fixture
+def make(new_url: Callable[[], str], tmp_path: Path) -> Iterator[Callable[..., HotLake]]:
+    """Return what makes a lake with a hot tier that archives as it is told, after a minute."""
+    made: list[HotLake] = []
+
+    def of(layout: str = "trace", retention: str = "1m", **archive: Any) -> HotLake:
+        path = tmp_path / f"lake-{len(made)}"
+        made.append(HotLake(path, new_url(), layout=layout, retention=retention, **archive))
+        return made[-1]
+
+    yield of
+    for each in made:
+        with closing(each.tracking), closing(each.lake):
+            pass

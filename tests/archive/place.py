@@ -1,0 +1,49 @@
+"""A lake with a hot tier, whose pipeline takes what is written at once where a test says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tracelake
+from tests.tracking.requests import request, trace_id
+from tracelake import Lake
+from tracelake.archive.archive import LakeArchive
+from tracelake.tasks.runners import InProcess
+from tracelake.tracking.place import set_up
+from tracelake.tracking.store import TrackingStore
+
+
+class HotLake:
+    """One lake in a directory, with a tracking store."""
+
+    def __init__(self, path: Path, tracking_url: str | None = None, **archive: Any) -> None:
+        """`archive` is how it archives; see `LakeArchive.configure`."""
+        self.path, self._url = path, tracking_url
+        self.lake: Lake = tracelake.init(path, buckets=2)
+        self.tracking: TrackingStore = set_up(self.lake.objects, "lake-a", "", tracking_url)
+        self.archive: LakeArchive = self.lake.archive
+        self.archive.configure(**archive)
+
+    def write(self, *spans: tuple[int, int], text: str = "hello", commit: bool = True) -> None:
+        """Store spans of (trace, span), as a server does, and let the pipeline commit them."""
+        self.tracking.write([request(*spans, text=text)])
+        if commit:
+            self.commit()
+
+    def commit(self) -> None:
+        """Let the pipeline take what waits."""
+        pipeline = self.lake.pipeline(runner=InProcess())
+        while pipeline.run_once() is not None:
+            pass
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment in which another process finds the same tracking store."""
+        return {**os.environ, **({"TRACELAKE_TRACKING": self._url} if self._url else {})}
+
+    def hot(self, numbers: Sequence[int]) -> list[int]:
+        """Return those of some traces that are hot."""
+        stored = self.tracking.traces([trace_id(number) for number in numbers])
+        return [number for number in numbers if (each := stored.get(trace_id(number))) and each.is_hot]

@@ -1,0 +1,435 @@
+"""Passes, restore, delete and sweep on real stores: SQLite and PostgreSQL, and each layout."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+from sqlalchemy import insert, update
+
+from tests.archive.place import HotLake
+from tests.broken import Broken, assert_caught
+from tests.tracking.requests import request, span_numbers, trace_id
+from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
+from tracelake.archive import archive as archives
+from tracelake.archive import passes, protocol
+from tracelake.archive.candidates import Candidates
+from tracelake.archive.layouts import path_in
+from tracelake.archive.store import ArchiveStore
+from tracelake.archive.tables import TablesRepository
+from tracelake.storage import open_objects
+from tracelake.tracking.schema import experiment_tags, trace_info, trace_parts, workspaces
+
+Make = Callable[..., HotLake]
+LAYOUTS = ("lake", "trace", "pack")
+
+
+def tag(lake: HotLake, key: str, value: str, experiment: str = "0") -> None:
+    """Set a tag of an experiment."""
+    row = {"lake": lake.tracking.lake, "experiment_id": experiment, "key": key, "value": value}
+    with lake.tracking.database.writing() as connection:
+        connection.execute(insert(experiment_tags), row)
+
+
+def normal(data: bytes) -> list[str]:
+    """Return the spans of a message with what they share, in an order of their own."""
+    message = TracesData.FromString(data)
+    return sorted(
+        f"{group.resource}{group.schema_url}{scope.scope}{scope.schema_url}{span}"
+        for group in message.resource_spans
+        for scope in group.scope_spans
+        for span in scope.spans
+    )
+
+
+def payload_of(lake: HotLake, number: int) -> bytes:
+    """Return what the store itself has of a trace."""
+    return lake.tracking.traces([trace_id(number)])[trace_id(number)].data
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_there_and_back_without_loss(make: Make, layout: str) -> None:
+    """What is archived is out of the database, and comes back with every field; each pass says what it did."""
+    lake = make(layout)
+    lake.write((1, 1), (1, 2), (2, 1), text="tall tale")
+    before = [normal(payload_of(lake, number)) for number in (1, 2)]
+    assert [(due.experiment_id, due.source, due.traces) for due in lake.archive.plan()] == [
+        ("0", "server", 2)
+    ]
+    assert lake.archive.run(dry_run=True).fates == {}
+    assert lake.hot([1, 2]) == [1, 2]
+    report = lake.archive.run()
+    assert report.fates == {"archived": 2}
+    assert report.line.startswith(f"archive pass ({layout}): 2 archived")
+    assert (lake.hot([1, 2]), payload_of(lake, 1)) == ([], b"")
+    assert lake.archive.run().fates == {}
+    assert lake.archive.space().archived_traces == 2
+    assert len(lake.lake.trace(trace_id(1)).spans) == 2
+    assert [lake.archive.restore(trace_id(number)) for number in (1, 2)] == [True, True]
+    assert [normal(payload_of(lake, number)) for number in (1, 2)] == before
+    assert not lake.archive.restore(trace_id(1))
+    assert lake.archive.sweep(0) == 0
+    assert lake.archive.space().archived_bytes == 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a1_a_write_between_snapshot_and_finalize(
+    make: Make, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A1: the pass leaves the trace hot and its upload goes; the next one takes all of it."""
+    lake = make(layout)
+    lake.write((1, 1))
+    finalize = ArchiveStore.finalize
+
+    def late(self: ArchiveStore, *given: Any) -> Any:
+        monkeypatch.undo()
+        lake.write((1, 2))
+        return finalize(self, *given)
+
+    monkeypatch.setattr(ArchiveStore, "finalize", late)
+    assert lake.archive.run().fates == {"changed": 1}
+    assert span_numbers(payload_of(lake, 1)) == [1, 2]
+    assert [
+        each for each in lake.lake.objects.list("archive/") if "trace" in each.path or "pack" in each.path
+    ] == []
+    assert lake.archive.run().fates == {"archived": 1}
+    assert lake.archive.restore(trace_id(1))
+    assert sorted(span_numbers(payload_of(lake, 1))) == [1, 2]
+
+
+def test_a10_a_restore_that_was_overtaken_puts_nothing_old_back(make: Make) -> None:
+    """A10: it read an archive that is none any more: the trace was restored, written to and archived anew meanwhile."""
+
+    def check() -> None:
+        lake = make("trace")
+        lake.write((1, 1))
+        lake.archive.run()
+        restore, overtaken = ArchiveStore.restore, list[int]()
+
+        def late(self: ArchiveStore, *given: Any) -> bool:
+            if not overtaken:
+                overtaken.append(1)
+                assert lake.archive.restore(trace_id(1))
+                lake.write((1, 2))
+                assert lake.archive.run().fates == {"archived": 1}
+            return restore(self, *given)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ArchiveStore, "restore", late)
+            assert lake.archive.restore(trace_id(1))
+        assert sorted(span_numbers(payload_of(lake, 1))) == [1, 2]
+
+    check()
+    rule = Broken("any archive will do", protocol.may_restore, "trace.location == location", "True")
+    assert_caught(rule, check)
+
+
+def test_a12_an_upload_of_an_earlier_life_is_never_finalized(make: Make) -> None:
+    """A12: another pass, a restore and a write came meanwhile; the generation has gone on, and so it is told."""
+
+    def check() -> None:
+        lake = make("trace")
+        lake.write((1, 1))
+        finalize, overtaken = ArchiveStore.finalize, list[int]()
+
+        def late(self: ArchiveStore, *given: Any) -> Any:
+            if not overtaken:
+                overtaken.append(1)
+                assert lake.archive.run().fates == {"archived": 1}
+                assert lake.archive.restore(trace_id(1))
+                lake.write((1, 2))
+            return finalize(self, *given)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ArchiveStore, "finalize", late)
+            assert lake.archive.run().fates == {"changed": 1}
+        assert sorted(span_numbers(payload_of(lake, 1))) == [1, 2]
+
+    check()
+    climbs = "db_payload_generation=trace_info.c.db_payload_generation + 1"
+    assert_caught(Broken("it begins anew", ArchiveStore.restore, climbs, "db_payload_generation=0"), check)
+
+
+@pytest.mark.parametrize("layout", ["trace", "pack"])
+def test_a2_a15_a_late_span_is_refused_alone(make: Make, layout: str) -> None:
+    """A2, A15: the answer names the way out, nothing partial is stored, and the rest of its request is."""
+    lake = make(layout)
+    lake.write((1, 1))
+    lake.archive.run()
+    (refused,) = lake.tracking.write([request((1, 2), (2, 1), (3, 1), (4, 1))])
+    assert refused is not None
+    assert (refused.spans, "tracelake archive restore" in refused.reason) == (1, True)
+    assert (lake.hot([1, 2, 3, 4]), payload_of(lake, 1)) == ([2, 3, 4], b"")
+    assert lake.archive.restore(trace_id(1))
+    lake.write((1, 2))
+    assert span_numbers(payload_of(lake, 1)) == [1, 2]
+
+
+def test_a18_a_late_span_in_layout_lake(make: Make) -> None:
+    """A18: it is taken, reaches the tables, and the trace stays archived, and whole."""
+    lake = make("lake")
+    lake.write((1, 1))
+    lake.archive.run()
+    assert lake.tracking.write([request((1, 2))]) == [None]
+    assert span_numbers(payload_of(lake, 1)) == [2]
+    lake.commit()
+    assert (lake.hot([1]), payload_of(lake, 1)) == ([], b"")
+    assert len(lake.lake.trace(trace_id(1)).spans) == 2
+    assert lake.archive.restore(trace_id(1))
+    assert sorted(span_numbers(payload_of(lake, 1))) == [1, 2]
+
+
+def test_a5_two_archivers_at_once(make: Make) -> None:
+    """A5: each trace is archived once, and no object is left over."""
+    lake = make("trace")
+    lake.write(*((number, 1) for number in range(1, 21)))
+    archivers = [archives.LakeArchive(lake.tracking, lake.lake.url, lake.archive._tables) for _ in range(2)]
+    fates: list[dict[str, int]] = []
+    threads = [threading.Thread(target=partial(_run, each, fates)) for each in archivers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(each.get("archived", 0) for each in fates) == 20
+    assert len([each for each in lake.lake.objects.list("archive/") if each.path.endswith(".pb")]) == 20
+    assert lake.archive.sweep(0) == 0
+
+
+def _run(archive: archives.LakeArchive, fates: list[dict[str, int]]) -> None:
+    fates.append(archive.run().fates)
+
+
+def test_a6_a_malformed_trace_is_marked_and_skipped(make: Make) -> None:
+    """A6: it stops nothing beside it, and is tried again once somebody takes the mark away."""
+    lake = make("lake")
+    lake.write((1, 1), (2, 1))
+    of_first = (trace_parts.c.trace_id == trace_id(1), trace_parts.c.lake == lake.tracking.lake)
+    with lake.tracking.database.writing() as connection:
+        whole = connection.execute(trace_parts.select().where(*of_first)).one().payload
+        connection.execute(update(trace_parts).where(*of_first).values(payload=whole[:-3]))
+    assert lake.archive.run().fates == {"archived": 1, "malformed": 1}
+    assert lake.archive.run().fates == {}
+    assert lake.archive.space().failed_traces == 1
+    with lake.tracking.database.writing() as connection:
+        connection.execute(update(trace_parts).where(*of_first).values(payload=whole))
+        connection.execute(update(trace_info).values(archival_failure=None))
+    assert lake.archive.run().fates == {"archived": 1}
+
+
+def test_a7_archive_now(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A7: it needs no retention, is kept while a pass fails, and cleared when its work is done."""
+    lake = make("trace", retention="")
+    lake.write((1, 1))
+    assert lake.archive.run().fates == {}
+    tag(lake, "mlflow.trace.archiveNow", "{}")
+    monkeypatch.setattr(passes, "read_back", _fail)
+    assert lake.archive.run().fates == {"failed": 1}
+    assert Candidates(lake.tracking).at_once_of("0") == "{}"
+    monkeypatch.undo()
+    assert lake.archive.run().fates == {"archived": 1}
+    assert Candidates(lake.tracking).at_once_of("0") is None
+
+
+def test_a8_retention_of_workspaces_and_experiments(make: Make) -> None:
+    """A8: both are read from where MLflow has them; a tag that says nothing is named, and stops no other experiment."""
+    lake = make("trace", retention="30d")
+    lake.write((1, 1))
+    with lake.tracking.database.writing() as connection:
+        row = {"lake": lake.tracking.lake, "workspace": "default", "trace_archival_retention": "9999999d"}
+        connection.execute(insert(workspaces), row)
+    (due,) = lake.archive.plan()
+    assert (due.retention, due.source) == ("30d", "server")
+    lake.archive.configure(allowlist=["0"])
+    (due,) = lake.archive.plan()
+    assert (due.retention, due.source, due.traces) == ("9999999d", "workspace", 0)
+    tag(lake, "mlflow.trace.archivalRetention", '{"type":"duration","value":"1h"}')
+    assert [(due.retention, due.source, due.traces) for due in lake.archive.plan()] == [
+        ("1h", "experiment", 1)
+    ]
+    tag(lake, "mlflow.trace.archiveNow", "now")
+    (due,) = lake.archive.plan()
+    assert (due.traces, "must be a JSON object" in (due.problem or "")) == (0, True)
+    assert lake.archive.run(older_than="1d").fates == {"archived": 1}
+
+
+def _fail(*_: Any) -> None:
+    raise StorageError("the repository cannot be reached")
+
+
+@pytest.mark.parametrize("layout", ["trace", "pack"])
+def test_a9_the_repository_cannot_be_reached(
+    make: Make, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A9: traces stay hot with the reason, and one that is archived is an error on reading, never empty."""
+    lake = make(layout)
+    lake.write((1, 1))
+    lake.archive.run()
+    lake.write((2, 1))
+    monkeypatch.setattr(passes.ObjectRepository, "_upload", lambda *_: "the repository cannot be reached")
+    report = lake.archive.run()
+    assert (report.fates, list(report.failures)) == ({"failed": 1}, [trace_id(2)])
+    monkeypatch.setattr("tracelake.archive.restoring.read_archived", _fail)
+    with pytest.raises(StorageError, match="cannot be reached"):
+        lake.archive.restore(trace_id(1))
+    assert lake.hot([1, 2]) == [2]
+
+
+@pytest.mark.parametrize("layout", ["trace", "pack"])
+def test_a14_a_damaged_archive_stays_as_it_is(make: Make, layout: str) -> None:
+    """A14: restore names the object and changes nothing; mended, it comes back."""
+    lake = make(layout)
+    lake.write((1, 1))
+    lake.archive.run()
+    repository = open_objects(f"{lake.lake.url}/archive")
+    info = lake.tracking.traces([trace_id(1)])[trace_id(1)].info
+    path = path_in(repository.url, info["archive_location"])
+    whole = repository.get(path)
+    for damaged in (whole[:10], bytes([whole[0] ^ 1]) + whole[1:], None):
+        repository.delete(path) if damaged is None else repository.put(path, damaged)
+        with pytest.raises(DamageError, match=path.rpartition("/")[2]):
+            lake.archive.restore(trace_id(1))
+        assert lake.hot([1]) == []
+    repository.put(path, whole)
+    assert lake.archive.restore(trace_id(1))
+
+
+def test_a11_what_is_not_ours_stays(make: Make) -> None:
+    """A11: passes, deletion and sweeps leave attachments, and what others put into the repository."""
+    lake = make("trace")
+    others = [f"archive/0/traces/tr-{trace_id(1)}/artifacts/{name}" for name in ("a.png", "traces.pb")]
+    for path in others:
+        lake.lake.objects.put(path, b"theirs")
+    lake.write((1, 1))
+    lake.archive.run()
+    assert lake.archive.delete([trace_id(1)]) == [trace_id(1)]
+    assert lake.archive.sweep(0) == 0
+    assert [each.path for each in lake.lake.objects.list("archive/")] == others
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_delete_tells_what_was_there(make: Make, layout: str) -> None:
+    """Hot, archived and unknown; a pack goes with the last of its traces, and nothing of a trace is left."""
+    lake = make(layout)
+    lake.write((1, 1), (2, 1))
+    lake.archive.run()
+    lake.write((3, 1))
+    assert lake.archive.delete([trace_id(1), trace_id(3), trace_id(9)]) == [trace_id(1), trace_id(3)]
+    assert lake.archive.restore(trace_id(2))
+    with pytest.raises(NotFoundError):
+        lake.archive.restore(trace_id(1))
+    assert lake.archive.space().hot_traces == 1
+    assert [each for each in lake.lake.objects.list("archive/") if "." in each.path] == []
+
+
+def test_a16_a_trace_that_never_ends_is_archived_by_age(make: Make) -> None:
+    """A16: without a root, and in progress."""
+    lake = make("trace")
+    lake.tracking.write([request((1, 2), end_ns=0)])
+    lake.commit()
+    assert lake.tracking.traces([trace_id(1)])[trace_id(1)].info["state"] == "IN_PROGRESS"
+    assert lake.archive.run().fates == {"archived": 1}
+
+
+def test_a17_nothing_goes_that_the_tables_do_not_hold(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A17: where the pipeline stands still, a row differs, or `main` is taken back meanwhile, the trace stays hot."""
+    lake = make("lake")
+    lake.write((1, 1), commit=False)
+    assert lake.archive.run().fates == {"waiting": 1}
+    lake.commit()
+    tables = lake.archive._tables
+    spans, transaction = tables.spans, tables.transaction
+
+    def check() -> None:
+        monkeypatch.setattr(tables, "spans", lambda ids: (spans(ids)[0].slice(0, 0), 0))
+        assert lake.archive.run().fates == {"waiting": 1}
+        monkeypatch.setattr(tables, "spans", lambda ids: (_altered(spans(ids)[0]), 0))
+        assert lake.archive.run().fates == {"waiting": 1}
+        monkeypatch.setattr(tables, "spans", spans)
+        monkeypatch.setattr(tables, "transaction", lambda: -1)
+        assert lake.archive.run().fates == {"waiting": 1}
+        monkeypatch.setattr(tables, "transaction", transaction)
+
+    check()
+    held = "self._tables.transaction() >= self._as_of >= 0"
+    assert_caught(Broken("main is not asked again", TablesRepository.holds, held, "True"), check)
+    monkeypatch.undo()
+    lake.archive.restore(trace_id(1))  # what the broken rule let go
+    assert lake.archive.run().fates == {"archived": 1}
+
+
+def _altered(rows: Any) -> Any:
+    """Return rows with an earlier end: a lesser claim."""
+    at = rows.schema.get_field_index("end_ns")
+    return rows.set_column(at, rows.schema.field(at), [[1_500] * len(rows)])
+
+
+def test_a13_the_check_and_the_clearing_are_one(make: Make) -> None:
+    """A13: a writer that comes in the middle of a finalize waits for its end, and is told that it came too late."""
+    lake = make("trace")
+    lake.write((1, 1))
+    inside, answers = threading.Event(), list[Any]()
+
+    def write() -> None:
+        inside.wait()
+        answers.extend(lake.tracking.write([request((1, 2))]))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    clear = ArchiveStore._clear
+
+    def slowly(self: ArchiveStore, *given: Any) -> None:
+        inside.set()
+        writer.join(0.5)  # it cannot end before we do
+        assert writer.is_alive()
+        clear(self, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ArchiveStore, "_clear", slowly)
+        assert lake.archive.run().fates == {"archived": 1}
+    writer.join()
+    assert answers[0].spans == 1
+
+
+def test_settings_that_make_no_sense(make: Make) -> None:
+    """They are refused, and so is a move away from what is archived."""
+    lake = make("trace")
+    for name, value in (("layout", "box"), ("retention", "1y"), ("location", "ftp://x")):
+        wrong: dict[str, Any] = {name: value}
+        with pytest.raises(UsageError):
+            lake.archive.configure(**wrong)
+    lake.write((1, 1))
+    lake.archive.run()
+    with pytest.raises(UsageError, match="restore or delete"):
+        lake.archive.configure(location="memory://elsewhere")
+
+
+def test_a_lake_without_a_hot_tier(tmp_path: Any) -> None:
+    """It says so, and what would make one."""
+    import tracelake  # noqa: PLC0415  as a user would
+
+    with tracelake.init(tmp_path / "cold") as lake, pytest.raises(UsageError, match="no hot tier"):
+        lake.archive.run()
+
+
+def test_space_comes_back(make: Make) -> None:
+    """After a pass the database is smaller, or what it freed is used again by the next traces."""
+    lake = make("lake")
+    texts = ["%08x" % (number * 2654435761 % 2**32) * 500 for number in range(400)]
+
+    def fill(first: int) -> None:
+        for number, text in enumerate(texts, first):
+            lake.tracking.write([request((number, 1), text=text[number % 8 :] + str(number) * 50)])
+        lake.commit()
+
+    fill(1)
+    full = lake.archive.space().database_bytes
+    assert lake.archive.run().fates == {"archived": 400}
+    empty = lake.archive.space().database_bytes
+    fill(1_000)
+    assert lake.archive.space().database_bytes <= max(full, empty) * 1.3
+    if lake.tracking.database.is_sqlite:
+        assert empty < full

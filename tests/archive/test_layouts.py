@@ -1,0 +1,146 @@
+"""Where traces are in a repository, and that none comes back but whole (A11, A14)."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tracelake._errors import DamageError, NotFoundError
+from tracelake.archive import layouts
+from tracelake.archive.layouts import encode, is_ours, path_in, path_of, read_archived, read_back
+from tracelake.archive.model import LAYOUTS, HotSnapshot, LayoutName, Stored
+from tracelake.archive.packs import read_index, unpack, write_pack
+from tracelake.otlp.stream import decompressed
+from tracelake.pipeline.sources.archives import experiment_of
+from tracelake.storage import MemoryObjectStore
+
+ATTEMPT = "0" * 32
+DATA = {"a" * 32: b"first" * 100, "b" * 32: b"second" * 100}
+
+
+def stored(objects: MemoryObjectStore, layout: LayoutName) -> list[Stored]:
+    """Store both traces in a repository."""
+    snapshots = [
+        HotSnapshot(id, "7", 3, data, path_of(layout, "7", id, 3, ATTEMPT)) for id, data in DATA.items()
+    ]
+    places: list[Stored] = []
+    for path in dict.fromkeys(snapshot.path for snapshot in snapshots):
+        data, some = encode(objects.url, path, [each for each in snapshots if each.path == path])
+        objects.put(path, data)
+        places += some
+    return places
+
+
+def back(objects: MemoryObjectStore, place: Stored) -> bytes:
+    """Read a trace back by what the tracking store keeps of it."""
+    return read_archived(objects, place.location, place.size_bytes, place.sha256)
+
+
+@pytest.mark.parametrize("layout", ["trace", "pack"])
+def test_a14_an_object_that_is_missing_cut_or_flipped_is_named(layout: LayoutName) -> None:
+    """At every byte: what comes back is the trace, or an error with the name of the object, never anything else."""
+    objects = MemoryObjectStore("memory://repository")
+    places = stored(objects, layout)
+    assert [back(objects, place) for place in places] == list(DATA.values())
+    place = places[0]
+    path = path_in(objects.url, place.location)
+    whole = objects.get(path)
+
+    def each_damage() -> None:
+        for at in range(len(whole)):
+            objects.put(path, whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            expect_named()
+            objects.put(path, whole[:at])
+            expect_named()
+        objects.delete(path)
+        with pytest.raises(DamageError, match="is gone"):
+            back(objects, place)
+
+    def expect_named() -> None:
+        try:
+            data = back(objects, place)
+        except DamageError as error:
+            data = DATA["a" * 32] if path in str(error) else b""
+        assert data == DATA["a" * 32]  # also where the damage is behind it
+
+    each_damage()
+    objects.put(path, whole)
+    broken = "len(data) != size_bytes or hashlib.sha256(data).hexdigest() != sha256"
+    if layout == "trace":
+        assert_caught(Broken("no checksum", read_archived, broken, "False"), each_damage)
+        objects.put(path, whole)
+        assert_caught(Broken("sizes alone", read_archived, broken, "len(data) != size_bytes"), each_damage)
+
+
+def test_names() -> None:
+    """Each upload has a name of its own; attachments and what MLflow writes never look like one (A11)."""
+    for layout in LAYOUTS.values():
+        path = path_of(layout, "7", "a" * 32, 3, ATTEMPT)
+        assert is_ours(path) is (layout != "lake")
+        assert path == "" or path != path_of(layout, "7", "a" * 32, 3, "1" * 32)
+    for experiment in ("7", "..", "a/b", "", "ü ", "."):
+        path = path_of("trace", experiment, "a" * 32, 3, ATTEMPT)
+        assert is_ours(path)
+        assert not {"", ".", ".."} & set(path.split("/"))
+    assert experiment_of(f"/x/{path_of('trace', '7', 'a' * 32, 3, ATTEMPT)}") == "7"
+    for other in (
+        "7/traces/tr-1/artifacts/traces.pb",
+        f"7/traces/tr-1/artifacts/attachments/3-{ATTEMPT}/traces.pb",
+        f"7/traces/tr-1/artifacts/3-{ATTEMPT}/image.png",
+        "packs/notes.pack",
+    ):
+        assert not is_ours(other)
+
+
+def test_a_location_of_another_repository() -> None:
+    """It is not looked for in this one."""
+    with pytest.raises(NotFoundError, match="is not in the repository"):
+        path_in("memory://here", "memory://there/packs/1.pack#0+1")
+    with pytest.raises(NotFoundError):
+        path_in("memory://here", "memory://hereafter/7")
+
+
+def test_what_is_read_back_is_compared() -> None:
+    """A store that keeps less than it was given, or nothing, is found out before anything is cleared."""
+
+    def check() -> None:
+        objects = MemoryObjectStore("memory://repository")
+        with pytest.raises(DamageError, match="nothing was cleared"):
+            read_back(objects, "a", b"data")
+        for kept in (b"dat", b"dat_", b""):
+            objects.put("a", kept)
+            with pytest.raises(DamageError, match="nothing was cleared"):
+                read_back(objects, "a", b"data")
+        objects.put("a", b"data")
+        read_back(objects, "a", b"data")
+
+    check()
+    assert_caught(
+        Broken("not compared", layouts.read_back, "objects.get(path) == data", "bool(objects.get(path))"),
+        check,
+    )
+    assert_caught(Broken("not looked for", layouts.read_back, "is_there = False", "is_there = True"), check)
+
+
+def test_a_pack_is_one_file_that_other_tools_read() -> None:
+    """It unpacks to the traces one behind the other, and its index says where each is; a cut index is found out."""
+    pack, frames = write_pack(DATA.items())
+    assert b"".join(decompressed(io.BytesIO(pack))) == b"".join(DATA.values())
+    assert read_index(pack, "p") == frames
+    for id, place in frames.items():
+        frame = pack[place.offset : place.offset + place.length]
+        assert hashlib.sha256(frame).hexdigest() == place.sha256
+        assert unpack(frame, "p", 10_000) == DATA[id]
+        with pytest.raises(DamageError, match="more than any trace"):
+            unpack(frame, "p", 10)
+    index_begins = max(place.offset + place.length for place in frames.values()) + 8
+    for cut in range(1, len(pack) - index_begins + 1):
+        with pytest.raises(DamageError, match="p is no whole pack"):
+            read_index(pack[:-cut], "p")
+    for at in range(index_begins, len(pack)):
+        with pytest.raises(DamageError, match="p is no whole pack"):
+            read_index(pack[:at] + bytes([pack[at] ^ 1]) + pack[at + 1 :], "p")
+    assert read_index(write_pack([])[0], "p") == {}

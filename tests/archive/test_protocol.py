@@ -1,0 +1,50 @@
+"""Each row of the tables of the archive's protocol, exhaustively."""
+
+from __future__ import annotations
+
+import itertools
+
+from tracelake.archive import protocol
+from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN, TraceStanding
+from tracelake.archive.retention import TraceFate
+
+STATES = (None, OPEN, LIVE, CONDEMNED)
+TRACES = (
+    None,
+    *(
+        TraceStanding(hot, generation, None if hot else "there")
+        for hot in (True, False)
+        for generation in (1, 2)
+    ),
+)
+
+
+def test_finalize() -> None:
+    """A1, A12: an upload counts where it is still open, the trace hot, and its generation the one that was read."""
+    for state, trace in itertools.product(STATES, TRACES):
+        fate = protocol.finalize(state, trace, 1)
+        if state != OPEN:
+            assert fate is TraceFate.FAILED
+        elif trace is None or not trace.is_hot:
+            assert fate is TraceFate.GONE
+        else:
+            assert fate is (TraceFate.ARCHIVED if trace.generation == 1 else TraceFate.CHANGED)
+
+
+def test_objects() -> None:
+    """What traces name stays; all else may be given up, once and for all."""
+    assert [protocol.after_finalize(traces) for traces in (0, 1, 9)] == [CONDEMNED, LIVE, LIVE]
+    for state, traces in itertools.product(STATES, (0, 1)):
+        may = protocol.may_condemn(state, traces)
+        assert may is (state in (OPEN, CONDEMNED) or (state == LIVE and traces == 0))
+
+
+def test_restore_and_delete() -> None:
+    """A10: what was read is still what stands there, or nothing is done."""
+    for trace in TRACES:
+        archived = trace is not None and not trace.is_hot
+        assert protocol.may_restore(trace, "there") is archived
+        assert not protocol.may_restore(trace, "elsewhere")
+        assert protocol.may_delete(trace, "there") is archived
+        assert protocol.may_delete(trace, None) is (trace is not None and trace.is_hot)
+        assert not protocol.may_delete(trace, "elsewhere")

@@ -1,0 +1,130 @@
+"""A7, A8: durations, which of several retentions counts, what is due, and when archiveNow is done."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tracelake._errors import UsageError
+from tracelake.archive.retention import (
+    ArchiveNow,
+    Resolved,
+    TraceFate,
+    archive_now_of_tag,
+    cutoff_ns,
+    duration_ns,
+    is_now_done,
+    resolve,
+    retention_of_tag,
+)
+
+DAY_NS = 86_400 * 10**9
+SET = (None, "1d", "7d", "30d")
+
+
+def expected(server: str | None, workspace: str | None, experiment: str | None, allowed: bool) -> str | None:
+    """Say it in another way: on the allowlist the narrowest one that is set, else the least of all."""
+    texts = [text for text in (experiment, workspace, server) if text is not None]
+    return (texts[0] if allowed else min(texts, key=duration_ns)) if texts else None
+
+
+def every_retention() -> None:
+    """Check each combination."""
+    for server, workspace, experiment, allowed in itertools.product(SET, SET, SET, (False, True)):
+        resolved = resolve(server, workspace, experiment, allowed=allowed)
+        assert resolved.text == expected(server, workspace, experiment, allowed)
+        assert (
+            resolved == Resolved(None, None)
+            or resolved.text
+            == {"server": server, "workspace": workspace, "experiment": experiment}[resolved.source or ""]
+        )
+
+
+def test_a8_every_retention_of_server_workspace_experiment_and_allowlist() -> None:
+    """A8: shorter counts always, longer for the allowlist alone; each half of the rule is needed."""
+    every_retention()
+    assert_caught(Broken("longer counts for all", resolve, "is_first or allowed", "True"), every_retention)
+    assert_caught(Broken("nobody may be longer", resolve, "is_first or allowed", "is_first"), every_retention)
+    assert_caught(
+        Broken("shorter does not count", resolve, "< duration_ns(counts", "> duration_ns(counts"),
+        every_retention,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1m", 60), ("12h", 43_200), ("30d", 2_592_000), ("9999999d", 9999999 * 86400)]
+)
+def test_durations(text: str, seconds: int) -> None:
+    """A number and its unit, up to what any clock can say."""
+    assert duration_ns(text) == seconds * 10**9
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0d", "01d", "1", "d", "1s", "1.5h", "-1d", "1d ", " 1d", "10000000d", "1D", "\u0661d"]
+)
+def test_what_is_no_duration(text: str) -> None:
+    """It is refused with what to write instead."""
+    with pytest.raises(UsageError, match="such as 30d"):
+        duration_ns(text)
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        *("", "[]", "null", "{", '{"type":"duration"}', '{"type":"date","value":"1d"}'),
+        *('{"type":"duration","value":1}', '{"type":"duration","value":"1d","more":1}', "[" * 100_000),
+    ],
+)
+def test_tags_of_retention_that_say_nothing(tag: str) -> None:
+    """They are refused by name, however they are crafted."""
+    with pytest.raises(UsageError, match=r"archivalRetention|such as"):
+        retention_of_tag(tag)
+
+
+def test_tags() -> None:
+    """A7: archiveNow with and without an age; a tag that is not there says nothing."""
+    assert retention_of_tag('{"type":"duration","value":"30d"}') == "30d"
+    assert retention_of_tag(None) is None
+    assert archive_now_of_tag("{}") == ArchiveNow()
+    assert archive_now_of_tag('{"older_than":"1d"}') == ArchiveNow(DAY_NS)
+    assert archive_now_of_tag(None) is None
+    for tag in ("1", '{"older_than":1}', '{"older":"1d"}', '{"older_than":"1d","x":1}', '{"older_than":"x"}'):
+        with pytest.raises(UsageError):
+            archive_now_of_tag(tag)
+
+
+def test_what_is_due() -> None:
+    """The later of both cutoffs counts: archiveNow takes more than the retention, never less."""
+    now = 100 * DAY_NS
+    assert cutoff_ns(None, None, now) is None
+    assert cutoff_ns("30d", None, now) == 70 * DAY_NS
+    assert cutoff_ns(None, ArchiveNow(), now) == now
+    assert cutoff_ns("30d", ArchiveNow(DAY_NS), now) == 99 * DAY_NS
+    assert cutoff_ns("1d", ArchiveNow(30 * DAY_NS), now) == 99 * DAY_NS
+    assert cutoff_ns("9999999d", None, now) == 0
+
+
+def test_a7_when_archive_now_is_done() -> None:
+    """A7: it stays while one trace may still be archived by a later pass."""
+
+    def check() -> None:
+        for fates in itertools.product(TraceFate, repeat=2):
+            terminal = {TraceFate.ARCHIVED, TraceFate.GONE, TraceFate.MALFORMED}
+            assert is_now_done(fates) is (set(fates) <= terminal)
+        assert is_now_done([])
+
+    check()
+    assert_caught(
+        Broken(
+            "a failure ends it", is_now_done, "TraceFate.MALFORMED)", "TraceFate.MALFORMED, TraceFate.FAILED)"
+        ),
+        check,
+    )
+    assert_caught(
+        Broken(
+            "malformed traces keep it", is_now_done, "TraceFate.GONE, TraceFate.MALFORMED", "TraceFate.GONE"
+        ),
+        check,
+    )

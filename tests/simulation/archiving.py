@@ -1,0 +1,317 @@
+"""Passes of the archive beside writers, restores, deletions and sweeps: the real SQL, on a real SQLite (PROTOCOLS §4).
+
+Each transaction is one step, as it is on a database: all of it happens or nothing. Each call on the repository is one
+too. A sweep waits for nobody here, so that it takes uploads away under those who make them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+from sqlalchemy import Connection
+
+from tests.simulation.scenarios import require
+from tracelake._errors import ContentionError, DamageError, NotFoundError, StorageError
+from tracelake.archive import passes
+from tracelake.archive.layouts import is_ours, path_in, read_archived
+from tracelake.archive.model import LayoutName
+from tracelake.archive.passes import ObjectRepository, archive_batch, sweep
+from tracelake.archive.protocol import LIVE
+from tracelake.archive.restoring import delete_traces, restore_trace
+from tracelake.archive.store import ArchiveStore
+from tracelake.otlp.by_trace import take_apart
+from tracelake.storage import ObjectStore
+from tracelake.testing import Actor, Process, Run, Scenario
+from tracelake.testing.calls import Call, Touch
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.migrating import migrate
+from tracelake.tracking.requests import TracedRequest
+from tracelake.tracking.schema import ARCHIVE_REPO, metadata
+from tracelake.tracking.store import TrackingStore, unpacked
+
+ResultT = TypeVar("ResultT")
+_IN_MEMORY: Final = Path("/dev/shm")
+FOREVER_NS: Final = 2**62
+ATTACHMENT: Final = "0/traces/tr-00000000000000000000000000000001/artifacts/attachments/image.png"
+_WRITES: Final = (Touch("sql", "", True, True), Touch("kv", "sql", True, True))
+_READS: Final = (Touch("sql", "", True, False),)
+
+
+@cache
+def tracking() -> TrackingStore:
+    """Return the tracking store that all runs use, one after the other."""
+    folder = tempfile.TemporaryDirectory(
+        prefix="tracelake-archiving-", dir=_IN_MEMORY if _IN_MEMORY.exists() else None
+    )
+    database = TrackingDatabase(f"sqlite://{Path(folder.name).resolve()}/tracking.db")
+    migrate(database)
+    atexit.register(folder.cleanup)
+    atexit.register(database.close)
+    return TrackingStore(database, "simulated")
+
+
+class Answer:
+    """What a transaction gave; equal where the database was the same afterwards, so that clocks tell nothing."""
+
+    def __init__(self, value: Any, database: tuple[Any, ...]) -> None:
+        self.value, self._database = value, database
+
+    def __hash__(self) -> int:
+        return hash(self._database)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Answer) and other._database == self._database
+
+    def __repr__(self) -> str:
+        return f"{type(self.value).__name__}, and then {self._database}"
+
+
+class SimulatedArchiveStore(ArchiveStore):
+    """The real store, each transaction of which passes the scheduler."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(tracking())
+        self._process = process
+
+    def _write(self, body: Callable[[Connection], ResultT]) -> ResultT:
+        """See `ArchiveStore`."""
+        return write(
+            self._process, body.__qualname__, lambda: super(SimulatedArchiveStore, self)._write(body)
+        )
+
+    def _read(self, body: Callable[[Connection], ResultT]) -> ResultT:
+        """See `ArchiveStore`."""
+        effect = lambda: Answer(super(SimulatedArchiveStore, self)._read(body), content())  # noqa: E731
+        answer: Answer = self._process.call(Call(f"sql {body.__qualname__}", _READS, effect))
+        return answer.value  # type: ignore[no-any-return]
+
+
+def write(process: Process, name: str, effect: Callable[[], ResultT]) -> ResultT:
+    """Carry out a transaction as one step, whose reply may be lost, and which may happen later."""
+    model = process._run.key_value
+
+    def happen() -> Answer:
+        result = effect()
+        answer = Answer(result, content())
+        model.set("sql", "content", repr(hash(answer)).encode(), "sql")  # what tells one state from another
+        return answer
+
+    answer: Answer = process.call(Call(f"sql {name}", _WRITES, happen, conditional=True))
+    return answer.value  # type: ignore[no-any-return]
+
+
+@cache
+def raw() -> sqlite3.Connection:
+    """Return a connection of our own to the database, for what is looked at after each step."""
+    connection = sqlite3.connect(tracking().database.name, isolation_level=None)
+    atexit.register(connection.close)
+    return connection
+
+
+def content() -> tuple[Any, ...]:
+    """Return what the database has, without times."""
+    return tuple(
+        tuple(raw().execute(f"SELECT {columns} FROM tracelake_{table} ORDER BY 1, 2"))
+        for table, columns in (
+            (
+                "trace_info",
+                "trace_id, spans_location, archive_location, db_payload_generation, archival_failure",
+            ),
+            ("trace_parts", "trace_id, sequence, size_bytes"),
+            ("archive_objects", "path, state, traces"),
+            ("outbox", "sequence, lake"),
+        )
+    )
+
+
+def rows(trace_ids: list[str]) -> dict[str, Row]:
+    """Return of each trace whether it is archived, where and how, and what the store itself has of it."""
+    by_trace = {}
+    for each in trace_ids:
+        query = (
+            "SELECT spans_location, archive_location, archive_bytes, archive_sha256 FROM tracelake_trace_info"
+        )
+        info = raw().execute(f"{query} WHERE trace_id = ?", (each,)).fetchone()
+        query = "SELECT payload, size_bytes FROM tracelake_trace_parts WHERE trace_id = ?"
+        parts = [unpacked(each, *part) for part in raw().execute(query, (each,))]
+        if info is not None:
+            by_trace[each] = Row(info[0] == ARCHIVE_REPO, info[1:], b"".join(parts))
+    return by_trace
+
+
+class Row(NamedTuple):
+    """A trace as the database has it."""
+
+    is_archived: bool
+    place: tuple[str, int, str]
+    data: bytes
+
+
+def trace_id(number: int) -> str:
+    """Return the id of a trace."""
+    return f"{number + 1:032x}"
+
+
+def log_spans(number: int, span: int) -> None:
+    """Store a span, as a server does, and let the pipeline take it. Raises StorageError where it is refused."""
+    data = TracesData()
+    data.resource_spans.add().scope_spans.add().spans.add(
+        trace_id=bytes.fromhex(trace_id(number)),
+        span_id=bytes([span + 1] * 8),
+        name=str(span),
+        start_time_unix_nano=1,
+    )
+    payload = data.SerializeToString()
+    (refused,) = tracking().write([TracedRequest("protobuf", payload, take_apart("protobuf", payload))])
+    raw().execute("DELETE FROM tracelake_outbox")
+    if refused is not None:
+        raise RefusedSpanError(refused.reason)
+
+
+class RefusedSpanError(Exception):
+    """The trace is archived."""
+
+
+def spans_in(data: bytes) -> set[int]:
+    """Return the numbers of the spans that a `TracesData` has."""
+    groups = TracesData.FromString(data).resource_spans
+    return {span.span_id[0] - 1 for group in groups for scope in group.scope_spans for span in scope.spans}
+
+
+class ArchivingScenario(Scenario):
+    """Archivers, a writer, one who restores, one who deletes, and a sweeper on a few traces."""
+
+    name = "archiving"
+    steps_max = 4_000
+
+    def __init__(
+        self,
+        archivers: int = 2,
+        rounds: int = 1,
+        traces: int = 1,
+        writes: int = 1,
+        others: tuple[str, ...] = (),
+        layout: LayoutName = "trace",
+    ) -> None:
+        """`others` are of `restore`, `delete`, `sweep`, with a number where there are two."""
+        self._archivers, self._rounds, self._traces, self._writes = archivers, rounds, traces, writes
+        self._others, self._layout = others, layout
+
+    def actors(self) -> list[Actor]:
+        named = {"restore": self._restore, "delete": self._delete, "sweep": self._sweep}
+        return [
+            *(Actor(f"archiver-{index}", self._archive) for index in range(self._archivers)),
+            *([Actor("writer", self._write)] if self._writes else []),
+            *(Actor(other, named[other.partition("-")[0]]) for other in self._others),
+        ]
+
+    def prepare(self, run: Run) -> None:
+        """Store a span of each trace, and an attachment beside its archive."""
+        for table in metadata.sorted_tables:
+            if table.name != "tracelake_lakes":
+                raw().execute(f"DELETE FROM {table.name}")
+        raw().execute("DELETE FROM sqlite_sequence")
+        run.notes.update(acknowledged={number: {0} for number in range(self._traces)}, deleted=set())
+        for number in range(self._traces):
+            log_spans(number, 0)
+        run.direct_objects.put(ATTACHMENT, b"image")
+
+    # Actors
+
+    def _ids(self) -> list[str]:
+        return [trace_id(number) for number in range(self._traces)]
+
+    def _archive(self, process: Process) -> None:
+        store = SimulatedArchiveStore(process)
+        for _ in range(self._rounds):
+            archive_batch(
+                store, self._layout, ObjectRepository(process.objects, 1), process.objects, self._ids()
+            )
+
+    def _write(self, process: Process) -> None:
+        for span in range(1, self._writes + 1):
+            number = span % self._traces
+            with contextlib.suppress(RefusedSpanError):
+                write(process, f"log_spans {span}", partial(log_spans, number, span))
+                process.notes["acknowledged"][number].add(span)
+
+    def _restore(self, process: Process) -> None:
+        for each in self._ids():
+            with contextlib.suppress(NotFoundError, ContentionError):
+                store = SimulatedArchiveStore(process)
+                self._until(partial(restore_trace, store, process.objects, _no_tables, each))
+
+    def _until(self, do: Callable[[], object]) -> None:
+        """A deletion may take the object between the row and the read: then it is asked for again."""
+        for attempt in range(10):
+            try:
+                do()
+                return
+            except DamageError:
+                if attempt == 9:
+                    raise
+
+    def _delete(self, process: Process) -> None:
+        for each in self._ids()[:1]:
+            gone = delete_traces(SimulatedArchiveStore(process), process.objects, [each])
+            process.notes["deleted"].update(gone)
+
+    def _sweep(self, process: Process) -> None:
+        passes.sweep(SimulatedArchiveStore(process), process.objects, FOREVER_NS, is_ours)
+
+    # Rules
+
+    def invariant(self, run: Run) -> None:
+        """Each trace is wholly hot or wholly archived, with all that was acknowledged; attachments are untouched."""
+        require(ATTACHMENT in run.objects.objects, "the attachment is gone")
+        stored = rows(self._ids())
+        for number, acknowledged in run.notes["acknowledged"].items():
+            each = stored.get(trace_id(number))
+            if each is None:
+                require("delete" in self._others, f"trace {number} is gone")
+                continue
+            data = each.data
+            if each.is_archived:
+                require(not data, f"trace {number} is archived, and in the store as well")
+                data = read_archived(run.direct_objects, *each.place)
+            if "delete" not in self._others:  # which may come between a write and its reply
+                lost = acknowledged - spans_in(data)
+                require(not lost, f"spans {sorted(lost)} of trace {number} were acknowledged, and are lost")
+
+    def check(self, run: Run) -> None:
+        """A last sweep leaves no orphan, a last pass nothing hot, and each object names as many traces as name it."""
+        store = ArchiveStore(tracking())
+        sweep(store, run.direct_objects, FOREVER_NS, is_ours)
+        self._agree(run.direct_objects)
+        archive_batch(
+            store, self._layout, ObjectRepository(run.direct_objects, 1), run.direct_objects, self._ids()
+        )
+        require(
+            all(each.is_archived for each in rows(self._ids()).values()),
+            "a pass without faults leaves a trace hot",
+        )
+        self._agree(run.direct_objects)
+        self.invariant(run)
+
+    def _agree(self, objects: ObjectStore) -> None:
+        named: dict[str, int] = {}
+        for each in rows(self._ids()).values():
+            if each.is_archived:
+                path = path_in(objects.url, each.place[0])
+                named[path] = named.get(path, 0) + 1
+        listed = {info.path for info in objects.list("")} - {ATTACHMENT}
+        require(listed == set(named), f"{listed ^ set(named)} is an orphan, or missing")
+        known = {path: (state, count) for path, state, count in content()[2]}
+        require(known == {path: (LIVE, count) for path, count in named.items()}, f"{known} where {named} is")
+
+
+def _no_tables(trace_id: str) -> bytes:
+    raise StorageError(f"no tables here have trace {trace_id}")

@@ -1,0 +1,165 @@
+"""The archive with one rule broken each: what the simulator must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import select
+
+from tests.broken import Broken
+from tests.simulation.archiving import ArchivingScenario
+from tests.simulation.mutants import Mutant
+from tracelake.archive import layouts, passes, protocol
+from tracelake.archive.model import Stored
+from tracelake.archive.retention import TraceFate
+from tracelake.archive.store import ArchiveStore
+from tracelake.storage import ObjectStore
+from tracelake.testing import Faults
+from tracelake.tracking.schema import archive_objects
+
+KILLS: Final = Faults(kills=2, lost=3, late=2)
+
+
+def checked_outside(self: ArchiveStore, stored: Sequence[Stored]) -> dict[str, TraceFate]:
+    """The generation is checked in a transaction of its own, and the payload cleared by the next (A13)."""
+    infos = self.archived([each.trace_id for each in stored])
+    same = [each for each in stored if infos[each.trace_id].db_payload_generation == each.generation]
+
+    def clear(connection: Any) -> dict[str, TraceFate]:
+        for each in same:
+            self._clear(connection, each)
+            self._set_object(connection, each.path, protocol.LIVE, 1)
+        return {each.trace_id: TraceFate.ARCHIVED if each in same else TraceFate.CHANGED for each in stored}
+
+    return self._write(clear)
+
+
+def listed_last(
+    store: ArchiveStore, objects: ObjectStore, began_before_ns: int, is_ours: Callable[[str], bool]
+) -> int:
+    """Rows are read before objects are listed: an upload that begins between has none."""
+    del began_before_ns
+    known = store._read(lambda connection: set(connection.execute(select(archive_objects.c.path)).scalars()))
+    for info in list(objects.list("")):
+        if is_ours(info.path) and info.path not in known:
+            objects.delete(info.path)
+    return 0
+
+
+def _mutant(
+    what: str,
+    most: int,
+    *words: Broken,
+    scenario: Callable[[], ArchivingScenario] = ArchivingScenario,
+    faults: Faults = KILLS,
+    exhaustive: int | None = None,
+    **patches: object,
+) -> Mutant:
+    named = {f"tracelake.archive.{name.replace('__', '.')}": wrong for name, wrong in patches.items()}
+    return Mutant(f"archive: {what}", scenario, faults, exhaustive, most, named, words=words)
+
+
+def _words(function: Callable[..., Any], old: str, new: str) -> Broken:
+    return Broken("", function, old, new)
+
+
+def _swept() -> ArchivingScenario:
+    return ArchivingScenario(archivers=1, writes=0, others=("sweep",))
+
+
+def _restored() -> ArchivingScenario:
+    return ArchivingScenario(archivers=2, writes=1, others=("restore",))
+
+
+def _packed() -> ArchivingScenario:
+    return ArchivingScenario(archivers=1, traces=2, writes=0, others=("delete",), layout="pack")
+
+
+ARCHIVE_MUTANTS: Final = [
+    _mutant(
+        "no generation check",
+        20,
+        _words(protocol.finalize, "trace.generation == generation", "True"),
+        faults=Faults(),
+        exhaustive=40,
+    ),
+    _mutant(
+        "checked outside of the lock", 60, store__ArchiveStore__finalize=checked_outside, faults=Faults()
+    ),
+    _mutant(
+        "archived twice",
+        40,
+        _words(protocol.finalize, "trace is None or not trace.is_hot", "trace is None"),
+        faults=Faults(),
+        exhaustive=40,
+    ),
+    _mutant(
+        "uploads share a name",
+        20,
+        _words(layouts.path_of, "{generation}-{attempt}", "{generation}-" + "0" * 32),
+        faults=Faults(),
+        exhaustive=40,
+    ),
+    _mutant(
+        "the payload stays", 5, _words(ArchiveStore._clear, "delete(trace_parts)", "select(trace_parts)")
+    ),
+    _mutant(
+        "no row before the upload",
+        5,
+        _words(ArchiveStore._begin, "if paths:", "if False:"),
+        faults=Faults(),
+        exhaustive=5,
+    ),
+    _mutant(
+        "a late upload counts",
+        80,
+        _words(protocol.finalize, "upload_state != OPEN", "False"),
+        scenario=_swept,
+    ),
+    _mutant(
+        "given up, and not said so",
+        80,
+        _words(ArchiveStore.condemn, "self._set_object(connection, path, CONDEMNED, 0)", "pass"),
+        scenario=_swept,
+    ),
+    _mutant(
+        "deleted though it is named",
+        80,
+        _words(passes.delete_condemned, "if store.condemn(path)", "if store.condemn(path) or True"),
+        scenario=_swept,
+    ),
+    _mutant("listed after the rows", 80, scenario=_swept, passes__sweep=listed_last),
+    _mutant(
+        "an object is condemned while it is named",
+        80,
+        _words(protocol.may_condemn, "traces == 0", "True"),
+        scenario=_swept,
+    ),
+    _mutant(
+        "restored, and its object stays",
+        40,
+        _words(ArchiveStore.restore, "self._release(connection, objects, {path: 1} if path else {})", "pass"),
+        scenario=_restored,
+    ),
+    _mutant(
+        "deleted, and its object stays",
+        40,
+        _words(ArchiveStore.delete, "self._release(connection, objects, freed)", "pass"),
+        scenario=_packed,
+    ),
+    _mutant(
+        "the last of a pack, and the first",
+        40,
+        _words(ArchiveStore._release, "state if left > 0 else CONDEMNED", "CONDEMNED"),
+        scenario=_packed,
+    ),
+    _mutant(
+        "deleted where it was before",
+        200,
+        _words(
+            protocol.may_delete, "trace.is_hot == (location is None) and trace.location == location", "True"
+        ),
+        scenario=lambda: ArchivingScenario(archivers=1, writes=0, others=("delete",)),
+    ),
+]
