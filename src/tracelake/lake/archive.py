@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -25,6 +26,17 @@ def open_archive(opened: OpenLake) -> LakeArchive:
             "`tracelake serve` makes one."
         )
     return LakeArchive(tracking, opened.objects.url, LakeTables(opened))
+
+
+class WithArchive:
+    """What a lake has of its archive."""
+
+    _opened: OpenLake
+
+    @cached_property
+    def archive(self) -> LakeArchive:
+        """The archive of traces that a server keeps hot. Raises UsageError for a lake without a hot tier."""
+        return open_archive(self._opened)
 
 
 class LakeTables:

@@ -6,13 +6,11 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import cached_property
 from types import TracebackType
 
 import pyarrow as pa
 
-from tracelake.archive.archive import LakeArchive
-from tracelake.lake.archive import open_archive
+from tracelake.lake.archive import WithArchive
 from tracelake.lake.datasets import Datasets
 from tracelake.lake.hot import HotTier
 from tracelake.lake.location import LakeConfig, Location, shown
@@ -52,7 +50,7 @@ from tracelake.versions.branch import Branch
 from tracelake.versions.branches import MAIN
 
 
-class Lake:
+class Lake(WithArchive):
     """One lake. Threads may share it; `close` it, or use it in a `with` block.
 
     `lake.datasets`, `lake.maintenance`, `lake.quarantine`, `lake.hot` and `lake.archive` hold what is about these.
@@ -98,11 +96,6 @@ class Lake:
     def objects(self) -> ObjectStore:
         """The objects of the lake: to look at; whatever changes them is the lake's own."""
         return self._opened.objects
-
-    @cached_property
-    def archive(self) -> LakeArchive:
-        """The archive of traces that a server keeps hot. Raises UsageError for a lake without a hot tier."""
-        return open_archive(self._opened)
 
     # Writing
 
