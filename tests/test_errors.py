@@ -27,6 +27,7 @@ from tracelake._errors import (
     QueryError,
     TaskError,
     TracelakeError,
+    UnreadInputsError,
 )
 from tracelake.pipeline.faults import may_be_of_input
 from tracelake.server.errors import status_of
@@ -40,6 +41,7 @@ MADE: list[TracelakeError] = [
     TaskError("it failed", kind="ValueError", ended=True),
     DeathsError(3, "did transaction 1"),
     QueryError("a value is missing", 8),
+    UnreadInputsError("no answer"),
     *(kind("why") for kind in KINDS if "__init__" not in vars(kind)),
 ]
 

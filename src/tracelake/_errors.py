@@ -146,7 +146,14 @@ class IndeterminateError(StorageError):
 
 
 class UnreadInputsError(StorageError):
-    """Some inputs, or where they are looked for, cannot be read now. All others are in; these are tried again."""
+    """Some inputs, or where they are looked for, cannot be read now. All others are in; these are tried again.
+
+    `report` says what was done, None where there was nothing else to do.
+    """
+
+    def __init__(self, message: str, report: Any = None) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 class ExpiredError(StorageError):

@@ -40,7 +40,10 @@ class BadInput:
 
 @dataclass(frozen=True, slots=True)
 class SetAsideInput:
-    """An input (source: files | inbox) that no task could do: its spans are in no table. `at` is ISO 8601, UTC."""
+    """An input (source: files | inbox) that no task could do: its spans are in no table, unless it is `taken`.
+
+    `at` is ISO 8601, UTC.
+    """
 
     path: str
     source: str
@@ -48,7 +51,8 @@ class SetAsideInput:
     sha256: str
     transaction: int
     state: str
-    """set aside | offered (it is taken again by the next run) | discarded (given up for ever)"""
+    """set aside | offered (it is taken again by the next run) | discarded (given up for ever)
+    | taken (nothing is left to take, and it cannot be deleted)"""
     tries: int
     reason: str
     at: str

@@ -167,8 +167,9 @@ def test_what_fails_has_a_pause_of_its_own(place: Place, monkeypatch: pytest.Mon
         place.put(f"in/{number}", number)
         with pytest.raises(
             UnreadInputsError, match=r"away/.* no answer.*; 1 of the inputs .*in/bad.*no answer"
-        ):
+        ) as caught:
             pipeline.run_once(goes_on=True)
+        assert (caught.value.report.spans_new, len(caught.value.report.transactions)) == (1, 1), "and told"
         assert place.lake.table("spans").info().rows == number - 1, "all others are in"
     assert lists.count("away/*") == 1
     away.clear()

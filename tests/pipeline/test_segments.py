@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tracelake
+from tests.pipeline.poison import Poisoned, poisoned
 from tests.pipeline.spans import a_line, a_span
 from tracelake import IngestReport, Lake, StorageError
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.decode import InputShare, ReadTask, run_read_task
 from tracelake.storage import MemoryObjectStore
+from tracelake.storage.files import FileObjectStore
 from tracelake.tasks.runners import InProcess
 
 GOOD = write_segment([("json", a_line(a_span(0, 0), a_span(0, 1))), ("json", a_line(a_span(1, 0)))])
@@ -123,3 +126,73 @@ def test_a_segment_that_a_store_does_not_give_stops_no_other(
         run_once(lake)
         assert lake.table("spans").info().rows == 3
         assert paths(lake, "inbox/") == paths(lake, "quarantine/") == []
+
+
+def undeletable(monkeypatch: pytest.MonkeyPatch, refused: set[str]) -> None:
+    """Let the store refuse to delete some objects."""
+    delete_all = FileObjectStore.delete_all
+
+    def refusing(self: FileObjectStore, some: Collection[str]) -> None:
+        for path in some:
+            if path in refused:
+                raise StorageError(f"cannot delete {path!r}: permission denied")
+        delete_all(self, some)
+
+    monkeypatch.setattr(FileObjectStore, "delete_all", refusing)
+
+
+def test_a_segment_that_cannot_be_deleted_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is taken once, named by each run and in quarantine; what comes later goes in; once it can, it is deleted."""
+    refused = {"inbox/1.segment", "inbox/2.segment"}
+    with tracelake.init(tmp_path / "lake") as lake:
+        undeletable(monkeypatch, refused)
+        lake.objects.put("inbox/1.segment", GOOD)
+        lake.objects.put("inbox/2.segment", write_segment([("json", a_line(a_span(5, 0)))])[:-3] + b"xxx")
+        lake.objects.put("inbox/3.segment", write_segment([("json", a_line(a_span(3, 0)))]))
+        for number in range(3):
+            lake.objects.put(
+                f"inbox/later-{number}.segment", write_segment([("json", a_line(a_span(9, number)))])
+            )
+            report = run_once(lake)
+            assert report is not None
+            assert report.transactions == (number,)
+            assert report.spans_repeated == 0
+            named = [(item.path, item.state) for item in report.set_aside]
+            assert sorted(named) == [("inbox/1.segment", "taken"), ("inbox/2.segment", "taken")]
+            assert "permission denied" in report.set_aside[0].explain()
+            assert {item.path for item in lake.quarantine.all()} <= refused
+        assert "inbox/3.segment" not in paths(lake, "inbox/")
+        assert [finding.path for finding in lake.verify().findings] == ["inbox/2.segment"]  # its bytes
+        refused.clear()
+        lake.objects.put("inbox/last.segment", write_segment([("json", a_line(a_span(8, 0)))]))
+        report = run_once(lake)
+        assert report is not None
+        assert report.set_aside == ()
+        assert (paths(lake, "inbox/"), lake.quarantine.all()) == ([], [])
+        assert paths(lake, "quarantine/") == ["quarantine/inbox/2.segment"]
+
+
+def test_a_discarded_segment_that_cannot_be_deleted_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record stays and keeps it out; it is deleted as soon as it can be."""
+    refused = {"inbox/0-bad.segment"}
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.objects.put("inbox/0-bad.segment", poisoned(7))
+        lake.pipeline(runner=Poisoned("merge")).run_once()
+        (aside,) = lake.quarantine.all()
+        undeletable(monkeypatch, refused)
+        with pytest.raises(StorageError, match="permission denied"):
+            lake.quarantine.discard(aside.transaction)
+        for number in range(2):
+            lake.objects.put(f"inbox/{number}.segment", write_segment([("json", a_line(a_span(9, number)))]))
+            report = run_once(lake)
+            assert report is not None
+            assert report.spans_new == 1
+            assert [item.state for item in report.set_aside] == ["discarded"]
+        refused.clear()
+        lake.objects.put("inbox/9.segment", GOOD)
+        run_once(lake)
+        assert paths(lake, "inbox/") == []

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from tracelake._errors import UnreadInputsError
 from tracelake.cli import render
 from tracelake.cli.data import print_report
 from tracelake.cli.exits import FAILED
@@ -71,7 +72,12 @@ def pipeline_run(
         with closing(pipeline):
             if once:
                 pipeline.start()
-                report = pipeline.run_once()
+                try:
+                    report = pipeline.run_once()
+                except UnreadInputsError as error:
+                    if error.report is not None:
+                        print_report(error.report, as_json=as_json)
+                    raise
                 print_report(report, as_json=as_json)
                 if report is not None and report.bad:
                     raise typer.Exit(FAILED)
@@ -186,7 +192,13 @@ def _run_on(pipeline: InboxPipeline, interval_s: float) -> dict[str, Any]:
     failing: list[str] = []
 
     def take() -> IngestReport | None:
-        report = pipeline.run_once(stopping=loop.stopping, goes_on=True)
+        try:
+            report = pipeline.run_once(stopping=loop.stopping, goes_on=True)
+        except UnreadInputsError as error:
+            if error.report is not None and error.report.transactions:
+                _count(totals, error.report)
+                _say(_line(error.report))
+            raise
         if failing:
             failing.clear()
             _say("goes on: the last run went well")

@@ -114,11 +114,11 @@ class Aside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format_version: int = FORMAT_VERSION
 
 
-SuspectState: TypeAlias = Literal["offered", "set aside", "discarded"]
+SuspectState: TypeAlias = Literal["offered", "set aside", "discarded", "taken"]
 
 
 class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An input of a transaction that was set aside, and what is to become of it."""
+    """An input that is not taken like others, as of a transaction that was set aside, and what is to become of it."""
 
     source: str
     path: str
@@ -133,6 +133,8 @@ class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: SuspectState
     together: int = 0
     """Offered: it shares a transaction with others up to this number."""
+    damaged: bool = False
+    """Taken: its bytes are to be kept, since not all of them could be read."""
     format_version: int = FORMAT_VERSION
 
 

@@ -8,8 +8,10 @@
 | offered, set aside | a transaction with it is committed          | nowhere            |
 | set aside          | retried by the user                         | offered, alone     |
 | set aside          | given up by the user                        | discarded, for ever|
+| nowhere            | a commit holds it, and it cannot be deleted | taken              |
+| taken              | it is deleted                               | nowhere            |
 
-An offered input is taken again by any pipeline. One that is set aside or discarded is not, whatever its name.
+An offered input is taken again by any pipeline. One that is set aside, discarded or taken is not, whatever its name.
 """
 
 from __future__ import annotations
@@ -91,6 +93,11 @@ def on_commit(standing: Suspect | None, taken: ReadRange | None) -> Suspect | No
         return standing
     is_it = taken is not None and (standing.size_bytes, standing.sha256) == (taken.size_bytes, taken.sha256)
     return None if is_it or standing.state == "offered" else standing
+
+
+def on_stay(standing: Suspect | None, suspect: Suspect) -> Suspect:
+    """Decide on an input of which nothing is left to take, and which cannot be deleted."""
+    return standing if standing is not None and standing.state in ("taken", "discarded") else suspect
 
 
 def on_retry(standing: Suspect | None) -> Suspect | None:

@@ -95,7 +95,8 @@ class InboxPipeline:
         Once `stopping` answers True, the transaction under way is finished and no other is begun.
 
         Raises:
-            UnreadInputsError: some of the inputs could not be read, after all others were taken. They wait.
+            UnreadInputsError: some of the inputs could not be read, after all others were taken. They wait;
+                its `report` says what was taken.
         """
         with self._accounted():
             started = time.monotonic()
@@ -115,8 +116,9 @@ class InboxPipeline:
                 for watch in self._watches:
                     watch.took(item.path for item in took if item.source == watch.source)
             self._note_failures(inputs, result.failed)
-            _raise_failures(unseen, failing | result.failed)
-            return report_of(result, time.monotonic() - started)
+            report = report_of(result, time.monotonic() - started)
+            _raise_failures(unseen, failing | result.failed, report)
+            return report
 
     def close(self) -> None:
         """End Spark, and say no more of this replica."""
@@ -187,7 +189,9 @@ class InboxPipeline:
         return note
 
 
-def _raise_failures(unseen: Sequence[str], failed: Mapping[str, str]) -> None:
+def _raise_failures(
+    unseen: Sequence[str], failed: Mapping[str, str], report: IngestReport | None = None
+) -> None:
     """Say what could not be taken this time, once all else is in. Raises UnreadInputsError."""
     if failed:
         path, reason = next(iter(failed.items()))
@@ -196,4 +200,4 @@ def _raise_failures(unseen: Sequence[str], failed: Mapping[str, str]) -> None:
             f"{len(failed)} of the inputs could not be read and are tried again, {path} among them: {reason}",
         ]
     if unseen:
-        raise UnreadInputsError(f"{'; '.join(unseen)}. All others are in.")
+        raise UnreadInputsError(f"{'; '.join(unseen)}. All others are in.", report)

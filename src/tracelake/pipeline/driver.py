@@ -6,13 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from tracelake._errors import (
-    DamageError,
-    SourceChangedError,
-    StorageError,
-    TracelakeError,
-    TrimmedError,
-)
+from tracelake._errors import DamageError, SourceChangedError, StorageError, TracelakeError, TrimmedError
 from tracelake.journal.model import Seal, Step, Suspect
 from tracelake.journal.protocol import (
     Action,
@@ -145,6 +139,7 @@ class _DriverRun:
         self._taking.add(runs)
         self._reader.clean(now().timestamp() - STAGED_ROWS_AGE_MAX_S)
         try:
+            self._note(self._rooms.settling.let_go_again())
             self._go()
             if not self._result.transactions and not self._stopping():
                 self._maintain()  # a run that was killed meanwhile may have left some
@@ -217,7 +212,7 @@ class _DriverRun:
     def _look_at(self, t: int) -> Started:
         if t > 0 and t - 1 != self._settled:
             # Before T is open, the segments that T-1 holds are gone: none can be recorded a second time.
-            self._rooms.settling.settle(t - 1)
+            self._note(self._rooms.settling.settle(t - 1))
             self._settled = t - 1
         # Outputs first: a peer may seal and append between the two looks, and a seal is never taken back.
         begun = self._rooms.outputs.begun(t)
@@ -332,7 +327,7 @@ class _DriverRun:
             return self._undone(recorded.step, fault)
         except OvertakenError:
             return self._overtaken(t)
-        self._rooms.settling.settle(t)
+        self._note(self._rooms.settling.settle(t))
         self._settled = t
         self._rooms.tries.over(t)
         fitting = self._rooms.fitting
@@ -373,9 +368,12 @@ class _DriverRun:
             self._result.commit = self._rooms.outputs.publish_nothing(aside)
         except OvertakenError:
             return Overtaken()
-        for suspect in self._rooms.settling.settle(t):
-            self._result.note_aside(suspect)
+        self._note(self._rooms.settling.settle(t))
         return Published()
+
+    def _note(self, kept: Sequence[Suspect]) -> None:
+        for suspect in kept:
+            self._result.note_aside(suspect)
 
     def _undone(self, step: Step, fault: InputFaultError) -> Undone:
         self._discard_fed()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from functools import partial
 
-from tracelake._errors import DamageError, TrimmedError
-from tracelake.journal.model import Aside, Step, Suspect
+from tracelake._errors import DamageError, StorageError, TrimmedError
+from tracelake.journal.model import Aside, ReadRange, Step, Suspect
 from tracelake.journal.store import Journal
-from tracelake.journal.suspects import Suspects, on_transaction, suspects_of
+from tracelake.journal.suspects import Suspects, on_commit, on_stay, on_transaction, suspects_of
+from tracelake.limits import ASIDE_REASON_MAX_CHARS
+from tracelake.pipeline.outcome import now
 from tracelake.pipeline.publish import Outputs
-from tracelake.pipeline.sources.registry import SourceRegistry
+from tracelake.pipeline.sources.registry import SourceRegistry, to_range
 
 
 class Settling:
@@ -27,7 +30,8 @@ class Settling:
     def settle(self, t: int) -> list[Suspect]:
         """Let go of the inputs of a committed transaction: each source knows how.
 
-        Of one that was set aside nothing is let go but what the user gave up: return what became of its inputs.
+        Of one that was set aside nothing is let go but what the user gave up. Return what became of inputs that are
+        kept: of such a transaction, or because they cannot be deleted.
         """
         try:
             step, aside = self._journal.read(t).step, self._journal.aside(t)
@@ -40,11 +44,61 @@ class Settling:
         # Its commit says which it was: a peer may have published all of it before it could be set aside.
         if aside is not None and self._outputs.was_set_aside(t):
             return self._keep(aside, step)
-        for source, ranges in step.sources.items():
-            self._sources[source].let_go(ranges)
+        kept = [
+            suspect for source, ranges in step.sources.items() for suspect in self.let_go(t, source, ranges)
+        ]
         # And then the records: who sets one of them aside meanwhile looks afterwards whether it was taken.
-        self._suspects.forget({taken.path: taken for ranges in step.sources.values() for taken in ranges})
-        return []
+        left = {suspect.path for suspect in kept}
+        taken = {each.path: each for ranges in step.sources.values() for each in ranges}
+        self._suspects.forget({path: each for path, each in taken.items() if path not in left})
+        return kept
+
+    def let_go(self, t: int, source: str, ranges: Sequence[ReadRange]) -> list[Suspect]:
+        """Let go of inputs; of those that stay, as where they cannot be deleted, a record says that they are taken."""
+        of = self._sources[source]
+        try:
+            of.let_go(ranges)
+        except StorageError:
+            if not of.is_ours:
+                raise
+        else:
+            return []
+        return [kept for each in ranges if (kept := self._let_go_alone(t, source, each)) is not None]
+
+    def _let_go_alone(self, t: int, source: str, taken: ReadRange) -> Suspect | None:
+        try:
+            self._sources[source].let_go([taken])
+        except StorageError as error:
+            suspect = Suspect(
+                source=source,
+                path=taken.path,
+                size_bytes=taken.size_bytes,
+                sha256=taken.sha256,
+                transaction=t,
+                reason=f"nothing of it is left to take, and it cannot be deleted: {error}"[
+                    :ASIDE_REASON_MAX_CHARS
+                ],
+                tries=1,
+                at=now().isoformat(timespec="microseconds"),
+                state="taken",
+                damaged=taken.damaged,
+            )
+            return self._suspects.change(suspect, partial(on_stay, suspect=suspect))
+        return None
+
+    def let_go_again(self) -> list[Suspect]:
+        """Delete what was taken or given up before and could not be deleted; return what still cannot."""
+        kept = []
+        for suspect in self._suspects.all():
+            try:
+                self.give_up(suspect)
+                if suspect.state == "taken":
+                    taken = _range_of(suspect)
+                    self._sources[suspect.source].let_go([taken])
+                    self._suspects.change(suspect, partial(on_commit, taken=taken))
+            except StorageError:
+                kept.append(suspect)
+        return kept
 
     def is_taken(self, suspect: Suspect) -> bool:
         """Whether a commit holds an input by now, as of a peer that could do what we could not."""
@@ -59,7 +113,8 @@ class Settling:
             ):  # the input is kept, and each run that meets it names its record
                 stands = self._suspects.change(suspect, partial(on_transaction, suspect=suspect))
             if stands is not None:
-                self.give_up(stands)
+                with contextlib.suppress(StorageError):  # each run tries again
+                    self.give_up(stands)
                 kept.append(stands)
         return kept
 
@@ -67,3 +122,17 @@ class Settling:
         """Let go of an input that is discarded: its record, which stays, says so first."""
         if suspect.state == "discarded":
             self._sources[suspect.source].give_up(suspect.path)
+
+
+def _range_of(suspect: Suspect) -> ReadRange:
+    """Return what a source has to know of an input to let it go."""
+    return to_range(
+        suspect.source,
+        suspect.path,
+        size_bytes=suspect.size_bytes,
+        sha256=suspect.sha256,
+        records=0,
+        checksum="",
+        spans=0,
+        damaged=suspect.damaged,
+    )

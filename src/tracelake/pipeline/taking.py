@@ -114,18 +114,18 @@ class Taking:
             inputs = self._narrowing.without_deadly(t, inputs, suspected=bool(offers)) if inputs else []
             if not inputs:
                 continue
-            staged = self._kept(self._read(t, inputs), offers)
+            staged = self._kept(t, self._read(t, inputs), offers)
             if staged.sources and (offers or self._is_bounded(staged)):
                 return staged
         return None
 
-    def _kept(self, staged: ReadInput, offers: Sequence[Suspect]) -> ReadInput:
+    def _kept(self, t: int, staged: ReadInput, offers: Sequence[Suspect]) -> ReadInput:
         """Leave out what gave no span: it is reported and not recorded, so that a later run may read it, mended."""
         self._result.failed |= staged.failed
         for source, ranges in staged.sources.items():
             for taken in ranges:
                 if not taken.spans:
-                    self._leave(source, taken)
+                    self._leave(t, source, taken)
         if offers:
             empty = {
                 taken.path: taken
@@ -152,7 +152,7 @@ class Taking:
         except OSError:
             return True
 
-    def _leave(self, source: str, taken: ReadRange) -> None:
+    def _leave(self, t: int, source: str, taken: ReadRange) -> None:
         """Report an input that gave no span. One of ours goes, unless it was not read whole: it was acknowledged."""
         of = self._rooms.sources[source]
         if of.is_ours:
@@ -162,7 +162,8 @@ class Taking:
                     return  # a peer has taken it
                 self._result.failed.setdefault(taken.path, taken.problems[0][2])
             else:
-                of.let_go([taken])
+                for kept in self._rooms.settling.let_go(t, source, [taken]):
+                    self._result.note_aside(kept)
         self._result.ranges.append(taken)
 
     def _is_taken(self, source: str, taken: ReadRange) -> bool:

@@ -158,7 +158,7 @@ def _of_quarantine(inputs: list[SetAsideInput]) -> Metric:
         "Inputs that no task could do: set aside (see `tracelake pipeline quarantine`), offered again, or discarded.",
         labels=["state"],
     )
-    for state in ("set aside", "offered", "discarded"):
+    for state in ("set aside", "offered", "discarded", "taken"):
         family.add_metric([state], sum(item.state == state for item in inputs))
     return family
 
