@@ -103,7 +103,7 @@ SHARED_INPUT_MAX_BYTES: Final = 8 * MIB
 staged together. Beyond: the rows of an input are staged alone."""
 STAGED_PIECE_MAX_BYTES: Final = 64 * MIB
 """Arrow bytes that a decode task holds. Beyond: it writes them as a staged piece."""
-STAGED_TOGETHER_MAX_BYTES: Final = MIB
+STAGED_TOGETHER_MAX_BYTES: Final = 4 * MIB
 """Arrow bytes of rows of several buckets that are staged in one stream. Beyond: each bucket has a stream of its own."""
 NEAR_WORK_MAX_BYTES: Final = 16 * MIB
 """What tasks have in memory that run in the process of the pipeline itself, together. Beyond: Spark runs them."""
