@@ -154,6 +154,21 @@ def running(name: str, folder: Path, pipeline: bool = True) -> Iterator[Contesta
         yield from _mlflow(contestant, folder, f"sqlite:///{folder}/mlflow.db")
     elif name == "collector-files":
         yield from _collector(Contestant(name, "", [], folders=[folder]), folder)
+    elif name == "hot-sqlite":
+        tracelake.init(folder / "lake").close()
+        contestant = Contestant(name, "", [], lake=str(folder / "lake"), folders=[folder / "lake"])
+        yield from _tracelake(contestant, folder, pipeline, "--hot-tier")
+    elif name == "hot-postgres":
+        server = PostgresServer()
+        try:
+            tracelake.init(folder / "lake").close()
+            environment = {"TRACELAKE_TRACKING": server.url()}
+            lake = str(folder / "lake")
+            contestant = Contestant(name, "", [], lake=lake, folders=[server.data], environment=environment)
+            contestant.behind = [server.process.pid]
+            yield from _tracelake(contestant, folder, pipeline, "--hot-tier")
+        finally:
+            server.close()
     else:
         server = PostgresServer()
         try:
@@ -164,9 +179,11 @@ def running(name: str, folder: Path, pipeline: bool = True) -> Iterator[Contesta
             server.close()
 
 
-def _tracelake(contestant: Contestant, folder: Path, pipeline: bool) -> Iterator[Contestant]:
+def _tracelake(
+    contestant: Contestant, folder: Path, pipeline: bool, tier: str = "--no-hot-tier"
+) -> Iterator[Contestant]:
     assert contestant.lake is not None
-    serve = ["serve", "--lake", contestant.lake, "--port", "0", "--no-pipeline", "--no-hot-tier", "--json"]
+    serve = ["serve", "--lake", contestant.lake, "--port", "0", "--no-pipeline", tier, "--json"]
     command = [sys.executable, "-m", "tracelake.cli", *serve]
     with _process("serve", command, folder / "serve.log", contestant, read=True) as server:
         assert server.stdout is not None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -168,7 +169,7 @@ def test_o3_a_number_that_commits_late_is_not_missed(store: TrackingStore) -> No
         store.write([request((1, 1))])
         (taken,) = rows.waiting()
         assert taken.sequence > low + 1, "the gap and the one under way are below it"
-        rows.trim([taken.sequence])
+    rows.trim([taken.sequence])
     assert [late.sequence for late in rows.waiting()] == [low]
     assert rows.read(low) == b"late"
 
@@ -253,3 +254,32 @@ def test_a_database_that_is_away(tmp_path: Path) -> None:
     for url in (f"sqlite://{tmp_path}/tracking.db", "postgresql://nobody@127.0.0.1:1/none"):
         with closing(TrackingDatabase(url)) as database, pytest.raises(StorageError):
             migrate(database)
+
+
+def test_a13_nobody_writes_between_check_and_clearing(store: TrackingStore) -> None:
+    """A13: while a pass has checked a generation and not cleared yet, a write of another process waits for its end."""
+    store.write([request((1, 1))])
+    if not store.database.is_sqlite:
+        pytest.skip("PostgreSQL locks rows by the statements that change them")
+    of_trace = (trace_info.c.lake == store.lake, trace_info.c.trace_id == trace_id(1))
+    with closing(TrackingDatabase(f"sqlite://{store.database.name}")) as other, ThreadPoolExecutor(1) as pool:
+        late = TrackingStore(other, "lake-a")
+        with store.database.writing() as connection:
+            generation = connection.execute(
+                select(trace_info.c.db_payload_generation).where(*of_trace)
+            ).scalar_one()
+            writing = pool.submit(late.write, [request((1, 2))])
+            with suppress(TimeoutError):
+                writing.result(
+                    0.3
+                )  # long enough for one that does not wait, and one that waits may take what it likes
+            assert not writing.done()
+            archived = {"spans_location": ARCHIVE_REPO, "archive_location": "file:///archive"}
+            same = trace_info.c.db_payload_generation == generation
+            assert (
+                connection.execute(update(trace_info).where(*of_trace, same).values(archived)).rowcount == 1
+            )
+            connection.execute(trace_parts.delete())
+        (answer,) = writing.result()
+        assert answer is not None
+        assert answer.spans == 1

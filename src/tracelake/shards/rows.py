@@ -8,6 +8,7 @@ writers retract them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache
 from typing import Final
 
 import duckdb
@@ -200,12 +201,18 @@ def _absent(snapshot: Snapshot, file: FileOf, buckets: set[int]) -> str:
     )
 
 
-def _nothing(columns: Sequence[str], schema: pa.Schema) -> str:
-    """Return a query for no rows, with the types that Parquet files of this schema would give."""
+@cache
+def _types(schema: pa.Schema) -> dict[str, str]:
+    """Return DuckDB's types of columns: whoever reads an empty table again and again asks for them each time."""
     empty = pa.schema([*schema, ROW_ID]).empty_table()
     with duckdb.connect() as db:
         db.register("empty_table", empty)
-        types = {str(name): str(kind) for name, kind, *_ in db.sql("describe empty_table").fetchall()}
+        return {str(name): str(kind) for name, kind, *_ in db.sql("describe empty_table").fetchall()}
+
+
+def _nothing(columns: Sequence[str], schema: pa.Schema) -> str:
+    """Return a query for no rows, with the types that Parquet files of this schema would give."""
+    types = _types(schema)
     return (
         "select " + ", ".join(f"null::{types[name]} as {quoted(name)}" for name in columns) + " where false"
     )

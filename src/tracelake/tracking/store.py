@@ -87,7 +87,12 @@ class TrackingStore:
         self.database = database
         self.lake_id = lake_id
         self.lake = _lake(database, lake_id)
-        self._insert = sqlite.insert if database.is_sqlite else postgresql.insert
+        insert_into = sqlite.insert if database.is_sqlite else postgresql.insert
+        # Made once: to make them takes as long as to carry them out.
+        self._upsert = _upsert(insert_into)
+        self._insert_outbox = insert(outbox).returning(outbox.c.sequence)
+        self._insert_parts = insert(trace_parts)
+        self._insert_spans = insert_into(spans).on_conflict_do_nothing()
         self._waiting: int | None = None
 
     def write(self, requests: Sequence[TracedRequest]) -> list[RefusedSpans | None]:
@@ -113,10 +118,10 @@ class TrackingStore:
                     return refusals(requests, refused, ARCHIVED)
                 segment = write_segment(left)
             row = {"lake": self.lake, "payload": segment, "size_bytes": len(segment), "received_ns": now_ns}
-            sequence = connection.execute(insert(outbox).returning(outbox.c.sequence), row).scalar_one()
+            sequence = connection.execute(self._insert_outbox, row).scalar_one()
             taken = {trace_id: write for trace_id, write in writes.items() if trace_id not in refused}
             connection.execute(
-                insert(trace_parts),
+                self._insert_parts,
                 [
                     {
                         "lake": self.lake,
@@ -134,7 +139,7 @@ class TrackingStore:
                 for trace_id, write in taken.items()
                 for row in span_rows(self.lake, trace_id, sequence, write)
             ]
-            connection.execute(self._insert(spans).on_conflict_do_nothing(), rows)
+            connection.execute(self._insert_spans, rows)
         self._waiting = (self._waiting or 0) + 1
         return refusals(requests, refused, ARCHIVED)
 
@@ -201,22 +206,6 @@ class TrackingStore:
 
     def _advance(self, connection: Connection, writes: dict[str, TraceWrite], now_ns: int) -> set[str]:
         """Make traces known or advance their generation, by one statement; return those whose payload is here."""
-        statement = self._insert(trace_info)
-        new, old = statement.excluded, trace_info.c
-        has_root = new.name.is_not(None)
-        upsert = statement.on_conflict_do_update(
-            index_elements=["lake", "trace_id"],
-            set_={
-                "start_ns": case((new.start_ns < old.start_ns, new.start_ns), else_=old.start_ns),
-                "end_ns": case((new.end_ns > old.end_ns, new.end_ns), else_=old.end_ns),
-                "state": case((has_root, new.state), else_=old.state),
-                **{name: case((has_root, new[name]), else_=old[name]) for name in _OF_ROOT},
-                **{name: func.coalesce(old[name], new[name]) for name in _OF_ANY},
-                "db_payload_generation": old.db_payload_generation + 1,
-                "updated_ns": new.updated_ns,
-            },
-            where=old.spans_location == TRACKING_STORE,
-        ).returning(trace_info.c.trace_id)
         rows = [
             {
                 "lake": self.lake,
@@ -228,7 +217,7 @@ class TrackingStore:
             }
             for trace_id, write in writes.items()
         ]
-        return set(connection.execute(upsert, rows).scalars())
+        return set(connection.execute(self._upsert, rows).scalars())
 
     def _refused(self, connection: Connection, archived: Sequence[str]) -> set[str]:
         """Return the archived traces that take no late spans: those whose archive are not the tables of the lake."""
@@ -253,6 +242,26 @@ class TrackingStore:
                 f"{self._waiting} rows of the outbox wait for the pipeline; start it (`tracelake pipeline run`) "
                 "and send the request again"
             )
+
+
+def _upsert(insert_into: Any) -> Any:
+    """Return the statement that makes traces known or advances their generation; it gives those that it did."""
+    statement = insert_into(trace_info)
+    new, old = statement.excluded, trace_info.c
+    has_root = new.name.is_not(None)
+    return statement.on_conflict_do_update(
+        index_elements=["lake", "trace_id"],
+        set_={
+            "start_ns": case((new.start_ns < old.start_ns, new.start_ns), else_=old.start_ns),
+            "end_ns": case((new.end_ns > old.end_ns, new.end_ns), else_=old.end_ns),
+            "state": case((has_root, new.state), else_=old.state),
+            **{name: case((has_root, new[name]), else_=old[name]) for name in _OF_ROOT},
+            **{name: func.coalesce(old[name], new[name]) for name in _OF_ANY},
+            "db_payload_generation": old.db_payload_generation + 1,
+            "updated_ns": new.updated_ns,
+        },
+        where=old.spans_location == TRACKING_STORE,
+    ).returning(trace_info.c.trace_id)
 
 
 def at_once(ids: Collection[str]) -> Iterator[list[str]]:

@@ -1,0 +1,166 @@
+"""Rules of the tracking store, each broken once: one of the tests that hold it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tests.lake import test_hot_tier as reading_tests
+from tests.storage.servers.postgres import PostgresServer
+from tests.tracking import test_store as store_tests
+from tracelake.lake import hot
+from tracelake.otlp.by_trace import ByTrace
+from tracelake.tracking import database as databases
+from tracelake.tracking import requests
+from tracelake.tracking import store as stores
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.migrating import migrate
+from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.store import TrackingStore
+
+Check = Callable[[TrackingStore, Path], object]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """Return a PostgreSQL server."""
+    with closing(PostgresServer()) as postgres:
+        yield postgres
+
+
+def check_late(store: TrackingStore, folder: Path) -> None:
+    store_tests.test_late_spans_of_the_lakes_own_archive_are_taken(store, folder)
+
+
+def check_group(store: TrackingStore, folder: Path) -> None:
+    store_tests.test_a_group_is_stored_whole(store, folder)
+
+
+def check_archived(store: TrackingStore, folder: Path) -> None:
+    store_tests.test_a2_a15_spans_of_an_archived_trace_are_refused_alone(store, folder)
+
+
+def check_generation(store: TrackingStore, _folder: Path) -> None:
+    store_tests.test_a3_every_write_advances_the_generation(store)
+
+
+def check_lock(store: TrackingStore, _folder: Path) -> None:
+    store_tests.test_a13_nobody_writes_between_check_and_clearing(store)
+
+
+def check_lakes(store: TrackingStore, _folder: Path) -> None:
+    store_tests.test_lakes_share_a_database(store)
+
+
+def check_numbers(store: TrackingStore, _folder: Path) -> None:
+    store_tests.test_o3_a_number_that_commits_late_is_not_missed(store)
+
+
+def check_standing(_store: TrackingStore, _folder: Path) -> None:
+    reading_tests.test_standing_is_what_the_rule_says()
+
+
+MUTANTS: list[tuple[Broken, Check]] = [
+    (
+        Broken("a write advances the generation", stores._upsert, "old.db_payload_generation + 1", "1"),
+        check_generation,
+    ),
+    (
+        Broken(
+            "a write looks whether the payload is here",
+            stores._upsert,
+            "where=old.spans_location == TRACKING_STORE",
+            "where=old.spans_location != ''",
+        ),
+        check_archived,
+    ),
+    (
+        Broken("only other archives refuse late spans", TrackingStore._refused, ".not_like(", ".like("),
+        check_late,
+    ),
+    (
+        Broken(
+            "what is refused does not go out", TrackingStore.write, "segment = write_segment(left)", "pass"
+        ),
+        check_archived,
+    ),
+    (
+        Broken(
+            "what is refused is counted", requests.refusals, "if count else None", "if not count else None"
+        ),
+        check_archived,
+    ),
+    (
+        Broken("late spans go when the tables have them", Outbox.trim, "== ARCHIVE_REPO", "!= ARCHIVE_REPO"),
+        check_late,
+    ),
+    (
+        Broken(
+            "a lake trims its own rows",
+            Outbox.trim,
+            "delete(outbox).where(outbox.c.lake == self._lake, ",
+            "delete(outbox).where(",
+        ),
+        check_lakes,
+    ),
+    (
+        Broken("the write lock is taken first", databases._begin, '"BEGIN IMMEDIATE" if', '"BEGIN" if'),
+        check_lock,
+    ),
+    (
+        Broken("of claims the greatest stands", hot.standing, "order by {claims.ORDER}, ord", "order by ord"),
+        check_standing,
+    ),
+    (
+        Broken(
+            "each span is in the bytes of its own trace",
+            ByTrace.finish,
+            "scopes[scope], *spans",
+            "scopes[scope]",
+        ),
+        check_group,
+    ),
+]
+ON_POSTGRES: list[tuple[Broken, Check]] = [
+    (
+        Broken(
+            "rows are trimmed one by one",
+            Outbox.trim,
+            "outbox.c.sequence.in_(some)",
+            "outbox.c.sequence <= max(some)",
+        ),
+        check_numbers,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"), MUTANTS, ids=lambda each: each.rule if isinstance(each, Broken) else ""
+)
+def test_each_rule_is_held(broken: Broken, check: Check, tmp_path: Path) -> None:
+    """A test notices that the rule is broken, and passes where it is not."""
+    _held(broken, check, lambda name: f"sqlite://{tmp_path}/{name}.db", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"), ON_POSTGRES, ids=lambda each: each.rule if isinstance(each, Broken) else ""
+)
+def test_each_rule_is_held_on_postgres(
+    broken: Broken, check: Check, tmp_path: Path, server: PostgresServer
+) -> None:
+    """The same, of what SQLite cannot show."""
+    _held(broken, check, lambda _name: server.url(server.new_schema()), tmp_path)
+
+
+def _held(broken: Broken, check: Check, url: Callable[[str], str], folder: Path) -> None:
+    def run(name: str) -> None:
+        with closing(TrackingDatabase(url(name))) as database:
+            migrate(database)
+            check(TrackingStore(database, "lake-a"), folder)
+
+    run("whole")
+    assert_caught(broken, lambda: run("broken"))
