@@ -16,8 +16,8 @@ import pyarrow as pa
 import tracelake
 from benchmarks.search_measure import KINDS, Query
 from tracelake.otlp.schema import SPANS_TABLE
+from tracelake.search.analyzers import ENGLISH
 from tracelake.search.documents import COLUMNS, document_text
-from tracelake.search.fields import words_of
 from tracelake.search.parts import identifiers
 from tracelake.shards.rows import ROW_ID
 from tracelake.tasks.runners import InProcess
@@ -141,7 +141,7 @@ def _queries(rows: list[dict[str, Any]], count: int) -> list[Query]:
                 words = chosen.choice(chosen.choice(neighbours)).split()
             elif kind == "prefix":
                 words = [words[0][:4]]
-                if not words_of(words[0])[0].stem.startswith(words[0]):
+                if not ENGLISH.words_of(words[0])[0].stem.startswith(words[0]):
                     continue
             elif kind != "boolean":
                 words = words[:1]

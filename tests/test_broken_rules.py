@@ -143,7 +143,7 @@ def check_commit_is_asked() -> None:
         made.objects.put("inbox/0.segment", good(0))
         made.pipeline(runner=InProcess()).run_once()
         made.objects.put("inbox/0.segment", good(0))  # killed before it was deleted
-        fates = Fates("main", made._opened.key_value, made.objects, 2)
+        fates = Fates("main", made._opened.key_value, made.objects, 2, "english")
         fates._journal.set_aside(Aside(0, "no", 3, "pipeline", "now", 0, ()))
         assert fates._settling.settle(0) == []
         assert list(made.objects.list("inbox/")) == []

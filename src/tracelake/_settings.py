@@ -35,6 +35,8 @@ class Settings(BaseSettings):
     tracking: str | None = None
     """URL of the database of the tracking store, where that is not in the lake's directory, or not where its
     `tracking.json` says."""
+    text: str = "english"
+    """How texts become words in the full-text index of lakes that are made."""
     committer: str | None = None
     """Who commits, for commits that people make; the name of the user by default."""
     segment_wait_s: float = Field(default=limits.SEGMENT_WAIT_S, ge=0, le=limits.INBOX_ACK_TIMEOUT_S / 2)
@@ -95,6 +97,11 @@ def find_tracking_url(explicit: str | None = None) -> str | None:
     Raises UsageError where the settings cannot be read.
     """
     return explicit or load_settings().tracking
+
+
+def find_text(explicit: str | None = None) -> str:
+    """Return how texts become words in a new lake: `explicit`, else the setting. Raises UsageError."""
+    return explicit or load_settings().text
 
 
 def find_committer(explicit: str | None = None) -> str:

@@ -93,6 +93,8 @@ class IndexReport:
     """The transaction after the last that is in it."""
     documents: int
     parts: int
+    text: str
+    """How texts become words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ class IndexInfo:
     parts: int
     parts_max: int | None
     """How many parts a process on this machine can open, None where the system does not say."""
+    text: str | None = "english"
+    """How texts become words; None where the index was built by another version."""
 
 
 @dataclass(frozen=True, slots=True)

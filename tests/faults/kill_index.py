@@ -14,9 +14,11 @@ import os
 import random
 import signal
 import tempfile
+import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -26,7 +28,7 @@ import pyarrow as pa
 
 from tests.search.build_inputs import INDEX, HookedStore, index_of, span, table
 from tracelake._errors import DamageError, UsageError
-from tracelake.search import fields
+from tracelake.search.analyzers import ENGLISH, named
 from tracelake.search.build import build_part
 from tracelake.search.finalize import (
     clean_staging,
@@ -44,19 +46,20 @@ from tracelake.search.tiers import due, generations, with_merged
 from tracelake.search.verify import verify_parts
 from tracelake.storage.files import FileObjectStore
 from tracelake.storage.ports import ObjectStore
+from tracelake.tables.indexes import analyzer_of
 
 BUCKETS: Final = 8
 FAN_OUT: Final = 3
 """Generations that are merged: fewer than of a lake, so that merges are merged within forty builds."""
 WORDS: Final = ("refund", "policy", "flight", "seat", "error", "timeout", "card", "hat")
-OTHERS: Final = "0" * 64
+OTHERS: Final = {"english": "whitespace", "whitespace": "english"}
 """The settings of a second finalizer, and of parts that it would take."""
 DIES: Final = 0.35
 """How likely a process is killed."""
 TRIES_MAX: Final = 200
 """Times that a build is tried again. Beyond: it is stuck, and that is a fault."""
 
-Job = Callable[[ObjectStore], object]
+Job = Callable[[ObjectStore], None]
 
 
 def rows_of(seed: int, transaction: int) -> pa.Table:
@@ -73,35 +76,40 @@ def rows_of(seed: int, transaction: int) -> pa.Table:
     return table(rows)
 
 
-def build(seed: int, transactions: range, lo: int, hi: int, name: str, attempt: str, settings: str) -> Job:
+def build(seed: int, transactions: range, lo: int, hi: int, name: str, attempt: str, text: str) -> Job:
     """Return what an executor does: a part of these transactions and buckets."""
 
     def job(objects: ObjectStore) -> None:
-        fields.FINGERPRINT = settings  # type: ignore[misc]  # of this process alone
         tables = [rows_of(seed, transaction) for transaction in transactions]
         picked = [rows.take([n for n in range(len(rows)) if lo <= n % BUCKETS < hi]) for rows in tables]
-        build_part(objects, INDEX, name, lo, hi, attempt, pa.concat_tables(picked).combine_chunks())
+        rows = pa.concat_tables(picked).combine_chunks()
+        build_part(objects, INDEX, name, lo, hi, attempt, rows, analyzer=named(text))
 
     return job
 
 
-def publish(name: str, transaction: int, parent: Manifest | None, settings: str) -> Job:
-    """Return what a driver does when the parts of a transaction are staged."""
+def publish(seed: int, name: str, transaction: int, parent: Manifest | None, text: str) -> Job:
+    """Return what a driver does when the parts of a transaction are staged.
+
+    Where they were staged with the analyzer that the index had before, it stages them anew.
+    """
 
     def job(objects: ObjectStore) -> None:
-        fields.FINGERPRINT = settings  # type: ignore[misc]
-        with suppress(DamageError, UsageError):  # parts are missing yet, or are not of its settings
-            finalize(objects, INDEX, name, transaction + 1, BUCKETS, parent)
+        settings, again = named(text).fingerprint, uuid.uuid4().hex
+        staged = range(transaction, transaction + 1)
+        restage = partial(build(seed, staged, 0, BUCKETS, name, again, text), objects)
+        with suppress(DamageError, UsageError):  # parts are missing yet, or the parent is of other settings
+            finalize(objects, INDEX, name, transaction + 1, BUCKETS, parent, settings, restage)
 
     return job
 
 
-def publish_merge(name: str, standing: Manifest, transactions: range) -> Job:
-    """Return what a merger does when its parts are staged."""
+def publish_merge(name: str, standing: Manifest, transactions: range, text: str) -> Job:
+    """Return what a merger does when its parts are staged, or who builds all anew, perhaps with another analyzer."""
 
     def job(objects: ObjectStore) -> None:
         with suppress(DamageError, UsageError):
-            chosen = write_parts(objects, INDEX, name, BUCKETS)
+            chosen = write_parts(objects, INDEX, name, BUCKETS, named(text).fingerprint)
             parts = read_parts(objects, standing)
             run = [
                 part for part in parts if transactions.start <= part.lower and part.upper <= transactions.stop
@@ -115,7 +123,7 @@ def publish_merge(name: str, standing: Manifest, transactions: range) -> Job:
                 index=INDEX,
                 build=name,
                 upper=standing.upper,
-                fingerprint=standing.fingerprint,
+                fingerprint=named(text).fingerprint,
                 parent=manifest_path(INDEX, standing.build),
                 lists=(),
                 newest=newest,
@@ -154,6 +162,7 @@ class Campaign:
         self.objects = FileObjectStore(place / "store")
         self.chance = random.Random(seed)
         self.manifest: Manifest | None = None
+        self.text = ENGLISH.name
         self.ends: Counter[str] = Counter()
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([__name__])
@@ -179,15 +188,15 @@ class Campaign:
             self.ends[f"{make.__name__} {'killed' if killed else 'done'}"] += 1
 
     def executors(
-        self, name: str, transactions: range, tried: int
+        self, name: str, transactions: range, tried: int, text: str
     ) -> list[tuple[Callable[..., Job], tuple[Any, ...]]]:
         """Return executors of all buckets, cut at random, and one of other settings that leaves a bucket out."""
         cuts = sorted({0, BUCKETS, *self.chance.sample(range(1, BUCKETS), self.chance.randrange(3))})
-        ranges = [(lo, hi, fields.FINGERPRINT) for lo, hi in pairwise(cuts)]
-        ranges.append((0, self.chance.randrange(1, BUCKETS), OTHERS))
+        ranges = [(lo, hi, text) for lo, hi in pairwise(cuts)]
+        ranges.append((0, self.chance.randrange(1, BUCKETS), OTHERS[text]))
         return [
-            (build, (self.seed, transactions, lo, hi, name, f"{tried}-{at}", settings))
-            for at, (lo, hi, settings) in enumerate(ranges)
+            (build, (self.seed, transactions, lo, hi, name, f"{tried}-{at}", each))
+            for at, (lo, hi, each) in enumerate(ranges)
         ]
 
     def transaction(self, number: int) -> None:
@@ -196,14 +205,18 @@ class Campaign:
         path = manifest_path(INDEX, name)
         for tried in range(TRIES_MAX):
             finalizers = [
-                (publish, (name, number, self.manifest, each)) for each in (fields.FINGERPRINT, OTHERS)
+                (publish, (self.seed, name, number, self.manifest, each))
+                for each in (self.text, OTHERS[self.text])
             ]
             # Sometimes a finalizer runs beside executors, sometimes after them.
             early = finalizers if self.chance.random() < 0.3 else []
-            self.together(*self.executors(name, range(number, number + 1), tried), *early)
+            # Tasks may have begun before the index was built anew.
+            staged = OTHERS[self.text] if number and self.chance.random() < 0.2 else self.text
+            self.together(*self.executors(name, range(number, number + 1), tried, staged), *early)
             self.together(*finalizers)
             if self.objects.head(path) is not None:
                 self.manifest = read_manifest(self.objects, path)
+                self.text = analyzer_of(self.manifest).name  # of the first transaction either may win
                 return
         raise AssertionError(f"build {name} of seed {self.seed} is stuck")
 
@@ -213,27 +226,37 @@ class Campaign:
             run = due(generations(read_parts(self.objects, self.manifest)), FAN_OUT)
             if not run:
                 return
-            transactions = range(run[0].lower, run[-1].upper)
-            for tried in range(TRIES_MAX):
-                name = rebuild_name(1, f"{transactions.start}-{transactions.stop}-{tried}")
-                self.together(*self.executors(name, transactions, tried))
-                merger = (publish_merge, (name, self.manifest, transactions))
-                self.together(merger, merger)
-                if self.objects.head(manifest_path(INDEX, name)) is not None:
-                    self.manifest = read_manifest(self.objects, manifest_path(INDEX, name))
-                    break
-            else:
-                raise AssertionError(f"merge of {transactions} of seed {self.seed} is stuck")
+            self._replace(range(run[0].lower, run[-1].upper), self.text)
+
+    def build_anew(self) -> None:
+        """Sometimes build all anew, with another analyzer or the same."""
+        if self.manifest is not None and self.chance.random() < 0.2:
+            self.text = self.chance.choice([self.text, OTHERS[self.text]])
+            self._replace(range(self.manifest.upper), self.text)
+
+    def _replace(self, transactions: range, text: str) -> None:
+        assert self.manifest is not None
+        for tried in range(TRIES_MAX):
+            of = self.manifest.build.replace("-", ".")
+            name = rebuild_name(1, f"{of[-12:]}-{transactions.start}-{transactions.stop}-{text}-{tried}")
+            self.together(*self.executors(name, transactions, tried, text))
+            merger = (publish_merge, (name, self.manifest, transactions, text))
+            self.together(merger, merger)
+            if self.objects.head(manifest_path(INDEX, name)) is not None:
+                self.manifest = read_manifest(self.objects, manifest_path(INDEX, name))
+                return
+        raise AssertionError(f"the replacement of {transactions} of seed {self.seed} is stuck")
 
     def check(self, transactions: int) -> None:
         """Compare the index with one over all rows."""
         assert self.manifest is not None
         parts = read_parts(self.objects, self.manifest)
         assert list(verify_parts(self.objects, parts)) == []
-        assert self.manifest.fingerprint == fields.FINGERPRINT
+        analyzer = analyzer_of(self.manifest)
+        assert analyzer.name == self.text
         whole = pa.concat_tables([rows_of(self.seed, number) for number in range(transactions)])
         assert self.manifest.documents == len(whole)
-        reference = Searcher(*index_of([whole.combine_chunks()]), self.place / "reference")
+        reference = Searcher(*index_of([whole.combine_chunks()], analyzer), self.place / "reference")
         searcher = Searcher(self.objects, self.manifest, self.place / "cache")
         for query in (*WORDS, "refund policy", "card OR hat", '"flight seat"', "error -timeout", "*"):
             ours, theirs = (_ranked(each, query) for each in (searcher, reference))
@@ -251,6 +274,7 @@ def campaign(place: Path, builds: int, seed: int, tell: Callable[[str], None] = 
     running = Campaign(place, seed)
     for number in range(builds):
         running.transaction(number)
+        running.build_anew()
         running.merge()
         running.check(number + 1)
         assert running.manifest is not None

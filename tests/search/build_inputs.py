@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from tracelake.otlp.schema import SPANS_TABLE
+from tracelake.search.analyzers import ENGLISH, Analyzer
 from tracelake.search.build import build_part
 from tracelake.search.finalize import finalize
 from tracelake.search.model import Manifest, Receipt
@@ -130,22 +131,33 @@ def plain_rows(spans: pa.Table) -> list[dict[str, Any]]:
 
 
 def stage(
-    objects: ObjectStore, ranges: Sequence[tuple[int, int]], *, build: str = BUILD, attempt: str = "a"
+    objects: ObjectStore,
+    ranges: Sequence[tuple[int, int]],
+    *,
+    build: str = BUILD,
+    attempt: str = "a",
+    analyzer: Analyzer = ENGLISH,
 ) -> list[Receipt]:
     """Stage one part for each range of buckets; each bucket has two spans that say which bucket it is."""
     receipts = []
     for lo, hi in ranges:
         numbers = [(bucket, n) for bucket in range(lo, hi) for n in (0, 1)]
         rows = table([span(10 * bucket + n, input=f"common bucket{bucket}") for bucket, n in numbers])
-        receipts.append(build_part(objects, INDEX, build, lo, hi, attempt, rows))
+        receipts.append(build_part(objects, INDEX, build, lo, hi, attempt, rows, analyzer=analyzer))
     return receipts
 
 
 def finalize_build(
-    objects: ObjectStore, size: int, *, build: str = BUILD, upper: int = 1, parent: Manifest | None = None
+    objects: ObjectStore,
+    size: int,
+    *,
+    build: str = BUILD,
+    upper: int = 1,
+    parent: Manifest | None = None,
+    analyzer: Analyzer = ENGLISH,
 ) -> Manifest:
     """Finalize and return only the manifest."""
-    return finalize(objects, INDEX, build, upper, size, parent)[1]
+    return finalize(objects, INDEX, build, upper, size, parent, analyzer.fingerprint)[1]
 
 
 def paths(objects: ObjectStore, kind: str) -> list[str]:
@@ -153,12 +165,12 @@ def paths(objects: ObjectStore, kind: str) -> list[str]:
     return [info.path for info in objects.list(f"search/{INDEX}/{kind}/")]
 
 
-def index_of(tables: Sequence[pa.Table]) -> tuple[MemoryObjectStore, Manifest]:
+def index_of(tables: Sequence[pa.Table], analyzer: Analyzer = ENGLISH) -> tuple[MemoryObjectStore, Manifest]:
     """Return a store with an index of one part for each table."""
     objects = MemoryObjectStore()
     for number, rows in enumerate(tables):
-        build_part(objects, INDEX, BUILD, number, number + 1, "a", rows)
-    return objects, finalize_build(objects, len(tables))
+        build_part(objects, INDEX, BUILD, number, number + 1, "a", rows, analyzer=analyzer)
+    return objects, finalize_build(objects, len(tables), analyzer=analyzer)
 
 
 @functools.cache

@@ -75,7 +75,7 @@ def test_a_system_that_has_no_more_to_give_is_no_damage(
 ) -> None:
     """Where opening fails all the same, because maps or files have run out, the error is the same."""
 
-    def fail(_directory: Path) -> None:
+    def fail(*_: object) -> None:
         raise ValueError(f"Failed to open file for read: 'IoError {{ io_error: {said} }}'")
 
     monkeypatch.setattr("tracelake.search.opening.open_index", fail)

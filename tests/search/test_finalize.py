@@ -13,7 +13,7 @@ import pytest
 from tests.altered import sealed
 from tests.search.build_inputs import BUILD, INDEX, HookedStore, finalize_build, paths, span, stage, table
 from tracelake._errors import DamageError, StorageError, UsageError
-from tracelake.search import fields
+from tracelake.search.analyzers import ENGLISH, WHITESPACE
 from tracelake.search.build import build_part
 from tracelake.search.finalize import finalize, read_manifest, read_parts
 from tracelake.search.model import Manifest, manifest_path, part_path
@@ -293,11 +293,9 @@ def test_f10_f11_two_finalizers_at_every_interleaving_make_one_index() -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_f10_a_finalizer_of_other_settings_makes_no_mixed_index(
-    whole: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_f10_a_finalizer_of_other_settings_makes_no_mixed_index(whole: bool) -> None:
     """F10: wherever one of other settings runs inside ours, there is one index, all of one of the settings."""
-    ours = fields.FINGERPRINT
+    ours = ENGLISH.fingerprint
     for pause in range(40):
         objects = MemoryObjectStore()
         stage(objects, RANGES)
@@ -311,10 +309,9 @@ def test_f10_a_finalizer_of_other_settings_makes_no_mixed_index(
             pause: int = pause,
         ) -> None:
             if next(calls) == pause:
-                with monkeypatch.context() as patch, suppress(UsageError, DamageError):
-                    patch.setattr(fields, "FINGERPRINT", "others")
-                    stage(objects, [(0, 8)] if whole else [(0, 7)], attempt="other")
-                    finalize_build(objects, SIZE)
+                with suppress(UsageError, DamageError):
+                    stage(objects, [(0, 8)] if whole else [(0, 7)], attempt="other", analyzer=WHITESPACE)
+                    finalize_build(objects, SIZE, analyzer=WHITESPACE)
 
         manifest = finalize_build(HookedStore(objects, other), SIZE)
         check_complete(objects, manifest)
@@ -352,19 +349,19 @@ def test_killed_at_every_operation_a_retry_finishes(tmp_path: Path) -> None:
     assert step > 10
 
 
-def test_f12_a_parent_or_parts_with_other_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_f12_a_parent_or_parts_with_other_settings_are_refused() -> None:
     """F12: neither staged parts nor a parent of other settings get into one index with ours."""
     objects = MemoryObjectStore()
-    with monkeypatch.context() as patch:
-        patch.setattr(fields, "FINGERPRINT", "others")
-        stage(objects, RANGES[:1])
-        stage(objects, RANGES, build="spans-0")
-        parent = finalize_build(objects, SIZE, build="spans-0")
+    stage(objects, RANGES[:1], analyzer=WHITESPACE)
+    stage(objects, RANGES, build="spans-0", analyzer=WHITESPACE)
+    parent = finalize_build(objects, SIZE, build="spans-0", analyzer=WHITESPACE)
     stage(objects, RANGES[1:])
-    with pytest.raises(UsageError, match=r"\[0, 3\) attempt a was built with the settings others"):
+    with pytest.raises(
+        UsageError, match=rf"\[0, 3\) attempt a was built with the settings {WHITESPACE.fingerprint}"
+    ):
         finalize_build(objects, SIZE)
     stage(objects, RANGES[:1], attempt="b")
-    with pytest.raises(UsageError, match="index spans was built with the settings others"):
+    with pytest.raises(UsageError, match=f"index spans was built with the settings {WHITESPACE.fingerprint}"):
         finalize_build(objects, SIZE, upper=2, parent=parent)
     assert paths(objects, "manifests") == [manifest_path(INDEX, "spans-0")]
     check_complete(objects, finalize_build(objects, SIZE))

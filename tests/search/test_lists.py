@@ -11,7 +11,7 @@ from tests.search.build_inputs import INDEX, finalize_build
 from tests.search.test_finalize import SIZE, Alter, flip_one_bit, shorten
 from tracelake._errors import DamageError
 from tracelake.limits import INDEX_NEWEST_PARTS_MAX
-from tracelake.search import fields
+from tracelake.search.analyzers import ENGLISH
 from tracelake.search.finalize import read_parts
 from tracelake.search.model import Manifest, PartList, PartRef, Receipt, staged_path
 from tracelake.search.verify import verify_lists
@@ -34,7 +34,7 @@ def stage_bytes(
         hi=hi,
         attempt=attempt,
         documents=documents,
-        fingerprint=fields.FINGERPRINT,
+        fingerprint=ENGLISH.fingerprint,
         size_bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
         path=path,

@@ -16,6 +16,7 @@ from tests.altered import altered
 from tests.search.build_inputs import HookedStore, index_of, span, table
 from tracelake._errors import DamageError, UsageError
 from tracelake.search import fields
+from tracelake.search.analyzers import ENGLISH
 from tracelake.search.finalize import read_parts
 from tracelake.search.model import Manifest, PartProblem
 from tracelake.search.pack import HEADER_FILE, META_FILE, SEGMENT_SUFFIXES, Header, pack, read_header, unpack
@@ -39,7 +40,7 @@ def flip(objects: MemoryObjectStore, path: str, place: int) -> None:
 def test_canary_tantivy_writes_the_files_that_parts_are_made_of(tmp_path: Path) -> None:
     """If this fails, tantivy has changed its files: read how, before parts are packed without one of them."""
     index = tantivy.Index(fields.schema(), path=str(tmp_path))
-    fields.register_tokenizers(index)
+    fields.register_tokenizers(index, ENGLISH.tokenizer())
     writer = index.writer(heap_size=50_000_000, num_threads=1)
     document = tantivy.Document()
     document.add_bytes("id", bytes(32))
@@ -164,12 +165,11 @@ def test_a_missing_part_is_named_on_opening(tmp_path: Path) -> None:
         Searcher(objects, manifest, tmp_path)
 
 
-def test_an_index_of_other_settings_does_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_of_other_settings_does_not_open(tmp_path: Path) -> None:
     """Searching with another tokenizer than the index was built with would silently miss words."""
     objects, manifest = small_index()
-    monkeypatch.setattr(fields, "FINGERPRINT", "later")
-    with pytest.raises(UsageError, match="and this version has later"):
-        Searcher(objects, manifest, tmp_path)
+    with pytest.raises(UsageError, match="has the settings later, and this version has"):
+        Searcher(objects, replace(manifest, fingerprint="later"), tmp_path)
 
 
 def test_a_part_is_fetched_once_and_only_parts_stay_in_the_cache(tmp_path: Path) -> None:

@@ -111,8 +111,10 @@ def test_a_cover_is_found_if_and_only_if_there_is_one(data: st.DataObject) -> No
 
 def test_parts_of_the_parent_come_first_and_empty_ranges_have_none() -> None:
     """The parent's parts come first, then the new ones in order of range, none for no documents."""
-    parent = assemble("spans", "b", 1, [receipt(0, 4), receipt(4, 8)], None)
-    child = assemble("spans", "c", 2, [receipt(0, 1), receipt(1, 7, documents=0), receipt(7, 8)], parent)
+    parent = assemble("spans", "b", 1, [receipt(0, 4), receipt(4, 8)], None, OURS)
+    child = assemble(
+        "spans", "c", 2, [receipt(0, 1), receipt(1, 7, documents=0), receipt(7, 8)], parent, OURS
+    )
     assert child.newest[:2] == parent.newest
     assert [(part.lo, part.hi, part.lower, part.upper) for part in child.newest[2:]] == [
         (0, 1, 1, 2),
@@ -127,16 +129,16 @@ def test_parts_of_the_parent_come_first_and_empty_ranges_have_none() -> None:
 @pytest.mark.parametrize(("index", "upper"), [("other", 2), ("spans", 1), ("spans", 0)])
 def test_a_parent_of_another_index_or_a_later_time_is_refused(index: str, upper: int) -> None:
     """A manifest follows only an earlier one of the same index."""
-    parent = assemble("spans", "b", 1, [receipt(0, 8)], None)
+    parent = assemble("spans", "b", 1, [receipt(0, 8)], None, OURS)
     with pytest.raises(UsageError, match="cannot follow"):
-        assemble(index, "c", upper, [receipt(0, 7)], parent)
+        assemble(index, "c", upper, [receipt(0, 7)], parent, OURS)
 
 
 def test_records_read_back_as_they_were_written() -> None:
     """Receipts and manifests survive their JSON, with and without parts."""
     for one in (receipt(0, 8), receipt(0, 8, documents=0)):
         assert Receipt.from_json(one.to_json("r"), "r") == one
-    manifest = assemble("spans", "b", 1, [receipt(0, 4), receipt(4, 8)], None)
+    manifest = assemble("spans", "b", 1, [receipt(0, 4), receipt(4, 8)], None, OURS)
     assert Manifest.from_json(manifest.to_json("m"), "m") == manifest
 
 
@@ -154,7 +156,7 @@ def test_records_read_back_as_they_were_written() -> None:
 )
 def test_an_altered_manifest_is_refused_by_name(old: bytes, new: bytes) -> None:
     """What cannot be a manifest of this format is damage, and the error names the object."""
-    manifest = assemble("spans", "b", 1, [receipt(0, 4), receipt(4, 8)], None)
+    manifest = assemble("spans", "b", 1, [receipt(0, 4), receipt(4, 8)], None, OURS)
     with pytest.raises(DamageError, match=r"manifest some/path (cannot be read|has format 2)"):
         Manifest.from_json(altered(manifest.to_json("some/path"), old, new, "some/path"), "some/path")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,24 +18,28 @@ from typing import Final
 from tests.simulation.scenarios import require
 from tests.simulation.versions import Before
 from tracelake._errors import ContentionError, ExpiredError, NotFoundError
+from tracelake.journal.model import Seal, Step
 from tracelake.pipeline.index_build import Builder
 from tracelake.pipeline.index_merge import IndexMerger, StandingIndex
+from tracelake.pipeline.outputs.index import IndexOutput
+from tracelake.pipeline.outputs.port import Publication, SealedTransaction
 from tracelake.pipeline.reindex import Rebuild
-from tracelake.search import fields
+from tracelake.search.analyzers import ENGLISH, WHITESPACE, Analyzer
 from tracelake.search.collect import collect as collect_index
-from tracelake.search.finalize import finalize, read_manifest, read_parts
-from tracelake.search.model import PartRef, Receipt, staged_path
+from tracelake.search.finalize import read_manifest, read_parts
+from tracelake.search.model import Manifest, PartRef, Receipt, staged_path
+from tracelake.search.protocol import first_missing
 from tracelake.search.tiers import Generation
 from tracelake.shards.model import Batch
 from tracelake.shards.store import Shard, Snapshot
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.tables.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, build_name, index_at
+from tracelake.tables.indexes import INDEX, TABLE_ENTRY, build_name, index_at
 from tracelake.tasks.progress import OnProgress, silent
 from tracelake.tasks.runners import InProcess
 from tracelake.testing import Actor, Process, Run, Scenario
 from tracelake.testing.clock import Simulated
 from tracelake.versions.collect import RepositoryCollector
-from tracelake.versions.model import IndexAt, Reference, TableAt
+from tracelake.versions.model import Reference, TableAt
 from tracelake.versions.protocol import is_collectable
 from tracelake.versions.store import Repository
 
@@ -42,9 +47,16 @@ BEFORE: Final = 2
 """Transactions that are there when the actors begin."""
 
 
-def stage(objects: ObjectStore, build: str, attempt: str, transactions: Sequence[int]) -> None:
-    """Stage a part that says which transactions it holds, and its receipt."""
-    data = json.dumps([list(transactions), build]).encode()
+def stage(
+    objects: ObjectStore,
+    build: str,
+    attempt: str,
+    transactions: Sequence[int],
+    analyzer: Analyzer = ENGLISH,
+    lower: int | None = None,
+) -> None:
+    """Stage a part that says which transactions it holds, and of which analyzer, and its receipt."""
+    data = json.dumps([list(transactions), build, analyzer.fingerprint]).encode()
     path, receipt_path = (
         staged_path(INDEX, build, lo=0, hi=1, attempt=attempt, suffix=suffix)
         for suffix in ("pack", "receipt")
@@ -55,7 +67,8 @@ def stage(objects: ObjectStore, build: str, attempt: str, transactions: Sequence
         hi=1,
         attempt=attempt,
         documents=len(transactions),
-        fingerprint=fields.FINGERPRINT,
+        fingerprint=analyzer.fingerprint,
+        lower=lower,
         size_bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
         path=path,
@@ -71,13 +84,23 @@ def publish(key_value: KeyValueStore, objects: ObjectStore, t: int, who: str) ->
     if head is not None and repository.transaction_of(head) >= t:
         return
     Shard("spans", key_value, objects).compare_and_append(Batch(t, t + 1, who, (), (), {}))
-    build = build_name(t)
-    stage(objects, build, who, [t])
-    path, _ = finalize(objects, INDEX, build, t + 1, 1, base_of(repository, objects, t))
-    entries: dict[str, Reference] = {TABLE_ENTRY: TableAt("spans", t), INDEX_ENTRY: IndexAt(path, t + 1)}
+    output = SimulatedIndexOutput(key_value, objects, 1, ENGLISH.name)
+    stage(objects, build_name(t), who, [t], output.analyzer())
+    publication = Publication()
+    output.publish(SealedTransaction(Step(t, {}, ""), Seal(t, 0, "", ""), {}, {}), publication)
+    entries: dict[str, Reference] = {TABLE_ENTRY: TableAt("spans", t), **publication.entries}
     repository.commit_transaction(
         t, entries, message=f"transaction {t}", created_at="2026-01-01T00:00:00+00:00"
     )
+
+
+class SimulatedIndexOutput(IndexOutput):
+    """Stages parts that say which transactions they hold."""
+
+    def _stage(self, t: int, base: Manifest | None) -> None:
+        first = first_missing(t + 1, base)
+        transactions = range(t if first is None else first, t + 1)
+        stage(self._objects, build_name(t), uuid.uuid4().hex, transactions, self._analyzer(base), first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +114,13 @@ class SimulatedBuilder(Builder):
         build: str,
         transactions: tuple[int, int],
         snapshot: Snapshot,
+        analyzer: Analyzer,
         progress: OnProgress,
         rows: int | None,
+        receipt_lower: int | None = None,
     ) -> None:
         del snapshot, progress, rows
-        stage(self.objects, build, self.who, range(*transactions))
+        stage(self.objects, build, self.who, range(*transactions), analyzer, receipt_lower)
 
     def _stage_merged(
         self,
@@ -103,16 +128,17 @@ class SimulatedBuilder(Builder):
         parts: Sequence[PartRef],
         transactions: tuple[int, int],
         snapshot: Snapshot,
+        analyzer: Analyzer,
         progress: OnProgress,
     ) -> None:
         del progress
         try:
             held = [json.loads(self.objects.get(part.path))[0] for part in parts]
         except NotFoundError:  # collected meanwhile
-            return self._stage(build, transactions, snapshot, silent, None)
+            return self._stage(build, transactions, snapshot, analyzer, silent, None)
         together = [t for each in held for t in each]
         assert together == list(range(*transactions)), (together, transactions)
-        return stage(self.objects, build, self.who, together)
+        return stage(self.objects, build, self.who, together, analyzer)
 
 
 class Merger(IndexMerger):
@@ -136,13 +162,20 @@ class IndexMergeScenario(Scenario):
 
     def __init__(self, transactions: int = 3, **actors: int) -> None:
         self._transactions = transactions
-        self._counts = actors or {"pipelines": 2, "mergers": 2, "rebuilders": 1, "collectors": 1}
+        self._counts = actors or {
+            "pipelines": 2,
+            "mergers": 2,
+            "rebuilders": 1,
+            "changers": 1,
+            "collectors": 1,
+        }
 
     def actors(self) -> list[Actor]:
         acts = {
             "pipelines": self._publish,
             "mergers": self._merge,
             "rebuilders": self._rebuild,
+            "changers": self._change,
             "collectors": self._collect,
         }
         return [
@@ -156,7 +189,7 @@ class IndexMergeScenario(Scenario):
         with Simulated(Before()):
             for t in range(BEFORE):
                 publish(run.direct_key_value, run.direct_objects, t, "before")
-        run.notes.update(gone=set(), first={part.path for part in self._parts(run)[1]})
+        run.notes.update(chosen=None, gone=set(), first={part.path for part in self._parts(run)[1]})
 
     # Actors
 
@@ -176,6 +209,12 @@ class IndexMergeScenario(Scenario):
             Rebuild(self._builder(process), silent).run()
             process.notes["gone"] |= process.notes["first"]
 
+    def _change(self, process: Process) -> None:
+        with contextlib.suppress(ContentionError, ExpiredError):
+            Rebuild(self._builder(process), silent, WHITESPACE.name).run()
+            process.notes["gone"] |= process.notes["first"]
+            process.notes["chosen"] = WHITESPACE.fingerprint
+
     def _collect(self, process: Process) -> None:
         for _ in range(self._transactions + 2):
             collected = RepositoryCollector(process.key_value, process.objects).collect(epoch_min_s=0)
@@ -190,12 +229,12 @@ class IndexMergeScenario(Scenario):
 
     # Rules
 
-    def _parts(self, run: Run, commit: str | None = None) -> tuple[int, list[PartRef]]:
+    def _parts(self, run: Run, commit: str | None = None) -> tuple[Manifest, list[PartRef]]:
         repository = Repository(run.direct_key_value, run.direct_objects)
         path = index_at(repository, commit or repository.head())
         require(path is not None, "the head names no index")
         manifest = read_manifest(run.direct_objects, path or "")
-        return manifest.upper, list(read_parts(run.direct_objects, manifest))
+        return manifest, list(read_parts(run.direct_objects, manifest))
 
     def invariant(self, run: Run) -> None:
         """What the head names is there, and holds each transaction once."""
@@ -211,11 +250,14 @@ class IndexMergeScenario(Scenario):
             require(not back, f"a merge brings back {back}")
 
     def _complete(self, run: Run, commit: str) -> list[PartRef]:
-        upper, parts = self._parts(run, commit)
+        manifest, parts = self._parts(run, commit)
         for part in parts:
             require(part.path in run.objects.objects, f"a commit names {part.path}, which is gone")
-        held = [t for part in parts for t in json.loads(run.objects.get(part.path))[0]]
+        contents = [json.loads(run.objects.get(part.path)) for part in parts]
+        held, upper = [t for content in contents for t in content[0]], manifest.upper
         require(held == list(range(upper)), f"the index up to {upper} holds {held}")
+        mixed = {content[2] for content in contents} - {manifest.fingerprint}
+        require(not mixed, f"an index of {manifest.fingerprint} has parts of {mixed}")
         return parts
 
     def check(self, run: Run) -> None:
@@ -223,8 +265,12 @@ class IndexMergeScenario(Scenario):
         last = BEFORE + self._transactions
         with Simulated(Before()):
             publish(run.direct_key_value, run.direct_objects, last, "after")
-        upper, parts = self._parts(run)
-        require(upper == last + 1, f"the index ends at {upper}")
+        manifest, parts = self._parts(run)
+        require(manifest.upper == last + 1, f"the index ends at {manifest.upper}")
+        chosen = run.notes["chosen"]
+        require(
+            chosen in (None, manifest.fingerprint), f"the index is of {manifest.fingerprint}, not {chosen}"
+        )
         back = {part.path for part in parts} & run.notes["gone"]
         require(not back, f"{back} was replaced, and is back")
         repository = Repository(run.direct_key_value, run.direct_objects)

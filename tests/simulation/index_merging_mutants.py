@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from tests.simulation.index_merging import IndexMergeScenario
 from tests.simulation.mutants import Mutant
 from tracelake.pipeline.reindex import Rebuild
-from tracelake.search.finalize import read_manifest
+from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Manifest, PartRef
 from tracelake.storage import ObjectStore
 from tracelake.tables.indexes import index_at
@@ -52,6 +54,15 @@ def _begun_at(part: PartRef, lower: int) -> PartRef:
     )
 
 
+def with_any_parts(objects: ObjectStore, manifest: Manifest, earlier: str) -> Manifest:
+    """The parts of a transaction go with whatever it should have been built on."""
+    there = read_manifest(objects, earlier)
+    if there.upper != manifest.upper - 1:
+        return manifest
+    added = [part for part in read_parts(objects, manifest) if part.build == manifest.build]
+    return replace(manifest, fingerprint=there.fingerprint, lists=there.lists, newest=(*there.newest, *added))
+
+
 _MERGE: Final = "tracelake.pipeline.index_merge."
 _FAULTS: Final = Faults(delays=6, kills=1)
 
@@ -72,7 +83,7 @@ INDEX_MERGE_MUTANTS = [
         "unseen merges are undone",
         {
             _MERGE + "base_of": what_the_head_names,
-            "tests.simulation.index_merging.base_of": what_the_head_names,
+            "tracelake.pipeline.outputs.index.base_of": what_the_head_names,
         },
         100,
         mergers=1,
@@ -94,5 +105,22 @@ INDEX_MERGE_MUTANTS = [
         200,
         mergers=1,
         rebuilders=1,
+    ),
+    _mutant(
+        "parts of two analyzers", {"tracelake.tables.indexes._reconciled": with_any_parts}, 100, changers=1
+    ),
+    _mutant(
+        "who was told no text undoes one",
+        {"tracelake.pipeline.reindex.Rebuild._standing_analyzer": lambda _: None},
+        100,
+        rebuilders=1,
+        changers=1,
+    ),
+    _mutant(
+        "a rebuild takes the place of what it has not seen",
+        {"tracelake.versions.protocol.replaces": lambda *_: True},
+        200,
+        rebuilders=1,
+        changers=1,
     ),
 ]

@@ -23,7 +23,7 @@ from tracelake._errors import DamageError, NotFoundError
 from tracelake.journal.model import JournalRecord
 from tracelake.journal.model import to_bytes as to_journal_bytes
 from tracelake.journal.store import Journal, TransactionRecord
-from tracelake.search import fields
+from tracelake.search.analyzers import ENGLISH
 from tracelake.search.finalize import (
     _receipts,
     clean_staging,
@@ -188,7 +188,7 @@ class DeletedBeforeMarker(IndexScenario):
             return there
         chosen = write_parts(objects, INDEX, BUILD, BUCKETS)
         clean_staging(objects, INDEX, BUILD)
-        return write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
+        return write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None, ENGLISH.fingerprint))
 
 
 class MarkerFirst(IndexScenario):
@@ -199,8 +199,8 @@ class MarkerFirst(IndexScenario):
         if (there := published(objects, path)) is not None:
             return there
         receipts = [one for one in _receipts(objects, INDEX, BUILD)[0] if one.attempt != DAMAGED]
-        chosen = choose(BUILD, receipts, BUCKETS, fields.FINGERPRINT)
-        manifest = write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
+        chosen = choose(BUILD, receipts, BUCKETS, ENGLISH.fingerprint)
+        manifest = write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None, ENGLISH.fingerprint))
         write_parts(objects, INDEX, BUILD, BUCKETS)
         return manifest
 
@@ -213,7 +213,7 @@ class BlindMarker(IndexScenario):
         if (there := published(objects, path)) is not None:
             return there
         chosen = write_parts(objects, INDEX, BUILD, BUCKETS)
-        manifest = assemble(INDEX, BUILD, 1, chosen, None)
+        manifest = assemble(INDEX, BUILD, 1, chosen, None, ENGLISH.fingerprint)
         objects.put(path, manifest.to_json(path))
         return manifest
 
@@ -226,7 +226,7 @@ class NoSecondLook(IndexScenario):
         if (there := published(objects, path)) is not None:
             return there
         chosen = write_parts(objects, INDEX, BUILD, BUCKETS)
-        manifest = write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
+        manifest = write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None, ENGLISH.fingerprint))
         clean_staging(objects, INDEX, BUILD)
         return manifest
 
@@ -250,14 +250,14 @@ class UncheckedParts(IndexScenario):
         if (there := published(objects, path)) is not None:
             return there
         try:
-            chosen = choose(BUILD, _receipts(objects, INDEX, BUILD)[0], BUCKETS, fields.FINGERPRINT)
+            chosen = choose(BUILD, _receipts(objects, INDEX, BUILD)[0], BUCKETS, ENGLISH.fingerprint)
             for receipt in chosen:
                 assert receipt.path is not None
                 assert receipt.sha256 is not None
                 objects.copy(receipt.path, part_path(INDEX, BUILD, receipt.sha256))
         except (DamageError, NotFoundError):
             return read_manifest(objects, path)
-        return write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None))
+        return write_marker(objects, path, assemble(INDEX, BUILD, 1, chosen, None, ENGLISH.fingerprint))
 
 
 class StagingIsGarbage(IndexGarbageScenario):

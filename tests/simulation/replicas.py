@@ -22,7 +22,7 @@ from tracelake.pipeline.pieces import Piece
 from tracelake.pipeline.restaging import RestageTask
 from tracelake.pipeline.sources.inbox import INBOX
 from tracelake.pipeline.sources.port import Input
-from tracelake.search import fields
+from tracelake.search.analyzers import ENGLISH
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Receipt, staged_path
 from tracelake.shards.model import Part
@@ -123,7 +123,7 @@ class SimulatedTasks(InProcess):
             hi=task.high,
             attempt=attempt,
             documents=len(task.pieces),
-            fingerprint=fields.FINGERPRINT,
+            fingerprint=ENGLISH.fingerprint,
             size_bytes=len(data),
             sha256=hashlib.sha256(data).hexdigest(),
             path=pack,

@@ -10,7 +10,7 @@ from collections import Counter
 from tracelake.journal.model import Seal, Step, WholeFile
 from tracelake.journal.protocol import totals
 from tracelake.journal.store import Journal
-from tracelake.search import fields
+from tracelake.search.analyzers import ENGLISH
 from tracelake.search.collect import collect
 from tracelake.search.finalize import finalize, read_manifest, read_parts
 from tracelake.search.model import Manifest, Receipt, manifest_path, staged_path
@@ -254,7 +254,7 @@ def receipt_of(bucket: int, attempt: str) -> tuple[Receipt, str]:
         hi=bucket + 1,
         attempt=attempt,
         documents=1,
-        fingerprint=fields.FINGERPRINT,
+        fingerprint=ENGLISH.fingerprint,
         size_bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
         path=path("pack"),

@@ -16,7 +16,7 @@ import typer
 from tracelake._errors import UsageError
 from tracelake.cli import render
 from tracelake.cli.exits import FAILED
-from tracelake.cli.options import AtOption, JsonOption, LakeOption, examples, opened
+from tracelake.cli.options import TEXTS, AtOption, JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
 from tracelake.cli.pipelines import print_replicas
 from tracelake.cli.progress import progress_bar
@@ -28,6 +28,7 @@ app = typer.Typer()
     epilog=examples(
         "tracelake init ./lake",
         "tracelake init",
+        "tracelake init --text cjk",
         "tracelake init s3://bucket/traces",
         "tracelake init s3://bucket/traces --metadata postgresql://ada@db.internal/lakes",
         "tracelake init --lake ./lake --json",
@@ -47,6 +48,15 @@ def init(
             show_default=False,
         ),
     ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            metavar=TEXTS,
+            help="How texts become words in its full-text index; else TRACELAKE_TEXT, else tracelake.toml, else "
+            "english. `tracelake index rebuild --text` changes it.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a lake in a directory or a bucket.
@@ -59,15 +69,15 @@ def init(
     if where.startswith("memory://"):
         raise UsageError(f"{where} would go with this command; give a directory or the URL of a bucket.")
     asked = find_metadata(metadata)
-    created = tracelake.init(where, metadata=asked)
-    url, kept = created.url, created.config.metadata
+    created = tracelake.init(where, metadata=asked, text=text)
+    url, kept, chosen = created.url, created.config.metadata, created.config.text
     created.close()
     settings = Path(SETTINGS_FILE)
     if wrote := find_lake() != where and not settings.exists():
         settings.write_text(f"lake = {json.dumps(where)}\n", encoding="utf-8")
     is_found = find_lake() == where
     if as_json:
-        told = {"lake": where, "url": url, "metadata": kept}
+        told = {"lake": where, "url": url, "metadata": kept, "text": chosen}
         print_json({**told, "settings_written": wrote, "found_by_default": is_found})
         return
     out = console()

@@ -10,7 +10,7 @@ import typer
 from tracelake._settings import load_settings
 from tracelake.cli import render
 from tracelake.cli.exits import FAILED
-from tracelake.cli.options import JsonOption, LakeOption, examples, opened
+from tracelake.cli.options import TEXTS, JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, print_json
 from tracelake.cli.progress import progress_bar
 from tracelake.limits import EPOCH_MIN_S
@@ -51,19 +51,37 @@ def compact(
         console().print("The replaced parts go with `tracelake gc`, once no reader holds them.")
 
 
-@index_app.command("rebuild", epilog=examples("tracelake index rebuild", "tracelake index rebuild --json"))
-def index_rebuild(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+@index_app.command(
+    "rebuild",
+    epilog=examples(
+        "tracelake index rebuild", "tracelake index rebuild --text cjk", "tracelake index rebuild --json"
+    ),
+)
+def index_rebuild(
+    lake: LakeOption = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            metavar=TEXTS,
+            help="How texts become words from now on; by default as now.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Build the full-text index anew.
 
     From table spans, beside readers and writers, published in one commit. Do it where the index is damaged, has too
-    many parts, or was built by another version. Afterwards scores count no row that was replaced."""
+    many parts, was built by another version, or is to cut texts into words otherwise. Afterwards scores count no row
+    that was replaced."""
     with opened(lake) as open_lake, progress_bar() as show:
-        report = open_lake.maintenance.rebuild_index(progress=show)
+        report = open_lake.maintenance.rebuild_index(text=text, progress=show)
     if as_json:
         print_json(asdict(report))
         return
     console().print(
-        f"The index has {report.documents:,} documents in {report.parts:,} parts now, in commit {report.commit[:12]}."
+        f"The index has {report.documents:,} documents in {report.parts:,} parts now, in commit {report.commit[:12]}. "
+        f"Texts become words as: {report.text}."
     )
 
 

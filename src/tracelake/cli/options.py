@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
@@ -22,6 +22,8 @@ LakeOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+TEXTS: Final = "english|whitespace|cjk"
+"""How texts become words; `search.analyzers` imports too much for a list of names."""
 WatchOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(

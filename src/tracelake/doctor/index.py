@@ -17,7 +17,7 @@ def check_index(info: IndexInfo | None, rows: int) -> Verdict:
         return Verdict("ok", "there is none yet")
     most = info.parts_max
     said = f"{info.parts:,} parts" + (f" of {most:,} that this machine can open" if most is not None else "")
-    said += f", {info.documents:,} documents for {rows:,} spans"
+    said += f", {info.documents:,} documents for {rows:,} spans, text {info.text or 'of another version'}"
     if most is not None and info.parts > most:
         return Verdict("failed", f"{said}: searches are refused", f"{REBUILD} Or raise vm.max_map_count.")
     if most is not None and info.parts > most // 2:

@@ -148,7 +148,13 @@ class Lake(WithArchive):
         opened = self._opened
         chosen = opened.lasting_runner(runner, master)
         return InboxPipeline(
-            opened.key_value, opened.objects, opened.config.buckets, chosen, replica=replica, watch=watch
+            opened.key_value,
+            opened.objects,
+            opened.config.buckets,
+            chosen,
+            replica=replica,
+            watch=watch,
+            text=opened.config.text,
         )
 
     def replicas(self) -> list[ReplicaInfo]:

@@ -30,6 +30,7 @@ from tracelake._errors import (
     UsageError,
 )
 from tracelake.formats import decode, encode
+from tracelake.search.analyzers import ENGLISH
 from tracelake.storage import (
     KeyValueStore,
     ObjectStore,
@@ -66,6 +67,8 @@ class LakeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buckets: int
     metadata: str
     """SQLITE, OBJECTS, or the URL of another key-value store, without a password."""
+    text: str = ENGLISH.name
+    """How texts become words in the index of the first transaction; an index that is there says it for the next."""
     format_version: int = FORMAT_VERSION
 
 
@@ -91,7 +94,7 @@ class Location:
         return ScopedKeyValueStore(open_key_value(self.records_url), self.config.id)
 
 
-def make_lake(place: str, metadata: str | None, buckets: int) -> None:
+def make_lake(place: str, metadata: str | None, buckets: int, text: str = ENGLISH.name) -> None:
     """Make a lake in a place that is empty or absent; see `tracelake.init`."""
     url = _url_of(place)
     metadata = _named(metadata, url) or (OBJECTS if _directory(url) is None else SQLITE)
@@ -101,6 +104,7 @@ def make_lake(place: str, metadata: str | None, buckets: int) -> None:
         datetime.now(UTC).isoformat(timespec="seconds"),
         buckets,
         without_password(metadata),
+        text,
     )
     _check_empty(url)
     objects = open_objects(url)

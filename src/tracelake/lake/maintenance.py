@@ -84,7 +84,11 @@ class Maintenance:
         return reports
 
     def rebuild_index(
-        self, *, runner: TaskRunner | None = None, progress: OnProgress | None = None
+        self,
+        *,
+        text: str | None = None,
+        runner: TaskRunner | None = None,
+        progress: OnProgress | None = None,
     ) -> IndexReport:
         """Build the full-text index anew from table `spans`, and publish it on `main` in one commit.
 
@@ -92,11 +96,12 @@ class Maintenance:
         document of a row that was replaced. Older commits keep the index that they have.
 
         Args:
+            text: how texts are to become words from now on: `english`, `whitespace` or `cjk`; by default as now.
             runner: run the tasks there instead of on Spark.
             progress: is told what is going on.
 
         Raises:
-            UsageError: the lake is still empty.
+            UsageError: the lake is still empty, or there is no such `text`.
             ContentionError: transactions were faster than the commit, again and again.
             ExpiredError: garbage was collected twice meanwhile; run it again.
         """
@@ -107,6 +112,8 @@ class Maintenance:
             self._opened.config.buckets,
             chosen,
             progress or silent,
+            text,
+            self._opened.config.text,
         )
         self._opened.forget_view()
         return report

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 
 from tracelake._errors import UsageError
-from tracelake._settings import find_lake, find_metadata
+from tracelake._settings import find_lake, find_metadata, find_text
 from tracelake.lake.lake import Lake
 from tracelake.lake.location import Location, make_lake, open_location
 from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX
+from tracelake.search.analyzers import named
 
 
 def init(
-    place: str | os.PathLike[str], *, metadata: str | None = None, buckets: int = BUCKETS_DEFAULT
+    place: str | os.PathLike[str],
+    *,
+    metadata: str | None = None,
+    buckets: int = BUCKETS_DEFAULT,
+    text: str | None = None,
 ) -> Lake:
     """Make a lake where nothing is yet. Repeat it after a crash; of two at once, one makes the lake.
 
@@ -23,16 +28,19 @@ def init(
             `objects` for objects in the lake itself. By default the setting `metadata`, else a SQLite file
             in a directory, `objects` elsewhere. A password in the URL is used and not kept.
         buckets: hash buckets of its tables, from 1 to 4096; fixed for the life of the lake.
+        text: how texts become words in its index: `english`, `whitespace` or `cjk`. By default the setting `text`, else
+            `english`. `lake.maintenance.rebuild_index(text=...)` changes it.
 
     Raises:
         LakeExistsError: there is a lake already.
-        UsageError: the place is not empty, a URL is none that can be used, or `buckets` is out of range.
+        UsageError: the place is not empty, a URL is none that can be used, `buckets` is out of range, or there is no
+            such `text`.
         StorageError: a store cannot be reached, or refuses.
     """
     if not 1 <= buckets <= BUCKETS_MAX:
         raise UsageError(f"buckets must be from 1 to {BUCKETS_MAX}, not {buckets}.")
-    metadata = find_metadata(metadata)
-    make_lake(os.fspath(place), metadata, buckets)
+    metadata, analyzer = find_metadata(metadata), named(find_text(text))
+    make_lake(os.fspath(place), metadata, buckets, analyzer.name)
     return Lake(open_location(os.fspath(place), metadata))
 
 

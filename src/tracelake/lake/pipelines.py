@@ -41,7 +41,9 @@ def ingest(
 def main_pipeline(opened: OpenLake, runner: TaskRunner) -> Pipeline:
     """Return the pipeline of a lake, for one run."""
     buckets = opened.config.buckets
-    return Pipeline("main", opened.key_value, opened.objects, buckets, runner, beside=in_thread)
+    return Pipeline(
+        "main", opened.key_value, opened.objects, buckets, runner, beside=in_thread, text=opened.config.text
+    )
 
 
 def replicas(opened: OpenLake) -> list[ReplicaInfo]:

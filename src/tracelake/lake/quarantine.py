@@ -45,5 +45,6 @@ class Quarantine:
         return self._decide(transaction, "discard")
 
     def _decide(self, transaction: int, fate: Fate) -> list[SetAsideInput]:
-        fates = Fates("main", self._opened.key_value, self._opened.objects, self._opened.config.buckets)
+        opened = self._opened
+        fates = Fates("main", opened.key_value, opened.objects, opened.config.buckets, opened.config.text)
         return [shown(suspect) for suspect in fates.decide(transaction, fate)]

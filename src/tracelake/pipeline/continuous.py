@@ -21,6 +21,7 @@ from tracelake.replicas.account import BatchCounts, ReplicaProgress, Waiting, de
 from tracelake.replicas.heartbeat import Heartbeat
 from tracelake.replicas.info import describe
 from tracelake.results import IngestReport, ReplicaInfo
+from tracelake.search.analyzers import ENGLISH
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.built_in import BUILT_IN
 from tracelake.tasks.progress import OnProgress, Progress, Stage, silent
@@ -54,11 +55,14 @@ class InboxPipeline:
         *,
         replica: str | None = None,
         watch: Sequence[str] = (),
+        text: str = ENGLISH.name,
     ) -> None:
         tally = BatchCounts()
         self._runner = runner
         self._watches = watches(objects, watch)
-        self._pipeline = Pipeline("main", key_value, objects, buckets, runner, tally, Fitting(), in_thread)
+        self._pipeline = Pipeline(
+            "main", key_value, objects, buckets, runner, tally, Fitting(), in_thread, text
+        )
         self._pauses_of_watches = Pauses[int]()
         self._pauses_of_inputs = Pauses[tuple[str, str]]()
         self._account = ReplicaProgress(replica or default_name(), tally, len(BUILT_IN))

@@ -50,6 +50,7 @@ from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.pipeline.taking import Taking
 from tracelake.replicas.account import BatchCounts
+from tracelake.search.analyzers import ENGLISH
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tasks.progress import OnProgress, Progress, silent
 from tracelake.tasks.runners import TaskRunner
@@ -68,13 +69,16 @@ class Pipeline:
         tally: BatchCounts | None = None,
         fitting: Fitting | None = None,
         beside: Beside | None = None,
+        text: str = ENGLISH.name,
     ) -> None:
         """With `fitting`, runs of inputs are cut into transactions of some seconds.
+
+        `text` is the analyzer of the index of a lake that has none yet.
 
         With `beside`, the input of a transaction is read by it while the one before is merged and published.
         """
         self._beside = beside
-        self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally, fitting)
+        self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally, fitting, text)
 
     def run(
         self,

@@ -24,14 +24,16 @@ Fate: TypeAlias = Literal["retry", "discard"]
 class Fates:
     """Decides the fate of transactions and inputs of one pipeline; safe beside its replicas."""
 
-    def __init__(self, name: str, key_value: KeyValueStore, objects: ObjectStore, buckets: int) -> None:
+    def __init__(
+        self, name: str, key_value: KeyValueStore, objects: ObjectStore, buckets: int, text: str
+    ) -> None:
         self._objects = objects
         self._journal = Journal(key_value, name)
         self._suspects = Suspects(key_value, name)
-        self._outputs = Outputs(key_value, objects, buckets)
+        self._outputs = Outputs(key_value, objects, buckets, text=text)
         sources = SourceRegistry(objects, KnownInputs(key_value, name))
         self._settling = Settling(self._journal, sources, self._suspects, self._outputs)
-        self._pipeline = Pipeline(name, key_value, objects, buckets, InProcess())
+        self._pipeline = Pipeline(name, key_value, objects, buckets, InProcess(), text=text)
 
     def decide(self, t: int, fate: Fate) -> list[Suspect]:
         """Offer the inputs of a transaction again, or give up those at fault; return what stands of each.

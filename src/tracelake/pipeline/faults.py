@@ -25,6 +25,7 @@ from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.decode import InputShare, ReadTask, run_read_task
 from tracelake.pipeline.merge import ShapeTask, TableBefore, run_shape_task
 from tracelake.pipeline.sources.registry import OBJECTS_OF_THE_LAKE
+from tracelake.search.analyzers import ENGLISH
 from tracelake.search.finalize import clean_staging
 from tracelake.shards.store import EMPTY
 from tracelake.storage import ObjectStore
@@ -108,6 +109,7 @@ def tasks_work(runner: TaskRunner, objects: ObjectStore, buckets: int) -> bool:
             transaction=0,
             index="spans",
             build=build,
+            text=ENGLISH.name,
             buckets=buckets,
             low=0,
             high=buckets,

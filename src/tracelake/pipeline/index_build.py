@@ -24,6 +24,7 @@ from tracelake.limits import (
     STORED_EXPANDS,
 )
 from tracelake.otlp.schema import SPANS_TABLE
+from tracelake.search.analyzers import Analyzer, named
 from tracelake.search.build import build_part, merge_parts
 from tracelake.search.documents import COLUMNS
 from tracelake.search.finalize import write_parts
@@ -34,7 +35,7 @@ from tracelake.shards.rows import ROW_ID, first_row_id, rows_sql, time_sql
 from tracelake.shards.store import Snapshot
 from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore, open_objects
 from tracelake.tables.indexes import INDEX
-from tracelake.tasks.progress import OnProgress, Progress
+from tracelake.tasks.progress import OnProgress, Progress, silent
 from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT
 from tracelake.versions.protocol import may_publish
 from tracelake.versions.store import Repository
@@ -67,6 +68,10 @@ class IndexTask:
     lower: int
     upper: int
     spans: Snapshot
+    text: str
+    """The name of the analyzer."""
+    receipt_lower: int | None = None
+    """What the receipt says of the first transaction."""
 
     @property
     def work_bytes(self) -> int:
@@ -100,7 +105,17 @@ def run_index_task(task: IndexTask) -> None:
     """Carry out one task: its part is staged, with its receipt."""
     objects = open_objects(task.objects_url)
     with _live_rows(objects, task.spans, COLUMNS, task.lower, task.upper) as batches:
-        build_part(objects, INDEX, task.build, task.low, task.high, uuid.uuid4().hex, batches)
+        build_part(
+            objects,
+            INDEX,
+            task.build,
+            task.low,
+            task.high,
+            uuid.uuid4().hex,
+            batches,
+            analyzer=named(task.text),
+            lower=task.receipt_lower,
+        )
 
 
 def run_merge_task(task: MergeTask) -> None:
@@ -109,7 +124,17 @@ def run_merge_task(task: MergeTask) -> None:
     objects = open_objects(rows.objects_url)
     live = _live_ids(objects, rows.spans, rows.lower, rows.upper)
     try:
-        merge_parts(objects, INDEX, rows.build, rows.low, rows.high, uuid.uuid4().hex, task.parts, live)
+        merge_parts(
+            objects,
+            INDEX,
+            rows.build,
+            rows.low,
+            rows.high,
+            uuid.uuid4().hex,
+            task.parts,
+            live,
+            analyzer=named(rows.text),
+        )
     except DamageError as error:
         logger.warning("parts of the index are built of their rows, not merged: %s", error)
         run_index_task(rows)
@@ -134,6 +159,7 @@ class Builder:
         begun: Begun,
         transactions: tuple[int, int],
         snapshot: Snapshot,
+        analyzer: Analyzer,
         progress: OnProgress,
         rows: int | None = None,
     ) -> list[Receipt]:
@@ -144,8 +170,8 @@ class Builder:
         Raises:
             ExpiredError: garbage was collected twice meanwhile, and what was built with it.
         """
-        self._stage(begun.build, transactions, snapshot, progress, rows)
-        return self._written(begun)
+        self._stage(begun.build, transactions, snapshot, analyzer, progress, rows)
+        return self._written(begun, analyzer)
 
     def merge(
         self,
@@ -153,23 +179,24 @@ class Builder:
         parts: Sequence[PartRef],
         transactions: tuple[int, int],
         snapshot: Snapshot,
+        analyzer: Analyzer,
         progress: OnProgress,
     ) -> list[Receipt]:
-        """Make parts of the same rows as `build` does, out of adjacent parts that have all of them.
+        """Make parts of the same rows as `build` does, out of adjacent parts of this analyzer that have all of them.
 
         Raises:
             ExpiredError: garbage was collected twice meanwhile, and what was built with it.
         """
         if sum(part.size_bytes for part in parts) > INDEX_MERGED_MAX_BYTES:
             rows = sum(part.documents for part in parts)
-            return self.build(begun, transactions, snapshot, progress, rows)
-        self._stage_merged(begun.build, parts, transactions, snapshot, progress)
-        return self._written(begun)
+            return self.build(begun, transactions, snapshot, analyzer, progress, rows)
+        self._stage_merged(begun.build, parts, transactions, snapshot, analyzer, progress)
+        return self._written(begun, analyzer)
 
-    def _written(self, begun: Begun) -> list[Receipt]:
+    def _written(self, begun: Begun, analyzer: Analyzer) -> list[Receipt]:
         """Write the parts of a build that are staged."""
         try:
-            return write_parts(self.objects, INDEX, begun.build, self.buckets)
+            return write_parts(self.objects, INDEX, begun.build, self.buckets, analyzer.fingerprint)
         except DamageError as error:
             if may_publish(begun.epoch, Repository(self.key_value, self.objects).epoch()):
                 raise
@@ -178,15 +205,25 @@ class Builder:
                 "was changed; run it again."
             ) from error
 
+    def stage_transaction(
+        self, build: str, transaction: int, first: int | None, snapshot: Snapshot, analyzer: Analyzer
+    ) -> None:
+        """Stage parts for the build of a transaction out of its rows, and of those from `first` on, as of it."""
+        lower = transaction if first is None else first
+        self._stage(build, (lower, transaction + 1), snapshot, analyzer, silent, None, receipt_lower=first)
+
     def _stage(
         self,
         build: str,
         transactions: tuple[int, int],
         snapshot: Snapshot,
+        analyzer: Analyzer,
         progress: OnProgress,
         rows: int | None,
+        receipt_lower: int | None = None,
     ) -> None:
-        self._run(run_index_task, self._tasks(build, transactions, snapshot, rows), progress)
+        tasks = self._tasks(build, transactions, snapshot, analyzer, rows, receipt_lower)
+        self._run(run_index_task, tasks, progress)
 
     def _stage_merged(
         self,
@@ -194,13 +231,20 @@ class Builder:
         parts: Sequence[PartRef],
         transactions: tuple[int, int],
         snapshot: Snapshot,
+        analyzer: Analyzer,
         progress: OnProgress,
     ) -> None:
-        (rows,) = self._tasks(build, transactions, snapshot, rows=0)
+        (rows,) = self._tasks(build, transactions, snapshot, analyzer, rows=0)
         self._run(run_merge_task, [MergeTask(tuple(parts), rows)], progress)
 
     def _tasks(
-        self, build: str, transactions: tuple[int, int], snapshot: Snapshot, rows: int | None
+        self,
+        build: str,
+        transactions: tuple[int, int],
+        snapshot: Snapshot,
+        analyzer: Analyzer,
+        rows: int | None,
+        receipt_lower: int | None = None,
     ) -> list[IndexTask]:
         lower, upper = transactions
         held = _with_times(snapshot, lower, upper)
@@ -213,6 +257,8 @@ class Builder:
                 lower,
                 upper,
                 held.for_buckets(set(range(low, high))),
+                analyzer.name,
+                receipt_lower,
             )
             for low, high in self._groups(_rows(held) if rows is None else rows)
         ]

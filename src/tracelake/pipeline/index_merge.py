@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
+from msgspec.structs import replace
+
 from tracelake._errors import ContentionError, TracelakeError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_FAN_OUT
 from tracelake.pipeline.index_build import Begun, Builder
-from tracelake.search import fields
+from tracelake.search.analyzers import Analyzer, of_fingerprint
 from tracelake.search.finalize import clean_staging, read_list, read_parts, with_lists, write_marker
 from tracelake.search.model import Manifest, PartRef, manifest_path
 from tracelake.search.protocol import parts_of_build
@@ -34,7 +36,7 @@ from tracelake.search.tiers import (
 from tracelake.shards.leases import Lease
 from tracelake.shards.store import Shard
 from tracelake.storage import ObjectStore
-from tracelake.tables.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, index_at
+from tracelake.tables.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, analyzer_of, base_of, index_at
 from tracelake.tasks.progress import OnProgress, silent
 from tracelake.versions.model import IndexAt, TableAt
 from tracelake.versions.store import Repository
@@ -55,6 +57,16 @@ class StandingIndex:
     manifest: Manifest
     """What the next transaction will be built on."""
     shard: str
+
+    @property
+    def analyzer(self) -> Analyzer:
+        """What made words of its texts."""
+        return analyzer_of(self.manifest)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has all transactions: not where one put an index of another analyzer back, for one commit."""
+        return self.manifest.upper == self.transaction + 1
 
 
 class IndexMerger:
@@ -85,6 +97,8 @@ class IndexMerger:
 
     def _step(self, standing: StandingIndex, progress: OnProgress) -> bool:
         """Do what is due; return whether something was done, and more may be due."""
+        if not standing.is_complete:
+            return self._complete(standing, progress)
         all_generations = generations(read_parts(self._objects, standing.manifest))
         run = due(all_generations, self.fan_out)
         if run:
@@ -98,6 +112,17 @@ class IndexMerger:
             self._merge(standing, [each], progress)
         return False
 
+    def _complete(self, standing: StandingIndex, progress: OnProgress) -> bool:
+        """Index the transactions that an index lacks which was built anew with another analyzer meanwhile."""
+        lower, upper = standing.manifest.upper, standing.transaction + 1
+        begun, added = self._build(standing, (lower, upper), progress)
+        draft = replace(standing.manifest, upper=upper, newest=(*standing.manifest.newest, *added))
+        won = _commit(
+            self._repository, self._objects, begun, f"{begun.build}-000", draft, standing, "index completed"
+        )
+        clean_staging(self._objects, INDEX, begun.build)
+        return won
+
     def _to_rewrite(
         self, standing: StandingIndex, all_generations: Sequence[Generation], progress: OnProgress
     ) -> list[Generation]:
@@ -107,17 +132,31 @@ class IndexMerger:
         return to_rewrite(all_generations, live)
 
     def _merge(self, standing: StandingIndex, run: Sequence[Generation], progress: OnProgress) -> bool:
-        begun = Begun.now(self._repository)
-        lower, upper = run[0].lower, run[-1].upper
         parts = [part for each in run for part in each.parts]
-        shard = Shard(standing.shard, self._builder.key_value, self._objects)
-        with Lease(shard, self._builder.key_value) as lease:  # the rows stay until they are read
-            snapshot = shard.snapshot(standing.transaction, lease.state)
-            chosen = self._builder.merge(begun, parts, (lower, upper), snapshot, progress)
-        merged = parts_of_build(INDEX, chosen, lower, upper, as_of=standing.transaction)
+        begun, merged = self._build(standing, (run[0].lower, run[-1].upper), progress, parts)
         won = publish_merged(self._repository, self._objects, begun, parts, merged)
         clean_staging(self._objects, INDEX, begun.build)
         return won
+
+    def _build(
+        self,
+        standing: StandingIndex,
+        transactions: tuple[int, int],
+        progress: OnProgress,
+        parts: Sequence[PartRef] = (),
+    ) -> tuple[Begun, list[PartRef]]:
+        """Build parts of the rows of some transactions that are live now, out of those that have them, if there are."""
+        begun = Begun.now(self._repository)
+        shard = Shard(standing.shard, self._builder.key_value, self._objects)
+        with Lease(shard, self._builder.key_value) as lease:  # the rows stay until they are read
+            snapshot = shard.snapshot(standing.transaction, lease.state)
+            if parts:
+                chosen = self._builder.merge(
+                    begun, parts, transactions, snapshot, standing.analyzer, progress
+                )
+            else:
+                chosen = self._builder.build(begun, transactions, snapshot, standing.analyzer, progress)
+        return begun, parts_of_build(INDEX, chosen, *transactions, as_of=standing.transaction)
 
 
 def standing_of(repository: Repository, objects: ObjectStore, not_before: int = 0) -> StandingIndex | None:
@@ -134,7 +173,7 @@ def standing_of(repository: Repository, objects: ObjectStore, not_before: int = 
         return None
     # After the look at what is named: should the head go on in between, the commit will not change anything.
     manifest = base_of(repository, objects, transaction + 1)
-    if manifest is None or manifest.fingerprint != fields.FINGERPRINT:
+    if manifest is None or of_fingerprint(manifest.fingerprint) is None:
         return None
     return StandingIndex(transaction, index.manifest, manifest, table.shard)
 
@@ -156,21 +195,38 @@ def publish_merged(
         standing = standing_of(repository, objects)
         # No other draft has this name: what stands there is ours, whatever became of an earlier try.
         build = f"{begun.build}-{number:03d}"
-        draft = None if standing is None else _draft(objects, standing, build, run, merged)
-        if standing is None or draft is None:
+        if standing is None or not standing.is_complete:
             return False
-        path = manifest_path(INDEX, build)
-        manifest = write_marker(objects, path, with_lists(objects, draft))
-        commit_id = repository.commit_entries(
-            {INDEX_ENTRY: IndexAt(path, manifest.upper, begun.epoch, replaces=standing.named)},
-            message=f"index merged: {len(run)} parts are {len(merged)}, of {manifest.part_count}",
-            committer=COMMITTER,
-        )
-        if index_at(repository, commit_id) == path:
+        draft = _draft(objects, standing, build, run, merged)
+        if draft is None:
+            return False
+        message = f"index merged: {len(run)} parts are {len(merged)}, of {draft.part_count}"
+        if _commit(repository, objects, begun, build, draft, standing, message):
             return True
     raise ContentionError(
         f"{CONDITIONAL_WRITE_TRIES_MAX} transactions in a row were faster than the commit of merged parts."
     )
+
+
+def _commit(
+    repository: Repository,
+    objects: ObjectStore,
+    begun: Begun,
+    build: str,
+    draft: Manifest,
+    standing: StandingIndex,
+    message: str,
+) -> bool:
+    """Commit an index in the place of the one that stands; return False where that is another by now."""
+    path = manifest_path(INDEX, build)
+    draft = replace(draft, build=build, parent=standing.named)
+    manifest = write_marker(objects, path, with_lists(objects, draft))
+    commit_id = repository.commit_entries(
+        {INDEX_ENTRY: IndexAt(path, manifest.upper, begun.epoch, replaces=standing.named)},
+        message=message,
+        committer=COMMITTER,
+    )
+    return index_at(repository, commit_id) == path
 
 
 def _draft(

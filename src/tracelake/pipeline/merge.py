@@ -19,6 +19,7 @@ import pyarrow as pa
 from tracelake import limits
 from tracelake.pipeline.pieces import Piece, read_stream
 from tracelake.pipeline.upsert import merge, taken
+from tracelake.search.analyzers import named
 from tracelake.search.build import build_part
 from tracelake.shards.buckets import Numbers, all_of, by_bucket
 from tracelake.shards.cutting import cut
@@ -47,6 +48,8 @@ class ShapeTask:
     transaction: int
     index: str
     build: str
+    text: str
+    """The analyzer of the index. Should the index be built anew meanwhile, with another, its output builds again."""
     buckets: int
     low: int
     high: int
@@ -100,7 +103,8 @@ def run_shape_task(task: ShapeTask) -> ShapeReceipt:
     objects = open_objects(task.objects_url)
     receipt = ShapeReceipt()
     new_spans = _Shaping(task, objects, receipt).run()
-    build_part(objects, task.index, task.build, task.low, task.high, uuid.uuid4().hex, new_spans)
+    attempt, analyzer = uuid.uuid4().hex, named(task.text)
+    build_part(objects, task.index, task.build, task.low, task.high, attempt, new_spans, analyzer=analyzer)
     return receipt
 
 

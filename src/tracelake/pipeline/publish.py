@@ -22,6 +22,7 @@ from tracelake.pipeline.outputs.port import Output, Publication, SealedTransacti
 from tracelake.pipeline.outputs.tables import TableOutput
 from tracelake.pipeline.pieces import Piece
 from tracelake.replicas.account import BatchCounts
+from tracelake.search.analyzers import ENGLISH
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Part, ShardState
 from tracelake.storage import KeyValueStore, ObjectStore
@@ -36,8 +37,14 @@ class Outputs:
     """What a pipeline writes: a list of outputs, each of which holds T only once all before it do."""
 
     def __init__(
-        self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, tally: BatchCounts | None = None
+        self,
+        key_value: KeyValueStore,
+        objects: ObjectStore,
+        buckets: int,
+        tally: BatchCounts | None = None,
+        text: str = ENGLISH.name,
     ) -> None:
+        """`text` is the analyzer of the index of a lake that has none yet."""
         self._key_value = key_value
         self._objects = objects
         self._buckets = buckets
@@ -52,11 +59,9 @@ class Outputs:
         self.commit = CommitOutput(
             self.repository, *(self.tables[table.name].shard for table in (TABLE_SPANS, TABLE_TRACES))
         )
+        self._index = IndexOutput(key_value, objects, buckets, text)
         # What is put between holds T before readers see it; the commit is the last, and its upper that of all.
-        self._before_commit: Sequence[Output] = (
-            *self.tables.values(),
-            IndexOutput(self.repository, objects, buckets),
-        )
+        self._before_commit: Sequence[Output] = (*self.tables.values(), self._index)
 
     @property
     def _all(self) -> Sequence[Output]:
@@ -159,6 +164,7 @@ class Outputs:
 
     def _tasks(self, t: int, pieces: Sequence[Piece], states: Mapping[str, ShardState]) -> list[ShapeTask]:
         live = {name: self.tables[name].shard.snapshot(t - 1, state) for name, state in states.items()}
+        text = self._index.analyzer().name
         groups = shape_tasks(sum(piece.rows for piece in pieces), sum(piece.arrow_bytes for piece in pieces))
         bounds = [self._buckets * group // groups for group in range(groups + 1)]
         return [
@@ -167,6 +173,7 @@ class Outputs:
                 transaction=t,
                 index=INDEX,
                 build=build_name(t),
+                text=text,
                 buckets=self._buckets,
                 low=low,
                 high=high,

@@ -3,18 +3,18 @@
 The new parts hold one document for each row that is live, so that scores count no row that was replaced. They are
 published as one commit. Transactions that were committed meanwhile have parts of their own, which are taken over as
 they are; one that is committed at the same moment is reconciled by the next (see `indexes.base_of`). Where parts of
-them were merged with older ones meanwhile, these transactions are built as well.
+them were merged with older ones meanwhile, or have another analyzer, these transactions are built as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tracelake._errors import ContentionError, UsageError
+from tracelake._errors import ContentionError, DamageError, UsageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.pipeline.index_build import Begun, Builder
 from tracelake.results import IndexReport
-from tracelake.search import fields
+from tracelake.search.analyzers import ENGLISH, Analyzer, named, of_fingerprint
 from tracelake.search.finalize import (
     clean_staging,
     read_manifest,
@@ -27,7 +27,7 @@ from tracelake.search.protocol import parts_of_build
 from tracelake.shards.leases import Lease
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.tables.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, index_at
+from tracelake.tables.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, index_at
 from tracelake.tasks.progress import OnProgress
 from tracelake.tasks.runners import TaskRunner
 from tracelake.versions.model import IndexAt, TableAt
@@ -35,28 +35,43 @@ from tracelake.versions.store import Repository
 
 
 def rebuild(
-    key_value: KeyValueStore, objects: ObjectStore, buckets: int, runner: TaskRunner, progress: OnProgress
+    key_value: KeyValueStore,
+    objects: ObjectStore,
+    buckets: int,
+    runner: TaskRunner,
+    progress: OnProgress,
+    text: str | None = None,
+    first: str = ENGLISH.name,
 ) -> IndexReport:
     """Build the index anew, and publish it on `main`.
 
+    `text` is the analyzer; by default that of the index that stands, or `first` where nobody can read it.
+
     Raises:
-        UsageError: the lake is still empty.
+        UsageError: the lake is still empty, or there is no such analyzer.
         ContentionError: others were faster, again and again.
         ExpiredError: garbage was collected twice meanwhile; run it again.
     """
-    return Rebuild(Builder(key_value, objects, buckets, runner), progress).run()
+    return Rebuild(Builder(key_value, objects, buckets, runner), progress, text, first).run()
 
 
 class Rebuild:
     """One rebuild, and what it has built so far."""
 
-    def __init__(self, builder: Builder, progress: OnProgress) -> None:
+    def __init__(
+        self, builder: Builder, progress: OnProgress, text: str | None = None, first: str = ENGLISH.name
+    ) -> None:
+        self._chosen = None if text is None else named(text)
         self._builder = builder
         self._progress = progress
         self._objects = builder.objects
         self._repository = Repository(builder.key_value, builder.objects)
-        self._begun = Begun.now(self._repository)
         self._builds: list[str] = []
+        self._begin(self._chosen or self._standing_analyzer() or named(first))
+
+    def _begin(self, analyzer: Analyzer) -> None:
+        self._analyzer = analyzer
+        self._begun = Begun.now(self._repository)
         self._parts: list[PartRef] = []
         self._upper = 0
         """The transaction after the last that is built."""
@@ -64,20 +79,34 @@ class Rebuild:
     def run(self) -> IndexReport:
         """Build and publish (see `rebuild`)."""
         self._extend(None)
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+        for number in range(CONDITIONAL_WRITE_TRIES_MAX):
             replaced, later, now = self._later()
+            # After the look at what is to be replaced: the commit will take the place of nothing else.
+            standing = self._standing_analyzer() if self._chosen is None else None
+            if standing not in (None, self._analyzer):  # somebody has chosen another meanwhile
+                self._begin(standing)
+                self._extend(None)
+                continue
             while (end := max((part.upper for part in later if part.lower < self._upper), default=0)) > 0:
                 self._extend(end)
                 replaced, later, now = self._later()
-            report = self._publish(replaced, later, now)
+            report = self._publish(number, replaced, later, now)
             if report is not None:
                 for build in self._builds:
                     clean_staging(self._objects, INDEX, build)
                 return report
-        raise ContentionError(
-            f"the index was built anew, and {CONDITIONAL_WRITE_TRIES_MAX} transactions in a row were faster than its "
-            "commit; try again when fewer come in."
-        )
+        raise _outrun()
+
+    def _standing_analyzer(self) -> Analyzer | None:
+        """Return the analyzer of the index that the next transaction builds on, None where nobody can read that."""
+        head = self._repository.head()
+        if head is None:
+            return None
+        try:
+            base = base_of(self._repository, self._objects, self._repository.transaction_of(head) + 1)
+        except DamageError:
+            return None
+        return None if base is None else of_fingerprint(base.fingerprint)
 
     def _extend(self, end: int | None) -> None:
         """Build the transactions that are not built yet, up to `end`, or else up to the head."""
@@ -92,44 +121,61 @@ class Rebuild:
             self._begun = replace(self._begun, build=f"{self._begun.build}-{lower:010d}")
         shard = Shard(reference.shard, self._builder.key_value, self._objects)
         with Lease(shard, self._builder.key_value) as lease:  # the rows stay until they are read
+            snapshot = shard.snapshot(reference.as_of, lease.state)
             chosen = self._builder.build(
-                self._begun, (lower, upper), shard.snapshot(reference.as_of, lease.state), self._progress
+                self._begun, (lower, upper), snapshot, self._analyzer, self._progress
             )
         self._builds.append(self._begun.build)
         self._parts += parts_of_build(INDEX, chosen, lower, upper, as_of=reference.as_of)
         self._upper = upper
 
-    def _publish(self, replaced: str | None, later: list[PartRef], now: int) -> IndexReport | None:
+    def _publish(
+        self, number: int, replaced: str | None, later: list[PartRef], now: int
+    ) -> IndexReport | None:
         """Commit the parts as the index, with those of later transactions; return None where another is faster."""
         manifest = Manifest(
             index=INDEX,
-            build=f"{self._begun.build}-{now:010d}",
+            build=f"{self._begun.build}-{now:010d}-{number:03d}",  # of each try another: none finds an older one
             upper=now,
-            fingerprint=fields.FINGERPRINT,
+            fingerprint=self._analyzer.fingerprint,
             parent=replaced,
             lists=(),
             newest=(*self._parts, *later),
         )
         path = manifest_path(INDEX, manifest.build)
         manifest = write_marker(self._objects, path, with_lists(self._objects, manifest))
-        # A commit never takes an index back to fewer transactions: where one is faster, this changes nothing.
+        # A commit never takes an index back to fewer transactions, nor the place of another than it has seen: where
+        # one is faster, this changes nothing.
         commit_id = self._repository.commit_entries(
-            {INDEX_ENTRY: IndexAt(path, now, self._begun.epoch)},
+            {INDEX_ENTRY: IndexAt(path, now, self._begun.epoch, replaces=replaced or "")},
             message=f"index rebuilt: {manifest.documents} documents in {manifest.part_count} parts",
             committer="index rebuild",
         )
         if index_at(self._repository, commit_id) != path:
             return None
-        return IndexReport(commit_id, manifest.upper, manifest.documents, manifest.part_count)
+        return IndexReport(
+            commit_id, manifest.upper, manifest.documents, manifest.part_count, self._analyzer.name
+        )
 
     def _later(self) -> tuple[str | None, list[PartRef], int]:
         """Return the manifest to replace, its parts of transactions that are not built, and its upper then."""
-        head = self._repository.head()
-        assert head is not None, "a branch that has a commit keeps one"
-        replaced = index_at(self._repository, head)
-        transaction = self._repository.transaction_of(head)
-        if replaced is None or transaction < self._upper:  # nothing of it is needed: it may be damaged
-            return replaced, [], self._upper
-        manifest = read_manifest(self._objects, replaced)
-        later = [part for part in read_parts(self._objects, manifest) if part.upper > self._upper]
-        return replaced, later, max(self._upper, manifest.upper)
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            head = self._repository.head()
+            assert head is not None, "a branch that has a commit keeps one"
+            replaced = index_at(self._repository, head)
+            transaction = self._repository.transaction_of(head)
+            if replaced is None or transaction < self._upper:  # nothing of it is needed: it may be damaged
+                return replaced, [], self._upper
+            manifest = read_manifest(self._objects, replaced)
+            if manifest.fingerprint == self._analyzer.fingerprint:
+                later = [part for part in read_parts(self._objects, manifest) if part.upper > self._upper]
+                return replaced, later, max(self._upper, manifest.upper)
+            self._extend(None)  # parts of another analyzer are not taken over
+        raise _outrun()
+
+
+def _outrun() -> ContentionError:
+    return ContentionError(
+        f"the index was built anew, and {CONDITIONAL_WRITE_TRIES_MAX} transactions in a row were faster than its "
+        "commit; try again when fewer come in."
+    )

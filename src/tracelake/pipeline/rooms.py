@@ -49,12 +49,13 @@ class Dependencies:
         runner: TaskRunner,
         tally: BatchCounts | None,
         fitting: Fitting | None,
+        text: str,
     ) -> Dependencies:
         """Open those of a pipeline."""
         journal = Journal(key_value, name)
         sources = SourceRegistry(objects, KnownInputs(key_value, name))
         suspects = Suspects(key_value, name)
-        outputs = Outputs(key_value, objects, buckets, tally)
+        outputs = Outputs(key_value, objects, buckets, tally, text)
         settling = Settling(journal, sources, suspects, outputs)
         tries = Tries(key_value, name)
         runner, maintaining = runners(runner, tries)

@@ -12,6 +12,7 @@ import tantivy
 
 from tracelake import limits
 from tracelake.search import fields
+from tracelake.search.analyzers import ENGLISH, Analyzer
 from tracelake.search.documents import COLUMNS, documents
 from tracelake.search.live import RowIds
 from tracelake.search.merging import write_merged
@@ -29,16 +30,21 @@ def build_part(
     hi: int,
     attempt: str,
     rows: pa.Table | Iterable[pa.RecordBatch],
+    *,
+    analyzer: Analyzer = ENGLISH,
+    lower: int | None = None,
 ) -> Receipt:
     """Index rows of table `spans` (at least `documents.COLUMNS`) and stage the part for buckets [lo, hi).
 
     The receipt is returned, and lies beside the part, so that any finalizer can continue. `attempt` must
-    differ between tasks that may run at once. Without rows there is a receipt only.
+    differ between tasks that may run at once. Without rows there is a receipt only. `lower` is the first transaction,
+    where a build of one transaction has rows of others before it.
 
     Raises:
         StorageError: The part could not be staged; nothing is visible, run it again.
     """
-    return _stage(objects, index, build, (lo, hi), attempt, partial(_write_index, rows=rows))
+    write = partial(_write_index, rows=rows, analyzer=analyzer)
+    return _stage(objects, index, build, (lo, hi), attempt, write, analyzer, lower)
 
 
 def merge_parts(
@@ -50,15 +56,19 @@ def merge_parts(
     attempt: str,
     parts: Sequence[PartRef],
     live: RowIds,
+    *,
+    analyzer: Analyzer = ENGLISH,
 ) -> Receipt:
     """Make one part of others, of which only documents of these rows are left, and stage it as `build_part` does.
+
+    All parts are of this analyzer.
 
     Raises:
         DamageError: A part is missing or altered, or they have not one document for each of the rows.
         StorageError: The part could not be staged; nothing is visible, run it again.
     """
     write = partial(write_merged, objects=objects, parts=parts, live=live)
-    return _stage(objects, index, build, (lo, hi), attempt, write)
+    return _stage(objects, index, build, (lo, hi), attempt, write, analyzer, None)
 
 
 def _stage(
@@ -68,6 +78,8 @@ def _stage(
     buckets: tuple[int, int],
     attempt: str,
     write: Callable[[Path], int],
+    analyzer: Analyzer,
+    lower: int | None,
 ) -> Receipt:
     """Have an index written into a directory, and stage it; `write` returns how many documents there are."""
     lo, hi = buckets
@@ -84,7 +96,8 @@ def _stage(
         hi=hi,
         attempt=attempt,
         documents=count,
-        fingerprint=fields.FINGERPRINT,
+        fingerprint=analyzer.fingerprint,
+        lower=lower,
         size_bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest() if data else None,
         path=path if data else None,
@@ -97,15 +110,15 @@ def _stage(
     return receipt
 
 
-def _write_index(directory: Path, rows: pa.Table | Iterable[pa.RecordBatch]) -> int:
+def _write_index(directory: Path, rows: pa.Table | Iterable[pa.RecordBatch], analyzer: Analyzer) -> int:
     """Write a tantivy index of the rows, and return how many there are."""
     index = tantivy.Index(fields.schema(), path=str(directory))
-    fields.register_tokenizers(index)
+    fields.register_tokenizers(index, analyzer.tokenizer())
     # One thread and ample heap make one segment; the pack takes several, should a part outgrow the heap.
     writer = index.writer(heap_size=limits.INDEX_HEAP_BYTES, num_threads=1)
     count = 0
     for batch in _small_batches(rows):
-        for document in documents(batch):
+        for document in documents(batch, analyzer):
             writer.add_document(document)
         count += batch.num_rows
     writer.commit()

@@ -20,7 +20,7 @@ import tantivy
 
 from tracelake.limits import INDEX_VALUE_MAX_CHARS
 from tracelake.search import fields
-from tracelake.search.parts import identifiers, parts_of_name
+from tracelake.search.analyzers import ENGLISH, Analyzer
 from tracelake.search.values import BYTES_IN_TERMS, JOINT, NUMERIC, SEPARATOR, number_terms, path_term
 
 COLUMNS: Final = (
@@ -77,8 +77,8 @@ def document_text(row: Mapping[str, Any]) -> list[str]:
     return [text for text in texts if text]
 
 
-def documents(batch: pa.RecordBatch) -> Iterator[tantivy.Document]:
-    """Yield one document for each row of a batch that has `COLUMNS`.
+def documents(batch: pa.RecordBatch, analyzer: Analyzer = ENGLISH) -> Iterator[tantivy.Document]:
+    """Yield one document for each row of a batch that has `COLUMNS`, its texts as an analyzer is to get them.
 
     Raises:
         ValueError: An id is not hexadecimal, or not 32 or 16 digits.
@@ -86,7 +86,8 @@ def documents(batch: pa.RecordBatch) -> Iterator[tantivy.Document]:
     integers, names = list(_numbers(batch)), _values(batch, "name")
     wholes = [*_columns(batch), *_terms(batch)]
     texts = list(_texts(batch))
-    written = identifiers(["\n".join(filter(None, one)) for one in texts])
+    written = analyzer.parts(["\n".join(filter(None, one)) for one in texts])
+    cut = analyzer.cut
     for row, document_id in enumerate(_ids(batch)):
         document = tantivy.Document()
         document.add_bytes("id", document_id)
@@ -97,19 +98,21 @@ def documents(batch: pa.RecordBatch) -> Iterator[tantivy.Document]:
         for field, values in wholes:
             if value := values[row]:
                 add_text(field, value)
-        for parts in parts_of_name(names[row]):
-            add_text("name", parts)
+        if name := names[row]:
+            add_text("name", name if cut is None else cut(name))
+        for parts in analyzer.parts_of_name(names[row]):
+            add_text("name", parts if cut is None else cut(parts))
         for parts in written.get(row, ()):
-            add_text("text", parts)
+            add_text("text", parts if cut is None else cut(parts))
         for text in texts[row]:
             if text:
-                add_text("text", text)
+                add_text("text", text if cut is None else cut(text))
         yield document
 
 
 def _columns(batch: pa.RecordBatch) -> Iterator[tuple[str, Texts]]:
     """Yield the fields that are columns, where any row has a value."""
-    for field, column in {"trace": "trace_id", "name": "name", **fields.FACETS}.items():
+    for field, column in {"trace": "trace_id", **fields.FACETS}.items():
         values = batch.column(column)
         if values.null_count < len(values):
             yield field, values.to_pylist()

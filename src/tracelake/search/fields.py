@@ -1,4 +1,4 @@
-"""The fields of the index, how their text becomes words, and the fingerprint of both.
+"""The fields of the index, and how whole values become terms; how texts become words, `analyzers.py` says.
 
 | field | holds | how |
 |---|---|---|
@@ -8,8 +8,8 @@
 in lower case to find it, and as it is in a fast field, for facets |
 | `trace` | the trace id | a whole value |
 | `start`, `duration`, `tokens`, `input_tokens`, `output_tokens` | nanoseconds and counts | fast fields |
-| `name` | the span's name | English stems with positions |
-| `text` | input, output, attribute values, status message, events | English stems with positions |
+| `name` | the span's name | words with positions |
+| `text` | input, output, attribute values, status message, events | words with positions |
 | `attribute` | path and value of each attribute of span and resource | `values.py` |
 | `number` | path and value of each attribute that is a number | `values.py` |
 | `has` | the paths of all attributes, and of `PARTS` that are there | whole values |
@@ -19,10 +19,7 @@ Nothing but `id` is stored: text for highlights is read back from the table.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import struct
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
@@ -59,18 +56,13 @@ PARTS: Final = ("parent", "input", "output", "events", "links")
 _FORMAT: Final = 2
 _ID: Final = struct.Struct(">16s8sQ")
 
-FINGERPRINT: Final = hashlib.sha256(
-    json.dumps(
-        [
-            _FORMAT,
-            version("tantivy"),
-            [FACETS, KEYWORDS, LISTS, ("row", *NUMBERS), TEXTS, PARTS],
-            [INDEX_WORD_MAX_BYTES, INDEX_VALUE_MAX_CHARS, IDENTIFIER_MAX_BYTES],
-            "simple, remove_long, lowercase, stemmer english, parts of identifiers",
-        ]
-    ).encode()
-).hexdigest()
-"""Parts are put together in one index only if they agree on this."""
+SETTINGS: Final = (
+    _FORMAT,
+    version("tantivy"),
+    [FACETS, KEYWORDS, LISTS, ("row", *NUMBERS), TEXTS, PARTS],
+    [INDEX_WORD_MAX_BYTES, INDEX_VALUE_MAX_CHARS, IDENTIFIER_MAX_BYTES],
+)
+"""What all indexes of this version have in common; what texts become is the other half of a fingerprint."""
 
 
 def schema() -> tantivy.Schema:
@@ -89,33 +81,6 @@ def schema() -> tantivy.Schema:
     return builder.build()
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One word of a text: as it is written, in lower case, its stem, which the index holds, and its place."""
-
-    written: str
-    stem: str
-    position: int
-
-
-def words_analyzer(stemming: bool = True) -> tantivy.TextAnalyzer:
-    """Return what makes words of `name` and `text`: runs of letters and digits in lower case, as English stems."""
-    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
-    builder = builder.filter(tantivy.Filter.remove_long(INDEX_WORD_MAX_BYTES))
-    builder = builder.filter(tantivy.Filter.lowercase())
-    return (builder.filter(tantivy.Filter.stemmer("english")) if stemming else builder).build()
-
-
-_STEMS: Final = words_analyzer()
-_WRITTEN: Final = words_analyzer(stemming=False)
-
-
-def words_of(text: str) -> list[Word]:
-    """Return the words of a text as the index has them."""
-    stems, written = (analyzer.pre_tokenize(text).tokens for analyzer in (_STEMS, _WRITTEN))
-    return [Word(word.text, stem.text, word.position) for word, stem in zip(written, stems, strict=True)]
-
-
 def keyword_analyzer() -> tantivy.TextAnalyzer:
     """Return what makes one word of a whole value, and of queries on it."""
     return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).filter(tantivy.Filter.lowercase()).build()
@@ -128,11 +93,11 @@ def _terms_analyzer() -> tantivy.TextAnalyzer:
     return builder.filter(tantivy.Filter.lowercase()).build()
 
 
-def register_tokenizers(index: tantivy.Index) -> None:
-    """Tell an index its tokenizers; tantivy forgets them whenever it opens one."""
+def register_tokenizers(index: tantivy.Index, words: tantivy.TextAnalyzer) -> None:
+    """Tell an index its tokenizers, that of `TEXTS` too; tantivy forgets them whenever it opens one."""
     index.register_tokenizer(KEYWORD, keyword_analyzer())
     index.register_tokenizer(TERMS, _terms_analyzer())
-    index.register_tokenizer(WORDS, words_analyzer())
+    index.register_tokenizer(WORDS, words)
     # Facets show values as they are.
     as_it_is = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).build()
     index.register_fast_field_tokenizer(KEYWORD, as_it_is)

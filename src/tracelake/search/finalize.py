@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
 from tracelake.formats import is_whole
-from tracelake.search import fields
+from tracelake.search.analyzers import ENGLISH
 from tracelake.search.model import (
     BUILD_ANEW,
     ListRef,
@@ -25,13 +26,20 @@ from tracelake.search.model import (
     part_path,
     staging_prefix,
 )
-from tracelake.search.protocol import assemble, choose, lists_to_join
+from tracelake.search.protocol import assemble, choose, first_missing, lists_to_join
 from tracelake.storage.many import delete_all
 from tracelake.storage.ports import ObjectStore
 
 
 def finalize(
-    objects: ObjectStore, index: str, build: str, upper: int, input_size: int, parent: Manifest | None
+    objects: ObjectStore,
+    index: str,
+    build: str,
+    upper: int,
+    input_size: int,
+    parent: Manifest | None,
+    fingerprint: str = ENGLISH.fingerprint,
+    restage: Callable[[], None] | None = None,
 ) -> tuple[str, Manifest]:
     """Publish the staged parts of a build, after those of the parent; return the manifest and its path.
 
@@ -42,6 +50,8 @@ def finalize(
         upper: The transaction number after the last that the index covers then.
         input_size: The number of buckets; the staged ranges must cover [0, input_size) exactly.
         parent: The index as it was before, or None for the first build.
+        fingerprint: The settings of the index.
+        restage: Stages the rows again, with these settings, where they were staged with others.
 
     Raises:
         DamageError: A range is missing (F9), or no part of it is there whole (F8); names it.
@@ -53,9 +63,16 @@ def finalize(
     manifest = published(objects, path)
     if manifest is None:
         try:
-            _check_settings(index, parent)
-            chosen = write_parts(objects, index, build, input_size)
-            draft = assemble(index, build, upper, chosen, parent)
+            _check_settings(index, parent, fingerprint)
+            lower = first_missing(upper, parent)
+            try:
+                chosen = write_parts(objects, index, build, input_size, fingerprint, lower)
+            except UsageError:
+                if restage is None or published(objects, path) is not None:
+                    raise
+                restage()
+                chosen = write_parts(objects, index, build, input_size, fingerprint, lower)
+            draft = assemble(index, build, upper, chosen, parent, fingerprint)
             draft = with_lists(objects, draft)
         except (DamageError, UsageError):
             # F11: we saw no marker; another finalizer wrote it and cleaned the staging that we then read.
@@ -74,14 +91,19 @@ def finalize(
 
 
 def finalize_nothing(
-    objects: ObjectStore, index: str, build: str, upper: int, parent: Manifest | None
+    objects: ObjectStore,
+    index: str,
+    build: str,
+    upper: int,
+    parent: Manifest | None,
+    fingerprint: str = ENGLISH.fingerprint,
 ) -> tuple[str, Manifest]:
     """Publish a build that adds nothing to its parent, whatever is staged for it; as idempotent as `finalize`."""
     path = manifest_path(index, build)
     manifest = published(objects, path)
     if manifest is None:
-        _check_settings(index, parent)
-        manifest = write_marker(objects, path, assemble(index, build, upper, (), parent))
+        _check_settings(index, parent, fingerprint)
+        manifest = write_marker(objects, path, assemble(index, build, upper, (), parent, fingerprint))
     clean_staging(objects, index, build)
     return path, manifest
 
@@ -148,11 +170,11 @@ def published(objects: ObjectStore, path: str) -> Manifest | None:
     return Manifest.from_json(data, path) if is_whole(data, path) else None
 
 
-def _check_settings(index: str, parent: Manifest | None) -> None:
-    if parent is not None and parent.fingerprint != fields.FINGERPRINT:
+def _check_settings(index: str, parent: Manifest | None, fingerprint: str) -> None:
+    if parent is not None and parent.fingerprint != fingerprint:
         raise UsageError(
-            f"index {index} was built with the settings {parent.fingerprint}, and this version has "
-            f"{fields.FINGERPRINT}; {BUILD_ANEW}, or use the version that built it"
+            f"index {index} was built with the settings {parent.fingerprint}, and this build has "
+            f"{fingerprint}; {BUILD_ANEW}, or use the version that built it"
         )
 
 
@@ -188,8 +210,15 @@ def _first(
     return error if before is None or isinstance(error, StorageError) else before
 
 
-def write_parts(objects: ObjectStore, index: str, build: str, size: int) -> list[Receipt]:
-    """Write the canonical objects of a cover whose parts are all whole, and return its receipts.
+def write_parts(
+    objects: ObjectStore,
+    index: str,
+    build: str,
+    size: int,
+    fingerprint: str = ENGLISH.fingerprint,
+    lower: int | None = None,
+) -> list[Receipt]:
+    """Write the canonical objects of a cover whose parts are all whole, and return its receipts (see `choose`).
 
     A receipt or staged part that is gone, altered, or cannot be read is left out; another attempt at its range may be
     whole. Where none is, one such thing is named (F8).
@@ -198,7 +227,7 @@ def write_parts(objects: ObjectStore, index: str, build: str, size: int) -> list
     written: set[Receipt] = set()
     while True:
         try:
-            chosen = choose(build, receipts, size, fields.FINGERPRINT)
+            chosen = choose(build, receipts, size, fingerprint, lower)
         except (DamageError, UsageError):
             if failure is not None:
                 raise failure from None

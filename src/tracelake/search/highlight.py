@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tracelake import limits
-from tracelake.search.fields import Word, words_of
+from tracelake.search.analyzers import ENGLISH, Analyzer, Word
+from tracelake.search.cutting import is_pair, is_unspaced
 from tracelake.search.spellings import has_part, is_alike, words_in
 from tracelake.search.syntax import texts_wanted
 
@@ -28,18 +29,19 @@ class _Window(NamedTuple):
     matches: list[_Match]
 
 
-def highlight(texts: Sequence[str], query: str) -> str:
+def highlight(texts: Sequence[str], query: str, analyzer: Analyzer = ENGLISH) -> str:
     """Return the excerpt of the texts that shows most of the query, its matches between [[ and ]].
 
     At most `limits.HIGHLIGHT_MAX_CHARS` characters with the marks, white space folded; the beginning of the
-    first text where nothing matches, such as for a query on `service` only. Raises QueryError.
+    first text where nothing matches, such as for a query on `service` only. The analyzer is that of the index. Raises
+    QueryError.
     """
     wanted = [
-        _Wanted(tuple(words), text.prefix, 0 if text.quoted else text.distance)
+        _Wanted(analyzer, tuple(words), text.prefix, 0 if text.quoted else text.distance)
         for text in texts_wanted(query)
-        if (words := words_of(text.text))
+        if (words := analyzer.words_wanted(text.text))
     ]
-    windows = [window for text in texts for window in _windows(text, wanted)]
+    windows = [window for text in texts for window in _windows(text, wanted, analyzer)]
     if windows:
         best = max(windows, key=lambda window: window.score)  # the first of the best
         return _render(best.text, best.matches)
@@ -49,6 +51,7 @@ def highlight(texts: Sequence[str], query: str) -> str:
 class _Wanted(NamedTuple):
     """A word or phrase that a query looks for."""
 
+    analyzer: Analyzer
     words: tuple[Word, ...]
     prefix: bool
     distance: int = 0
@@ -56,14 +59,32 @@ class _Wanted(NamedTuple):
 
     def pattern(self) -> str:
         """Return what finds all that may be it, between borders of words as the index sees them."""
-        roots = [re.escape(_root(word)) + r"[^\W_]*?" for word in self.words]
-        if self.prefix:
-            roots[-1] = re.escape(self.words[-1].written) + r"[^\W_]*"
-        return r"[\W_]+".join(roots)
+        letter, last = self.analyzer.letter, self.words[-1]
+        pattern, before = "", None
+        for word in self.words:
+            spaced = not is_unspaced(word.written)
+            if before is not None:
+                pattern += r"[\W_]+" if spaced and not is_unspaced(before.written) else r"[\W_]*"
+            if not spaced:
+                goes_on = (
+                    before is not None and is_pair(before.written) and before.position + 1 == word.position
+                )
+                pattern += re.escape(word.written[1:] if goes_on else word.written)
+            elif self.prefix and word is last:
+                pattern += rf"(?<!{letter}){re.escape(word.written)}{letter}*"
+            else:
+                pattern += rf"(?<!{letter}){re.escape(_root(word))}{letter}*?(?!{letter})"
+            before = word
+        return pattern
 
     def holds(self, text: str) -> bool:
-        """Whether a text that the pattern found is it."""
-        words = words_of(text)
+        """Whether a text that the pattern found is it, or has it as a part."""
+        wanted = self.analyzer.words_wanted
+        return self._is(wanted(text)) or any(
+            self._is(wanted(parts)) for parts in self.analyzer.parts_of_name(text)
+        )
+
+    def _is(self, words: Sequence[Word]) -> bool:
         if len(words) != len(self.words):
             return False
         pairs = list(zip(words, self.words, strict=True))
@@ -76,7 +97,7 @@ class _Wanted(NamedTuple):
         wanted = self.words[0].stem
         if len(word) < len(wanted) - self.distance:
             return False
-        return any(is_alike(each.stem, wanted, self.distance) for each in words_of(word))
+        return any(is_alike(each.stem, wanted, self.distance) for each in self.analyzer.words_of(word))
 
 
 def _root(word: Word) -> str:
@@ -84,12 +105,12 @@ def _root(word: Word) -> str:
     return word.stem[:-1] if len(word.stem) > 2 and word.stem.endswith("i") else word.stem
 
 
-def _spelled(text: str, wanted: Sequence[_Wanted]) -> list[_Wanted]:
+def _spelled(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_Wanted]:
     """Return the words of a text that are wanted in another spelling."""
     alike = [one for one in wanted if one.distance]
     return [
-        _Wanted(tuple(words_of(word)), prefix=False)
-        for word in words_in(text, identifiers_only=not alike)
+        _Wanted(analyzer, tuple(analyzer.words_wanted(word)), prefix=False)
+        for word in words_in(text, identifiers_only=not alike, letter=analyzer.letter)
         if any(one.is_alike(word) for one in alike)
         or any(has_part(word, len(one.words), one.holds) for one in wanted)
     ]
@@ -98,16 +119,14 @@ def _spelled(text: str, wanted: Sequence[_Wanted]) -> list[_Wanted]:
 def _pattern(wanted: Sequence[_Wanted]) -> re.Pattern[str]:
     """Return what finds the phrases, longer ones first."""
     longest_first = sorted(wanted, key=lambda one: -sum(len(word.written) for word in one.words))
-    return re.compile(
-        rf"(?<![^\W_])(?:{'|'.join(one.pattern() for one in longest_first)})(?![^\W_])", re.IGNORECASE
-    )
+    return re.compile("|".join(one.pattern() for one in longest_first), re.IGNORECASE)
 
 
-def _windows(text: str, wanted: Sequence[_Wanted]) -> list[_Window]:
+def _windows(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_Window]:
     """Return the excerpts that begin with each match: more different terms are better, then more matches."""
     if not wanted:
         return []
-    wanted = [*wanted, *_spelled(text, wanted)]
+    wanted = [*wanted, *_spelled(text, wanted, analyzer)]
     pattern = _pattern(wanted)
     matches: list[_Match] = []
     for occurrence in pattern.finditer(text):

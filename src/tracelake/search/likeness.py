@@ -20,7 +20,7 @@ from tracelake.limits import (
     LIKE_WORDS_MAX,
     LIKE_WORDS_READ_MAX,
 )
-from tracelake.search import fields
+from tracelake.search.analyzers import Analyzer
 
 TextsOf: TypeAlias = Callable[[str, str], Sequence[str] | None]
 """Returns the texts of a span, by trace and span id; None where there is no such span."""
@@ -28,10 +28,14 @@ SPAN: Final = re.compile(r"([0-9a-f]{32})[- ]([0-9a-f]{16})", re.ASCII)
 
 
 def likeness(
-    schema: tantivy.Schema, searcher: tantivy.Searcher, trace_id: str, texts: Sequence[str]
+    schema: tantivy.Schema,
+    searcher: tantivy.Searcher,
+    trace_id: str,
+    texts: Sequence[str],
+    analyzer: Analyzer,
 ) -> tantivy.Query:
     """Return what finds spans of other traces that have enough of the words which tell most of these texts."""
-    told = _telling(searcher, texts)
+    told = _telling(searcher, texts, analyzer)
     if not told:
         return tantivy.Query.empty_query()
     words = [(tantivy.Occur.Should, tantivy.Query.term_query(schema, "text", stem, "freq")) for stem in told]
@@ -40,10 +44,10 @@ def likeness(
     return tantivy.Query.boolean_query([(tantivy.Occur.Must, alike), (tantivy.Occur.MustNot, own)])
 
 
-def _telling(searcher: tantivy.Searcher, texts: Sequence[str]) -> list[str]:
+def _telling(searcher: tantivy.Searcher, texts: Sequence[str], analyzer: Analyzer) -> list[str]:
     """Return the stems that are frequent in the texts and rare in the index, those first that tell most."""
     counted: Counter[str] = Counter()
-    for stem in _stems(texts):
+    for stem in _stems(texts, analyzer):
         if stem in counted or len(counted) < LIKE_WORDS_READ_MAX:
             counted[stem] += 1
     weights = {}
@@ -57,8 +61,8 @@ def _telling(searcher: tantivy.Searcher, texts: Sequence[str]) -> list[str]:
     return [stem for stem in ranked[:LIKE_WORDS_MAX] if weights[stem] >= least]
 
 
-def _stems(texts: Sequence[str]) -> Iterator[str]:
+def _stems(texts: Sequence[str], analyzer: Analyzer) -> Iterator[str]:
     room = LIKE_TEXT_MAX_CHARS
     for text in texts:
-        yield from (word.stem for word in fields.words_of(text[:room]))
+        yield from (word.stem for word in analyzer.words_of(text[:room]))
         room -= min(room, len(text))

@@ -18,6 +18,7 @@ import tantivy
 
 from tracelake._errors import DamageError
 from tracelake.search import fields
+from tracelake.search.analyzers import ENGLISH
 from tracelake.search.cache import PartCache, link
 from tracelake.search.live import Marked, RowIds, not_live, write_marks
 from tracelake.search.model import PartRef
@@ -96,7 +97,7 @@ def _fillers(directory: Path, count: int) -> Iterator[IndexSegment]:
     for _ in range(count):
         with scratch_directory("tracelake-merge-") as scratch:
             index = tantivy.Index(fields.schema(), path=str(scratch))
-            fields.register_tokenizers(index)
+            fields.register_tokenizers(index, ENGLISH.tokenizer())  # there is no word in them
             writer = index.writer(heap_size=_HEAP_MIN, num_threads=1)
             writer.add_document(tantivy.Document())
             writer.add_document(tantivy.Document())

@@ -88,6 +88,8 @@ class Receipt(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=
     size_bytes: Count
     sha256: Sha256 | None
     path: str | None
+    lower: Count | None = None
+    """The first transaction whose rows it holds, where that is not the one of the build."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, when written and when read."""

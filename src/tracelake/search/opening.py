@@ -20,6 +20,7 @@ import tantivy
 
 from tracelake._errors import DamageError
 from tracelake.search import fields
+from tracelake.search.analyzers import ENGLISH, Analyzer
 from tracelake.search.cache import TEMPORARY, PartCache, link
 from tracelake.search.ceiling import check_ceiling, is_exhausted, too_many
 from tracelake.search.finalize import read_list
@@ -30,14 +31,14 @@ from tracelake.search.scratch import delete_directory
 from tracelake.storage.ports import ObjectStore
 
 
-def open_index(directory: Path) -> tantivy.Index:
+def open_index(directory: Path, analyzer: Analyzer) -> tantivy.Index:
     """Open an assembled directory for reading. The directory may go once a searcher was taken from it.
 
     Raises:
         ValueError: tantivy refuses it.
     """
     index = tantivy.Index.open(str(directory))
-    fields.register_tokenizers(index)
+    fields.register_tokenizers(index, analyzer.tokenizer())
     index.config_reader(reload_policy="manual")  # what a manifest names never changes: no watcher thread
     return index
 
@@ -51,28 +52,32 @@ class OpenIndex:
         self._cache = PartCache(objects, cache_dir)
         self._lock = threading.Lock()
         self._lists: dict[str, tuple[PartRef, ...]] = {}
-        self._links: Links | None = None
+        self._links: dict[str, Links] = {}
+        """What is linked, by the name of the analyzer: parts of another one are in no index with these."""
 
-    def searcher(self, manifest: Manifest, rows: Rows | None) -> Opened:
+    def searcher(self, manifest: Manifest, rows: Rows | None, analyzer: Analyzer = ENGLISH) -> Opened:
         """Return a searcher over exactly the parts of a manifest that has any; with `rows`, over what they have live.
+
+        The manifest is one of this analyzer.
 
         Raises:
             DamageError: A part or list is missing or altered; names it (F14).
             LimitError: There are more parts than this machine can map; nothing is wrong with them.
         """
         parts = self._parts(manifest)
-        links = self._links
+        assert manifest.fingerprint == analyzer.fingerprint, (manifest.fingerprint, analyzer)
+        links = self._links.get(analyzer.name)
         known = links.headers if links is not None else {}
         check_ceiling(len(parts), sum(part.sha256 not in known for part in parts))
         try:
             try:
-                return self._open(parts, known, rows)
+                return self._open(parts, known, rows, analyzer)
             except (OSError, ValueError):
                 # Somebody has swept away the links, perhaps, as those of a process that was killed, or the cache.
-                self._links = None
-                return self._open(parts, {}, rows)
+                self._links.pop(analyzer.name, None)
+                return self._open(parts, {}, rows, analyzer)
         except ValueError as error:
-            self._links = None
+            self._links.pop(analyzer.name, None)
             if is_exhausted(error):
                 raise too_many(len(parts)) from error
             raise DamageError(
@@ -86,13 +91,16 @@ class OpenIndex:
         self._lists = lists
         return (*(part for ref in manifest.lists for part in lists[ref.path]), *manifest.newest)
 
-    def _open(self, parts: Sequence[PartRef], known: Mapping[str, Header], rows: Rows | None) -> Opened:
+    def _open(
+        self, parts: Sequence[PartRef], known: Mapping[str, Header], rows: Rows | None, analyzer: Analyzer
+    ) -> Opened:
         headers = self._cache.fetch(parts, known)  # from far away, perhaps: others do not wait for it
         wanted = {part.sha256: header for part, header in zip(parts, headers, strict=True)}
         with self._lock:
-            if self._links is None:
-                self._links = Links(self._cache.directory)
-            return self._links.open(wanted, parts, rows)
+            links = self._links.get(analyzer.name)
+            if links is None:
+                links = self._links[analyzer.name] = Links(self._cache.directory, analyzer)
+            return links.open(wanted, parts, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +115,13 @@ class Opened:
 class Links:
     """A directory with links to the files of parts, and the tantivy index that reads it; goes when it is let go of."""
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, analyzer: Analyzer) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=cache))
         weakref.finalize(self, delete_directory, self.directory)
         self.headers: dict[str, Header] = {}
         """The parts that are linked, by checksum."""
         self._cache = cache
+        self._analyzer = analyzer
         self._index: tantivy.Index | None = None
         self._marks: dict[tuple[str, int], list[int]] = {}
         """What each file of marks says: by segment, and by the number in its name."""
@@ -144,7 +153,7 @@ class Links:
     ) -> tuple[tantivy.Index, tantivy.Searcher]:
         write_meta(self.directory, wanted.values(), deletes)
         if self._index is None:
-            self._index = open_index(self.directory)
+            self._index = open_index(self.directory, self._analyzer)
         else:
             self._index.reload()
         return self._index, self._index.searcher()

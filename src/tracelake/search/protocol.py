@@ -11,32 +11,39 @@ from collections.abc import Iterable, Sequence
 
 from tracelake._errors import DamageError, UsageError
 from tracelake.limits import INDEX_NEWEST_PARTS_MAX
-from tracelake.search.fields import FINGERPRINT
 from tracelake.search.model import Manifest, PartRef, Receipt, manifest_path, part_path
 
 
-def choose(build: str, receipts: Iterable[Receipt], size: int, fingerprint: str) -> list[Receipt]:
+def choose(
+    build: str, receipts: Iterable[Receipt], size: int, fingerprint: str, lower: int | None = None
+) -> list[Receipt]:
     """Choose one attempt for each range of an exact cover of [0, size), in order.
 
-    Every finalizer that sees the same receipts chooses the same.
+    Every finalizer that sees the same receipts chooses the same. `lower` is the first transaction that they must
+    hold, where that is not the one of the build.
 
     Raises:
-        UsageError: The cover needs parts that were built with other settings (F12).
+        UsageError: The cover needs parts that were built with other settings (F12), or of other transactions.
         DamageError: There is no cover; the message names what is missing (F9) or overlaps.
     """
     ordered = sorted(receipts, key=lambda receipt: (receipt.lo, -receipt.hi, receipt.attempt))
-    ours = [receipt for receipt in ordered if receipt.fingerprint == fingerprint]
+    ours = [receipt for receipt in ordered if (receipt.fingerprint, receipt.lower) == (fingerprint, lower)]
     chosen = _cover(ours, size)
     if chosen is not None:
         return chosen
     if _cover(ordered, size) is not None:
-        other = next(receipt for receipt in ordered if receipt.fingerprint != fingerprint)
+        other = next(receipt for receipt in ordered if receipt not in ours)
         raise UsageError(
             f"build {build}: part [{other.lo}, {other.hi}) attempt {other.attempt} was built with the "
-            f"settings {other.fingerprint}, not {fingerprint}, and settings are not mixed in one index; "
+            f"settings {other.fingerprint} from transaction {_first(other.lower)}, not {fingerprint} from "
+            f"{_first(lower)}, and settings are not mixed in one index; "
             "build it again with this version, or finalize with the version that built it"
         )
     raise DamageError(f"build {build}: {_what_lacks(ours, size)}; run the build of it again, then finalize")
+
+
+def _first(lower: int | None) -> str:
+    return "its own" if lower is None else str(lower)
 
 
 def _cover(receipts: Sequence[Receipt], size: int) -> list[Receipt] | None:
@@ -67,9 +74,11 @@ def _what_lacks(receipts: Sequence[Receipt], size: int) -> str:
 
 
 def assemble(
-    index: str, build: str, upper: int, chosen: Sequence[Receipt], parent: Manifest | None
+    index: str, build: str, upper: int, chosen: Sequence[Receipt], parent: Manifest | None, fingerprint: str
 ) -> Manifest:
     """Return the manifest: what the parent has first, then the new parts in order of range.
+
+    Where the parent ends before the transaction of the build, the new parts hold all from there on.
 
     Raises:
         UsageError: The parent is of another index or a later transaction.
@@ -80,20 +89,25 @@ def assemble(
             f"{parent.build} of index {parent.index} up to {parent.upper}; "
             "name an earlier manifest of the same index as parent"
         )
-    fingerprints = {receipt.fingerprint for receipt in chosen} or {FINGERPRINT}  # none: nothing is added
-    assert len(fingerprints) == 1, fingerprints
+    assert {receipt.fingerprint for receipt in chosen} <= {fingerprint}, (chosen, fingerprint)
+    lower = first_missing(upper, parent)
     return Manifest(
         index=index,
         build=build,
         upper=upper,
-        fingerprint=fingerprints.pop(),
+        fingerprint=fingerprint,
         parent=manifest_path(index, parent.build) if parent is not None else None,
         lists=parent.lists if parent is not None else (),
         newest=(
             *(parent.newest if parent is not None else ()),
-            *parts_of_build(index, chosen, upper - 1, upper, as_of=upper - 1),
+            *parts_of_build(index, chosen, upper - 1 if lower is None else lower, upper, as_of=upper - 1),
         ),
     )
+
+
+def first_missing(upper: int, parent: Manifest | None) -> int | None:
+    """Return the first transaction that an index up to `upper` lacks, None where it is only the last."""
+    return None if parent is None or parent.upper == upper - 1 else parent.upper
 
 
 def parts_of_build(

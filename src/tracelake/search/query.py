@@ -14,6 +14,7 @@ import tantivy
 from tracelake._errors import DamageError, UsageError
 from tracelake.limits import LIKE_SPANS_KEPT, SEARCH_RANKED_STEP_HITS
 from tracelake.search import fields
+from tracelake.search.analyzers import ANALYZERS, ENGLISH, of_fingerprint
 from tracelake.search.complete import completions
 from tracelake.search.facets import Counted, RawFacet, check, count
 from tracelake.search.likeness import TextsOf
@@ -64,17 +65,20 @@ class Searcher:
         self._texts_of = None if texts_of is None else lru_cache(LIKE_SPANS_KEPT)(texts_of)
         # Without parts there is still an index, in memory, so that queries are checked all the same.
         self._index = tantivy.Index(fields.schema())
+        analyzer = of_fingerprint(manifest.fingerprint)
+        self.analyzer = analyzer or ENGLISH
+        """What made words of the texts, and makes them of queries."""
         if not manifest.part_count:
-            fields.register_tokenizers(self._index)
+            fields.register_tokenizers(self._index, self.analyzer.tokenizer())
             return
-        if manifest.fingerprint != fields.FINGERPRINT:
+        if analyzer is None:
             raise UsageError(
                 f"index {manifest.index} build {manifest.build} has the settings {manifest.fingerprint}, "
-                f"and this version has {fields.FINGERPRINT}; use the version that built it, "
-                f"or {BUILD_ANEW}"
+                f"and this version has {', '.join(each.fingerprint for each in ANALYZERS.values())}; use the version "
+                f"that built it, or {BUILD_ANEW}"
             )
         open_one = index if isinstance(index, OpenIndex) else OpenIndex(objects, Path(index))
-        opened = open_one.searcher(manifest, rows)
+        opened = open_one.searcher(manifest, rows, analyzer)
         self._index, self._searcher = opened.index, opened.searcher
         if opened.documents != manifest.documents:
             raise DamageError(
@@ -136,7 +140,8 @@ class Searcher:
             raise refusal(query, error) from error
 
     def _parsed(self, query: str, service: str | None, now_ns: int | None) -> tantivy.Query | None:
-        parsed = parse(self._index, query, time.time_ns() if now_ns is None else now_ns, self._texts_of)
+        now_ns = time.time_ns() if now_ns is None else now_ns
+        parsed = parse(self._index, query, now_ns, self._texts_of, self.analyzer)
         return parsed if parsed is None or service is None else of_service(self._index, parsed, service)
 
     def completions(self, typed: str) -> list[str]:

@@ -67,6 +67,7 @@ class SearchResults(list[Hit]):
         facets: Mapping[str, Facet] | None = None,
         commit: str | None = None,
         next_page: str | None = None,
+        text: str | None = None,
     ) -> None:
         super().__init__(hits)
         self.total = total
@@ -77,6 +78,8 @@ class SearchResults(list[Hit]):
         """The commit that was searched; None for an empty lake."""
         self.next_page = next_page
         """What to give to the same search as `page` for the hits that follow; None where there are none."""
+        self.text = text
+        """How texts become words in the index that was searched; None for an empty lake."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -86,4 +89,5 @@ class SearchResults(list[Hit]):
             "facets": {name: asdict(facet) for name, facet in self.facets.items()},
             "commit": self.commit,
             "next_page": self.next_page,
+            "text": self.text,
         }

@@ -9,16 +9,15 @@ from typing import Final
 from tracelake.limits import HIGHLIGHT_SPELLINGS_MAX_CHARS
 from tracelake.search.parts import BORDER, parts_of_name
 
-_WORD: Final = re.compile(r"[^\W_]+")
 _BORDER: Final = re.compile(BORDER)
 
 
-def words_in(text: str, identifiers_only: bool) -> list[str]:
+def words_in(text: str, identifiers_only: bool, letter: str = r"[^\W_]") -> list[str]:
     """Return the different words at the beginning of a text, in order, or those with capitals inside."""
     beginning = text[:HIGHLIGHT_SPELLINGS_MAX_CHARS]
     if identifiers_only and _BORDER.search(beginning) is None:
         return []
-    words = dict.fromkeys(_WORD.findall(beginning))
+    words = dict.fromkeys(re.findall(f"{letter}+", beginning))
     return [word for word in words if not identifiers_only or _BORDER.search(word)]
 
 

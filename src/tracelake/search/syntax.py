@@ -18,6 +18,7 @@ import tantivy
 from tracelake import limits
 from tracelake._errors import QueryError
 from tracelake.search import fields, grammar, units
+from tracelake.search.analyzers import ENGLISH, Analyzer, Word
 from tracelake.search.grammar import (
     AllOf,
     AnyOf,
@@ -39,18 +40,25 @@ OWNERS: Final = ("attributes.", "resource.")
 FIELDS: Final = (*KEYWORDS, *fields.NUMBERS, *fields.TEXTS, "has", "like")
 """All fields but attributes, for which see `OWNERS`."""
 
+_SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
+"""What means something in an expression; tantivy refuses a backslash before much else."""
 _KEYWORD: Final = fields.keyword_analyzer()
 
 
 def parse(
-    index: tantivy.Index, query: str, now_ns: int, texts_of: TextsOf | None = None
+    index: tantivy.Index,
+    query: str,
+    now_ns: int,
+    texts_of: TextsOf | None = None,
+    analyzer: Analyzer = ENGLISH,
 ) -> tantivy.Query | None:
     """Return the query for an index, None for one without words. Raises QueryError where it does not parse.
 
-    `now_ns` is when `last 2h` ends; `texts_of` gives the texts of spans that others are to be like.
+    `now_ns` is when `last 2h` ends; `texts_of` gives the texts of spans that others are to be like; the analyzer is
+    that of the index.
     """
     try:
-        return _Compiler(index, now_ns, texts_of).compiled(_tree(query))
+        return _Compiler(index, now_ns, texts_of, analyzer).compiled(_tree(query))
     except ValueError as error:
         raise refusal(query, error) from error
 
@@ -92,6 +100,7 @@ class _Compiler:
     index: tantivy.Index
     now_ns: int
     texts_of: TextsOf | None
+    analyzer: Analyzer
 
     def compiled(self, node: Node) -> tantivy.Query | None:  # noqa: PLR0911 - one for each kind of node
         """Return what finds the documents of a node, None where no word is in it, such as in `!!!`."""
@@ -157,7 +166,7 @@ class _Compiler:
         texts = self.texts_of(ids[1], ids[2]) if self.texts_of is not None else None
         if texts is None:
             raise Refused(node.place, f"there is no span {node.text} here; take both ids of a hit")
-        return likeness(self.index.schema, self.index.searcher(), ids[1], texts)
+        return likeness(self.index.schema, self.index.searcher(), ids[1], texts, self.analyzer)
 
     def _whole(self, node: Text, field: str, value: str) -> tantivy.Query:
         schema, value = self.index.schema, _lower(value)
@@ -263,7 +272,7 @@ class _Compiler:
 
     def _words(self, node: Text, names: Sequence[str]) -> tantivy.Query | None:
         """Return what finds a word or phrase in fields of text."""
-        words = fields.words_of(node.text)
+        words = self.analyzer.words_wanted(node.text)
         if not words:
             return None
         if node.distance and not node.quoted and len(words) > 1:
@@ -275,9 +284,9 @@ class _Compiler:
         ]
         return _either(queries)
 
-    def _match(self, name: str, node: Text, words: Sequence[fields.Word]) -> tantivy.Query:
+    def _match(self, name: str, node: Text, words: Sequence[Word]) -> tantivy.Query:
         schema, first, last = self.index.schema, words[0], words[-1]
-        if len(words) == 1 and node.prefix:
+        if len(words) == 1 and (node.prefix or (last.begins and not node.distance)):
             beginning = tantivy.Query.fuzzy_term_query(schema, name, last.written, 0, prefix=True)
             whole = tantivy.Query.fuzzy_term_query(schema, name, last.stem, 0)
             return beginning if last.stem.startswith(last.written) else _either([beginning, whole])
@@ -286,14 +295,12 @@ class _Compiler:
         if len(words) == 1:
             return tantivy.Query.term_query(schema, name, last.stem, "freq")
         terms: list[str | tuple[int, str]] = [(word.position - first.position, word.stem) for word in words]
-        if not node.prefix:
+        if not node.prefix and not any(word.begins for word in words):
             return tantivy.Query.phrase_query(schema, name, terms, node.distance)
         patterns: list[str | tuple[int, str]] = [
-            (word.position - first.position, _escaped(word.stem)) for word in words[:-1]
+            (word.position - first.position, _pattern(word, begins=node.prefix and word is last))
+            for word in words
         ]
-        patterns.append(
-            (last.position - first.position, f"(?:{_escaped(last.written)}.*|{_escaped(last.stem)})")
-        )
         return tantivy.Query.regex_phrase_query(schema, name, patterns, node.distance)
 
 
@@ -316,8 +323,10 @@ def _lower(text: str) -> str:
     return "".join(_KEYWORD.analyze(text))
 
 
-def _escaped(text: str) -> str:
-    return re.sub(r"([^\w])", r"\\\1", text)
+def _pattern(word: Word, *, begins: bool) -> str:
+    """Return the expression of a word of a phrase, for tantivy."""
+    stem, written = (_SPECIAL.sub(r"\\\g<0>", text) for text in (word.stem, word.written))
+    return f"(?:{written}.*|{stem})" if begins or word.begins else stem
 
 
 def _no_field(node: Text | ValueRange, name: str) -> NoReturn:

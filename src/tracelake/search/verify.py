@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tracelake._errors import DamageError, NotFoundError
+from tracelake.search.analyzers import ENGLISH
 from tracelake.search.finalize import read_list
 from tracelake.search.model import Manifest, PartProblem, PartRef
 from tracelake.search.opening import open_index
@@ -58,7 +59,7 @@ def _what_is_wrong(data: bytes, part: PartRef) -> str | None:
     with scratch_directory("tracelake-verify-") as directory:
         try:
             write_meta(directory, [unpack(data, part.sha256, part.path, directory)])
-            count = open_index(directory).searcher().num_docs
+            count = open_index(directory, ENGLISH).searcher().num_docs  # whatever words are in it
         except (DamageError, ValueError) as error:
             return str(error)
     return None if count == part.documents else f"it has {count} documents, not {part.documents}"

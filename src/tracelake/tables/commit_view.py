@@ -15,6 +15,7 @@ from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
 from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
 from tracelake.otlp.schema import SPANS
 from tracelake.results import Row, TableInfo, Trace
+from tracelake.search.analyzers import Analyzer
 from tracelake.search.documents import document_text
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
@@ -224,7 +225,7 @@ class CommitView:
             # The index finds services in lower case only.
             hits += [
                 (offset + place, hit)
-                for place, hit in self._rows_of(raw_hits, where, query)
+                for place, hit in self._rows_of(raw_hits, where, query, searcher.analyzer)
                 if service in (None, hit.service)
             ]
             if len(raw_hits) < size:
@@ -245,6 +246,7 @@ class CommitView:
             },
             self.commit_id,
             str(PageToken(self.commit_id or "", following, now_ns, name)) if following is not None else None,
+            searcher.analyzer.name,
         )
 
     def completions(self, typed: str) -> list[str]:
@@ -263,7 +265,9 @@ class CommitView:
             self._searcher = Searcher(self._stores.objects, manifest, self._index, rows, texts_of)
         return self._searcher
 
-    def _rows_of(self, raw_hits: list[RawHit], where: str | None, query: str) -> list[tuple[int, Hit]]:
+    def _rows_of(
+        self, raw_hits: list[RawHit], where: str | None, query: str, analyzer: Analyzer
+    ) -> list[tuple[int, Hit]]:
         """Join hits with their rows, in order, each with its place. One whose row is not there is dropped."""
         table = self._tables[TABLE_SPANS.name]
         rows = table.lookup(
@@ -282,7 +286,7 @@ class CommitView:
         for place, hit in enumerate(raw_hits):
             row = by_key.get((hit.trace_id, hit.span_id, hit.transaction))
             if row is not None:
-                excerpt = highlight([*_first_texts(row), *document_text(row)], query)
+                excerpt = highlight([*_first_texts(row), *document_text(row)], query, analyzer)
                 told = {column: row[column] for column in _TOLD_COLUMNS}
                 hits.append((place, Hit(hit.trace_id, hit.span_id, hit.score, highlight=excerpt, **told)))
         return hits

@@ -7,10 +7,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from tracelake._errors import UsageError
 from tracelake.results import IndexInfo
+from tracelake.search.analyzers import Analyzer, of_fingerprint
 from tracelake.search.ceiling import ceiling as parts_ceiling
 from tracelake.search.finalize import read_manifest, read_parts
-from tracelake.search.model import Manifest, manifest_path
+from tracelake.search.model import BUILD_ANEW, Manifest, manifest_path
 from tracelake.storage import ObjectStore
 from tracelake.tables.built_in import TABLE_SPANS
 from tracelake.versions.model import IndexAt, Reference
@@ -33,6 +35,23 @@ def index_at(repository: Repository, commit_id: str | None) -> str | None:
     return reference.manifest if isinstance(reference, IndexAt) else None
 
 
+def standing_manifest(repository: Repository, objects: ObjectStore) -> Manifest | None:
+    """Return the index that the head of `main` names, None where it names none. Raises DamageError."""
+    standing = index_at(repository, repository.head())
+    return None if standing is None else read_manifest(objects, standing)
+
+
+def analyzer_of(manifest: Manifest) -> Analyzer:
+    """Return the analyzer of an index. Raises UsageError where it was built by another version."""
+    analyzer = of_fingerprint(manifest.fingerprint)
+    if analyzer is None:
+        raise UsageError(
+            f"index {manifest.index} was built with the settings {manifest.fingerprint}, which this version does not "
+            f"have; {BUILD_ANEW}, or use the version that built it"
+        )
+    return analyzer
+
+
 def describe_index(objects: ObjectStore, entries: Mapping[str, Reference]) -> IndexInfo | None:
     """Return what the index of a commit has, and how many parts it could have; None where there is none yet."""
     reference = entries.get(INDEX_ENTRY)
@@ -40,7 +59,12 @@ def describe_index(objects: ObjectStore, entries: Mapping[str, Reference]) -> In
         return None
     manifest = read_manifest(objects, reference.manifest)
     return IndexInfo(
-        reference.manifest, manifest.upper, manifest.documents, manifest.part_count, parts_ceiling()
+        reference.manifest,
+        manifest.upper,
+        manifest.documents,
+        manifest.part_count,
+        parts_ceiling(),
+        analyzer.name if (analyzer := of_fingerprint(manifest.fingerprint)) else None,
     )
 
 
@@ -49,7 +73,8 @@ def base_of(repository: Repository, objects: ObjectStore, transaction: int) -> M
 
     A rebuilt index may be committed while transaction T looks for its base, and T is committed on top of it. Then T
     has put the old index back. So the next transaction compares what the commit of T found there with what T was
-    built on; where they differ, it builds on what T found, with the parts of T.
+    built on; where they differ, it builds on what T found, with the parts of T. Where that was built with another
+    analyzer, the parts of T do not go with it: what is returned ends before T, and who builds on it indexes it again.
     """
     head = repository.head()
     if transaction == 0 or head is None:
@@ -63,11 +88,19 @@ def base_of(repository: Repository, objects: ObjectStore, transaction: int) -> M
         return manifest
     parents = repository.commit(repository.commit_of(transaction - 1, head)).parents
     earlier = index_at(repository, parents[0] if parents else None)
-    if earlier in (None, manifest.parent):
-        return manifest
-    assert earlier is not None
+    return manifest if earlier in (None, manifest.parent) else _reconciled(objects, manifest, earlier or "")
+
+
+def _reconciled(objects: ObjectStore, manifest: Manifest, earlier: str) -> Manifest:
+    """Return what a transaction should have been built on, with its own parts.
+
+    These do not go with it where they have another analyzer, or rows of transactions that it has as well: a merger was
+    faster to index what a transaction had put back.
+    """
     there = read_manifest(objects, earlier)
-    if there.upper != transaction - 1:
+    if there.upper != manifest.upper - 1:
         return manifest
-    added = [part for part in read_parts(objects, manifest) if part.build == build_name(transaction - 1)]
-    return replace(manifest, lists=there.lists, newest=(*there.newest, *added), fingerprint=there.fingerprint)
+    added = [part for part in read_parts(objects, manifest) if part.build == manifest.build]
+    if there.fingerprint != manifest.fingerprint or any(part.lower < there.upper for part in added):
+        return replace(there, build=manifest.build, parent=manifest.parent)
+    return replace(manifest, lists=there.lists, newest=(*there.newest, *added))

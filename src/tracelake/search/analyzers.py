@@ -1,0 +1,146 @@
+"""How texts become words: the choices that a lake has, each with its fingerprint.
+
+| name | a word is | for |
+|---|---|---|
+| `english` | a run of letters and digits, by its English stem | most lakes |
+| `whitespace` | what stands between white space, brackets, quotes and commas | identifiers, ids, URLs |
+| `cjk` | as `english`; of scripts without spaces each letter with the next | Chinese, Japanese, Korean, Thai… |
+
+All are in lower case. An analyzer that cuts by itself gives tantivy words with spaces between, so that the index and
+queries are cut by the same code. Queries are analyzed as the manifest says that is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final
+
+import tantivy
+
+from tracelake._errors import UsageError
+from tracelake.limits import INDEX_WORD_MAX_BYTES
+from tracelake.search import cutting, fields
+from tracelake.search.parts import identifiers, parts_of_name
+
+Parts = Callable[[Sequence[str]], dict[int, tuple[str, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a text: as it is written, in lower case, its stem, which the index holds, and its place."""
+
+    written: str
+    stem: str
+    position: int
+    begins: bool = False
+    """Whether any word that begins so is meant: a single letter of a script without spaces."""
+
+
+@dataclass(frozen=True)
+class Analyzer:
+    """What makes words of `name` and `text`. It never changes, and any number of threads may use it."""
+
+    name: str
+    says: str
+    """What is done, for the fingerprint: change it with the code."""
+    stemmed: bool
+    cut: Callable[[str], str] | None = None
+    """Puts spaces between words; None where tantivy cuts by itself."""
+    parts: Parts = field(default=identifiers, repr=False)
+    """Returns the parts of the identifiers of texts, by their numbers."""
+    parts_of_name: Callable[[str], tuple[str, ...]] = field(default=parts_of_name, repr=False)
+    """Returns those of one, and remembers them: many spans have the same name."""
+    letter: str = r"[^\W_]"
+    """A letter of a word that has borders, as an expression."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Parts are put together in one index only if they agree on this."""
+        return hashlib.sha256(json.dumps([*fields.SETTINGS, self.says]).encode()).hexdigest()
+
+    def tokenizer(self) -> tantivy.TextAnalyzer:
+        """Return what makes words in tantivy of what was cut."""
+        return self._stems
+
+    def prepared(self, text: str) -> str:
+        """Return a text as tantivy is to get it."""
+        return text if self.cut is None else self.cut(text)
+
+    def words_of(self, text: str) -> list[Word]:
+        """Return the words of a text as the index has them."""
+        cut = self.prepared(text)
+        stems, written = (analyzer.pre_tokenize(cut).tokens for analyzer in (self._stems, self._written))
+        return [Word(word.text, stem.text, word.position) for word, stem in zip(written, stems, strict=True)]
+
+    def words_wanted(self, text: str) -> list[Word]:
+        """Return the words that a text must have which has this one in it.
+
+        A run of letters without spaces may go on there: its last letter is no word then, and one alone begins words.
+        """
+        wanted: list[Word] = []
+        for word in self.words_of(text):
+            if self.cut is not cutting.pairs or not cutting.is_letter(word.written):
+                wanted.append(word)
+            elif not (wanted and _goes_on(wanted[-1], word)):
+                wanted.append(replace(word, begins=True))
+        return wanted
+
+    @cached_property
+    def _stems(self) -> tantivy.TextAnalyzer:
+        return self._built(stemmed=self.stemmed)
+
+    @cached_property
+    def _written(self) -> tantivy.TextAnalyzer:
+        return self._built(stemmed=False)
+
+    def _built(self, *, stemmed: bool) -> tantivy.TextAnalyzer:
+        plain = tantivy.Tokenizer.simple() if self.cut is None else tantivy.Tokenizer.whitespace()
+        builder = tantivy.TextAnalyzerBuilder(plain)
+        builder = builder.filter(tantivy.Filter.remove_long(INDEX_WORD_MAX_BYTES))
+        builder = builder.filter(tantivy.Filter.lowercase())
+        return (builder.filter(tantivy.Filter.stemmer("english")) if stemmed else builder).build()
+
+
+def _goes_on(before: Word, letter: Word) -> bool:
+    """Whether a letter that is a word by itself ends the run of the word before it."""
+    return before.position + 1 == letter.position and cutting.is_pair(before.written)
+
+
+ENGLISH: Final = Analyzer(
+    "english", "simple, remove_long, lowercase, stemmer english, parts of identifiers", stemmed=True
+)
+WHITESPACE: Final = Analyzer(
+    "whitespace",
+    "between spaces and brackets, remove_long, lowercase, parts of words",
+    stemmed=False,
+    cut=cutting.between_spaces,
+    parts=cutting.parts_of_words,
+    parts_of_name=cutting.parts_of_name,
+)
+CJK: Final = Analyzer(
+    "cjk",
+    "pairs of letters without spaces, simple, remove_long, lowercase, stemmer english, parts of identifiers",
+    stemmed=True,
+    cut=cutting.pairs,
+    letter=cutting.SPACED_LETTER,
+)
+ANALYZERS: Final = {each.name: each for each in (ENGLISH, WHITESPACE, CJK)}
+NAMES: Final = tuple(ANALYZERS)
+_BY_FINGERPRINT: Final = {each.fingerprint: each for each in ANALYZERS.values()}
+
+
+def named(name: str) -> Analyzer:
+    """Return the analyzer of this name. Raises UsageError where there is none."""
+    try:
+        return ANALYZERS[name]
+    except KeyError as error:
+        raise UsageError(f"there is no text {name!r}, only {', '.join(NAMES)}.") from error
+
+
+def of_fingerprint(fingerprint: str) -> Analyzer | None:
+    """Return the analyzer with which an index was built; None where this version has none of these settings."""
+    return _BY_FINGERPRINT.get(fingerprint)

@@ -1,0 +1,103 @@
+"""Cutting texts into words where tantivy's own tokenizers do not: between white space, and without any.
+
+Scripts without spaces are cut into pairs: 東京都 is 東京, 京都 and 都. So each letter begins one word, runs of letters
+are phrases of pairs wherever they stand, and a single letter is the beginning of words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from operator import add
+from typing import Final
+
+from tracelake.limits import INDEX_IDENTIFIERS_KEPT, INDEX_VALUE_MAX_CHARS, INDEX_WORD_MAX_BYTES
+from tracelake.search.parts import identifiers
+
+_UNSPACED: Final = (
+    "\u0e01-\u0e3e\u0e40-\u0e4e\u0e50-\u0e59"  # Thai
+    "\u0e81-\u0eff"  # Lao
+    "\u1000-\u1049\u1050-\u109f"  # Burmese
+    "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"  # Korean: with spaces, but what is added to words has none
+    "\u1780-\u17d3\u17e0-\u17e9"  # Khmer
+    "\u3005-\u3007\u3031-\u3035\u303b\u303c\u3041-\u3096\u3099-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"  # Kana
+    "\uff66-\uff9f"
+    "\u3105-\u312f"  # Bopomofo
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
+)
+"""Letters of scripts without spaces, without their punctuation, as a part of an expression."""
+SPACED_LETTER: Final = rf"[^\W_{_UNSPACED}]"
+_RUNS: Final = re.compile(rf"[{_UNSPACED}]+|{SPACED_LETTER}+")
+_LETTER: Final = re.compile(rf"[{_UNSPACED}]")
+_BETWEEN_SPACES: Final = re.compile(
+    r"""[^\W_](?:[^\s"'`\u00b4\u2018-\u201f\u00ab\u00bb(){}\[\]<>,;|]*[^\W_])?"""
+)
+_SPACED_RUN: Final = re.compile(r"[^\W_]+")
+
+
+def pairs(text: str) -> str:
+    """Return the words of a text with spaces between: pairs of letters of scripts without spaces, runs of others."""
+    if text.isascii():
+        return " ".join(_SPACED_RUN.findall(text))
+    return " ".join([_paired(run) if _LETTER.match(run) else run for run in _RUNS.findall(text)])
+
+
+def _paired(run: str) -> str:
+    return " ".join([*map(add, run, run[1:]), run[-1]])
+
+
+def is_letter(word: str) -> bool:
+    """Whether a word is a single letter of a script without spaces: where a run of them ends."""
+    return len(word) == 1 and _LETTER.match(word) is not None
+
+
+def is_unspaced(word: str) -> bool:
+    """Whether a word is of a script without spaces."""
+    return _LETTER.match(word) is not None
+
+
+def is_pair(word: str) -> bool:
+    """Whether a word is two letters of a script without spaces, of which the second begins the next word."""
+    return len(word) == 2 and is_unspaced(word)
+
+
+def between_spaces(text: str) -> str:
+    """Return the words of a text with one space between: what has letters at both ends, as it is written.
+
+    One that is longer than the index takes is cut into runs of letters and digits.
+    """
+    words = _BETWEEN_SPACES.findall(text)
+    if max(map(len, words), default=0) * 4 < INDEX_WORD_MAX_BYTES:
+        return " ".join(words)
+    return " ".join([word if _fits(word) else " ".join(_SPACED_RUN.findall(word)) for word in words])
+
+
+def _fits(word: str) -> bool:
+    return len(word.encode()) < INDEX_WORD_MAX_BYTES
+
+
+def parts_of_words(texts: Sequence[str]) -> dict[int, tuple[str, ...]]:
+    """Return the parts of words that have more than letters and digits in them, and of those with capitals inside."""
+    parts = identifiers(texts)
+    for number, text in enumerate(texts):
+        several = {_runs_of(word) for word in between_spaces(text).split(" ") if not word.isalnum()}
+        several.discard("")
+        if several:
+            parts[number] = tuple(sorted(several.union(parts.get(number, ()))))
+    return parts
+
+
+@lru_cache(INDEX_IDENTIFIERS_KEPT)
+def _parts_of_short(name: str) -> tuple[str, ...]:
+    return parts_of_words([name]).get(0, ())
+
+
+def parts_of_name(name: str) -> tuple[str, ...]:
+    """Return the parts of the words of a name; short ones are remembered."""
+    return _parts_of_short(name) if len(name) <= INDEX_VALUE_MAX_CHARS else parts_of_words([name]).get(0, ())
+
+
+@lru_cache(INDEX_IDENTIFIERS_KEPT)
+def _runs_of(word: str) -> str:
+    return " ".join(_SPACED_RUN.findall(word))

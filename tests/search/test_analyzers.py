@@ -1,0 +1,302 @@
+"""Words of each analyzer: generated texts and queries against a plain evaluation over the texts."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.broken import Broken, assert_caught
+from tests.search.build_inputs import index_of, span, table
+from tracelake.cli.options import TEXTS
+from tracelake.search import analyzers, cutting
+from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, NAMES, WHITESPACE, Analyzer
+from tracelake.search.highlight import highlight
+from tracelake.search.query import Searcher
+
+LETTERS: Final = "東京都大の"
+LATIN: Final = ("refund", "order", "gpt", "x7")
+JOINTS: Final = (" ", "、", "。", " - ", "")
+WORDS: Final = ("order_id", "gpt-4o", "https://shop/v1/orders?id=7", "a.b.c", "refundPolicy", "plain", "x=1")
+CLOSED: Final = ((" ", " "), ('{"', '":'), (" (", ") "), (", ", ". "), ("\n", "\n"))
+
+
+def cjk_text(draw: random.Random) -> str:
+    """Return runs of letters without spaces, and Latin words, beside and between each other."""
+    pieces = [
+        draw.choice(LATIN) if draw.random() < 0.3 else "".join(draw.choices(LETTERS, k=draw.randrange(1, 6)))
+        for _ in range(draw.randrange(1, 6))
+    ]
+    text = pieces[0]
+    for before, piece in pairwise(pieces):
+        latin = before in LATIN and piece in LATIN
+        text += draw.choice(JOINTS[: -1 if latin else None]) + piece
+    return text
+
+
+def whitespace_text(draw: random.Random) -> str:
+    """Return words with punctuation in them, between white space, quotes and brackets."""
+    return "".join(
+        opened + draw.choice(WORDS) + closed
+        for opened, closed in draw.choices(CLOSED, k=draw.randrange(1, 5))
+    )
+
+
+def searcher_of(analyzer: Analyzer, texts: list[str], place: Path) -> Searcher:
+    """Return an index of three parts over texts."""
+    rows = [span(n, name="", input=text) for n, text in enumerate(texts)]
+    return Searcher(*index_of([table(rows[part::3]) for part in range(3)], analyzer), place)
+
+
+def hits(searcher: Searcher, query: str) -> set[str]:
+    """Return the spans that a query finds."""
+    return {hit.span_id for hit in searcher.search(query, 1_000)}
+
+
+def of_texts(texts: list[str], holds: re.Pattern[str]) -> set[str]:
+    """Return the spans of the texts in which an expression is."""
+    return {span(n)["span_id"] for n, text in enumerate(texts) if holds.search(text)}
+
+
+CJK_TEXTS: Final = ["大の の gpt", "大の 京 gpt", *(cjk_text(random.Random(n)) for n in range(150))]
+SPACED_TEXTS: Final = [whitespace_text(random.Random(n)) for n in range(120)]
+
+
+@pytest.fixture(scope="module")
+def cjk(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    """The mixed texts, with the analyzer for scripts without spaces."""
+    return searcher_of(CJK, CJK_TEXTS, tmp_path_factory.mktemp("cjk"))
+
+
+@pytest.fixture(scope="module")
+def spaced(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    """Identifiers and URLs, with the analyzer that cuts at white space."""
+    return searcher_of(WHITESPACE, SPACED_TEXTS, tmp_path_factory.mktemp("spaced"))
+
+
+def check_runs(searcher: Searcher, run: str) -> None:
+    """A run of letters is found wherever it stands, and nowhere else."""
+    expected = of_texts(CJK_TEXTS, re.compile(re.escape(run)))
+    assert hits(searcher, run) == hits(searcher, f'"{run}"') == hits(searcher, f"{run}*") == expected
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text(LETTERS, min_size=1, max_size=4))
+def test_a_run_of_letters_is_found_wherever_it_stands(cjk: Searcher, run: str) -> None:
+    """Within longer runs, at their ends, and one letter alone: as a plain look at the texts says."""
+    check_runs(cjk, run)
+
+
+def check_mixed(searcher: Searcher, parts: list[str]) -> None:
+    """A phrase of runs and Latin words is found where these follow each other with no other letter between."""
+    ends = [rf"(?<![a-z0-9]){part}(?![a-z0-9])" if part.isascii() else part for part in parts]
+    expected = of_texts(CJK_TEXTS, re.compile(r"[^\w]*".join(ends)))
+    spaces = [a + ("" if a.isascii() != b.isascii() else " ") for a, b in pairwise(parts)]
+    assert hits(searcher, f'"{"".join(spaces)}{parts[-1]}"') == expected
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.sampled_from(LATIN), min_size=1, max_size=2),
+    st.text(LETTERS, min_size=1, max_size=3),
+    st.booleans(),
+)
+def test_phrases_of_both_kinds_of_script(cjk: Searcher, latin: list[str], run: str, first: bool) -> None:
+    """English and Japanese beside each other, with or without a space, are one phrase."""
+    check_mixed(cjk, [run, *latin] if first else [*latin, run])
+
+
+def test_english_in_the_other_script_has_stems_and_parts(tmp_path: Path) -> None:
+    """Mixed text is found sensibly: stems, identifiers, prefixes and letters that differ, beside Japanese."""
+    texts = ["注文のrefundsを確認", "refundPolicyの説明", "กรุงเทพมหานคร เป็นเมืองหลวง", "서울특별시에서 만나요"]
+    searcher = searcher_of(CJK, texts, tmp_path)
+    ids = [span(n)["span_id"] for n in range(len(texts))]
+    for query, expected in {
+        "refunding": {0, 1},
+        "refu*": {0, 1},
+        "refumd~1": {0, 1},
+        '"refund policy"': {1},
+        "確認": {0},
+        "確認~1": {0},
+        "注文 AND NOT 説明": {0},
+        "กรุงเทพ": {2},
+        "เมืองหลวง": {2},
+        "만나": {3},
+        "name:東京": set(),
+    }.items():
+        assert hits(searcher, query) == {ids[n] for n in expected}, query
+
+
+def held(text: str) -> set[str]:
+    """Return the words of a text as `whitespace` has them, by another way than the analyzer."""
+    return {word for word in WORDS if re.search(rf"(?<![\w/.=-]){re.escape(word)}(?![\w/?=]|[.-]\w)", text)}
+
+
+def check_whole(searcher: Searcher, word: str) -> None:
+    """A word is found whole, in any case, and by its beginning."""
+    expected = {span(n)["span_id"] for n, text in enumerate(SPACED_TEXTS) if word in held(text)}
+    quoted = f'"{word}"'
+    assert expected
+    assert hits(searcher, quoted) == hits(searcher, quoted.upper()) == expected
+    assert hits(searcher, f'"{word[:-1]}"*') >= expected
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_words_between_spaces_are_found_whole(spaced: Searcher, word: str) -> None:
+    """Identifiers, ids, URLs and keys of JSON are words."""
+    check_whole(spaced, word)
+
+
+PARTS: Final = {
+    "orders": WORDS[2],
+    '"order id"': "order_id",
+    "policy": "refundPolicy",
+    '"shop v1"': WORDS[2],
+    '"4o"': "gpt-4o",
+    "b": "a.b.c",
+}
+
+
+def check_parts(searcher: Searcher, query: str) -> None:
+    """A part finds every text that has the word, and no other."""
+    expected = {span(n)["span_id"] for n, text in enumerate(SPACED_TEXTS) if PARTS[query] in held(text)}
+    assert hits(searcher, query) == expected != set()
+
+
+@pytest.mark.parametrize("query", PARTS)
+def test_words_between_spaces_are_found_by_part(spaced: Searcher, query: str) -> None:
+    """Also by parts between their punctuation, and between capitals."""
+    check_parts(spaced, query)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(WORDS), st.sampled_from(WORDS))
+def test_phrases_between_spaces(spaced: Searcher, first: str, second: str) -> None:
+    """Words that follow each other are a phrase, whatever brackets or commas are between."""
+    between = re.compile(
+        rf"(?<![\w/.=-]){re.escape(first)}[^\w]+(?<![/=]){re.escape(second)}(?![\w/?=]|[.-]\w)"
+    )
+    assert hits(spaced, f'"{first} {second}"') == of_texts(SPACED_TEXTS, between)
+
+
+def test_whitespace_has_no_stems_and_long_words_are_cut(tmp_path: Path) -> None:
+    """`refunds` is not `refund`; a word that no index takes is found by its parts, as the query for it is."""
+    long = "https://shop/" + "/".join(f"part{n}" for n in range(40))
+    searcher = searcher_of(WHITESPACE, ["refunds", "refund", f"see {long}."], tmp_path)
+    assert len(hits(searcher, "refund")) == len(hits(searcher, "refunds")) == 1
+    assert len(hits(searcher, f'"{long}"')) == len(hits(searcher, '"part7 part8"')) == 1
+
+
+@pytest.mark.parametrize(
+    ("analyzer", "text", "query", "expected"),
+    [
+        (CJK, "私は東京都に住む", "東京都", "私は[[東京都]]に住む"),
+        (CJK, "私は東京都に住む", "京", "私は東[[京]]都に住む"),
+        (CJK, "注文のrefundsを確認", "refund", "注文の[[refunds]]を確認"),
+        (CJK, "注文のrefundsを確認", '"の refund を"', "注文[[のrefundsを]]確認"),
+        (CJK, "refundPolicyの説明", '"refund policy"', "[[refundPolicy]]の説明"),
+        (CJK, "กรุงเทพมหานคร", "เทพ", "กรุง[[เทพ]]มหานคร"),
+        (CJK, "東京 京都", '"東京 京都"', "[[東京 京都]]"),
+        (WHITESPACE, "the order_id=42, of", '"order_id=42"', "the [[order_id=42]], of"),
+        (WHITESPACE, "the order_id of", '"order id"', "the [[order_id]] of"),
+        (WHITESPACE, "the refunds of", "refund*", "the [[refunds]] of"),
+        (WHITESPACE, "the refunds of", "refund", "the refunds of"),
+        (ENGLISH, "the refunds of", "refund", "the [[refunds]] of"),
+    ],
+)
+def test_highlights_of_each_analyzer(analyzer: Analyzer, text: str, query: str, expected: str) -> None:
+    """What was found is marked as it is written."""
+    assert highlight([text], query, analyzer) == expected
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.sampled_from(sorted(ANALYZERS)),
+    st.text("東京のaBc _-./(\"'กุ่7" + "Éß", max_size=20),
+    st.integers(0, 20),
+    st.integers(1, 8),
+)
+def test_highlights_never_fail_and_keep_the_text(name: str, text: str, start: int, size: int) -> None:
+    """Whatever is looked for, the excerpt is the text with marks in it."""
+    words = re.sub(r'[\\"]', " ", text[start : start + size])
+    excerpt = highlight([text], f'"{words}"', ANALYZERS[name])
+    assert excerpt.replace("[[", "").replace("]]", "") == re.sub(r"\s+", " ", text).strip()
+
+
+def test_what_is_like_a_text_in_each_analyzer(tmp_path: Path) -> None:
+    """`like:` finds the texts with its words, in Japanese too."""
+    texts = ["東京都の天気予報", "東京都の天気予報です", "会議の議事録", "会議の資料です"]
+    for analyzer in (CJK, WHITESPACE):
+        given_texts = texts if analyzer is CJK else [" ".join(text) for text in texts]
+        rows = [span(n, name="", input=text) for n, text in enumerate(given_texts)]
+        of_row = {(row["trace_id"], row["span_id"]): [row["input"]] for row in rows}
+        objects, manifest = index_of([table(rows)], analyzer)
+        texts_of = partial(lambda given, *span_id: given.get(span_id), of_row)
+        searcher = Searcher(objects, manifest, tmp_path / analyzer.name, texts_of=texts_of)
+        query = f"like:{rows[0]['trace_id']}-{rows[0]['span_id']}"
+        assert searcher.search(query, 1)[0].span_id == rows[1]["span_id"]
+
+
+def test_each_analyzer_has_a_fingerprint_and_a_name_of_its_own() -> None:
+    """What one built is never opened as another's; the command line offers all of them."""
+    assert len({each.fingerprint for each in ANALYZERS.values()}) == len(NAMES) == 3
+    assert all(analyzers.of_fingerprint(each.fingerprint) is each for each in ANALYZERS.values())
+    assert TEXTS.split("|") == list(NAMES)
+    assert cutting.pairs("東京 x") == "東京 京 x"
+
+
+BROKEN: Final = [
+    (
+        Broken("each letter begins a word", cutting._paired, "run[-1]]", "*run[:0]]"),
+        CJK,
+        lambda searcher: check_runs(searcher, "都"),
+    ),
+    (
+        Broken("a run goes on in a text", Analyzer.words_wanted, "is_letter(word.written)", "is_letter('')"),
+        CJK,
+        lambda searcher: check_runs(searcher, "東京"),
+    ),
+    (
+        Broken("a letter alone begins words", Analyzer.words_wanted, "begins=True", "begins=False"),
+        CJK,
+        lambda searcher: check_runs(searcher, "大"),
+    ),
+    (
+        Broken("only in its run", analyzers._goes_on, "before.position + 1 == letter.position and", ""),
+        CJK,
+        lambda searcher: check_mixed(searcher, ["大の", "の", "gpt"]),
+    ),
+    (
+        Broken("words have no brackets at their ends", cutting.between_spaces, '" ".join(words)', "text"),
+        WHITESPACE,
+        lambda searcher: check_whole(searcher, "order_id"),
+    ),
+    (
+        Broken("parts between punctuation", cutting.parts_of_words, "not word.isalnum()", "word == ''"),
+        WHITESPACE,
+        lambda searcher: check_parts(searcher, "orders"),
+    ),
+    (
+        Broken("parts between capitals", cutting.parts_of_words, "identifiers(texts)", "{}"),
+        WHITESPACE,
+        lambda searcher: check_parts(searcher, "policy"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("broken", "analyzer", "check"), BROKEN, ids=[each[0].rule for each in BROKEN])
+def test_a_broken_rule_is_caught(
+    broken: Broken, analyzer: Analyzer, check: Callable[[Searcher], None], tmp_path: Path
+) -> None:
+    """Each rule of cutting, broken while texts are indexed and looked for."""
+    texts = CJK_TEXTS if analyzer is CJK else SPACED_TEXTS
+    cutting._parts_of_short.cache_clear()
+    assert_caught(broken, lambda: check(searcher_of(analyzer, texts, tmp_path)))
