@@ -154,7 +154,7 @@ class QuarantineTrimmingScenario(SettingAsideScenario):
     def _decide(self, process: Process) -> None:
         for t in (0, 1, 2):
             with contextlib.suppress(UsageError):
-                Fates("main", process.key_value, process.objects, BUCKETS).decide(t, "retry")
+                Fates("main", process.key_value, process.objects, BUCKETS, "english").decide(t, "retry")
 
     def check(self, run: Run) -> None:
         """Each good segment is in the tables once; the poisoned one is, or is kept and named."""
