@@ -16,7 +16,7 @@ from tracelake.lake.hot import HotTier
 from tracelake.lake.location import LakeConfig, Location, shown
 from tracelake.lake.maintenance import Maintenance
 from tracelake.lake.opened import OpenLake
-from tracelake.lake.pipelines import ingest, replicas
+from tracelake.lake.pipelines import inbox_pipeline, ingest, replicas
 from tracelake.lake.quarantine import Quarantine
 from tracelake.lake.verify import Verifier
 from tracelake.limits import SEARCH_HITS_DEFAULT
@@ -145,17 +145,8 @@ class Lake(WithArchive):
             master: Spark master; `local[*]` by default.
             runner: run the tasks there instead of on Spark.
         """
-        opened = self._opened
-        chosen = opened.lasting_runner(runner, master)
-        return InboxPipeline(
-            opened.key_value,
-            opened.objects,
-            opened.config.buckets,
-            chosen,
-            replica=replica,
-            watch=watch,
-            text=opened.config.text,
-        )
+        chosen = self._opened.lasting_runner(runner, master)
+        return inbox_pipeline(self._opened, chosen, replica, watch)
 
     def replicas(self) -> list[ReplicaInfo]:
         """Return the replicas of the pipeline that work on the lake, or did until they were cut off; by name."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tracelake._errors import UsageError
 from tracelake.lake.opened import OpenLake
 from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.ahead import in_thread
+from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import into_transactions
 from tracelake.pipeline.publish import Outputs
@@ -43,6 +44,22 @@ def main_pipeline(opened: OpenLake, runner: TaskRunner) -> Pipeline:
     buckets = opened.config.buckets
     return Pipeline(
         "main", opened.key_value, opened.objects, buckets, runner, beside=in_thread, text=opened.config.text
+    )
+
+
+def inbox_pipeline(
+    opened: OpenLake, runner: TaskRunner, replica: str | None, watch: Sequence[str]
+) -> InboxPipeline:
+    """Return the pipeline of what servers received, and of watched files."""
+    stores, config = opened.stores, opened.config
+    return InboxPipeline(
+        stores.key_value,
+        stores.objects,
+        config.buckets,
+        runner,
+        replica=replica,
+        watch=watch,
+        text=config.text,
     )
 
 
