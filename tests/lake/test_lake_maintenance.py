@@ -348,3 +348,27 @@ def test_a_table_that_is_damaged_keeps_no_other_from_being_collected(lake: Lake)
     spans, traces, *_ = lake.maintenance.gc(epoch_min_s=0)
     assert (spans.replaced, traces.replaced > 0) == (0, True)
     assert "spans" in spans.damage[0]
+
+
+def test_a_damaged_part_keeps_nothing_newer_from_being_compacted(
+    lake: Lake, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run of batches that it is in stays due and is named; those that come after are compacted as ever."""
+    shard = lake._opened.shard("spans")
+    ref = shard.state().batches[2]
+    part = tmp_path / "lake" / shard.batch(ref).parts[0].path
+    whole = part.read_bytes()
+    part.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+    order = BUILT_IN["spans"].sorted_by
+    maintainer = Maintainer(lake._opened.key_value, lake._opened.objects, InProcess())
+    for number in range(5, 16):  # without the damage, two runs of eight
+        path = tmp_path / f"{number}.jsonl"
+        path.write_bytes(a_line(a_span(number + 1, number + 1)))
+        lake.ingest(path, runner=InProcess())
+    maintainer.maintain(shard, order)
+    assert "table spans was not compacted" in caplog.text
+    levels = [(each.lower, each.upper, each.level) for each in shard.state().batches]
+    assert max(level for lower, _, level in levels if lower > ref.lower) == 1, levels
+    part.write_bytes(whole)
+    maintainer.maintain(shard, order)
+    assert lake.verify().findings == ()

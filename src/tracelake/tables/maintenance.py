@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tracelake._errors import ContentionError, TracelakeError
+from tracelake._errors import ContentionError, DamageError, TaskError, TracelakeError
 from tracelake.limits import COMPACTION_TRIES_MAX
 from tracelake.results import CompactReport, GcReport
 from tracelake.shards.collect import Collector
@@ -52,14 +52,27 @@ class Maintainer:
     ) -> list[CompactReport]:
         """Compact what is due of the transactions that are committed, and collect what was replaced.
 
-        A failure is logged, and left to the next call: nothing but time depends on this.
+        A failure is logged, and left to the next call: nothing but time depends on this. What is damaged keeps itself
+        from being compacted, and nothing that came after it.
         """
         reports: list[CompactReport] = []
+        behind = _Behind()
         try:
             state = shard.state()
             if not due(state.batches, state.upper):  # nearly always: not worth a lease
                 return reports
-            while report := self._compact(shard, order, partial(due, until=state.upper), progress):
+            while True:
+                try:
+                    report = self._compact(shard, order, partial(behind.due, until=state.upper), progress)
+                except (DamageError, TaskError) as error:
+                    logger.warning(
+                        "table %s was not compacted: %s. It will be tried again.", shard.name, error
+                    )
+                    if not behind.pass_by(shard, str(error)):
+                        break
+                    continue
+                if report is None:
+                    break
                 reports.append(report)
             if reports:
                 Collector(shard, self._key_value, self._objects).retired()
@@ -120,6 +133,29 @@ class Maintainer:
             written_bytes=sum(receipt.written_bytes for receipt in receipts),
             since=since,
         )
+
+
+class _Behind:
+    """What is due behind batches that cannot be compacted."""
+
+    def __init__(self) -> None:
+        self._lower = 0
+        self._tried: Sequence[BatchRef] = ()
+
+    def due(self, batches: Sequence[BatchRef], until: int) -> Sequence[BatchRef]:
+        """Return what is due, the oldest first."""
+        self._tried = due([batch for batch in batches if batch.lower >= self._lower], until)
+        return self._tried
+
+    def pass_by(self, shard: Shard, said: str) -> bool:
+        """Go on behind the batch of whose parts an error spoke, or else all that was due; False where nothing was."""
+        if not self._tried:
+            return False
+        spoken_of = [
+            ref for ref in self._tried if any(part.path in said for part in shard.batch(ref).objects())
+        ]
+        self._lower, self._tried = (spoken_of or self._tried)[-1].upper, ()
+        return True
 
 
 def committed_upper(repository: Repository, table: str) -> int:
