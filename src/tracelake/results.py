@@ -365,7 +365,7 @@ class Finding:
     kind: str
     """missing | damaged | mismatch"""
     what: str
-    """part | index part | file | batch | commit | journal | table | manifest | record | segment"""
+    """part | index part | file | batch | commit | journal | table | manifest | record | segment | archived trace"""
     path: str
     detail: str
 

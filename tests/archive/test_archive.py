@@ -293,7 +293,10 @@ def test_a14_a_damaged_archive_stays_as_it_is(make: Make, layout: str) -> None:
         with pytest.raises(DamageError, match=path.rpartition("/")[2]):
             lake.archive.restore(trace_id(1))
         assert lake.hot([1]) == []
+        (finding,) = lake.lake.verify().findings
+        assert (finding.what, finding.path, path in finding.detail) == ("archived trace", trace_id(1), True)
     repository.put(path, whole)
+    assert lake.lake.verify().ok
     assert lake.archive.restore(trace_id(1))
 
 

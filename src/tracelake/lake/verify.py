@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
+from tracelake.archive.verify import check_archive
 from tracelake.datasets.verify import verify_files
 from tracelake.journal.store import Journal
 from tracelake.journal.verify import check_journal, check_transactions
@@ -77,6 +78,7 @@ class Verifier:
         self._findings += check_heartbeats(key_value)
         self._findings += records.findings
         self._findings += check_inbox(objects)
+        self._findings += check_archive(objects)
         files, file_bytes = self._check_files(records, progress)
         if not self._findings:  # on whole parts only: a scan over a damaged one says nothing new
             view = self._view("main")
