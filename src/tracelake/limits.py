@@ -92,6 +92,8 @@ ASIDE_REASON_MAX_CHARS: Final = 1_000
 """What is kept of the error for which an input was set aside. Beyond: it is cut."""
 STRIPE_INPUT_BYTES: Final = 8 * MIB
 """Stored bytes of a file for each task that decodes it; each decompresses the whole file. Beyond: one more task."""
+SMALL_SEGMENT_MAX_BYTES: Final = 256 * 1024
+"""Bytes of a segment of the inbox, stored and decompressed, that are read at once. Beyond: it is read in pieces."""
 STRIPES_MAX: Final = 16
 """Tasks that may share one file. Beyond: each of them decodes more of it."""
 READ_TASK_INPUT_BYTES: Final = MIB

@@ -19,7 +19,7 @@ from typing import Final, Literal, TypeAlias
 
 import zstandard
 
-from tracelake.limits import OTLP_LINE_MAX_BYTES
+from tracelake.limits import OTLP_LINE_MAX_BYTES, SMALL_SEGMENT_MAX_BYTES
 from tracelake.otlp.stream import ZSTD_MAGIC, Readable, Stream, decompressed
 from tracelake.otlp.whole import NotAnInputError, Whole, open_input
 from tracelake.results import Problem
@@ -80,13 +80,38 @@ class Reading:
         """Yield the payloads. Raises OSError for a failure of the machine, at any place in the file."""
         try:
             with open_input(self._path, self._size_bytes) as file:
-                problem = yield from _read_open(file, self._share)
+                problem = yield from self._read(file)
                 # Also what lies behind the place where the reading ended.
                 size_bytes, sha256 = file.finish()
         except NotAnInputError as error:
             self.whole = Whole(0, "", problem=Problem(str(error)))
         else:
             self.whole = Whole(size_bytes, sha256, self._share.number, problem)
+
+    def _read(self, file: Readable) -> _Items:
+        """Yield the payloads; a small segment, such as a request has that came alone, all at once."""
+        start = file.read(SMALL_SEGMENT_MAX_BYTES) if self._share.stripes == 1 else b""
+        if not start:
+            return (yield from _read_open(file, self._share))
+        payloads = None if len(start) == SMALL_SEGMENT_MAX_BYTES else _small_segment(start)
+        if payloads is None:
+            return (yield from _read_open(_After(start, file), self._share))
+        self._share.number += len(payloads)
+        yield from payloads
+        return None
+
+
+class _After:
+    """A file of which some was read, from its beginning."""
+
+    def __init__(self, start: bytes, file: Readable) -> None:
+        self._start = BytesIO(start)
+        self._file = file
+
+    def read(self, size_bytes: int) -> bytes:
+        """Return the next bytes, fewer at the end. Raises OSError."""
+        data = self._start.read(size_bytes)
+        return data + self._file.read(size_bytes - len(data)) if len(data) < size_bytes else data
 
 
 def _read_open(file: Readable, share: _Share) -> _Items:
@@ -218,6 +243,30 @@ def _segment(stream: Stream, share: _Share) -> _Items:
             yield item
         share.number += 1
     return _damage(stream) if stream.damage else None
+
+
+def _small_segment(data: bytes) -> list[Payload] | None:
+    """Return the payloads of a whole segment of few bytes; None for all else: `_read_open` says what it is."""
+    try:
+        # A size that is not told is taken for a large one.
+        if not 0 < zstandard.frame_content_size(data) <= SMALL_SEGMENT_MAX_BYTES:
+            return None
+        plain = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+    except zstandard.ZstdError:
+        return None
+    if not plain.startswith(_SEGMENT_MAGIC):
+        return None
+    payloads, at = list[Payload](), len(_SEGMENT_MAGIC)
+    while at < len(plain):
+        format, end = (
+            _SEGMENT_FORMATS.get(plain[at : at + 1]),
+            at + 5 + int.from_bytes(plain[at + 1 : at + 5]),
+        )
+        if format is None or end > len(plain):
+            return None
+        payloads.append(Payload(format, plain[at + 5 : end], None, at))
+        at = end
+    return payloads
 
 
 def _framed(stream: Stream, start: int, format: Format, keep: bool) -> Payload | Problem | None:

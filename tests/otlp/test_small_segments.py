@@ -1,0 +1,91 @@
+"""Small segments are read at once: what is read is what reading in pieces gives, whatever was done to their bytes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import zstandard
+
+from tests.broken import Broken, assert_caught
+from tracelake.otlp import framing
+from tracelake.otlp.framing import Format, Reading, write_segment
+
+
+def segments(chance: random.Random) -> list[bytes]:
+    """Return segments, whole and altered in all ways, and other files."""
+    kinds: list[Format] = ["json", "protobuf"]
+    payloads = [
+        (chance.choice(kinds), chance.randbytes(chance.randrange(60))) for _ in range(chance.randrange(5))
+    ]
+    whole = write_segment(payloads)
+    plain = zstandard.decompress(whole)
+    flipped = bytearray(whole)
+    flipped[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+    compress = zstandard.ZstdCompressor(level=1, write_checksum=True).compress
+    unsized = zstandard.ZstdCompressor(write_content_size=False).compress
+    cut = plain[: chance.randrange(len(plain))]
+    return [
+        whole,
+        bytes(flipped),
+        whole[: chance.randrange(len(whole))],
+        whole + whole,
+        whole + b"behind",
+        compress(cut),
+        compress(plain + b"x"),
+        compress(plain + b"x\0\0\0\0"),
+        compress(plain + b"j\0\0\0"),
+        compress(plain + b"j\xff\xff\xff\xff"),
+        unsized(plain),
+        compress(whole),
+        plain,
+        compress(b"x" + plain),
+        compress(b"{}\n"),
+        b"",
+    ]
+
+
+def check(folder: Path) -> None:
+    """Compare what is read at once with what is read in pieces, with any bound between, and of any first bytes."""
+    chance = random.Random(1)
+    path = folder / "segment"
+    for _ in range(40):
+        for data in segments(chance):
+            path.write_bytes(data)
+            size_bytes = chance.choice([None, len(data), chance.randrange(len(data) + 1)])
+            seen = []
+            for bound in (1, len(data) or 1, len(data) + 1, 2**18):
+                with mock.patch.object(framing, "SMALL_SEGMENT_MAX_BYTES", bound):
+                    reading = Reading(str(path), size_bytes=size_bytes)
+                    seen.append((list(reading), reading.whole))
+            assert all(one == seen[0] for one in seen), data
+
+
+def test_what_is_read_at_once_is_what_is_read_in_pieces(tmp_path: Path) -> None:
+    """Payloads, their places, problems, and what the whole was."""
+    check(tmp_path)
+
+
+def test_a_segment_that_grows_when_it_is_undone_is_not_undone_at_once(tmp_path: Path) -> None:
+    """What a frame says of its size is believed before a byte of it is made."""
+    (tmp_path / "bomb").write_bytes(write_segment([("json", bytes(2**24))]))
+    with mock.patch.object(zstandard, "ZstdDecompressor", side_effect=AssertionError("undone at once")):
+        assert framing._small_segment((tmp_path / "bomb").read_bytes()) is None
+
+
+BROKEN = [
+    Broken("nothing lies behind", framing._small_segment, "allow_extra_data=False", "allow_extra_data=True"),
+    Broken("the last one is whole", framing._small_segment, "or end > len(plain)", ""),
+    Broken("a kind is known", framing._small_segment, "format is None or ", ""),
+    Broken("it is a segment", framing._small_segment, "not plain.startswith(_SEGMENT_MAGIC)", "False"),
+    Broken("payloads are counted", Reading._read, "self._share.number += len(payloads)", "pass"),
+    Broken("places are those of the bytes", framing._small_segment, "None, at)", "None, 0)"),
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.rule)
+def test_a_broken_rule_is_noticed(broken: Broken, tmp_path: Path) -> None:
+    """Each of these would read other payloads than there are."""
+    assert_caught(broken, lambda: check(tmp_path))
