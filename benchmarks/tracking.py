@@ -30,7 +30,8 @@ SPANS_A_TRACE: Final = 10
 TRACES: Final = (1, 50)
 SENDERS: Final = (1, 4)
 GETS: Final = 50
-WARM_REQUESTS: Final = 3
+WARM_S: Final = 5.0
+"""As long one sender sends before a load is measured: servers start their workers with the first requests."""
 
 
 def send(
@@ -65,7 +66,7 @@ def measure(
     contestant: Contestant, traces: int, senders: int, seconds: float, first: int
 ) -> tuple[dict[str, object], list[str]]:
     """Let senders send for a while; return the figures, and ids of traces that were taken."""
-    send(contestant.url, contestant.headers, traces, 0.0, first)
+    send(contestant.url, contestant.headers, traces, WARM_S, first)
     settle(contestant)
     stored, cpu_s, began_s = contestant.stored_bytes(), contestant.cpu_s(), time.monotonic()
     with ProcessPoolExecutor(senders, multiprocessing.get_context("spawn")) as pool:

@@ -1,0 +1,89 @@
+"""`POST /v1/traces` with a hot tier: each request has its own answer, and a database that is away is 503."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from sqlalchemy import update
+
+import tracelake
+from tests.server.client import Client
+from tests.tracking.requests import payload, span_numbers, trace_id
+from tracelake import limits
+from tracelake.server.app import create_app
+from tracelake.tracking.door import TrackingDoor
+from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.schema import ARCHIVE_REPO, trace_info, trace_parts
+from tracelake.tracking.store import TrackingStore
+
+HEADERS = {"Content-Type": "application/x-protobuf"}
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tracelake.Lake]:
+    """Return a lake whose tracking store waits a moment for its lock."""
+    monkeypatch.setattr(limits, "TRACKING_BUSY_TIMEOUT_S", 0.1)
+    with tracelake.init(tmp_path / "lake") as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(lake: tracelake.Lake) -> TrackingStore:
+    """Return its tracking store."""
+    return lake.hot.set_up()
+
+
+@pytest.fixture
+def client(lake: tracelake.Lake, store: TrackingStore) -> Iterator[Client]:
+    """Return a client of a server with a hot tier."""
+    with closing(TrackingDoor(store)) as door:
+        yield Client(create_app(lake, door))
+
+
+def test_a15_partial_success(client: Client, store: TrackingStore) -> None:
+    """A15: of three new traces and an archived one the three are stored, and the answer counts the spans refused."""
+    assert client.post("/v1/traces", content=payload((4, 1)), headers=HEADERS).status_code == 200
+    with store.database.writing() as connection:
+        connection.execute(
+            update(trace_info).values(spans_location=ARCHIVE_REPO, archive_location="s3://b/4")
+        )
+        connection.execute(trace_parts.delete())
+    response = client.post("/v1/traces", content=payload((1, 1), (2, 1), (3, 1), (4, 2)), headers=HEADERS)
+    assert response.status_code == 200
+    told = ExportTraceServiceResponse.FromString(response.content).partial_success
+    assert told.rejected_spans == 1
+    assert "archived" in told.error_message
+    assert [bool(client.get(f"/api/v1/traces/{trace_id(n)}").json().get("spans")) for n in (1, 2, 3)] == [
+        True
+    ] * 3
+
+
+def test_o4_a_database_that_is_busy_is_503(client: Client, store: TrackingStore) -> None:
+    """O4: while the database takes no writes the answer is 503 with Retry-After, and nothing of it is there."""
+    holder = sqlite3.connect(store.database.name, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    response = client.post("/v1/traces", content=payload((1, 1)), headers=HEADERS)
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == str(limits.INGEST_RETRY_AFTER_S)
+    assert client.get("/readyz").status_code == 503
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert store.traces([trace_id(1)]) == {}
+    assert Outbox(store).waiting() == []
+    assert client.post("/v1/traces", content=payload((1, 1)), headers=HEADERS).status_code == 200
+    assert span_numbers(store.traces([trace_id(1)])[trace_id(1)].data) == [1]
+    assert client.get("/readyz").status_code == 200
+
+
+def test_an_experiment_is_kept(client: Client, store: TrackingStore) -> None:
+    """The header of MLflow's clients names the experiment of new traces; one that is too long is refused."""
+    headers = {**HEADERS, "x-mlflow-experiment-id": "7"}
+    assert client.post("/v1/traces", content=payload((1, 1)), headers=headers).status_code == 200
+    assert store.traces([trace_id(1)])[trace_id(1)].info["experiment_id"] == "7"
+    headers["x-mlflow-experiment-id"] = "7" * 251
+    assert client.post("/v1/traces", content=payload((2, 1)), headers=headers).status_code == 413
