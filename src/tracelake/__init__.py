@@ -20,6 +20,7 @@ from tracelake._errors import (
     DatasetNotFoundError,
     DeathsError,
     DecodeError,
+    EmbeddingError,
     ExpiredError,
     IndeterminateError,
     InputError,
@@ -82,6 +83,7 @@ if _TYPE_CHECKING:
     from tracelake.lake.opening import init, open
     from tracelake.lake.quarantine import Quarantine
     from tracelake.pipeline.continuous import InboxPipeline
+    from tracelake.search.embedder import Embedder, embedder
     from tracelake.tables.changes import Changes
     from tracelake.tables.table import Table
     from tracelake.tasks.runners import InProcess, TaskRunner
@@ -112,6 +114,8 @@ __all__ = [
     "Datasets",
     "DeathsError",
     "DecodeError",
+    "Embedder",
+    "EmbeddingError",
     "EntryChange",
     "Example",
     "ExpiredError",
@@ -165,6 +169,7 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "VerifyReport",
+    "embedder",
     "init",
     "open",
 ]
@@ -189,6 +194,8 @@ _LAZY = {
     "Quarantine": "tracelake.lake.quarantine",
     "Table": "tracelake.tables.table",
     "TaskRunner": "tracelake.tasks.runners",
+    "Embedder": "tracelake.search.embedder",
+    "embedder": "tracelake.search.embedder",
     "init": "tracelake.lake.opening",
     "open": "tracelake.lake.opening",
 }

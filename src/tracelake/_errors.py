@@ -27,6 +27,7 @@ TracelakeError
 ├── TrimmedError               a transaction was done so long ago that the journal tells nothing of it any more
 ├── TaskError                  a task failed on an executor; nothing was published
 │   └── DeathsError            runs ended without a word while they did the same
+├── EmbeddingError             the user's function that makes vectors failed on a search
 ├── JavaError                  no usable Java, or Spark's JVM did not start
 └── InternalError              a fault of the server; its log says more
 
@@ -196,6 +197,10 @@ class DeathsError(TaskError):
         super().__init__(
             f"{runs} runs ended without a word while they {doing}: for want of memory, or killed from outside."
         )
+
+
+class EmbeddingError(TracelakeError):
+    """The function of the user that makes vectors failed, or took too long; nothing of the lake is wrong."""
 
 
 class JavaError(TracelakeError):

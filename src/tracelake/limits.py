@@ -512,6 +512,36 @@ INDEX_REPLACED_SHARE_MAX: Final = 0.3
 INDEX_MAPS_KEPT_FREE: Final = 2_000
 """Memory maps that a process needs for other things than parts of an index: libraries, threads, files of tables.
 Beyond: the search fails, and says how to allow more."""
+INDEX_COMMITS_BACK_MAX: Final = 100
+"""Commits before one whose index is damaged that are asked which vectors it had. Beyond: it is built without."""
+VECTOR_DIMENSIONS_MAX: Final = 8_192
+"""Numbers of one vector. Beyond: the settings are refused."""
+VECTOR_NAME_MAX_CHARS: Final = 200
+"""The name of the function or attribute that vectors come from, and its version. Beyond: the settings are refused."""
+VECTOR_PART_MAX_BYTES: Final = 128 * MIB
+"""Vectors of one part when the index is built anew. Beyond: there are more parts, at most one a bucket."""
+EMBEDDED_TEXT_MAX_CHARS: Final = 8_000
+"""Characters of a span that its vector is made of. Beyond: they are left out."""
+EMBEDDING_BATCH_TEXTS: Final = 128
+"""Texts that the function of the user is given at a time. Beyond: the next so many."""
+EMBEDDING_CALL_MAX_S: Final = 60.0
+"""How long one call of it may take. Beyond: it failed, and nobody waits for it any more."""
+EMBEDDING_FAILURES_MAX: Final = 20
+"""Failed calls of it while one part is built. Beyond: it is not called, and the other spans have no vector."""
+EMBEDDING_FAILED_MAX_S: Final = 60.0
+"""What its failed calls may take together while one part is built. Beyond: the same."""
+SEMANTIC_HITS_MAX: Final = 1_000
+"""Spans nearest in meaning that a search ranks, and hits of words that it ranks them with. Beyond: they are not in the
+result."""
+VECTORS_AT_ONCE: Final = 1_024
+"""Vectors that are compared or copied at a time: their numbers stay in the cache of a processor. Beyond: the next."""
+SEMANTIC_FARTHER: Final = 4
+"""How many times more of the nearest are looked at, where too few meet the conditions. Beyond: again so many times."""
+SEMANTIC_RESULTS_KEPT: Final = 8
+"""Results of searches by meaning that a searcher keeps for their further pages. Beyond: they are ranked again."""
+SEMANTIC_FILTERED_MAX_ROWS: Final = 50_000
+"""Spans that conditions leave which are listed before any vector is looked at. Beyond: the nearest of all are looked
+at, until enough of them meet the conditions."""
 INDEX_SCRATCH_AGE_MAX_S: Final = 3600.0
 """Age of an index that was put together for a search: no search takes so long. Beyond: the next process deletes it."""
 SCRATCH_DELETE_TRIES_MAX: Final = 3

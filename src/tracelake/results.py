@@ -95,6 +95,8 @@ class IndexReport:
     parts: int
     text: str
     """How texts become words."""
+    vectors: int = 0  # spans that have one
+    without_vector: int = 0  # that should have one; the log of the tasks says why not
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,9 @@ class IndexInfo:
     """How many parts a process on this machine can open, None where the system does not say."""
     text: str | None = "english"
     """How texts become words; None where the index was built by another version."""
+    vectors: str | None = None
+    """Where its vectors come from, and how they are compared; None where it has none."""
+    without_vector: int = 0  # spans that should have one: `tracelake index rebuild` tries again
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from tests.search.build_inputs import INDEX, agents, finalize_build, index_of, p
 from tracelake.search.build import build_part
 from tracelake.search.documents import document_text
 from tracelake.search.model import Manifest
-from tracelake.search.query import RawHit, Searcher
+from tracelake.search.query import Searcher
+from tracelake.search.raw_hits import RawHit
 from tracelake.storage.memory import MemoryObjectStore
 
 

@@ -20,6 +20,7 @@ from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.results import InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
 from tracelake.search.query import Sort
 from tracelake.search.results import Hit, SearchResults
+from tracelake.search.semantic import Mode
 from tracelake.tables.traces import TRACES
 
 OTLP_NUMBERS = (
@@ -97,12 +98,14 @@ class FakeLake(Lake):
 
     def search(
         self,
-        query: str,
+        query: str = "*",
         where: str | None = None,
         at: str = "main",
         limit: int = 20,
         service: str | None = None,
         *,
+        mode: Mode | None = None,
+        vector: Sequence[float] | None = None,
         sort: Sort = "score",
         facets: Sequence[str] = (),
         page: str | None = None,

@@ -30,6 +30,7 @@ from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Manifest, PartRef, Receipt, staged_path
 from tracelake.search.protocol import first_missing
 from tracelake.search.tiers import Generation
+from tracelake.search.vectors import VectorSettings
 from tracelake.shards.model import Batch
 from tracelake.shards.store import Shard, Snapshot
 from tracelake.storage import KeyValueStore, ObjectStore
@@ -118,8 +119,9 @@ class SimulatedBuilder(Builder):
         progress: OnProgress,
         rows: int | None,
         receipt_lower: int | None = None,
+        vectors: VectorSettings | None = None,
     ) -> None:
-        del snapshot, progress, rows
+        del snapshot, progress, rows, vectors
         stage(self.objects, build, self.who, range(*transactions), analyzer, receipt_lower)
 
     def _stage_merged(
@@ -130,8 +132,9 @@ class SimulatedBuilder(Builder):
         snapshot: Snapshot,
         analyzer: Analyzer,
         progress: OnProgress,
+        vectors: VectorSettings | None,
     ) -> None:
-        del progress
+        del progress, vectors
         try:
             held = [json.loads(self.objects.get(part.path))[0] for part in parts]
         except NotFoundError:  # collected meanwhile

@@ -54,7 +54,10 @@ def compact(
 @index_app.command(
     "rebuild",
     epilog=examples(
-        "tracelake index rebuild", "tracelake index rebuild --text cjk", "tracelake index rebuild --json"
+        "tracelake index rebuild",
+        "tracelake index rebuild --text cjk",
+        "tracelake index rebuild --vectors my_vectors:embed",
+        "tracelake index rebuild --vectors attributes.embedding --dimensions 384 --json",
     ),
 )
 def index_rebuild(
@@ -67,15 +70,35 @@ def index_rebuild(
             show_default=False,
         ),
     ] = None,
+    vectors: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION|attributes.KEY|none",
+            help="Have vectors for searches by meaning from now on, by this function or of this attribute, or none; "
+            "else the kind stays that there is.",
+            show_default=False,
+        ),
+    ] = None,
+    dimensions: Annotated[
+        int | None, typer.Option(help="Numbers of a vector in an attribute.", show_default=False)
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="cosine|dot", help="How vectors in an attribute are compared.", show_default=False
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build the full-text index anew.
+    """Build the index anew.
 
     From table spans, beside readers and writers, published in one commit. Do it where the index is damaged, has too
-    many parts, was built by another version, or is to cut texts into words otherwise. Afterwards scores count no row
-    that was replaced."""
+    many parts, was built by another version, or is to have vectors or other words. Scores count no row that was
+    replaced then."""
     with opened(lake) as open_lake, progress_bar() as show:
-        report = open_lake.maintenance.rebuild_index(text=text, progress=show)
+        report = open_lake.maintenance.rebuild_index(
+            text=text, vectors=vectors, dimensions=dimensions, metric=metric, progress=show
+        )
     if as_json:
         print_json(asdict(report))
         return
@@ -83,6 +106,9 @@ def index_rebuild(
         f"The index has {report.documents:,} documents in {report.parts:,} parts now, in commit {report.commit[:12]}. "
         f"Texts become words as: {report.text}."
     )
+    if report.vectors or report.without_vector:
+        without = f"; {report.without_vector:,} should have one and do not" if report.without_vector else ""
+        console().print(f"{report.vectors:,} spans have a vector{without}.")
 
 
 @app.command(

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from tracelake._errors import UsageError
 from tracelake.cli import render
 from tracelake.cli.options import AtOption, JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, print_json, rows_of
@@ -73,6 +74,7 @@ def sql(
         "tracelake search timeout --where \"service = 'checkout' and status = 'ERROR'\" --limit 5",
         "tracelake search '\"no such item\" OR expired' --json",
         "tracelake search 'status:error' --sort newest --facets service,model,day",
+        'tracelake search --hybrid "how do I get my money back service:checkout"',
         "tracelake search --like 520a1cf8792d8ccb899bb38a132d1880-00f067aa0ba902b7",
     )
 )
@@ -95,6 +97,10 @@ def search(
             metavar="TRACE-SPAN", help="Spans of other traces with the text of this one.", show_default=False
         ),
     ] = None,
+    semantic: Annotated[
+        bool, typer.Option("--semantic", help="By meaning: the nearest spans, of a lake that has vectors.")
+    ] = False,
+    hybrid: Annotated[bool, typer.Option("--hybrid", help="By words and meaning, ranked by both.")] = False,
     sort: Annotated[
         Order, typer.Option(help="Best first, or by the time at which spans start.")
     ] = Order.score,
@@ -109,15 +115,24 @@ def search(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search the text of spans.
+    """Search spans by their words, or by meaning.
 
     Best hits first, the matches between [[ and ]]. With --json, an object with hits, total, facets and next_page."""
     if like is not None:
         query = narrowed(query, clause_of("like", like))
+    if semantic and hybrid:
+        raise UsageError("--semantic and --hybrid are two orders; give one of them.")
     names = [name.strip() for name in facets.split(",")] if facets else []
     with opened(lake) as open_lake:
         results = open_lake.search(
-            query, where=where, at=at, limit=limit, sort=sort.value, facets=names, page=page
+            query,
+            where=where,
+            at=at,
+            limit=limit,
+            mode="hybrid" if hybrid else "semantic" if semantic else "text",
+            sort=sort.value,
+            facets=names,
+            page=page,
         )
     if as_json:
         print_json(results.to_dict())

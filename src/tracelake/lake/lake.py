@@ -33,8 +33,10 @@ from tracelake.results import (
     Trace,
     VerifyReport,
 )
+from tracelake.search.asked import By
 from tracelake.search.query import Sort
 from tracelake.search.results import SearchResults
+from tracelake.search.semantic import Mode
 from tracelake.storage import ObjectStore
 from tracelake.tables.changes import Changes, Retractions
 from tracelake.tables.indexes import describe_index
@@ -97,8 +99,6 @@ class Lake(WithArchive):
         """The objects of the lake: to look at; whatever changes them is the lake's own."""
         return self._opened.objects
 
-    # Writing
-
     def ingest(
         self,
         *patterns: str | os.PathLike[str],
@@ -156,8 +156,6 @@ class Lake(WithArchive):
         """Return what waits in the inbox of servers."""
         return inbox_info(self._opened.objects, self.quarantine.paths())
 
-    # Reading
-
     def table(self, name: str, at: str = "main") -> Table:
         """Return a table as of a commit. Raises TableNotFoundError, RefNotFoundError."""
         return self._opened.view(at).table(name)
@@ -184,12 +182,14 @@ class Lake(WithArchive):
 
     def search(
         self,
-        query: str,
+        query: str = "*",
         where: str | None = None,
         at: str = "main",
         limit: int = SEARCH_HITS_DEFAULT,
         service: str | None = None,
         *,
+        mode: Mode | None = None,
+        vector: Sequence[float] | None = None,
         sort: Sort = "score",
         facets: Sequence[str] = (),
         page: str | None = None,
@@ -203,6 +203,8 @@ class Lake(WithArchive):
             at: the commit to search.
             limit: hits at most, up to 1,000.
             service: only spans of this service; faster than the same as a condition.
+            mode: `text` by words; `semantic` by meaning, where the lake has vectors; `hybrid` ranked by both.
+            vector: compare with it instead of the words of the query, which are conditions then.
             sort: `score`, or `newest` or `oldest` first.
             facets: count the whole result by service, kind, status, model, session, user, workspace, day.
             page: `next_page` of this search, to go on where that page ended, at its commit.
@@ -211,13 +213,15 @@ class Lake(WithArchive):
         Raises:
             QueryError: query, condition or page does not parse, there is no such facet, or `now` has no time zone.
             RefNotFoundError: there is no such commit.
+            EmbeddingError: the function that makes vectors failed.
         """
+        by = By.of(mode, vector)
         if page is not None:
-            at = read_token(page, name_of_search(query, where, service, sort)).commit
+            at = read_token(page, name_of_search(query, where, service, sort, *by.told)).commit
         return self._opened.read(
             at,
             lambda view: view.search(
-                query, where, limit, service, sort=sort, facets=facets, page=page, now=now
+                query, where, limit, service, sort=sort, facets=facets, page=page, now=now, by=by
             ),
         )
 
@@ -240,8 +244,6 @@ class Lake(WithArchive):
         opened = self._opened
         verifier = Verifier(opened.key_value, opened.singly(), opened.config.buckets, opened.view)
         return verifier.run(progress or silent)
-
-    # Changes, and tables of the user
 
     def listen(
         self,
@@ -321,8 +323,6 @@ class Lake(WithArchive):
         given_id = WriteId(write_id) if write_id is not None else None
         batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
         return write_batches(self._opened.stores, name, batches, tombstone, given_id)
-
-    # Branches, tags and commits
 
     def branch(self, name: str = MAIN) -> Branch:
         """Return a branch: what is staged on it, its commits, merges. Raises RefNotFoundError where there is none."""

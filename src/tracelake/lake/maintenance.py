@@ -8,16 +8,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tracelake._errors import DamageError, RefNotFoundError
+from tracelake._errors import DamageError, RefNotFoundError, UsageError
 from tracelake.journal.store import Journal
 from tracelake.journal.trimming import trim
 from tracelake.lake.opened import OpenLake
 from tracelake.limits import EPOCH_MIN_S, JOURNAL_TRANSACTIONS_KEPT
 from tracelake.pipeline.publish import Outputs
-from tracelake.pipeline.reindex import rebuild
+from tracelake.pipeline.reindex import AS_BEFORE, Vectors, rebuild
 from tracelake.results import CompactReport, GcReport, IndexReport
 from tracelake.search.collect import CollectedIndexParts as IndexCollected
 from tracelake.search.collect import collect as collect_index
+from tracelake.search.embedder import wanted_vectors
 from tracelake.shards.store import Shard
 from tracelake.storage.files import FileObjectStore
 from tracelake.tables.built_in import BUILT_IN
@@ -87,6 +88,9 @@ class Maintenance:
         self,
         *,
         text: str | None = None,
+        vectors: str | None = None,
+        dimensions: int | None = None,
+        metric: str | None = None,
         runner: TaskRunner | None = None,
         progress: OnProgress | None = None,
     ) -> IndexReport:
@@ -97,14 +101,22 @@ class Maintenance:
 
         Args:
             text: how texts are to become words from now on: `english`, `whitespace` or `cjk`; by default as now.
+            vectors: have vectors for searches by meaning from now on: by a function, `module:function`, that is
+                declared with `tracelake.embedder`, or of an attribute that holds them, `attributes.KEY`; `none` for
+                no vectors any more. By default the kind stays that there is, and is built anew, too.
+            dimensions: numbers of each vector of an attribute.
+            metric: how vectors of an attribute are compared: `cosine`, the default, or `dot`.
             runner: run the tasks there instead of on Spark.
             progress: is told what is going on.
 
         Raises:
-            UsageError: the lake is still empty, or there is no such `text`.
+            UsageError: the lake is still empty, or there is no such `text` or function.
             ContentionError: transactions were faster than the commit, again and again.
             ExpiredError: garbage was collected twice meanwhile; run it again.
         """
+        if vectors is None and (dimensions, metric) != (None, None):
+            raise UsageError("dimensions and metric are of vectors in an attribute; say which, with vectors.")
+        wanted: Vectors = AS_BEFORE if vectors is None else wanted_vectors(vectors, dimensions, metric)
         chosen = self._opened.runner(runner)
         report = rebuild(
             self._opened.key_value,
@@ -114,6 +126,7 @@ class Maintenance:
             progress or silent,
             text,
             self._opened.config.text,
+            wanted,
         )
         self._opened.forget_view()
         return report

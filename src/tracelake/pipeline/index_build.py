@@ -30,6 +30,7 @@ from tracelake.search.documents import COLUMNS
 from tracelake.search.finalize import write_parts
 from tracelake.search.live import RowIds
 from tracelake.search.model import PartRef, Receipt, rebuild_name
+from tracelake.search.vectors import VectorSettings, has_vectors
 from tracelake.shards.model import Part
 from tracelake.shards.rows import ROW_ID, first_row_id, rows_sql, time_sql
 from tracelake.shards.store import Snapshot
@@ -72,6 +73,7 @@ class IndexTask:
     """The name of the analyzer."""
     receipt_lower: int | None = None
     """What the receipt says of the first transaction."""
+    vectors: VectorSettings | None = None
 
     @property
     def work_bytes(self) -> int:
@@ -115,6 +117,7 @@ def run_index_task(task: IndexTask) -> None:
             batches,
             analyzer=named(task.text),
             lower=task.receipt_lower,
+            vectors=task.vectors,
         )
 
 
@@ -134,6 +137,7 @@ def run_merge_task(task: MergeTask) -> None:
             task.parts,
             live,
             analyzer=named(rows.text),
+            vectors=rows.vectors,
         )
     except DamageError as error:
         logger.warning("parts of the index are built of their rows, not merged: %s", error)
@@ -162,6 +166,7 @@ class Builder:
         analyzer: Analyzer,
         progress: OnProgress,
         rows: int | None = None,
+        vectors: VectorSettings | None = None,
     ) -> list[Receipt]:
         """Build parts of the rows of the transactions [lower, upper) that a snapshot says are live, and write them.
 
@@ -170,8 +175,8 @@ class Builder:
         Raises:
             ExpiredError: garbage was collected twice meanwhile, and what was built with it.
         """
-        self._stage(begun.build, transactions, snapshot, analyzer, progress, rows)
-        return self._written(begun, analyzer)
+        self._stage(begun.build, transactions, snapshot, analyzer, progress, rows, vectors=vectors)
+        return self._written(begun, analyzer, vectors)
 
     def merge(
         self,
@@ -181,22 +186,26 @@ class Builder:
         snapshot: Snapshot,
         analyzer: Analyzer,
         progress: OnProgress,
+        vectors: VectorSettings | None = None,
     ) -> list[Receipt]:
         """Make parts of the same rows as `build` does, out of adjacent parts of this analyzer that have all of them.
 
         Raises:
             ExpiredError: garbage was collected twice meanwhile, and what was built with it.
         """
-        if sum(part.size_bytes for part in parts) > INDEX_MERGED_MAX_BYTES:
+        too_large = sum(part.size_bytes for part in parts) > INDEX_MERGED_MAX_BYTES
+        if too_large or not all(has_vectors(part.vectors, vectors) for part in parts):
             rows = sum(part.documents for part in parts)
-            return self.build(begun, transactions, snapshot, analyzer, progress, rows)
-        self._stage_merged(begun.build, parts, transactions, snapshot, analyzer, progress)
-        return self._written(begun, analyzer)
+            return self.build(begun, transactions, snapshot, analyzer, progress, rows, vectors)
+        self._stage_merged(begun.build, parts, transactions, snapshot, analyzer, progress, vectors)
+        return self._written(begun, analyzer, vectors)
 
-    def _written(self, begun: Begun, analyzer: Analyzer) -> list[Receipt]:
+    def _written(self, begun: Begun, analyzer: Analyzer, vectors: VectorSettings | None) -> list[Receipt]:
         """Write the parts of a build that are staged."""
         try:
-            return write_parts(self.objects, INDEX, begun.build, self.buckets, analyzer.fingerprint)
+            return write_parts(
+                self.objects, INDEX, begun.build, self.buckets, analyzer.fingerprint, vectors=vectors
+            )
         except DamageError as error:
             if may_publish(begun.epoch, Repository(self.key_value, self.objects).epoch()):
                 raise
@@ -206,11 +215,17 @@ class Builder:
             ) from error
 
     def stage_transaction(
-        self, build: str, transaction: int, first: int | None, snapshot: Snapshot, analyzer: Analyzer
+        self,
+        build: str,
+        transaction: int,
+        first: int | None,
+        snapshot: Snapshot,
+        analyzer: Analyzer,
+        vectors: VectorSettings | None = None,
     ) -> None:
         """Stage parts for the build of a transaction out of its rows, and of those from `first` on, as of it."""
         lower = transaction if first is None else first
-        self._stage(build, (lower, transaction + 1), snapshot, analyzer, silent, None, receipt_lower=first)
+        self._stage(build, (lower, transaction + 1), snapshot, analyzer, silent, None, first, vectors)
 
     def _stage(
         self,
@@ -221,8 +236,9 @@ class Builder:
         progress: OnProgress,
         rows: int | None,
         receipt_lower: int | None = None,
+        vectors: VectorSettings | None = None,
     ) -> None:
-        tasks = self._tasks(build, transactions, snapshot, analyzer, rows, receipt_lower)
+        tasks = self._tasks(build, transactions, snapshot, analyzer, rows, receipt_lower, vectors)
         self._run(run_index_task, tasks, progress)
 
     def _stage_merged(
@@ -233,8 +249,9 @@ class Builder:
         snapshot: Snapshot,
         analyzer: Analyzer,
         progress: OnProgress,
+        vectors: VectorSettings | None,
     ) -> None:
-        (rows,) = self._tasks(build, transactions, snapshot, analyzer, rows=0)
+        (rows,) = self._tasks(build, transactions, snapshot, analyzer, 0, None, vectors)
         self._run(run_merge_task, [MergeTask(tuple(parts), rows)], progress)
 
     def _tasks(
@@ -244,7 +261,8 @@ class Builder:
         snapshot: Snapshot,
         analyzer: Analyzer,
         rows: int | None,
-        receipt_lower: int | None = None,
+        receipt_lower: int | None,
+        vectors: VectorSettings | None,
     ) -> list[IndexTask]:
         lower, upper = transactions
         held = _with_times(snapshot, lower, upper)
@@ -259,8 +277,11 @@ class Builder:
                 held.for_buckets(set(range(low, high))),
                 analyzer.name,
                 receipt_lower,
+                vectors,
             )
-            for low, high in self._groups(_rows(held) if rows is None else rows)
+            for low, high in self._groups(
+                _rows(held) if rows is None else rows, vectors.rows_per_part if vectors is not None else None
+            )
         ]
 
     def _run(
@@ -278,9 +299,9 @@ class Builder:
         ]
         return sum(self._run(run_count_task, tasks, progress), Counter())
 
-    def _groups(self, rows: int) -> list[tuple[int, int]]:
-        """Return the ranges of buckets that so many rows are taken in."""
-        groups = min(self.buckets, 1 + rows // INDEX_REBUILT_PART_ROWS)
+    def _groups(self, rows: int, most: int | None = None) -> list[tuple[int, int]]:
+        """Return the ranges of buckets that so many rows are taken in, `most` in one."""
+        groups = min(self.buckets, 1 + rows // min(INDEX_REBUILT_PART_ROWS, most or INDEX_REBUILT_PART_ROWS))
         return list(pairwise(self.buckets * group // groups for group in range(groups + 1)))
 
 

@@ -32,6 +32,7 @@ from tracelake.search.tiers import (
     to_rewrite,
     until_due,
     with_merged,
+    without_vectors,
 )
 from tracelake.shards.leases import Lease
 from tracelake.shards.store import Shard
@@ -104,6 +105,8 @@ class IndexMerger:
         if run:
             return self._merge(standing, run, progress)
         self._not_before = standing.transaction + until_due(all_generations, self.fan_out)
+        for each in without_vectors(all_generations, standing.manifest.vectors):
+            self._merge(standing, [each], progress)
         batches = Shard(standing.shard, self._builder.key_value, self._objects).state().batches
         live = sum(ref.rows for ref in batches if ref.lower <= standing.transaction)
         if not counts_replaced(standing.manifest.documents, live):
@@ -150,12 +153,15 @@ class IndexMerger:
         shard = Shard(standing.shard, self._builder.key_value, self._objects)
         with Lease(shard, self._builder.key_value) as lease:  # the rows stay until they are read
             snapshot = shard.snapshot(standing.transaction, lease.state)
+            vectors = standing.manifest.vectors
             if parts:
                 chosen = self._builder.merge(
-                    begun, parts, transactions, snapshot, standing.analyzer, progress
+                    begun, parts, transactions, snapshot, standing.analyzer, progress, vectors
                 )
             else:
-                chosen = self._builder.build(begun, transactions, snapshot, standing.analyzer, progress)
+                chosen = self._builder.build(
+                    begun, transactions, snapshot, standing.analyzer, progress, vectors=vectors
+                )
         return begun, parts_of_build(INDEX, chosen, *transactions, as_of=standing.transaction)
 
 
@@ -251,4 +257,5 @@ def _draft(
         parent=standing.named,
         lists=there.lists[:kept],
         newest=parts,
+        vectors=there.vectors,
     )

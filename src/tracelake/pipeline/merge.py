@@ -21,6 +21,7 @@ from tracelake.pipeline.pieces import Piece, read_stream
 from tracelake.pipeline.upsert import merge, taken
 from tracelake.search.analyzers import named
 from tracelake.search.build import build_part
+from tracelake.search.vectors import VectorSettings
 from tracelake.shards.buckets import Numbers, all_of, by_bucket
 from tracelake.shards.cutting import cut
 from tracelake.shards.lookup import Lookup
@@ -55,6 +56,7 @@ class ShapeTask:
     high: int
     pieces: Sequence[Piece]
     tables: Mapping[str, TableBefore]
+    vectors: VectorSettings | None = None
 
     @property
     def work_bytes(self) -> int:
@@ -104,7 +106,17 @@ def run_shape_task(task: ShapeTask) -> ShapeReceipt:
     receipt = ShapeReceipt()
     new_spans = _Shaping(task, objects, receipt).run()
     attempt, analyzer = uuid.uuid4().hex, named(task.text)
-    build_part(objects, task.index, task.build, task.low, task.high, attempt, new_spans, analyzer=analyzer)
+    build_part(
+        objects,
+        task.index,
+        task.build,
+        task.low,
+        task.high,
+        attempt,
+        new_spans,
+        analyzer=analyzer,
+        vectors=task.vectors,
+    )
     return receipt
 
 

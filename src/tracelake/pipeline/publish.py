@@ -27,7 +27,7 @@ from tracelake.shards.leases import Lease
 from tracelake.shards.model import Part, ShardState
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, TABLE_TRACES
-from tracelake.tables.indexes import INDEX, build_name
+from tracelake.tables.indexes import INDEX, build_name, vectors_at
 from tracelake.tasks.progress import OnProgress, Progress
 from tracelake.tasks.runners import TaskRunner
 from tracelake.versions.store import Repository
@@ -167,6 +167,7 @@ class Outputs:
         text = self._index.analyzer().name
         groups = shape_tasks(sum(piece.rows for piece in pieces), sum(piece.arrow_bytes for piece in pieces))
         bounds = [self._buckets * group // groups for group in range(groups + 1)]
+        vectors = vectors_at(self.repository, self._objects, self.repository.head())
         return [
             ShapeTask(
                 objects_url=self._objects.url,
@@ -182,6 +183,7 @@ class Outputs:
                     name: TableBefore(live[name].for_buckets(set(range(low, high))), state.epoch)
                     for name, state in states.items()
                 },
+                vectors=vectors,
             )
             for low, high in pairwise(bounds)
             if low < high

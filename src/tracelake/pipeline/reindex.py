@@ -8,10 +8,12 @@ them were merged with older ones meanwhile, or have another analyzer, these tran
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from typing import Final, Literal, TypeAlias
 
 from tracelake._errors import ContentionError, DamageError, UsageError
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_COMMITS_BACK_MAX
 from tracelake.pipeline.index_build import Begun, Builder
 from tracelake.results import IndexReport
 from tracelake.search.analyzers import ENGLISH, Analyzer, named, of_fingerprint
@@ -24,14 +26,19 @@ from tracelake.search.finalize import (
 )
 from tracelake.search.model import Manifest, PartRef, manifest_path
 from tracelake.search.protocol import parts_of_build
+from tracelake.search.vectors import VectorSettings
 from tracelake.shards.leases import Lease
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.tables.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, index_at
+from tracelake.tables.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, index_at, vectors_at
 from tracelake.tasks.progress import OnProgress
 from tracelake.tasks.runners import TaskRunner
 from tracelake.versions.model import IndexAt, TableAt
 from tracelake.versions.store import Repository
+
+AS_BEFORE: Final = "as before"
+Vectors: TypeAlias = VectorSettings | Literal["as before"] | None
+"""Which vectors a rebuilt index has: those that it had, others, or none."""
 
 
 def rebuild(
@@ -42,8 +49,9 @@ def rebuild(
     progress: OnProgress,
     text: str | None = None,
     first: str = ENGLISH.name,
+    vectors: Vectors = AS_BEFORE,
 ) -> IndexReport:
-    """Build the index anew, and publish it on `main`.
+    """Build the index anew, and publish it on `main`, with these vectors; by default with those that it has.
 
     `text` is the analyzer; by default that of the index that stands, or `first` where nobody can read it.
 
@@ -52,20 +60,26 @@ def rebuild(
         ContentionError: others were faster, again and again.
         ExpiredError: garbage was collected twice meanwhile; run it again.
     """
-    return Rebuild(Builder(key_value, objects, buckets, runner), progress, text, first).run()
+    return Rebuild(Builder(key_value, objects, buckets, runner), progress, text, first, vectors).run()
 
 
 class Rebuild:
     """One rebuild, and what it has built so far."""
 
     def __init__(
-        self, builder: Builder, progress: OnProgress, text: str | None = None, first: str = ENGLISH.name
+        self,
+        builder: Builder,
+        progress: OnProgress,
+        text: str | None = None,
+        first: str = ENGLISH.name,
+        vectors: Vectors = AS_BEFORE,
     ) -> None:
         self._chosen = None if text is None else named(text)
         self._builder = builder
         self._progress = progress
         self._objects = builder.objects
         self._repository = Repository(builder.key_value, builder.objects)
+        self._vectors = self._standing_vectors() if vectors == AS_BEFORE else vectors
         self._builds: list[str] = []
         self._begin(self._chosen or self._standing_analyzer() or named(first))
 
@@ -123,7 +137,7 @@ class Rebuild:
         with Lease(shard, self._builder.key_value) as lease:  # the rows stay until they are read
             snapshot = shard.snapshot(reference.as_of, lease.state)
             chosen = self._builder.build(
-                self._begun, (lower, upper), snapshot, self._analyzer, self._progress
+                self._begun, (lower, upper), snapshot, self._analyzer, self._progress, vectors=self._vectors
             )
         self._builds.append(self._begun.build)
         self._parts += parts_of_build(INDEX, chosen, lower, upper, as_of=reference.as_of)
@@ -141,6 +155,7 @@ class Rebuild:
             parent=replaced,
             lists=(),
             newest=(*self._parts, *later),
+            vectors=self._vectors,
         )
         path = manifest_path(INDEX, manifest.build)
         manifest = write_marker(self._objects, path, with_lists(self._objects, manifest))
@@ -153,9 +168,28 @@ class Rebuild:
         )
         if index_at(self._repository, commit_id) != path:
             return None
+        counted = [part.vectors for part in self._parts if part.vectors is not None]
         return IndexReport(
-            commit_id, manifest.upper, manifest.documents, manifest.part_count, self._analyzer.name
+            commit_id,
+            manifest.upper,
+            manifest.documents,
+            manifest.part_count,
+            self._analyzer.name,
+            sum(each.vectors for each in counted),
+            sum(each.failed for each in counted),
         )
+
+    def _standing_vectors(self) -> VectorSettings | None:
+        """Return the settings of the vectors that the index has; where it is damaged, that it had before."""
+        commit_id = self._repository.head()
+        for _ in range(INDEX_COMMITS_BACK_MAX):
+            if commit_id is None:
+                break
+            with suppress(DamageError):
+                return vectors_at(self._repository, self._objects, commit_id)
+            parents = self._repository.commit(commit_id).parents
+            commit_id = parents[0] if parents else None
+        return None
 
     def _later(self) -> tuple[str | None, list[PartRef], int]:
         """Return the manifest to replace, its parts of transactions that are not built, and its upper then."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -14,11 +15,14 @@ from tracelake import limits
 from tracelake.search import fields
 from tracelake.search.analyzers import ENGLISH, Analyzer
 from tracelake.search.documents import COLUMNS, documents
+from tracelake.search.embedding import PartVectorWriter
+from tracelake.search.joining import write_joined
 from tracelake.search.live import RowIds
 from tracelake.search.merging import write_merged
 from tracelake.search.model import PartRef, Receipt, staged_path
 from tracelake.search.pack import pack
 from tracelake.search.scratch import scratch_directory
+from tracelake.search.vectors import PartVectors, VectorSettings
 from tracelake.storage.ports import ObjectStore
 
 
@@ -33,17 +37,18 @@ def build_part(
     *,
     analyzer: Analyzer = ENGLISH,
     lower: int | None = None,
+    vectors: VectorSettings | None = None,
 ) -> Receipt:
     """Index rows of table `spans` (at least `documents.COLUMNS`) and stage the part for buckets [lo, hi).
 
     The receipt is returned, and lies beside the part, so that any finalizer can continue. `attempt` must
     differ between tasks that may run at once. Without rows there is a receipt only. `lower` is the first transaction,
-    where a build of one transaction has rows of others before it.
+    where a build of one transaction has rows of others before it. With `vectors`, the part has those of its rows, too.
 
     Raises:
         StorageError: The part could not be staged; nothing is visible, run it again.
     """
-    write = partial(_write_index, rows=rows, analyzer=analyzer)
+    write = partial(_write_part, rows=rows, analyzer=analyzer, vectors=vectors)
     return _stage(objects, index, build, (lo, hi), attempt, write, analyzer, lower)
 
 
@@ -58,16 +63,22 @@ def merge_parts(
     live: RowIds,
     *,
     analyzer: Analyzer = ENGLISH,
+    vectors: VectorSettings | None = None,
 ) -> Receipt:
     """Make one part of others, of which only documents of these rows are left, and stage it as `build_part` does.
 
-    All parts are of this analyzer.
+    All parts are of this analyzer. With `vectors`, all of them have those, and so has what becomes of them.
 
     Raises:
         DamageError: A part is missing or altered, or they have not one document for each of the rows.
         StorageError: The part could not be staged; nothing is visible, run it again.
     """
-    write = partial(write_merged, objects=objects, parts=parts, live=live)
+
+    def write(directory: Path) -> tuple[int, PartVectors | None]:
+        count = write_merged(directory, objects, parts, live)
+        joined = vectors is not None and count > 0
+        return count, write_joined(directory, objects, parts, live, vectors) if joined and vectors else None
+
     return _stage(objects, index, build, (lo, hi), attempt, write, analyzer, None)
 
 
@@ -77,14 +88,14 @@ def _stage(
     build: str,
     buckets: tuple[int, int],
     attempt: str,
-    write: Callable[[Path], int],
+    write: Callable[[Path], tuple[int, PartVectors | None]],
     analyzer: Analyzer,
     lower: int | None,
 ) -> Receipt:
-    """Have an index written into a directory, and stage it; `write` returns how many documents there are."""
+    """Have an index written into a directory, and stage it; `write` returns its documents, and what vectors it has."""
     lo, hi = buckets
     with scratch_directory("tracelake-part-") as directory:
-        count = write(directory)
+        count, with_vectors = write(directory)
         data = b""
         if count:
             header, data = pack(directory)
@@ -101,6 +112,7 @@ def _stage(
         size_bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest() if data else None,
         path=path if data else None,
+        vectors=with_vectors if data else None,
     )
     if data:
         objects.put(path, data)
@@ -110,14 +122,27 @@ def _stage(
     return receipt
 
 
-def _write_index(directory: Path, rows: pa.Table | Iterable[pa.RecordBatch], analyzer: Analyzer) -> int:
+def _write_part(
+    directory: Path,
+    rows: pa.Table | Iterable[pa.RecordBatch],
+    analyzer: Analyzer,
+    vectors: VectorSettings | None,
+) -> tuple[int, PartVectors | None]:
+    """Write text and vectors of the rows; return how many rows there are, and what is said of the vectors."""
+    with nullcontext() if vectors is None else PartVectorWriter(directory, vectors) as writer:
+        batches = _small_batches(rows)
+        count = _write_index(directory, batches if writer is None else map(writer.add, batches), analyzer)
+        return count, None if writer is None else writer.finish()
+
+
+def _write_index(directory: Path, batches: Iterable[pa.RecordBatch], analyzer: Analyzer) -> int:
     """Write a tantivy index of the rows, and return how many there are."""
     index = tantivy.Index(fields.schema(), path=str(directory))
     fields.register_tokenizers(index, analyzer.tokenizer())
     # One thread and ample heap make one segment; the pack takes several, should a part outgrow the heap.
     writer = index.writer(heap_size=limits.INDEX_HEAP_BYTES, num_threads=1)
     count = 0
-    for batch in _small_batches(rows):
+    for batch in batches:
         for document in documents(batch, analyzer):
             writer.add_document(document)
         count += batch.num_rows

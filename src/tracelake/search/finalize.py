@@ -27,6 +27,7 @@ from tracelake.search.model import (
     staging_prefix,
 )
 from tracelake.search.protocol import assemble, choose, first_missing, lists_to_join
+from tracelake.search.vectors import VectorSettings
 from tracelake.storage.many import delete_all
 from tracelake.storage.ports import ObjectStore
 
@@ -65,13 +66,14 @@ def finalize(
         try:
             _check_settings(index, parent, fingerprint)
             lower = first_missing(upper, parent)
+            vectors = parent.vectors if parent is not None else None
             try:
-                chosen = write_parts(objects, index, build, input_size, fingerprint, lower)
+                chosen = write_parts(objects, index, build, input_size, fingerprint, lower, vectors)
             except UsageError:
                 if restage is None or published(objects, path) is not None:
                     raise
                 restage()
-                chosen = write_parts(objects, index, build, input_size, fingerprint, lower)
+                chosen = write_parts(objects, index, build, input_size, fingerprint, lower, vectors)
             draft = assemble(index, build, upper, chosen, parent, fingerprint)
             draft = with_lists(objects, draft)
         except (DamageError, UsageError):
@@ -217,6 +219,7 @@ def write_parts(
     size: int,
     fingerprint: str = ENGLISH.fingerprint,
     lower: int | None = None,
+    vectors: VectorSettings | None = None,
 ) -> list[Receipt]:
     """Write the canonical objects of a cover whose parts are all whole, and return its receipts (see `choose`).
 
@@ -227,7 +230,8 @@ def write_parts(
     written: set[Receipt] = set()
     while True:
         try:
-            chosen = choose(build, receipts, size, fingerprint, lower)
+            wanted = vectors.fingerprint if vectors is not None else None
+            chosen = choose(build, receipts, size, fingerprint, lower, wanted)
         except (DamageError, UsageError):
             if failure is not None:
                 raise failure from None

@@ -26,6 +26,7 @@ RowIds: TypeAlias = npt.NDArray[np.int64]
 Marked: TypeAlias = dict[int, list[int]]
 """Documents to leave out: their numbers, by the number of their segment."""
 
+NOBODY: Final[RowIds] = np.array([], np.int64)
 _FOOTER_END: Final = struct.Struct("<II")
 """Its length, and a magic number; the same in every file of tantivy."""
 

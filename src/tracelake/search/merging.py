@@ -58,7 +58,7 @@ def _write(directory: Path, objects: ObjectStore, parts: Sequence[PartRef], live
         cache = PartCache(objects, scratch)
         headers = cache.fetch(parts, {})
         for part, header in zip(parts, headers, strict=True):
-            for file in header.files:
+            for file in header.segment_files:
                 link(scratch / part.sha256 / file.name, directory / file.name)
     write_meta(directory, headers)
     first = headers[0]

@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 
 from tracelake.formats import decode, encode
+from tracelake.search.vectors import PartVectors, VectorSettings
 
 FORMAT_VERSION: Final = 1
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
@@ -90,14 +91,18 @@ class Receipt(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=
     path: str | None
     lower: Count | None = None
     """The first transaction whose rows it holds, where that is not the one of the build."""
+    vectors: PartVectors | None = None
+    """What the part has of vectors; None where none were asked for."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, when written and when read."""
         if self.lo >= self.hi:
             raise ValueError(f"the range [{self.lo}, {self.hi}) is empty")
         present = {self.documents > 0, self.size_bytes > 0, self.sha256 is not None, self.path is not None}
-        if len(present) != 1:
-            raise ValueError("documents, size_bytes, sha256 and path do not agree on whether there is a part")
+        if len(present) != 1 or (self.vectors is not None and self.path is None):
+            raise ValueError(
+                "documents, size_bytes, sha256, path and vectors do not agree on whether there is a part"
+            )
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Receipt:
@@ -121,6 +126,7 @@ class PartRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     upper: Count
     as_of: Count
     """The transaction as of which its rows are live; that of the rows themselves where nobody has merged it."""
+    vectors: PartVectors | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, when written and when read."""
@@ -164,6 +170,8 @@ class Manifest(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields
     """The path of the manifest that the branch named when this one was made."""
     lists: tuple[ListRef, ...]
     newest: tuple[PartRef, ...]
+    vectors: VectorSettings | None = None
+    """The vectors that its parts have, and those of the next transaction will; None where nobody wants any."""
 
     @property
     def documents(self) -> int:

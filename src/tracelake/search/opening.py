@@ -24,10 +24,13 @@ from tracelake.search.analyzers import ENGLISH, Analyzer
 from tracelake.search.cache import TEMPORARY, PartCache, link
 from tracelake.search.ceiling import check_ceiling, is_exhausted, too_many
 from tracelake.search.finalize import read_list
-from tracelake.search.live import Rows, marked, write_marks
+from tracelake.search.live import Marked, Rows, marked, write_marks
 from tracelake.search.model import Manifest, PartRef
 from tracelake.search.pack import Header, IndexSegment, write_meta
 from tracelake.search.scratch import delete_directory
+from tracelake.search.vector_block import FILE as VECTORS_FILE
+from tracelake.search.vector_block import VectorBlock, check_block, read_block
+from tracelake.search.vectors import VectorSettings
 from tracelake.storage.ports import ObjectStore
 
 
@@ -54,6 +57,8 @@ class OpenIndex:
         self._lists: dict[str, tuple[PartRef, ...]] = {}
         self._links: dict[str, Links] = {}
         """What is linked, by the name of the analyzer: parts of another one are in no index with these."""
+        self._blocks: dict[str, VectorBlock] = {}
+        """The vectors of parts, by checksum."""
 
     def searcher(self, manifest: Manifest, rows: Rows | None, analyzer: Analyzer = ENGLISH) -> Opened:
         """Return a searcher over exactly the parts of a manifest that has any; with `rows`, over what they have live.
@@ -84,6 +89,29 @@ class OpenIndex:
                 f"index {manifest.index} build {manifest.build} does not open: {error}; run `tracelake verify`"
             ) from error
 
+    def blocks(self, manifest: Manifest, vectors: VectorSettings) -> list[VectorBlock]:
+        """Return the vectors of all parts of a manifest that have those of these settings, mapped into memory.
+
+        Raises:
+            DamageError: A part is missing or altered, or has not what the manifest says; names it (F14).
+        """
+        having = {
+            part.sha256: part
+            for part in self._parts(manifest)
+            if part.vectors is not None and part.vectors.fingerprint == vectors.fingerprint
+        }
+        before = self._blocks
+        new = [part for sha256, part in having.items() if sha256 not in before]
+        self._cache.fetch(new, {})
+        read = {part.sha256: self._block(part, vectors) for part in new}
+        self._blocks = {sha256: before.get(sha256) or read[sha256] for sha256 in having}
+        return list(self._blocks.values())
+
+    def _block(self, part: PartRef, vectors: VectorSettings) -> VectorBlock:
+        block = read_block(self._cache.directory / part.sha256 / VECTORS_FILE, part.path)
+        check_block(block, part, vectors)
+        return block
+
     def _parts(self, manifest: Manifest) -> tuple[PartRef, ...]:
         """Return all parts, in order; lists that the last manifest had too are not read again."""
         before = self._lists
@@ -110,6 +138,8 @@ class Opened:
     index: tantivy.Index
     searcher: tantivy.Searcher
     documents: int
+    marks: Marked
+    """Documents that are left out."""
 
 
 class Links:
@@ -130,11 +160,12 @@ class Links:
     def open(self, wanted: dict[str, Header], parts: Sequence[PartRef], rows: Rows | None) -> Opened:
         """Return a searcher over these parts, in this order, and its index."""
         for sha256 in wanted.keys() - self.headers.keys():
-            for file in wanted[sha256].files:
+            for file in wanted[sha256].segment_files:
                 link(self._cache / sha256 / file.name, self.directory / file.name)
         self.headers |= {sha256: wanted[sha256] for sha256 in wanted.keys() - self.headers.keys()}
         index, searcher = self._read(wanted, {})
         documents = searcher.num_docs
+        marks: Marked = {}
         segments = [segment for header in wanted.values() for segment in header.segments]
         if rows is not None and documents:
             sizes = [segment.max_doc for segment in segments]
@@ -146,7 +177,7 @@ class Links:
                 }
                 _, searcher = self._read(wanted, deletes)
         self._drop(wanted, {segment.segment_id for segment in segments})
-        return Opened(index, searcher, documents)
+        return Opened(index, searcher, documents, marks)
 
     def _read(
         self, wanted: dict[str, Header], deletes: Mapping[str, tuple[int, int]]
@@ -176,7 +207,7 @@ class Links:
     def _drop(self, wanted: dict[str, Header], segments: set[str]) -> None:
         """Take away the links of all other parts, and what marks their documents."""
         for sha256 in self.headers.keys() - wanted.keys():
-            for file in self.headers[sha256].files:
+            for file in self.headers[sha256].segment_files:
                 (self.directory / file.name).unlink(missing_ok=True)
         self.headers = wanted
         for segment_id, number in [key for key in self._marks if key[0] not in segments]:

@@ -20,6 +20,7 @@ import msgspec
 from tracelake._errors import DamageError
 from tracelake.formats import decoder
 from tracelake.search.model import BUILD_ANEW
+from tracelake.search.vector_block import FILE as VECTORS_FILE
 
 MAGIC: Final = b"TLPACK01"
 SEGMENT_SUFFIXES: Final = ("fast", "fieldnorm", "idx", "pos", "store", "term")
@@ -50,7 +51,7 @@ class _Meta(msgspec.Struct, frozen=True):
 class PackedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One file of a pack."""
 
-    name: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}[.][a-z]+$")]
+    name: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32}[.][a-z]+|vectors[.]block)$")]
     size_bytes: Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -68,6 +69,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """The number of documents in the part."""
         return sum(segment.max_doc for segment in self.segments)
 
+    @property
+    def segment_files(self) -> list[PackedFile]:
+        """The files that tantivy reads."""
+        return [file for file in self.files if file.name != VECTORS_FILE]
+
     def present_in(self, directory: Path) -> bool:
         """True iff every file is in the directory with its size."""
         try:
@@ -84,6 +90,8 @@ def read_meta(directory: Path) -> Header:
         for segment in meta.segments
         for suffix in SEGMENT_SUFFIXES
     ]
+    if (directory / VECTORS_FILE).exists():
+        names.append(VECTORS_FILE)
     return Header(
         files=[PackedFile(name=name, size_bytes=(directory / name).stat().st_size) for name in names],
         segments=meta.segments,

@@ -15,18 +15,24 @@ from tracelake.search.model import Manifest, PartRef, Receipt, manifest_path, pa
 
 
 def choose(
-    build: str, receipts: Iterable[Receipt], size: int, fingerprint: str, lower: int | None = None
+    build: str,
+    receipts: Iterable[Receipt],
+    size: int,
+    fingerprint: str,
+    lower: int | None = None,
+    vectors: str | None = None,
 ) -> list[Receipt]:
     """Choose one attempt for each range of an exact cover of [0, size), in order.
 
-    Every finalizer that sees the same receipts chooses the same. `lower` is the first transaction that they must
-    hold, where that is not the one of the build.
+    Every finalizer that sees the same receipts chooses the same: of attempts at one range that which has the most
+    vectors of the settings with the fingerprint `vectors`. `lower` is the first transaction that they must hold, where
+    that is not the one of the build.
 
     Raises:
         UsageError: The cover needs parts that were built with other settings (F12), or of other transactions.
         DamageError: There is no cover; the message names what is missing (F9) or overlaps.
     """
-    ordered = sorted(receipts, key=lambda receipt: (receipt.lo, -receipt.hi, receipt.attempt))
+    ordered = sorted(receipts, key=lambda each: (each.lo, -each.hi, -_vectors(each, vectors), each.attempt))
     ours = [receipt for receipt in ordered if (receipt.fingerprint, receipt.lower) == (fingerprint, lower)]
     chosen = _cover(ours, size)
     if chosen is not None:
@@ -59,6 +65,11 @@ def _cover(receipts: Sequence[Receipt], size: int) -> list[Receipt] | None:
             chosen.append(receipt)
             place = receipt.hi
     return chosen if place == size else None
+
+
+def _vectors(receipt: Receipt, fingerprint: str | None) -> int:
+    known = receipt.vectors
+    return known.vectors if known is not None and known.fingerprint == fingerprint else -1
 
 
 def _what_lacks(receipts: Sequence[Receipt], size: int) -> str:
@@ -102,6 +113,7 @@ def assemble(
             *(parent.newest if parent is not None else ()),
             *parts_of_build(index, chosen, upper - 1 if lower is None else lower, upper, as_of=upper - 1),
         ),
+        vectors=parent.vectors if parent is not None else None,
     )
 
 
@@ -126,6 +138,7 @@ def parts_of_build(
             lower=lower,
             upper=upper,
             as_of=as_of,
+            vectors=receipt.vectors,
         )
         for receipt in chosen
         if receipt.sha256 is not None

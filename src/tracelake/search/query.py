@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import tantivy
 
-from tracelake._errors import DamageError, UsageError
+from tracelake._errors import DamageError, QueryError, UsageError
 from tracelake.limits import LIKE_SPANS_KEPT, SEARCH_RANKED_STEP_HITS
 from tracelake.search import fields
-from tracelake.search.analyzers import ANALYZERS, ENGLISH, of_fingerprint
+from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer, of_fingerprint
+from tracelake.search.by_meaning import Asked, ByMeaning, rows_gone
 from tracelake.search.complete import completions
 from tracelake.search.facets import Counted, RawFacet, check, count
 from tracelake.search.likeness import TextsOf
 from tracelake.search.live import Rows
 from tracelake.search.model import BUILD_ANEW, Manifest
-from tracelake.search.opening import OpenIndex
+from tracelake.search.opening import Opened, OpenIndex
+from tracelake.search.raw_hits import RawHit, raw_hit
+from tracelake.search.semantic import NO_VECTORS, Mode, Vector, Vectors
 from tracelake.search.syntax import of_service, parse, refusal
 from tracelake.storage.ports import ObjectStore
 
 Sort: TypeAlias = Literal["score", "newest", "oldest"]
 """Best first, or by the time at which spans start."""
-
-
-@dataclass(frozen=True, slots=True)
-class RawHit:
-    """One row of table `spans` that matches: ids in lower-case hex, and the transaction of the row."""
-
-    trace_id: str
-    span_id: str
-    transaction: int
-    score: float
-    """0 where hits are sorted by time."""
 
 
 class Searcher:
@@ -61,6 +52,9 @@ class Searcher:
             UsageError: The index was built with other settings than this version has.
         """
         self._searcher: tantivy.Searcher | None = None
+        self._open_vectors: Callable[[], ByMeaning] | None = None
+        self._by_meaning: ByMeaning | None = None
+        self.has_vectors = manifest.vectors is not None
         # A search and its count ask for the same span.
         self._texts_of = None if texts_of is None else lru_cache(LIKE_SPANS_KEPT)(texts_of)
         # Without parts there is still an index, in memory, so that queries are checked all the same.
@@ -80,6 +74,8 @@ class Searcher:
         open_one = index if isinstance(index, OpenIndex) else OpenIndex(objects, Path(index))
         opened = open_one.searcher(manifest, rows, analyzer)
         self._index, self._searcher = opened.index, opened.searcher
+        if manifest.vectors is not None:
+            self._open_vectors = partial(_by_meaning, open_one, manifest, opened, self._texts_of, analyzer)
         if opened.documents != manifest.documents:
             raise DamageError(
                 f"index {manifest.index} build {manifest.build} has {opened.documents} documents, "
@@ -120,7 +116,7 @@ class Searcher:
         except ValueError as error:
             raise refusal(query, error) from error
         page = results.hits[offset : offset + limit]
-        return [self._hit(self._searcher, 0.0 if by_time else score, address) for score, address in page]
+        return [raw_hit(self._searcher, 0.0 if by_time else score, address) for score, address in page]
 
     def count(
         self, query: str, service: str | None = None, facets: Sequence[str] = (), now_ns: int | None = None
@@ -139,6 +135,21 @@ class Searcher:
         except ValueError as error:
             raise refusal(query, error) from error
 
+    def by_meaning(
+        self, query: str, mode: Mode, vector: Vector | None, service: str | None, now_ns: int
+    ) -> tuple[ByMeaning, Asked] | None:
+        """Return who searches by meaning, and what it is asked; None for an index without rows.
+
+        Raises QueryError where the index has no vectors.
+        """
+        if not self.has_vectors:
+            raise QueryError(NO_VECTORS)
+        if self._open_vectors is None:
+            return None
+        if self._by_meaning is None:  # not before: damage of vectors does not stop a search by words
+            self._by_meaning = self._open_vectors()
+        return self._by_meaning, Asked(query, mode, vector, service, now_ns)
+
     def _parsed(self, query: str, service: str | None, now_ns: int | None) -> tantivy.Query | None:
         now_ns = time.time_ns() if now_ns is None else now_ns
         parsed = parse(self._index, query, now_ns, self._texts_of, self.analyzer)
@@ -148,8 +159,10 @@ class Searcher:
         """Return queries that go on where one that is being typed ends (see `complete.completions`)."""
         return completions(self._searcher or self._index.searcher(), typed)
 
-    @staticmethod
-    def _hit(searcher: tantivy.Searcher, score: float, address: tantivy.DocAddress) -> RawHit:
-        stored: bytes = searcher.doc(address)["id"][0]
-        trace_id, span_id, transaction = fields.decode_id(stored)
-        return RawHit(trace_id, span_id, transaction, score)
+
+def _by_meaning(
+    index: OpenIndex, manifest: Manifest, opened: Opened, texts_of: TextsOf | None, analyzer: Analyzer
+) -> ByMeaning:
+    assert manifest.vectors is not None
+    blocks = index.blocks(manifest, manifest.vectors)
+    return ByMeaning(opened, Vectors(manifest.vectors, blocks, rows_gone(opened)), texts_of, analyzer)

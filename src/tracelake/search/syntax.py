@@ -58,9 +58,20 @@ def parse(
     that of the index.
     """
     try:
-        return _Compiler(index, now_ns, texts_of, analyzer).compiled(_tree(query))
+        return compiled(index, tree(query), now_ns, texts_of, analyzer)
     except ValueError as error:
         raise refusal(query, error) from error
+
+
+def compiled(
+    index: tantivy.Index,
+    node: Node,
+    now_ns: int,
+    texts_of: TextsOf | None = None,
+    analyzer: Analyzer = ENGLISH,
+) -> tantivy.Query | None:
+    """Return the query of a tree, None for one without words. Raises Refused."""
+    return _Compiler(index, now_ns, texts_of, analyzer).compiled(node)
 
 
 def of_service(index: tantivy.Index, query: tantivy.Query, service: str) -> tantivy.Query:
@@ -72,7 +83,7 @@ def of_service(index: tantivy.Index, query: tantivy.Query, service: str) -> tant
     )
 
 
-def _tree(query: str) -> Node:
+def tree(query: str) -> Node:
     """Return the tree of a query. Raises Refused, QueryError."""
     if not query.strip():
         raise QueryError(
@@ -83,14 +94,16 @@ def _tree(query: str) -> Node:
             f"the search has {len(query)} characters, and the limit is {limits.QUERY_MAX_CHARS}; "
             f"look for its rarest words. Example: {EXAMPLE}"
         )
-    tree = grammar.parse(query.encode(errors="replace").decode())
-    open_ended = [node for node in _leaves(tree) if isinstance(node, Text) and (node.prefix or node.distance)]
+    parsed = grammar.parse(query.encode(errors="replace").decode())
+    open_ended = [
+        node for node in _leaves(parsed) if isinstance(node, Text) and (node.prefix or node.distance)
+    ]
     if len(open_ended) > limits.QUERY_OPEN_WORDS_MAX:
         raise Refused(
             open_ended[limits.QUERY_OPEN_WORDS_MAX].place,
             f"more than {limits.QUERY_OPEN_WORDS_MAX} words of it have * or ~; write some of them out",
         )
-    return tree
+    return parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +383,7 @@ def _leaves(node: Node, wanted: bool = False) -> Iterator[grammar.Clause]:
 def texts_wanted(query: str) -> list[Text]:
     """Return the words and phrases that hits may have in names and texts, for highlighting. Raises QueryError."""
     try:
-        leaves = list(_leaves(_tree(query), wanted=True))
+        leaves = list(_leaves(tree(query), wanted=True))
     except Refused as error:
         raise refusal(query, error) from error
     return [leaf for leaf in leaves if isinstance(leaf, Text) and leaf.field in (None, *fields.TEXTS)]

@@ -19,6 +19,7 @@ from tracelake.limits import (
     INDEX_REWRITTEN_SHARE,
 )
 from tracelake.search.model import PartRef
+from tracelake.search.vectors import VectorSettings, has_vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,13 @@ def to_rewrite(generations: Sequence[Generation], live: Mapping[int, int]) -> li
         for each in generations
         if each.documents - sum(rows for t, rows in live.items() if each.lower <= t < each.upper)
         > INDEX_REWRITTEN_SHARE * each.documents
+    ]
+
+
+def without_vectors(generations: Sequence[Generation], vectors: VectorSettings | None) -> list[Generation]:
+    """Return the generations that were built before their index had these vectors, or with others."""
+    return [
+        each for each in generations if not all(has_vectors(part.vectors, vectors) for part in each.parts)
     ]
 
 

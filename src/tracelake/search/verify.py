@@ -11,6 +11,8 @@ from tracelake.search.model import Manifest, PartProblem, PartRef
 from tracelake.search.opening import open_index
 from tracelake.search.pack import unpack, write_meta
 from tracelake.search.scratch import scratch_directory
+from tracelake.search.vector_block import FILE as VECTORS_FILE
+from tracelake.search.vector_block import check_block, read_block
 from tracelake.storage.ports import ObjectStore
 
 
@@ -60,6 +62,8 @@ def _what_is_wrong(data: bytes, part: PartRef) -> str | None:
         try:
             write_meta(directory, [unpack(data, part.sha256, part.path, directory)])
             count = open_index(directory, ENGLISH).searcher().num_docs  # whatever words are in it
+            if part.vectors is not None:
+                check_block(read_block(directory / VECTORS_FILE, part.path), part)
         except (DamageError, ValueError) as error:
             return str(error)
     return None if count == part.documents else f"it has {count} documents, not {part.documents}"

@@ -16,11 +16,13 @@ from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
 from tracelake.otlp.schema import SPANS
 from tracelake.results import Row, TableInfo, Trace
 from tracelake.search.analyzers import Analyzer
+from tracelake.search.asked import BY_WORDS, By, asked_of
 from tracelake.search.documents import document_text
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
 from tracelake.search.opening import OpenIndex
-from tracelake.search.query import RawHit, Searcher, Sort
+from tracelake.search.query import Searcher, Sort
+from tracelake.search.raw_hits import RawHit
 from tracelake.search.results import Facet, FacetValue, Hit, SearchResults
 from tracelake.shards.leases import Leases
 from tracelake.shards.store import EMPTY, Shard, Snapshot
@@ -197,8 +199,9 @@ class CommitView:
         facets: Sequence[str] = (),
         page: str | None = None,
         now: datetime | None = None,
+        by: By = BY_WORDS,
     ) -> SearchResults:
-        """Return hits of the full-text index in order, `where` being a DuckDB condition on table `spans`.
+        """Return hits of the index in order, `where` being a DuckDB condition on table `spans`.
 
         A service is part of what the index is asked, so that only its spans are read. Without a condition all hits are
         counted, and the facets that are asked for.
@@ -212,7 +215,7 @@ class CommitView:
                 "facets count what the index finds, and a condition is not in it; say it in the query, such as "
                 "service:checkout, or leave facets out."
             )
-        name = name_of_search(query, where, service, sort)
+        name = name_of_search(query, where, service, sort, *by.told)
         token = read_token(page, name) if page is not None else None
         asked_ns = time.time_ns() if now is None else _nanoseconds(now)
         start, now_ns = (token.offset, token.now_ns) if token is not None else (0, asked_ns)
@@ -221,7 +224,8 @@ class CommitView:
             return SearchResults(commit=self.commit_id)
         hits: list[tuple[int, Hit]] = []
         offset, size = start, limit
-        while len(hits) < limit and (raw_hits := searcher.search(query, size, offset, service, sort, now_ns)):
+        asked = asked_of(searcher, query, service, sort, now_ns, by)
+        while len(hits) < limit and (raw_hits := asked.hits(size, offset)):
             # The index finds services in lower case only.
             hits += [
                 (offset + place, hit)
@@ -231,7 +235,7 @@ class CommitView:
             if len(raw_hits) < size:
                 break
             offset, size = offset + size, min(size * 4, SEARCH_HITS_MAX)
-        counted = searcher.count(query, service, facets, now_ns) if not where else None
+        counted = asked.count(facets) if not where else None
         total = counted.total if counted is not None else None
         following = hits[limit - 1][0] + 1 if len(hits) >= limit else None
         if following is not None and (total is not None and service is None and following >= total):

@@ -13,6 +13,7 @@ from tracelake.search.analyzers import Analyzer, of_fingerprint
 from tracelake.search.ceiling import ceiling as parts_ceiling
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import BUILD_ANEW, Manifest, manifest_path
+from tracelake.search.vectors import VectorSettings
 from tracelake.storage import ObjectStore
 from tracelake.tables.built_in import TABLE_SPANS
 from tracelake.versions.model import IndexAt, Reference
@@ -65,6 +66,21 @@ def describe_index(objects: ObjectStore, entries: Mapping[str, Reference]) -> In
         manifest.part_count,
         parts_ceiling(),
         analyzer.name if (analyzer := of_fingerprint(manifest.fingerprint)) else None,
+        None if manifest.vectors is None else str(manifest.vectors),
+        _without_vector(objects, manifest),
+    )
+
+
+def _without_vector(objects: ObjectStore, manifest: Manifest) -> int:
+    """Return how many documents should have a vector of the manifest's kind, and do not."""
+    if manifest.vectors is None:
+        return 0
+    wanted = manifest.vectors.fingerprint
+    return sum(
+        part.vectors.failed
+        if part.vectors is not None and part.vectors.fingerprint == wanted
+        else part.documents
+        for part in read_parts(objects, manifest)
     )
 
 
@@ -103,4 +119,14 @@ def _reconciled(objects: ObjectStore, manifest: Manifest, earlier: str) -> Manif
     added = [part for part in read_parts(objects, manifest) if part.build == manifest.build]
     if there.fingerprint != manifest.fingerprint or any(part.lower < there.upper for part in added):
         return replace(there, build=manifest.build, parent=manifest.parent)
-    return replace(manifest, lists=there.lists, newest=(*there.newest, *added))
+    return replace(manifest, lists=there.lists, newest=(*there.newest, *added), vectors=there.vectors)
+
+
+def vectors_at(repository: Repository, objects: ObjectStore, commit_id: str | None) -> VectorSettings | None:
+    """Return which vectors the index of a commit has, None for none.
+
+    Tasks build those of the head. Where that changes before they are published, their part has none that count
+    until it is merged.
+    """
+    path = index_at(repository, commit_id)
+    return read_manifest(objects, path).vectors if path is not None else None

@@ -78,5 +78,10 @@ class IndexOutput:
         with Lease(shard, self._key_value) as lease:  # the rows stay until they are read
             snapshot = shard.snapshot(t, lease.state)
             builder.stage_transaction(
-                build_name(t), t, first_missing(t + 1, base), snapshot, self._analyzer(base)
+                build_name(t),
+                t,
+                first_missing(t + 1, base),
+                snapshot,
+                self._analyzer(base),
+                None if base is None else base.vectors,
             )

@@ -1,0 +1,326 @@
+"""Where vectors come from, and that nothing stops where they fail."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tests.search import embedders
+from tests.search.build_inputs import BUILD, INDEX, finalize_build, span, table
+from tracelake import limits
+from tracelake._errors import DamageError, EmbeddingError, QueryError, UsageError
+from tracelake.search.build import build_part
+from tracelake.search.embedder import call, load, load_for, wanted_vectors
+from tracelake.search.embedding import FunctionSource, meant_texts, vector_in
+from tracelake.search.finalize import read_parts
+from tracelake.search.grammar import Refused, parse
+from tracelake.search.meaning import meant
+from tracelake.search.model import Manifest, Receipt
+from tracelake.search.protocol import choose
+from tracelake.search.query import Searcher
+from tracelake.search.vectors import PartVectors, VectorSettings
+from tracelake.search.verify import verify_parts
+from tracelake.storage.memory import MemoryObjectStore
+
+WORDS = ["good refund", "poison refund", "nan refund", "infinite refund", "zero refund", "good morning"]
+
+
+def settings_of(name: str) -> VectorSettings:
+    """Return the settings of a function of tests."""
+    return load(f"{embedders.HERE}:{name}")[1]
+
+
+def built(
+    settings: VectorSettings, rows: list[dict[str, Any]]
+) -> tuple[MemoryObjectStore, Receipt, Manifest]:
+    """Return an index of one part, and its receipt."""
+    objects = MemoryObjectStore()
+    receipt = build_part(objects, INDEX, BUILD, 0, 1, "a", table(rows), vectors=settings)
+    return objects, receipt, finalize_build(objects, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "vectors"),
+    [
+        ("bag_of_words", 6),
+        ("by_dot", 6),
+        ("not_of_poison", 5),
+        ("sometimes_nan", 3),
+        ("broken", 0),
+        ("of_other_shape", 0),
+        ("of_words", 0),
+    ],
+)
+def test_a_text_on_which_the_function_fails_has_no_vector_and_all_else_goes_on(
+    name: str, vectors: int, tmp_path: Path
+) -> None:
+    """All spans are found by their words; those without a vector are counted; a span that says nothing is not."""
+    rows = [span(number, input=text) for number, text in enumerate(WORDS)] + [span(99)]
+    objects, receipt, manifest = built(settings_of(name), rows)
+    assert receipt.vectors is not None
+    assert (receipt.documents, receipt.vectors.vectors, receipt.vectors.failed) == (7, vectors, 6 - vectors)
+    assert list(verify_parts(objects, read_parts(objects, manifest))) == []
+    assert len(Searcher(objects, manifest, tmp_path).search("refund", 10)) == 5
+
+
+def test_a_function_that_always_fails_is_soon_left_alone() -> None:
+    """However many spans there are, it is called a few times; the first failure is told."""
+    source = FunctionSource(load(f"{embedders.HERE}:broken")[0])
+    before = next(embedders.COUNT)
+    batch = table([span(number, input=f"text {number}") for number in range(2_000)]).to_batches()[0]
+    assert set(source.vectors(batch).values()) == {None}
+    assert next(embedders.COUNT) - before <= limits.EMBEDDING_FAILURES_MAX + 1
+    assert source.problem is not None
+    assert "SystemExit: no model for 128 texts" in source.problem
+
+
+def test_one_bad_text_takes_few_calls() -> None:
+    """A batch is halved until the bad text is alone."""
+    source = FunctionSource(load(f"{embedders.HERE}:not_of_poison")[0])
+    texts = [f"text {number}" for number in range(500)]
+    texts[77] = "poison"
+    before = next(embedders.COUNT)
+    wanted = source.vectors(table([span(n, input=text) for n, text in enumerate(texts)]).to_batches()[0])
+    assert [row for row, vector in wanted.items() if vector is None] == [77]
+    assert next(embedders.COUNT) - before <= 4 + 2 * 7 + 1
+
+
+def test_equal_texts_are_asked_for_once() -> None:
+    """Agents say the same again and again."""
+    source = FunctionSource(load(f"{embedders.HERE}:not_of_poison")[0])
+    before = next(embedders.COUNT)
+    wanted = source.vectors(table([span(n, input="the same") for n in range(1_000)]).to_batches()[0])
+    assert len(wanted) == 1_000
+    assert next(embedders.COUNT) - before == 2
+
+
+def test_a_function_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call of it takes its time, and there is no other."""
+    monkeypatch.setattr("tracelake.search.embedder.EMBEDDING_CALL_MAX_S", 0.1)
+    monkeypatch.setattr(limits, "EMBEDDING_FAILED_MAX_S", 0.05)
+    function = load(f"{embedders.HERE}:hanging")[0]
+    source = FunctionSource(function)
+    before = next(embedders.COUNT)
+    batch = table([span(number, input=f"text {number}") for number in range(300)]).to_batches()[0]
+    assert set(source.vectors(batch).values()) == {None}
+    assert next(embedders.COUNT) - before <= 2
+    with pytest.raises(EmbeddingError, match=r"did not answer within 0\.1 s"):
+        call(function, ["a"])
+
+
+def test_the_text_that_is_meant_is_bounded() -> None:
+    """Input, output and status message, so many characters of them."""
+    batch = table([span(0, input="a", output="b", status_message="c"), span(1, input="x" * 20_000), span(2)])
+    texts = meant_texts(batch.to_batches()[0])
+    assert texts == {0: "a\nb\nc", 1: "x" * limits.EMBEDDED_TEXT_MAX_CHARS}
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("undeclared", "not declared to make vectors"),
+        ("nobody", "cannot be imported here: AttributeError"),
+        ("COUNT", "not declared"),
+    ],
+)
+def test_only_what_is_declared_is_ever_called(name: str, problem: str) -> None:
+    """A lake may name anything: nothing but an embedder runs because of that."""
+    with pytest.raises(UsageError, match=problem):
+        load(f"{embedders.HERE}:{name}")
+    for other in ("os:system", "subprocess:call"):
+        with pytest.raises(UsageError, match="not declared"):
+            load(other)
+    for none in ("os.system", ":", "a:b:c", "../x:y", "no_such_module_at_all:f"):
+        with pytest.raises(UsageError):
+            load(none)
+    source = VectorSettings(source="os:system", dimensions=2)
+    _, receipt, _ = built(source, [span(0, input="true")])
+    assert receipt.vectors == PartVectors(fingerprint=source.fingerprint, vectors=0, failed=1)
+
+
+def test_another_version_of_the_function_is_refused_by_both_names() -> None:
+    """Its vectors do not compare with those of before, so no part has them and no search is made of them."""
+    before = VectorSettings(source=f"{embedders.HERE}:bag_of_words", dimensions=32, version="0")
+    with pytest.raises(UsageError, match=r"cosine, version 0\), and here .*version 1\).*rebuild --vectors"):
+        load_for(before)
+    _, receipt, _ = built(before, [span(0, input="a")])
+    assert receipt.vectors == PartVectors(fingerprint=before.fingerprint, vectors=0, failed=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("attributes.x", None, None), "how many numbers"),
+        (("attributes.x", 0, None), "from 1 to"),
+        (("attributes.x", 99_999, None), "from 1 to"),
+        (("attributes.x", 3, "euclid"), "euclid"),
+        (("attributes." + "x" * 300, 3, None), "200 characters"),
+        (("x", None, None), "neither module:function"),
+        ((f"{embedders.HERE}:bag_of_words", 32, None), "says its dimensions and metric itself"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(arguments: tuple[Any, Any, Any], problem: str) -> None:
+    """In a sentence, before anything is built."""
+    with pytest.raises(UsageError, match=problem):
+        wanted_vectors(*arguments)
+
+
+def test_every_setting_is_in_the_fingerprint() -> None:
+    """Where one differs, so does it."""
+    same: dict[str, Any] = {"source": "m:f", "dimensions": 2, "metric": "cosine", "version": ""}
+    others = [
+        same | change
+        for change in ({"source": "m:g"}, {"dimensions": 3}, {"metric": "dot"}, {"version": "2"})
+    ]
+    prints = {VectorSettings(**each).fingerprint for each in [same, *others]}
+    assert len(prints) == 5
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("[0.5,1,-2]", [0.5, 1, -2]),
+        (base64.b64encode(np.array([1.5, 2], "<f4").tobytes()).decode(), [1.5, 2]),
+        ("[]", []),
+        ("", []),
+        ("[1", None),
+        ('["a"]', None),
+        ("[null]", None),
+        ("[[1]]", None),
+        ("not base64!", None),
+        ("AAAAA===", None),
+        ("YWJj", None),
+        ("[1e999]", None),
+        ("[1e300]", [np.inf]),
+    ],
+)
+def test_vectors_in_attributes(value: str, expected: list[float] | None) -> None:
+    """An array of numbers, or float32 in base64; anything else is none, and never an error."""
+    vector = vector_in(value)
+    assert (None if vector is None else vector.tolist()) == expected
+
+
+def test_spans_bring_their_vectors_along(tmp_path: Path) -> None:
+    """Of the wrong length, of no numbers, of zeros: no vector, counted; the numbers are no words of the text."""
+    given = ["[1,0,77123]", "[1,0]", "[0,0,0]", "[NaN,1,1]", "words", base64.b64encode(bytes(12)).decode()]
+    rows = [span(n, attributes=[("v", value), ("k", "common")]) for n, value in enumerate(given)]
+    known = wanted_vectors("attributes.v", 3, "dot")
+    assert known is not None
+    objects, receipt, manifest = built(known, [*rows, span(9, input="common")])
+    assert receipt.vectors == PartVectors(fingerprint=known.fingerprint, vectors=1, failed=5)
+    searcher = Searcher(objects, manifest, tmp_path)
+    assert [len(searcher.search(query, 9)) for query in ("common", "77123", "has:attributes.v")] == [7, 0, 6]
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "conditions"),
+    [
+        ("refund policy", "refund policy", ""),
+        ('refund "the policy" service:shop', "refund the policy", "service"),
+        ("(refund) AND money last 2h", "refund money", "Last"),
+        ("refund^3 -cash", "refund", "Not"),
+        ("a (b OR c)", "a", "AnyOf"),
+        ("a b* c~1", "a", "prefix"),
+        ("service:shop", "", "service"),
+        ("*", "", ""),
+        ('text:"exactly this" like', "like", "text"),
+    ],
+)
+def test_what_of_a_query_is_meant(query: str, text: str, conditions: str) -> None:
+    """Words and phrases without a field beside each other; all else is a condition."""
+    parts = meant(parse(query))
+    assert parts.text == text
+    assert (conditions in repr(parts.condition)) if conditions else parts.condition is None
+
+
+def test_only_one_thing_is_compared_with() -> None:
+    """Words and a span, or two spans, are refused at their place."""
+    for query in ("words like:a-b", "like:a like:b"):
+        with pytest.raises(Refused, match="not with both"):
+            meant(parse(query))
+
+
+def receipts_of_twins() -> list[Receipt]:
+    """Return the receipts of two attempts at one part, of which the later has the vectors."""
+    objects = MemoryObjectStore()
+    rows = [span(number, input=f"text {number}") for number in range(3)]
+    settings = settings_of("never_the_same")
+    told = []
+    for attempt, vectors in (("a", None), ("b", settings), ("c", settings_of("broken"))):
+        told.append(build_part(objects, INDEX, BUILD, 0, 1, attempt, table(rows), vectors=vectors))
+    return told
+
+
+def test_f7_of_twins_that_with_vectors_is_taken() -> None:
+    """An executor without the module has built a part, too; whoever finalizes takes the other."""
+    told = receipts_of_twins()
+    fingerprint, wanted = told[0].fingerprint, settings_of("never_the_same").fingerprint
+
+    def check() -> None:
+        assert [each.attempt for each in choose(BUILD, told, 1, fingerprint, None, wanted)] == ["b"]
+        assert [each.attempt for each in choose(BUILD, told, 1, fingerprint)] == ["a"]
+
+    check()
+    assert_caught(
+        Broken("of twins that with the most vectors is taken", choose, "-_vectors(each, vectors)", "0"), check
+    )
+
+
+def test_f10_two_finalizers_of_a_function_that_never_says_the_same_make_one_index() -> None:
+    """Whatever the floats of two attempts are, one of them is the index; the loser's part is in none."""
+    objects = MemoryObjectStore()
+    rows = [span(number, input=f"text {number}") for number in range(3)]
+    settings = settings_of("never_the_same")
+    build_part(objects, INDEX, BUILD, 0, 1, "b", table(rows), vectors=settings)
+    staged = {info.path: objects.get(info.path) for info in objects.list("search/")}
+    first = finalize_build(objects, 1)
+    for path, data in staged.items():
+        objects.put(path, data)
+    build_part(objects, INDEX, BUILD, 0, 1, "a", table(rows), vectors=settings)
+    assert finalize_build(objects, 1) == first
+    assert list(verify_parts(objects, read_parts(objects, first))) == []
+
+
+def test_f14_a_flipped_byte_among_the_vectors_is_refused_and_named(tmp_path: Path) -> None:
+    """By whoever opens the part, and by verify; a part without the block that its manifest names, too."""
+    settings = settings_of("bag_of_words")
+    objects, _, manifest = built(settings, [span(n, input=f"text {n}") for n in range(50)])
+    [part] = read_parts(objects, manifest)
+    data = objects.get(part.path)
+    place = data.index(b"TLVECT01") + len(b"TLVECT01") + 900
+    objects.put(part.path, data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    [problem] = verify_parts(objects, [part])
+    assert (problem.kind, problem.path) == ("damaged", part.path)
+    with pytest.raises(DamageError, match=part.path):
+        Searcher(objects, manifest, tmp_path / "a")
+
+
+def test_a_part_without_the_vectors_that_its_manifest_names_is_told() -> None:
+    """Its text is searched all the same; a search by meaning names the part, and so does verify."""
+    objects, _, manifest = built(settings_of("bag_of_words"), [span(0, input="text")])
+    bare, _, other = built(settings_of("broken"), [span(0, input="text")])
+    [part], [without] = read_parts(objects, manifest), read_parts(bare, other)
+    known = VectorSettings(source="m:f", dimensions=32)
+    claimed = type(without)(
+        **{name: getattr(without, name) for name in without.__struct_fields__ if name != "vectors"},
+        vectors=part.vectors,
+    )
+    [problem] = verify_parts(bare, [claimed])
+    assert (problem.kind, "not those that its manifest names" in problem.detail) == ("damaged", True)
+    assert known.fingerprint != settings_of("bag_of_words").fingerprint
+
+
+def test_a_lake_without_vectors_says_how_to_get_them(tmp_path: Path) -> None:
+    """In one sentence."""
+    objects = MemoryObjectStore()
+    build_part(objects, INDEX, BUILD, 0, 1, "a", table([span(0, input="text")]))
+    searcher = Searcher(objects, finalize_build(objects, 1), tmp_path)
+    with pytest.raises(
+        QueryError, match=r"no vectors .* `tracelake index rebuild --vectors module:function`"
+    ):
+        searcher.by_meaning("text", "semantic", None, None, 0)

@@ -1,0 +1,245 @@
+"""The nearest vectors are those of a plain evaluation, whatever is filtered, and a block is whole or refused."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.broken import Broken, assert_caught
+from tracelake._errors import DamageError
+from tracelake.search import nearest as nearest_module
+from tracelake.search.fusion import fused
+from tracelake.search.nearest import nearest, vector_of
+from tracelake.search.vector_block import FILE, BlockWriter, VectorBlock, read_block, usable
+from tracelake.search.vectors import Metric, VectorSettings
+
+Array = npt.NDArray[Any]
+
+
+def block_of(rows: Sequence[int], vectors: Array, metric: Metric = "cosine") -> VectorBlock:
+    """Return a block of vectors, as it is read back."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        known = VectorSettings(source="m:f", dimensions=vectors.shape[1], metric=metric)
+        writer = BlockWriter(folder, known)
+        for start in range(0, len(rows), 7):
+            some = slice(start, start + 7)
+            writer.add(np.array(rows[some], np.int64), vectors[some].astype(np.float32))
+        assert writer.finish() == len(rows)
+        writer.close()
+        assert [path.name for path in folder.iterdir()] == [FILE]
+        return read_block(folder / FILE, "part")
+
+
+def plainly(
+    rows: Array, vectors: Array, query: Array, metric: Metric, most: int, kept: set[int]
+) -> list[tuple[int, float]]:
+    """Return the nearest by comparing with each: the vectors as they are kept, in half precision."""
+    norms = np.linalg.norm(vectors.astype(np.float32).astype(np.float64), axis=1)
+    unit = (vectors.astype(np.float32) / norms[:, None]).astype(np.float16).astype(np.float64)
+    lengths = np.ones_like(norms) if metric == "cosine" else norms.astype(np.float32)
+    scored = [
+        (int(row), round(float(vector @ query / np.linalg.norm(query)), 9) * np.linalg.norm(query) * length)
+        for row, vector, length in zip(rows, unit, lengths, strict=True)
+        if int(row) in kept
+    ]
+    return sorted(scored, key=lambda one: (-one[1], one[0]))[:most]
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data())
+def test_the_nearest_are_those_of_a_plain_evaluation(data: st.DataObject) -> None:
+    """Recall is 1, scores and order are equal: of any blocks and metric, whichever rows count."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    dimensions = data.draw(st.sampled_from([1, 2, 8, 48]))
+    metric: Metric = data.draw(st.sampled_from(["cosine", "dot"]))
+    sizes = data.draw(st.lists(st.integers(0, 60), min_size=0, max_size=4))
+    total = sum(sizes)
+    rows = rng.permutation(10 * total + 1)[:total].astype(np.int64) << 20
+    vectors = rng.standard_normal((total, dimensions)).astype(np.float32)
+    if data.draw(st.booleans()) and total:
+        vectors = vectors[rng.integers(0, max(1, total // 4), total)]  # many are equal
+    vectors *= 10.0 ** data.draw(st.integers(-20, 15))
+    query = rng.standard_normal(dimensions)
+    kept, allowed, gone = set(rows.tolist()), None, np.array([], np.int64)
+    if data.draw(st.booleans()):
+        allowed = np.sort(rng.permutation(np.append(rows, 5))[: data.draw(st.integers(0, total + 1))])
+        kept &= set(allowed.tolist())
+    if data.draw(st.booleans()):
+        gone = np.sort(rng.permutation(np.append(rows, 6))[: data.draw(st.integers(0, total + 1))])
+        kept -= set(gone.tolist())
+    most = data.draw(st.integers(0, total + 3))
+    starts = np.cumsum([0, *sizes])
+    blocks = [
+        block_of(rows[first : first + size].tolist(), vectors[first : first + size], metric)
+        for first, size in zip(starts, sizes, strict=False)
+    ]
+    nearest_rows, scores = nearest(blocks, query, most, allowed, gone)
+    expected = plainly(rows, vectors, query, metric, most, kept)
+    assert nearest_rows.tolist() == [row for row, _ in expected]
+    np.testing.assert_allclose(scores, [score for _, score in expected], rtol=1e-6, atol=2e-9)
+
+
+def check_doubtful() -> None:
+    """Compare where vectors differ least in the direction that codes keep worst."""
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        vectors = rng.standard_normal((400, 3)).astype(np.float32) + np.array([3, 0, 0], np.float32)
+        query = rng.standard_normal(3) * [0, 1, 1]
+        nearest_rows, _ = nearest([block_of(range(400), vectors)], query, 20)
+        expected = plainly(np.arange(400), vectors, query, "cosine", 20, set(range(400)))
+        assert nearest_rows.tolist() == [row for row, _ in expected]
+
+
+def check_many() -> None:
+    """Compare with a plain evaluation where codes leave many in doubt, and some are gone or not allowed."""
+    rng = np.random.default_rng(5)
+    vectors = rng.standard_normal((3_000, 24)).astype(np.float32)
+    rows = rng.permutation(3_000)
+    blocks = [
+        block_of(rows[:1_700].tolist(), vectors[:1_700]),
+        block_of(rows[1_700:].tolist(), vectors[1_700:]),
+    ]
+    for number in range(5):
+        query = rng.standard_normal(24)
+        for allowed, gone in (
+            (None, np.array([], np.int64)),
+            (None, np.arange(1_500)),
+            (np.arange(400), np.array([], np.int64)),
+            (np.arange(2_500), np.arange(100, 900)),
+        ):
+            kept = set(range(3_000)) if allowed is None else set(allowed.tolist())
+            found_rows, _ = nearest(blocks, query, 50 + number, allowed, gone)
+            expected = plainly(rows, vectors, query, "cosine", 50 + number, kept - set(gone.tolist()))
+            assert found_rows.tolist() == [row for row, _ in expected]
+
+
+def test_many_vectors_and_few_that_count() -> None:
+    """Where most of a block counts it is read through, else those that count are picked: both give the same."""
+    check_many()
+    check_doubtful()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken(
+            "what may be among the nearest is compared exactly",
+            nearest,
+            "middle + error >= least",
+            "middle >= least",
+        ),
+        Broken("the least is that of the worst case", nearest, "middle - error for", "middle + error for"),
+        Broken(
+            "equal ones are in the order of their ids",
+            nearest,
+            "(all_rows, -all_scores)",
+            "(-all_scores, all_rows)",
+        ),
+        Broken("rows that are gone are left out", nearest_module._held, "held & ~_among(rows, gone)", "held"),
+        Broken(
+            "only rows that are allowed are found",
+            nearest_module._held,
+            "if allowed is None else _among(rows, allowed)",
+            "if True else _among(rows, allowed)",
+        ),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_each_rule_is_held(broken: Broken) -> None:
+    """A rule that is broken is noticed."""
+
+    def check() -> None:
+        check_doubtful()
+        check_many()
+
+    assert_caught(broken, check)
+
+
+def test_half_precision_costs_next_to_nothing() -> None:
+    """Beside plain float32: the ten nearest are the same but for near ties, scores differ by less than 0.0005."""
+    rng = np.random.default_rng(3)
+    vectors = rng.standard_normal((4_000, 384)).astype(np.float32)
+    block = block_of(range(4_000), vectors)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    same = 0
+    for query in rng.standard_normal((20, 384)):
+        wanted = query / np.linalg.norm(query)
+        rows, scores = nearest([block], wanted, 10)
+        plain = unit @ wanted
+        same += len(set(rows.tolist()) & set(np.argsort(-plain)[:10].tolist()))
+        assert np.abs(plain[rows] - scores).max() < 5e-4
+    assert same >= 198
+
+
+def test_the_vector_of_a_row_comes_back() -> None:
+    """By the id of its row; None for a row that has none."""
+    block = block_of([7, 9], np.array([[3.0, 4.0], [0.0, 2.0]]), "dot")
+    vector = vector_of([block], 7)
+    assert vector is not None
+    np.testing.assert_allclose(vector, [3, 4], rtol=1e-3)
+    assert vector_of([block], 8) is None
+
+
+def test_what_is_no_vector_is_told() -> None:
+    """Zeros, numbers that are none, and lengths beyond all numbers."""
+    rows = [[1.0, 0.0], [0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0], [3e38, 3e38], [1e-30, 0.0]]
+    assert usable(np.array(rows, np.float32)).tolist() == [True, False, False, False, False, True]
+
+
+def test_a_block_is_whole_or_refused(tmp_path: Path) -> None:
+    """Cut anywhere, longer, empty, absent, or with another beginning: an error names the part."""
+    known = VectorSettings(source="m:f", dimensions=4)
+    writer = BlockWriter(tmp_path, known)
+    writer.add(np.arange(3), np.ones((3, 4), np.float32))
+    writer.finish()
+    writer.close()
+    path = tmp_path / FILE
+    data = path.read_bytes()
+    read_block(path, "part-1")
+    damaged = [data[:size] for size in range(len(data))] + [data + b"\0", b"X" + data[1:]]
+    damaged += [data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :] for place in range(12)]
+    for other in damaged:
+        path.write_bytes(other)
+        with pytest.raises(DamageError, match=r"part-1 .*tracelake index rebuild"):
+            read_block(path, "part-1")
+    path.unlink()
+    with pytest.raises(DamageError, match="part-1 has no vectors"):
+        read_block(path, "part-1")
+
+
+@given(rankings=st.lists(st.lists(st.integers(0, 20), unique=True), max_size=3))
+def test_fusion_is_the_sum_of_reciprocal_ranks(rankings: list[list[int]]) -> None:
+    """As a plain evaluation has it: k is 60, ranks count from 1, equal ones are in order of their numbers."""
+    rows = {row for ranking in rankings for row in ranking}
+    expected = {
+        row: sum(1 / (60 + ranking.index(row) + 1) for ranking in rankings if row in ranking) for row in rows
+    }
+    assert fused(rankings) == sorted(expected.items(), key=lambda one: (-one[1], one[0]))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("ranks count from 1", fused, "enumerate(ranking, 1)", "enumerate(ranking, 0)"),
+        Broken("better ranks come first", fused, "-one[1], one[0]", "one[1], one[0]"),
+        Broken("each ranking adds to the score", fused, "scores[row] += 1", "scores[row] = 1"),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_each_rule_of_fusion_is_held(broken: Broken) -> None:
+    """A rule that is broken is noticed."""
+
+    def check() -> None:
+        assert fused([[3, 1], [1, 2], []]) == [(1, 1 / 62 + 1 / 61), (3, 1 / 61), (2, 1 / 62)]
+
+    check()
+    assert_caught(broken, check)
