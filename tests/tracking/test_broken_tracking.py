@@ -11,6 +11,7 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tests.lake import test_hot_tier as reading_tests
 from tests.storage.servers.postgres import PostgresServer
+from tests.tracking import test_door as door_tests
 from tests.tracking import test_store as store_tests
 from tracelake.lake import hot
 from tracelake.otlp.by_trace import ByTrace
@@ -18,6 +19,7 @@ from tracelake.tracking import database as databases
 from tracelake.tracking import requests
 from tracelake.tracking import store as stores
 from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.door import TrackingDoor
 from tracelake.tracking.migrating import migrate
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.store import TrackingStore
@@ -64,6 +66,14 @@ def check_standing(_store: TrackingStore, _folder: Path) -> None:
     reading_tests.test_standing_is_what_the_rule_says()
 
 
+def check_alone(store: TrackingStore, _folder: Path) -> None:
+    door_tests.test_what_the_database_refuses_is_refused_alone(store, "start_ns", 2**63)
+
+
+def check_plans(store: TrackingStore, _folder: Path) -> None:
+    store_tests.test_what_waits_is_found_by_its_numbers(store)
+
+
 MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken("a write advances the generation", stores._upsert, "old.db_payload_generation + 1", "1"),
@@ -106,6 +116,21 @@ MUTANTS: list[tuple[Broken, Check]] = [
             "delete(outbox).where(",
         ),
         check_lakes,
+    ),
+    (
+        Broken(
+            "what is refused is refused alone", TrackingDoor._store, "if len(requests) == 1:", "if requests:"
+        ),
+        check_alone,
+    ),
+    (
+        Broken(
+            "what waits is found by its numbers",
+            TrackingStore.uncommitted,
+            "trace_parts.c.lake + 0",
+            "trace_parts.c.lake",
+        ),
+        check_plans,
     ),
     (
         Broken("the write lock is taken first", databases._begin, '"BEGIN IMMEDIATE" if', '"BEGIN" if'),

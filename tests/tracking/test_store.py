@@ -283,3 +283,28 @@ def test_a13_nobody_writes_between_check_and_clearing(store: TrackingStore) -> N
         (answer,) = writing.result()
         assert answer is not None
         assert answer.spans == 1
+
+
+def test_what_waits_is_found_by_its_numbers(store: TrackingStore) -> None:
+    """Neither a trim nor a list of what waits goes through all that is hot: SQLite looks parts up by their rows."""
+    if not store.database.is_sqlite:
+        pytest.skip("PostgreSQL plans by its statistics, which a table of one row does not have")
+    store.write([request((1, 1))])
+    statements: list[tuple[str, object]] = []
+
+    def note(
+        _connection: object, _cursor: object, statement: str, parameters: object, *_rest: object
+    ) -> None:
+        if "tracelake_trace_parts" in statement:
+            statements.append((statement, parameters))
+
+    event.listen(store.database.engine, "before_cursor_execute", note)
+    assert store.uncommitted(10) == [trace_id(1)]
+    Outbox(store).trim([row.sequence for row in Outbox(store).waiting()])
+    event.remove(store.database.engine, "before_cursor_execute", note)
+    assert len(statements) == 2
+    with closing(sqlite3.connect(store.database.name)) as connection:
+        for statement, parameters in statements:
+            steps = connection.execute(f"explain query plan {statement}", parameters).fetchall()  # type: ignore[arg-type]
+            (of_parts,) = [step[3] for step in steps if "tracelake_trace_parts" in step[3]]
+            assert of_parts.endswith("USING INDEX tracelake_trace_parts_by_sequence (sequence=?)"), of_parts

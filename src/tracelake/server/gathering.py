@@ -110,7 +110,9 @@ class Gathering:
         for place, answer in gathered.answers:
             if answer.done():
                 continue  # its request was cancelled
-            if error is None:
-                answer.set_result(answers[place])
-            else:
+            if error is not None:
                 answer.set_exception(error())
+            elif isinstance(told := answers[place], Exception):
+                answer.set_exception(told)
+            else:
+                answer.set_result(told)

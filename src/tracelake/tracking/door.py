@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from tracelake import limits
+from tracelake._errors import StorageError
 from tracelake.tracking.groups import Answers, RequestGroups
-from tracelake.tracking.requests import TracedRequest
+from tracelake.tracking.requests import RefusedSpans, TracedRequest
 from tracelake.tracking.store import TrackingStore
 
 
@@ -34,4 +35,23 @@ class TrackingDoor(RequestGroups):
         self._tracking.check()
 
     def _store(self, requests: Sequence[TracedRequest]) -> Answers:
-        return self._tracking.write(requests)
+        """Store requests by one transaction; where that fails and the store is well, each by one of its own.
+
+        So a request that the database does not take, for whatever it has, takes nobody down with it.
+        """
+        try:
+            return self._tracking.write(requests)
+        except (StorageError, OSError):
+            raise
+        except Exception:
+            if len(requests) == 1:
+                raise
+            return [self._store_alone(request) for request in requests]
+
+    def _store_alone(self, request: TracedRequest) -> RefusedSpans | Exception | None:
+        try:
+            return self._tracking.write([request])[0]
+        except (StorageError, OSError) as error:
+            return self.refusal(error)
+        except Exception as error:  # noqa: BLE001  it is the answer to this request
+            return error

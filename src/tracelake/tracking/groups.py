@@ -21,8 +21,11 @@ from tracelake.otlp.framing import Format
 from tracelake.tracking.requests import RefusedSpans, TracedRequest
 from tracelake.tracking.schema import DEFAULT_EXPERIMENT
 
-Answers: TypeAlias = Sequence[RefusedSpans | None]
-"""For each request of a group, in their order, the spans that were not taken of it; None where all were."""
+Answers: TypeAlias = Sequence[RefusedSpans | Exception | None]
+"""For each request of a group, in their order, the spans that were not taken of it; None where all were.
+
+An error where nothing of this request was stored, and it is to blame for that alone.
+"""
 _NOT_APART: Final[Mapping[str, TraceSpans]] = MappingProxyType({})
 
 
@@ -63,7 +66,7 @@ class RequestGroups(ABC):
 
     @abstractmethod
     def _store(self, requests: Sequence[TracedRequest]) -> Answers:
-        """Make requests durable, all of them or none."""
+        """Make requests durable, all of them or none, but for those that are answered by an error."""
 
     def append(self, format: Format, payload: bytes) -> RefusedSpans | None:
         """Store one request body as received (decompressed) and return once it is durable.
@@ -74,11 +77,14 @@ class RequestGroups(ABC):
         group, place = self.join(format, payload)
         self.release(group)
         try:
-            return group.written.result(self.ack_timeout_s)[place]
+            answer = group.written.result(self.ack_timeout_s)[place]
         except TimeoutError:
             raise self.too_late() from None
         except (StorageError, OSError) as error:
             raise self.refusal(error) from error
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def join(
         self,

@@ -95,7 +95,7 @@ class Outbox:
                 )
                 connection.execute(
                     delete(trace_parts).where(
-                        trace_parts.c.lake == self._lake,
+                        trace_parts.c.lake + 0 == self._lake,  # as in `TrackingStore.uncommitted`
                         trace_parts.c.sequence.in_(some),
                         exists(archived),
                     )

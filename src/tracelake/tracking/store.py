@@ -172,7 +172,8 @@ class TrackingStore:
         waiting = select(outbox.c.sequence).where(outbox.c.lake == self.lake)
         query = (
             select(trace_parts.c.trace_id)
-            .where(trace_parts.c.lake == self.lake, trace_parts.c.sequence.in_(waiting))
+            # `+ 0`: by the numbers that wait, and not by the primary key through all parts of the lake.
+            .where(trace_parts.c.lake + 0 == self.lake, trace_parts.c.sequence.in_(waiting))
             .group_by(trace_parts.c.trace_id)
             .order_by(func.max(trace_parts.c.sequence).desc())
             .limit(limit)
