@@ -53,7 +53,9 @@ def never_enough(self: Tries, *_: object, **__: object) -> dict[str, int]:
 DELAYS: Final = Faults(delays=3)
 
 
-def _mutant(what: str, stage: Stage | None, patches: Mapping[str, object], random_max: int) -> Mutant:
+def _mutant(
+    what: str, stage: Stage | None, patches: Mapping[str, object], random_max: int, first_seed: int = 0
+) -> Mutant:
     replicas = 5 if stage is None else 2
     return Mutant(
         f"deaths: {what}",
@@ -62,6 +64,7 @@ def _mutant(what: str, stage: Stage | None, patches: Mapping[str, object], rando
         None,
         random_max,
         {f"tracelake.{name}": wrong for name, wrong in patches.items()},
+        first_seed=first_seed,
     )
 
 
@@ -70,7 +73,7 @@ TRIES: Final = "pipeline.tries.Tries"
 DEATHS_MUTANTS = [
     _mutant("nobody looks on", None, {f"{TRIES}._still": all_are_dead}, 10),
     _mutant("one look", None, {f"{TRIES}._still": one_look}, 10),
-    _mutant("nobody shows that he lives", None, {f"{TRIES}.beat": nothing}, 40),
+    _mutant("nobody shows that he lives", None, {f"{TRIES}.beat": nothing}, 60, first_seed=5000),
     _mutant("nobody notes what he does", "merge", {f"{TRIES}.begin": nothing}, 2),
     _mutant("reading does not count", "read", {f"{TRIES}.deaths_of_reading": never_enough}, 2),
     _mutant("all at fault, merging", "merge", {"pipeline.attempts.narrowed": at_fault_together}, 2),

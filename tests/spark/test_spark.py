@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 import tracelake
 from tests.pipeline.spans import AGENTS, a_line, a_span
-from tracelake import Lake
+from tracelake import Lake, limits
 from tracelake.spark import register
 from tracelake.tasks.runners import InProcess, Spark
 
@@ -103,8 +103,11 @@ def test_rows_are_whole_at_any_commit(spark: SparkSession, lake: Lake) -> None:
     assert chosen.load("spans").where("end_ns = 30").collect() == [(30, expected["span_id"])]
 
 
-def test_filters_are_handed_down(spark: SparkSession, tmp_path: Path) -> None:
+def test_filters_are_handed_down(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Once registered, a query opens no part without wanted rows: it goes well with all other parts gone."""
+    monkeypatch.setattr(limits, "WRITTEN_TOGETHER_MAX_BYTES", 0)  # a part for each bucket
     with tracelake.init(tmp_path / "lake", buckets=4) as lake:
         for number in range(2):
             lines = [a_line(a_span(n, number, start=1000 + number), service=f"s{number}") for n in range(20)]

@@ -1,5 +1,7 @@
 """Commands that keep a lake small: compact, index rebuild, gc."""
 
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
 from __future__ import annotations
 
 from dataclasses import asdict
@@ -7,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from tracelake._settings import load_settings
 from tracelake.cli import render
 from tracelake.cli.exits import FAILED
 from tracelake.cli.options import TEXTS, JsonOption, LakeOption, examples, opened
@@ -135,6 +136,8 @@ def gc(
     of transactions before the newest 10,000 (TRACELAKE_JOURNAL_TRANSACTIONS, or journal_transactions in
     tracelake.toml). Safe beside readers and writers. What may lie behind something damaged stays; it is
     named, and gc exits with 1."""
+    from tracelake._settings import load_settings
+
     with opened(lake) as open_lake:
         reports = open_lake.maintenance.gc(
             dry_run=dry_run,
