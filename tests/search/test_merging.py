@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -17,7 +19,8 @@ from tracelake.search import merging
 from tracelake.search.build import merge_parts
 from tracelake.search.finalize import read_parts
 from tracelake.search.live import RowIds
-from tracelake.search.model import Manifest
+from tracelake.search.model import Manifest, PartRef
+from tracelake.search.pack import _split
 from tracelake.search.query import Searcher
 from tracelake.storage.memory import MemoryObjectStore
 
@@ -97,7 +100,7 @@ def lacking() -> None:
     """Merge parts for a row of which none of them has a document."""
     rows = rows_of([3, 3])
     objects, manifest = index_of(rows)
-    with pytest.raises(DamageError, match="have 6 documents for 7 rows"):
+    with pytest.raises(DamageError, match="have 6 documents for 7 rows, of 6 of them"):
         merge_parts(
             objects,
             INDEX,
@@ -114,9 +117,102 @@ def test_parts_that_lack_a_row_are_refused() -> None:
     """Else a document that is missing from one part would be missing for good."""
     lacking()
     assert_caught(
-        Broken("parts have one document for each row", merging._marks, "if left != len(live):", "if False:"),
+        Broken(
+            "parts have one document for each row",
+            merging._marks,
+            "if not np.array_equal(left, live):",
+            "if False:",
+        ),
         lacking,
     )
+
+
+def repeating() -> None:
+    """Merge parts that have each row of the first twice, and none of as many others."""
+    rows = rows_of([3, 3])
+    objects, manifest = index_of([rows[0], rows[0].slice(1)])
+    with pytest.raises(DamageError, match="5 documents for 5 rows, of 3 of them"):
+        merge_parts(
+            objects, INDEX, "merged", 0, 1, "a", read_parts(objects, manifest), np.sort(ids_of(rows))[:5]
+        )
+
+
+def test_parts_that_have_a_row_twice_are_refused() -> None:
+    """Though there are as many documents as rows: one row would be there twice for good, and another one never."""
+    repeating()
+    assert_caught(
+        Broken(
+            "the documents are those of the rows, each once",
+            merging._marks,
+            "not np.array_equal(left, live)",
+            "len(left) != len(live)",
+        ),
+        repeating,
+    )
+
+
+def with_part(
+    objects: MemoryObjectStore, parts: Sequence[PartRef], data: bytes
+) -> tuple[MemoryObjectStore, list[PartRef]]:
+    """Return parts of which the first was packed as these bytes: no checksum of the whole tells."""
+    sha256 = hashlib.sha256(data).hexdigest()
+    path = parts[0].path.replace(parts[0].sha256, sha256)
+    objects.put(path, data)
+    return objects, [msgspec.structs.replace(parts[0], sha256=sha256, path=path), *parts[1:]]
+
+
+def damaged_before() -> None:
+    """Merge parts of which one was altered in memory, before it was packed and its checksum taken."""
+    rows = rows_of([20, 3])
+    objects, manifest = index_of(rows)
+    parts = read_parts(objects, manifest)
+    whole = objects.get(parts[0].path)
+    header, body = _split(whole, "")
+    for file in header.files:
+        for place in (0, file.size_bytes // 2, file.size_bytes - 1):
+            altered = bytearray(whole)
+            altered[body + place] ^= 1
+            with pytest.raises(DamageError):
+                merge_parts(
+                    objects, INDEX, "m", 0, 1, "a", with_part(objects, parts, bytes(altered))[1], ids_of(rows)
+                )
+        body += file.size_bytes
+
+
+def test_a_part_that_was_damaged_before_it_was_packed_is_not_passed_on() -> None:
+    """Its checksum is right; those that tantivy writes, and never asks, are not."""
+    damaged_before()
+    assert_caught(
+        Broken(
+            "files are those that tantivy wrote", merging._write, "not is_as_written", "None is is_as_written"
+        ),
+        damaged_before,
+    )
+
+
+def wrong_headers() -> None:
+    """Merge parts of which one says of itself what is not so, as its checksum does too."""
+    rows = rows_of([20, 3])
+    objects, manifest = index_of(rows)
+    parts = read_parts(objects, manifest)
+    whole = objects.get(parts[0].path)
+    for old, new in (
+        (b'"max_doc":20', b'"max_doc":19'),
+        (b'"max_doc":20', b'"max_doc":99'),
+        (b'"max_doc":20', b'"max_doc":-2'),
+        (b'"record":"position"', b'"record":"basic"   '),
+    ):
+        assert old in whole
+        altered = whole.replace(old, new, 1)
+        with pytest.raises(DamageError):
+            merge_parts(
+                objects, INDEX, "m", 0, 1, "a", with_part(objects, parts, bytes(altered))[1], ids_of(rows)
+            )
+
+
+def test_a_part_whose_header_is_wrong_is_refused() -> None:
+    """With an error that makes the task build of the rows, and never with one that ends the process."""
+    wrong_headers()
 
 
 @pytest.mark.parametrize(

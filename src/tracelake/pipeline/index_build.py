@@ -36,6 +36,7 @@ from tracelake.shards.rows import ROW_ID, first_row_id, rows_sql, time_sql
 from tracelake.shards.store import Snapshot
 from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore, open_objects
 from tracelake.tables.indexes import INDEX
+from tracelake.tables.scan import check_parts
 from tracelake.tasks.progress import OnProgress, Progress, silent
 from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT
 from tracelake.versions.protocol import may_publish
@@ -307,7 +308,7 @@ class Builder:
 
 def live_by_transaction(objects: ObjectStore, snapshot: Snapshot) -> Counter[int]:
     """Return how many rows of each transaction are live in a snapshot, by reading it."""
-    with _opened(objects) as (files, db):
+    with _opened(objects, snapshot) as (files, db):
         ids = rows_sql(snapshot, files.file, [ROW_ID.name], SPANS_TABLE)
         counts = db.sql(f"select {time_sql()}, count(*) from ({ids}) group by 1").fetchall()
     return Counter({int(transaction): int(rows) for transaction, rows in counts})
@@ -325,7 +326,7 @@ def _live_rows(
 ) -> Iterator[Iterator[pa.RecordBatch]]:
     schema = pa.schema([field for field in (*SPANS_TABLE, ROW_ID) if field.name in columns])
     inserted = f"{ROW_ID.name} >= {first_row_id(lower)} and {ROW_ID.name} < {first_row_id(upper)}"
-    with _opened(objects) as (files, db):
+    with _opened(objects, snapshot) as (files, db):
         rows = rows_sql(snapshot, files.file, schema.names, SPANS_TABLE)
         reader = db.sql(f"from ({rows}) where {inserted}").to_arrow_reader(INDEX_REBUILT_BATCH_ROWS)
         # DuckDB does not have all of the finer types.
@@ -337,9 +338,13 @@ def _live_rows(
 
 
 @contextmanager
-def _opened(objects: ObjectStore) -> Iterator[tuple[LocalFiles, duckdb.DuckDBPyConnection]]:
+def _opened(
+    objects: ObjectStore, snapshot: Snapshot
+) -> Iterator[tuple[LocalFiles, duckdb.DuckDBPyConnection]]:
+    """Open a database to read a snapshot. Raises DamageError for a part that is not what was written."""
     with tempfile.TemporaryDirectory(prefix="tracelake-index-") as folder:
         files = LocalFiles(objects, Path(folder))
+        check_parts(files, (*snapshot.parts, *snapshot.retractions, *snapshot.history))
         with duckdb.connect(config={"threads": 1}) as db:
             yield files, db
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tracelake._errors import ContentionError, TracelakeError
+from tracelake._errors import ContentionError, DamageError, TaskError, TracelakeError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_FAN_OUT
 from tracelake.pipeline.index_build import Begun, Builder
 from tracelake.search.analyzers import Analyzer, of_fingerprint
@@ -85,25 +85,33 @@ class IndexMerger:
     def maintain(self, progress: OnProgress = silent) -> None:
         """Merge what is due, and rewrite parts where too many of their rows were replaced.
 
-        A failure is logged, and left to a later call: nothing but time and scores depend on this.
+        A failure is logged, and left to a later call: nothing but time and scores depend on this. What is damaged keeps
+        itself from being merged, and those that are merged with it, and no others.
         """
         standing: StandingIndex | None = None
+        behind = _Behind(self.fan_out)
         try:
             while (standing := standing_of(self._repository, self._objects, self._not_before)) is not None:
-                if not self._step(standing, progress):
-                    return
+                if not self._step(standing, behind, progress):
+                    break
         except TracelakeError as error:
-            self._not_before = standing.transaction + self.fan_out if standing is not None else 0
-            logger.warning("the index was not merged: %s. It will be tried again.", error)
+            self._failed(standing, error)
+        else:
+            if behind.has_passed and standing is not None:
+                self._not_before = standing.transaction + self.fan_out
 
-    def _step(self, standing: StandingIndex, progress: OnProgress) -> bool:
+    def _failed(self, standing: StandingIndex | None, error: TracelakeError) -> None:
+        self._not_before = standing.transaction + self.fan_out if standing is not None else 0
+        logger.warning("the index was not merged: %s. It will be tried again.", error)
+
+    def _step(self, standing: StandingIndex, behind: _Behind, progress: OnProgress) -> bool:
         """Do what is due; return whether something was done, and more may be due."""
         if not standing.is_complete:
             return self._complete(standing, progress)
         all_generations = generations(read_parts(self._objects, standing.manifest))
-        run = due(all_generations, self.fan_out)
+        run = behind.due(all_generations)
         if run:
-            return self._merge(standing, run, progress)
+            return self._merge_or_pass_by(standing, run, behind, progress)
         self._not_before = standing.transaction + until_due(all_generations, self.fan_out)
         for each in without_vectors(all_generations, standing.manifest.vectors):
             self._merge(standing, [each], progress)
@@ -112,8 +120,24 @@ class IndexMerger:
         if not counts_replaced(standing.manifest.documents, live):
             return False
         for each in self._to_rewrite(standing, all_generations, progress):
-            self._merge(standing, [each], progress)
+            self._merge_or_pass_by(standing, [each], behind, progress)
         return False
+
+    def _merge_or_pass_by(
+        self, standing: StandingIndex, run: Sequence[Generation], behind: _Behind, progress: OnProgress
+    ) -> bool:
+        """Merge a run; where something of it is damaged, say so, and go on without it."""
+        try:
+            return self._merge(standing, run, progress)
+        except (DamageError, TaskError) as error:
+            logger.warning(
+                "the index was not merged of transactions %d to %d: %s. It will be tried again.",
+                run[0].lower,
+                run[-1].upper - 1,
+                error,
+            )
+            behind.pass_by(run)
+            return True
 
     def _complete(self, standing: StandingIndex, progress: OnProgress) -> bool:
         """Index the transactions that an index lacks which was built anew with another analyzer meanwhile."""
@@ -163,6 +187,30 @@ class IndexMerger:
                     begun, transactions, snapshot, standing.analyzer, progress, vectors=vectors
                 )
         return begun, parts_of_build(INDEX, chosen, *transactions, as_of=standing.transaction)
+
+
+class _Behind:
+    """What is due behind runs that cannot be merged.
+
+    Nobody can tell by an error which of many generations is at fault: what is read of a run is rows of its
+    transactions. So a long run is tried again in short ones, and only a short one is passed by.
+    """
+
+    def __init__(self, fan_out: int) -> None:
+        self._fan_out = fan_out
+        self._lower = 0
+        self.has_passed = False
+
+    def due(self, all_generations: Sequence[Generation]) -> Sequence[Generation]:
+        """Return what is due, the oldest first."""
+        run = due([each for each in all_generations if each.lower >= self._lower], self._fan_out)
+        return run[: self._fan_out] if self.has_passed else run
+
+    def pass_by(self, run: Sequence[Generation]) -> None:
+        """Go on in short runs, behind this one if it was short."""
+        self.has_passed = True
+        if len(run) <= self._fan_out:
+            self._lower = run[-1].upper
 
 
 def standing_of(repository: Repository, objects: ObjectStore, not_before: int = 0) -> StandingIndex | None:

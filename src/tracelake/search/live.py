@@ -73,10 +73,15 @@ def not_live(searcher: tantivy.Searcher, sizes: Sequence[int], live: RowIds) -> 
     """Return the documents whose rows are not among these, by looking at each; `sizes` as in `marked`."""
     marks: Marked = {}
     for segment, documents in enumerate(sizes):
-        addresses = [tantivy.DocAddress(segment, document) for document in range(documents)]
-        ids = np.array(searcher.fast_field_values("row", addresses), np.int64)
+        ids = rows_of_documents(searcher, segment, documents)
         marks[segment] = np.flatnonzero(~np.isin(ids, live)).tolist()
     return {segment: numbers for segment, numbers in marks.items() if numbers}
+
+
+def rows_of_documents(searcher: tantivy.Searcher, segment: int, documents: int) -> RowIds:
+    """Return the ids of the rows of all documents of a segment, given how many there are, in their order."""
+    addresses = [tantivy.DocAddress(segment, document) for document in range(documents)]
+    return np.array(searcher.fast_field_values("row", addresses), np.int64)
 
 
 def write_marks(path: Path, documents: int, marked_ones: Sequence[int], like: Path) -> None:
@@ -85,9 +90,23 @@ def write_marks(path: Path, documents: int, marked_ones: Sequence[int], like: Pa
     alive[documents:] = False
     alive[list(marked_ones)] = False
     body = struct.pack("<I", documents) + np.packbits(alive, bitorder="little").tobytes()
-    other = like.read_bytes()
-    size, magic = _FOOTER_END.unpack_from(other, len(other) - _FOOTER_END.size)
-    footer: dict[str, Any] = json.loads(other[-_FOOTER_END.size - size : -_FOOTER_END.size])
+    _, footer, magic = _split(like.read_bytes())
     footer["crc"] = zlib.crc32(body)
     encoded = json.dumps(footer).encode()
     path.write_bytes(body + encoded + _FOOTER_END.pack(len(encoded), magic))
+
+
+def is_as_written(path: Path) -> bool:
+    """Whether a file is what tantivy wrote, by the checksum in its footer, which tantivy itself does not ask."""
+    try:
+        body, footer, _ = _split(path.read_bytes())
+        return bool(footer["crc"] == zlib.crc32(body))
+    except (ValueError, KeyError, TypeError, struct.error):
+        return False
+
+
+def _split(data: bytes) -> tuple[memoryview, dict[str, Any], int]:
+    """Return what is in a file of tantivy, its footer, and the number at its end."""
+    size, magic = _FOOTER_END.unpack_from(data, len(data) - _FOOTER_END.size)
+    end = len(data) - _FOOTER_END.size
+    return memoryview(data)[: end - size], json.loads(data[end - size : end]), magic

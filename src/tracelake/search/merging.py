@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import numpy as np
 import tantivy
 
 from tracelake._errors import DamageError
 from tracelake.search import fields
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.cache import PartCache, link
-from tracelake.search.live import Marked, RowIds, not_live, write_marks
+from tracelake.search.live import Marked, RowIds, is_as_written, rows_of_documents, write_marks
 from tracelake.search.model import PartRef
 from tracelake.search.pack import IndexSegment, read_meta, write_meta
 from tracelake.search.scratch import scratch_directory
@@ -30,6 +31,7 @@ _SEGMENTS_MERGED: Final = 8
 """tantivy's `LogMergePolicy` merges no fewer, and counts all of up to 10,000 documents as equally large."""
 _HEAP_MIN: Final = 15_000_000
 """The least that tantivy takes: a merge does not use it."""
+_PANIC: Final = "PanicException"
 _MARKS: Final = 1
 """The number in the name of the files of deletes."""
 
@@ -38,16 +40,21 @@ def write_merged(directory: Path, objects: ObjectStore, parts: Sequence[PartRef]
     """Write an index of one segment with the documents of these rows, sorted, and return how many there are.
 
     Raises:
-        DamageError: A part is missing or altered, tantivy does not merge them, or they have not one document for each
-            of the rows.
+        DamageError: A part is missing or altered, or was before it was packed, tantivy does not merge them, or they
+            have not one document for each of the rows.
     """
     if not len(live):
         return 0
     try:
         _write(directory, objects, parts, live)
         merged = read_meta(directory).segments
-    except ValueError as error:
-        raise DamageError(f"parts of the index cannot be merged: {error}") from error
+    except DamageError:
+        raise
+    except BaseException as error:
+        # tantivy panics where a part says of itself what is not so: no `Exception`, so that it would end the process.
+        if isinstance(error, ValueError | TypeError | OverflowError) or type(error).__name__ == _PANIC:
+            raise DamageError(f"parts of the index cannot be merged: {error}") from error
+        raise
     if [segment.max_doc for segment in merged] != [len(live)]:
         raise DamageError(f"{len(live)} documents became {merged}: tantivy has not merged parts of the index")
     return len(live)
@@ -60,8 +67,15 @@ def _write(directory: Path, objects: ObjectStore, parts: Sequence[PartRef], live
         for part, header in zip(parts, headers, strict=True):
             for file in header.segment_files:
                 link(scratch / part.sha256 / file.name, directory / file.name)
-    write_meta(directory, headers)
+                if not is_as_written(directory / file.name):
+                    raise DamageError(f"index part {part.path} was packed with a damaged file {file.name}")
     first = headers[0]
+    if any(
+        (each.tantivy_schema, each.index_settings) != (first.tantivy_schema, first.index_settings)
+        for each in headers
+    ):
+        raise DamageError("parts of the index have different fields")
+    write_meta(directory, headers)
     segments = [segment for header in headers for segment in header.segments]
     marks = _marks(directory, segments, live)
     marked = {segment: marks.get(at, []) for at, segment in enumerate(segments)}
@@ -78,10 +92,19 @@ def _write(directory: Path, objects: ObjectStore, parts: Sequence[PartRef], live
 def _marks(directory: Path, segments: Sequence[IndexSegment], live: RowIds) -> Marked:
     """Return the documents to leave out."""
     searcher = tantivy.Index.open(str(directory)).searcher()
-    marks = not_live(searcher, [segment.max_doc for segment in segments], live)
-    left = searcher.num_docs - sum(map(len, marks.values()))
-    if left != len(live):
-        raise DamageError(f"parts of the index have {left} documents for {len(live)} rows; build it anew")
+    marks: Marked = {}
+    several = [live[:0]]
+    for at, segment in enumerate(segments):
+        ids = rows_of_documents(searcher, at, segment.max_doc)
+        is_live = np.isin(ids, live)
+        marks[at] = np.flatnonzero(~is_live).tolist()
+        several.append(ids[is_live])
+    left = np.sort(np.concatenate(several))
+    if not np.array_equal(left, live):
+        raise DamageError(
+            f"parts of the index have {len(left)} documents for {len(live)} rows, of {len(np.unique(left))} of them; "
+            "build it anew"
+        )
     return marks
 
 

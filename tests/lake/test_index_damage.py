@@ -1,0 +1,92 @@
+"""What is damaged of an index, or of the rows that it is built of, is passed on by no merge, and holds up no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.lake.test_lake_merges import counts, merger_of
+from tests.lake.test_lake_search import ingest
+from tests.pipeline.spans import a_span
+from tracelake import DamageError
+from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
+from tracelake.pipeline import index_build
+from tracelake.pipeline.index_merge import IndexMerger, _Behind
+from tracelake.tables.maintenance import Maintainer
+from tracelake.tasks.runners import InProcess
+
+
+def passing_by(folder: Path) -> None:
+    """Damage rows of some transactions: their parts stay as they are, and others are merged as ever."""
+    with tracelake.init(folder / "lake", buckets=2) as lake:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(IndexMerger, "maintain", lambda *_: None)
+            patch.setattr(Maintainer, "maintain", lambda *_: None)
+            for number in range(3 * FAN_OUT):
+                ingest(lake, folder, number, a_span(number, 0, note=f"only{number}"))
+        parts = lake.table("spans").scan.snapshot.parts
+        file = folder / "lake" / parts[2].path
+        whole = file.read_bytes()
+        file.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+        index_part = next(folder.glob(f"lake/search/spans/parts/spans-{3:010d}/*.pack"))
+        index_part.write_bytes(b"")  # one of the same run: it would be built of rows
+        merger = merger_of(lake)
+        merger.maintain()
+        assert counts(lake) == (3 * FAN_OUT, FAN_OUT + 2), "of three runs the newer two are merged"
+        commits = len(lake.log())
+        merger.maintain()
+        assert len(lake.log()) == commits
+        for number in range(3 * FAN_OUT, 4 * FAN_OUT):
+            ingest(lake, folder, number, a_span(number, 0, note=f"only{number}"))
+        assert counts(lake)[1] <= FAN_OUT + 3, "and so is what comes then"
+        file.write_bytes(whole)
+        merger_of(lake).maintain()
+        assert counts(lake) == (4 * FAN_OUT, 1)
+        assert len(lake.search("*", limit=100)) == 4 * FAN_OUT
+
+
+def test_a_run_that_cannot_be_merged_holds_up_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named, and tried again later, once what is damaged is mended."""
+    passing_by(tmp_path)
+    assert "the index was not merged of transactions 0 to 23" in caplog.text
+    assert "the index was not merged of transactions 0 to 7" in caplog.text
+    for number, broken in enumerate(
+        (
+            Broken("others go on", _Behind.pass_by, "self._lower = run[-1].upper", "self._lower = 1 << 40"),
+            Broken("long runs are tried as short ones", _Behind.pass_by, "len(run) <= self._fan_out", "True"),
+            Broken("what fails is passed by", IndexMerger._merge_or_pass_by, "return True", "raise"),
+        )
+    ):
+        assert_caught(broken, lambda: passing_by(tmp_path / str(number)))  # noqa: B023  called at once
+
+
+def built_of_damaged_rows(folder: Path) -> None:
+    """Build an index anew of rows of which a bit was flipped: Parquet itself notices less than half of these."""
+    with tracelake.init(folder / "lake", buckets=2) as lake:
+        ingest(lake, folder, 0, *(a_span(n, 0, note=f"word{n}") for n in range(9)))
+        ingest(lake, folder, 1, *(a_span(n, 0, end=99, note=f"other{n}") for n in range(3)))
+        snapshot = lake.table("spans").scan.snapshot
+        for part in (*snapshot.parts, *snapshot.retractions):
+            file = folder / "lake" / part.path
+            whole = file.read_bytes()
+            for place in range(5, len(whole) * 3 // 4, len(whole) // 7):
+                file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+                with pytest.raises(DamageError):
+                    lake.maintenance.rebuild_index(runner=InProcess())
+            file.write_bytes(whole)
+        lake.maintenance.rebuild_index(runner=InProcess())
+        assert lake.verify().findings == ()
+
+
+def test_an_index_is_not_built_of_damaged_rows(tmp_path: Path) -> None:
+    """As readers do not believe such rows: what is wrong in the index no `verify` would tell."""
+    built_of_damaged_rows(tmp_path)
+    broken = Broken(
+        "parts are compared with what was written", index_build._opened, "check_parts(", "(lambda *_: 0)("
+    )
+    assert_caught(broken, lambda: built_of_damaged_rows(tmp_path / "broken"))
