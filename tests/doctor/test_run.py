@@ -10,13 +10,26 @@ import pytest
 
 import tracelake
 from tests.cli.conftest import RunCli, cli
+from tests.tracking.requests import request
 from tracelake import limits
 from tracelake.doctor import diagnose
 from tracelake.tasks.progress import Progress
+from tracelake.tracking import place
 
 __all__ = ["cli"]
 MACHINE = ["spark space", "versions", "machine", "java"]
-ALL = ["lake", "objects", "records", "clock", "index", "quarantine", "lake space", "cache space", *MACHINE]
+ALL = [
+    "lake",
+    "objects",
+    "records",
+    "hot tier",
+    "clock",
+    "index",
+    "quarantine",
+    "lake space",
+    "cache space",
+    *MACHINE,
+]
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +68,26 @@ def test_a_lake_that_is_well(cli: RunCli, tmp_path: Path) -> None:
     assert files(tmp_path / "lake") == before
     with tracelake.open("./lake") as lake:
         assert lake.verify().ok
+
+
+def test_a_hot_tier(cli: RunCli, tmp_path: Path) -> None:
+    """What waits in it is told; a database that is gone is a failed check, and all others go on."""
+    cli("init", "./lake")
+    with tracelake.open("./lake") as lake:
+        store = lake.hot.set_up()
+        store.write([request((1, 1))])
+        found = findings(cli("doctor", "--no-spark", "--json").out)["hot tier"]
+        assert (found["status"], found["mend"]) == ("ok", "")
+        assert "tracking.db: 1 rows of the outbox wait" in found["message"]
+        store.close()
+        place._open_stores.clear()
+    for file in (tmp_path / "lake").glob("tracking.db*"):
+        file.unlink()
+    done = cli("doctor", "--no-spark", "--json")
+    found_all = findings(done.out)
+    assert (done.code, list(found_all)) == (1, ALL)
+    assert found_all["hot tier"]["status"] == "failed"
+    assert "not the tracking store of this lake" in found_all["hot tier"]["message"]
 
 
 def test_the_table(cli: RunCli) -> None:

@@ -87,3 +87,17 @@ def test_an_experiment_is_kept(client: Client, store: TrackingStore) -> None:
     assert store.traces([trace_id(1)])[trace_id(1)].info["experiment_id"] == "7"
     headers["x-mlflow-experiment-id"] = "7" * 251
     assert client.post("/v1/traces", content=payload((2, 1)), headers=headers).status_code == 413
+
+
+def test_metrics_tell_of_the_hot_tier(client: Client, store: TrackingStore) -> None:
+    """What waits in the outbox is told; and that the store is away, beside all else."""
+    assert client.post("/v1/traces", content=payload((1, 1)), headers=HEADERS).status_code == 200
+    (row,) = Outbox(store).waiting()
+    lines = client.get("/metrics").text.splitlines()
+    assert {"tracelake_hot_tier_up 1.0", "tracelake_outbox_rows 1.0"} < set(lines)
+    assert f"tracelake_outbox_bytes {float(row.size_bytes)}" in lines
+    with store.database.writing() as connection:
+        connection.exec_driver_sql("ALTER TABLE tracelake_outbox RENAME TO away")
+    lines = client.get("/metrics").text.splitlines()
+    assert {"tracelake_hot_tier_up 0.0", "tracelake_lake_up 1.0"} < set(lines)
+    assert not any(line.startswith("tracelake_outbox_rows") for line in lines)

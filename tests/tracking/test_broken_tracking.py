@@ -12,11 +12,12 @@ from tests.broken import Broken, assert_caught
 from tests.lake import test_hot_tier as reading_tests
 from tests.storage.servers.postgres import PostgresServer
 from tests.tracking import test_door as door_tests
+from tests.tracking import test_place as place_tests
 from tests.tracking import test_store as store_tests
 from tracelake.lake import hot
 from tracelake.otlp.by_trace import ByTrace
 from tracelake.tracking import database as databases
-from tracelake.tracking import requests
+from tracelake.tracking import place, requests
 from tracelake.tracking import store as stores
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.door import TrackingDoor
@@ -179,6 +180,23 @@ def test_each_rule_is_held_on_postgres(
 ) -> None:
     """The same, of what SQLite cannot show."""
     _held(broken, check, lambda _name: server.url(server.new_schema()), tmp_path)
+
+
+def test_a_database_that_does_not_know_the_lake_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, of what opens stores by their places."""
+    broken = Broken(
+        "the database knows the lake", place.open_store, "not begins and not knows", "False and knows"
+    )
+
+    def run(name: str) -> None:
+        monkeypatch.setattr(place, "_open_stores", {})
+        (tmp_path / name).mkdir()
+        place_tests.test_a_database_that_is_gone_is_told(tmp_path / name)
+
+    run("whole")
+    assert_caught(broken, lambda: run("broken"))
 
 
 def _held(broken: Broken, check: Check, url: Callable[[str], str], folder: Path) -> None:

@@ -61,7 +61,7 @@ def test_what_the_database_refuses_is_refused_alone(store: TrackingStore, column
 
 
 def test_a_store_that_is_away_is_asked_once(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the store fails a group is not tried again request by request; where it fails on the way, the rest is 503."""
+    """Where the store fails a group is not tried again one by one; where it fails on the way, the rest is 503."""
     sizes: list[int] = []
 
     def write(requests: list[TracedRequest]) -> list[None]:

@@ -89,6 +89,7 @@ def _of_lake(lake: Lake) -> Iterator[_Check]:
     objects = lake.objects
     yield _Check("objects", lambda: stores.check_objects(objects, open_objects(objects.url)), _MEND_STORE)
     yield _Check("records", lambda: _check_records(lake), _MEND_STORE)
+    yield _Check("hot tier", lambda: _check_hot_tier(lake), _MEND_STORE)
     yield _Check("clock", lambda: stores.check_clock(objects), _MEND_STORE)
     yield _Check("index", lambda: check_index(lake.index(), _rows(lake)), REBUILD)
     yield _Check("quarantine", lambda: _check_quarantine(lake), _MEND_STORE)
@@ -125,6 +126,23 @@ def _check_quarantine(lake: Lake) -> Verdict:
     number = sum(suspect.state == "set aside" for suspect in standing.whole)
     more = f"{number} inputs wait for a decision; see `tracelake pipeline quarantine`"
     return Verdict("ok", more if number else "no input is set aside")
+
+
+def _check_hot_tier(lake: Lake) -> Verdict:
+    """See that the tracking store takes writes, and that the pipeline takes what is in it."""
+    store = lake.hot.store
+    waiting = lake.hot.waiting()
+    if store is None or waiting is None:
+        return Verdict("ok", "none: what servers receive waits in the inbox")
+    store.check()
+    rows = f"{store.database.name}: {waiting.segments} rows of the outbox wait for the pipeline"
+    if waiting.segments >= limits.OUTBOX_ROWS_MAX:
+        return Verdict(
+            "warning",
+            f"{rows}, and servers take no more",
+            "Start a pipeline (`tracelake pipeline run`), and see what hinders it (`tracelake pipeline status`).",
+        )
+    return Verdict("ok", rows)
 
 
 def _check_records(lake: Lake) -> Verdict:

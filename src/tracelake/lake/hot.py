@@ -19,7 +19,7 @@ from tracelake.limits import TRACKING_LOOK_S, UNCOMMITTED_TRACES_MAX
 from tracelake.otlp.by_trace import rows_of
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.pipeline import claims
-from tracelake.results import Trace
+from tracelake.results import InboxInfo, Trace
 from tracelake.tables.commit_view import CommitView, no_trace, to_rows
 from tracelake.tables.scan import connection
 from tracelake.tables.traces import aggregate_sql
@@ -66,13 +66,20 @@ class HotTier:
 
     def describe(self) -> dict[str, object]:
         """Return whether there is a hot tier, where, and what waits in its outbox."""
+        store, waiting = self.store, self.waiting()
+        if store is None or waiting is None:
+            return {"hot_tier": False}
+        outbox = {"rows": waiting.segments, "size_bytes": waiting.bytes, "oldest_s": waiting.oldest_s}
+        return {"hot_tier": True, "database": store.database.name, "outbox": outbox}
+
+    def waiting(self) -> InboxInfo | None:
+        """Return what waits in the outbox, each row a segment; None where there is no hot tier. Raises StorageError."""
         store = self.store
         if store is None:
-            return {"hot_tier": False}
+            return None
         rows, size_bytes, oldest_ns = Outbox(store).totals()
         oldest_s = None if oldest_ns is None else max(0.0, time.time() - oldest_ns / 1e9)
-        outbox = {"rows": rows, "size_bytes": size_bytes, "oldest_s": oldest_s}
-        return {"hot_tier": True, "database": store.database.name, "outbox": outbox}
+        return InboxInfo(rows, size_bytes, oldest_s)
 
     def trace(self, trace_id: str, *, tiers: bool = False) -> Trace:
         """Return all spans of a trace of either tier; with `tiers`, each says its own. Raises NotFoundError."""

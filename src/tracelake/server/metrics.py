@@ -101,10 +101,26 @@ class _LakeCollector(Collector):
         yield GaugeMetricFamily("tracelake_lake_up", "Whether the lake could be read just now.", value=up)
         if up:
             yield from _of_tables(tables)
-            yield from _of_inbox(inbox)
+            yield from _of_waiting("inbox", "segments", inbox)
+            yield from self._of_hot_tier()
             yield from self._of_index()
             yield _of_quarantine(inputs)
         yield from _of_replicas(self._with_own(infos))
+
+    def _of_hot_tier(self) -> Iterator[Metric]:
+        """Yield what waits in the outbox; nothing where the lake has no hot tier."""
+        waiting, up = None, 1
+        try:
+            waiting = self._lake.hot.waiting()
+        except (TracelakeError, OSError):
+            up = 0
+        if waiting is None and up:
+            return
+        yield GaugeMetricFamily(
+            "tracelake_hot_tier_up", "Whether the tracking store could be read just now.", value=up
+        )
+        if waiting is not None:
+            yield from _of_waiting("outbox", "rows", waiting)
 
     def _of_index(self) -> Iterator[Metric]:
         """Yield what the index has; nothing where it is damaged, which does not hinder the rest of the lake."""
@@ -139,17 +155,17 @@ def _of_tables(tables: list[TableInfo]) -> Iterator[Metric]:
         yield family
 
 
-def _of_inbox(inbox: InboxInfo) -> Iterator[Metric]:
+def _of_waiting(place: str, noun: str, waiting: InboxInfo) -> Iterator[Metric]:
     for name, text, value in (
-        ("segments", "Segments that no transaction holds yet.", inbox.segments),
-        ("bytes", "Their bytes.", inbox.bytes),
+        (noun, f"{noun.capitalize()} of the {place} that no transaction holds yet.", waiting.segments),
+        ("bytes", "Their bytes.", waiting.bytes),
         (
             "oldest_seconds",
             "How long the oldest has been waiting; 0 where none waits.",
-            inbox.oldest_s or 0.0,
+            waiting.oldest_s or 0.0,
         ),
     ):
-        yield GaugeMetricFamily(f"tracelake_inbox_{name}", text, value=value)
+        yield GaugeMetricFamily(f"tracelake_{place}_{name}", text, value=value)
 
 
 def _of_quarantine(inputs: list[SetAsideInput]) -> Metric:

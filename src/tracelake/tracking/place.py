@@ -11,20 +11,20 @@ from typing import Final
 
 import msgspec
 
-from tracelake._errors import NotFoundError, UsageError
+from tracelake._errors import NotFoundError, StorageError, UsageError
 from tracelake._settings import find_tracking_url
 from tracelake.formats import decode, encode
 from tracelake.storage import ObjectStore
 from tracelake.storage.passwords import without_password
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrating import migrate
-from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.store import TrackingStore, knows
 
 FORMAT_VERSION: Final = 1
 PLACE: Final = "tracking.json"
 SQLITE: Final = "sqlite"
 """What it says where the store is the file `tracking.db` in the lake's own directory."""
-_DATABASE: Final = "tracking.db"
+DATABASE: Final = "tracking.db"
 _opening: Final = threading.Lock()
 _open_stores: Final[dict[tuple[str, str], TrackingStore]] = {}
 
@@ -47,7 +47,7 @@ def set_up(objects: ObjectStore, lake_id: str, metadata_url: str, url: str | Non
     if (place := read_place(objects)) is None:
         wanted = find_tracking_url(url) or _beside(objects, metadata_url)
         place = TrackingPlace(lake_id, without_password(wanted))
-        open_store(objects.url, place, wanted)  # before anybody is told of it
+        open_store(objects.url, place, wanted, begins=True)  # before anybody is told of it
         if not objects.create(PLACE, encode(place, PLACE)):
             place = read_place(objects) or place  # a server that began at the same time was first
     return open_store(objects.url, place, url)
@@ -73,8 +73,14 @@ def read_place(objects: ObjectStore) -> TrackingPlace | None:
     return decode(TrackingPlace, data, f"{objects.url}/{PLACE}", FORMAT_VERSION, PLACE)
 
 
-def open_store(lake_url: str, place: TrackingPlace, url: str | None = None) -> TrackingStore:
-    """Open a tracking store, or return the one that this process has open."""
+def open_store(
+    lake_url: str, place: TrackingPlace, url: str | None = None, *, begins: bool = False
+) -> TrackingStore:
+    """Open a tracking store, or return the one that this process has open.
+
+    Raises StorageError where the database does not know the lake, unless it `begins`: who went on with an empty one
+    would acknowledge what no pipeline reads that goes by `tracking.json`, and miss all that is in the right one.
+    """
     key = (lake_url, place.lake)
     with _opening:
         store = _open_stores.get(key)
@@ -82,6 +88,8 @@ def open_store(lake_url: str, place: TrackingPlace, url: str | None = None) -> T
             database = TrackingDatabase(_address(lake_url, place, find_tracking_url(url)))
             try:
                 migrate(database)
+                if not begins and not knows(database, place.lake):
+                    raise StorageError(_not_here(database.name, place))
                 store = _open_stores[key] = TrackingStore(database, place.lake)
             except BaseException:
                 database.close()
@@ -89,11 +97,19 @@ def open_store(lake_url: str, place: TrackingPlace, url: str | None = None) -> T
     return store
 
 
+def _not_here(name: str, place: TrackingPlace) -> str:
+    where = f"{DATABASE} in its directory" if place.url == SQLITE else place.url
+    return (
+        f"{name} is not the tracking store of this lake, which {PLACE} says is {where}: correct TRACELAKE_TRACKING or "
+        f"`tracking`, or restore the database; to give up what it had and begin anew, delete {PLACE}"
+    )
+
+
 def _address(lake_url: str, place: TrackingPlace, setting: str | None) -> str:
     """Return the URL to connect to: the setting has the password, and may say where the store is now."""
     if setting is not None and setting != SQLITE:
         return setting
-    return f"sqlite{lake_url.removeprefix('file')}/{_DATABASE}" if place.url == SQLITE else place.url
+    return f"sqlite{lake_url.removeprefix('file')}/{DATABASE}" if place.url == SQLITE else place.url
 
 
 def _database_beside(objects: ObjectStore, metadata_url: str) -> str | None:

@@ -288,13 +288,23 @@ def unpacked(trace_id: str, payload: bytes, size_bytes: int) -> bytes:
     return data
 
 
-def _lake(database: TrackingDatabase, lake_id: str) -> int:
-    """Return the number of a lake, given to it now where it has none."""
+def knows(database: TrackingDatabase, lake_id: str) -> bool:
+    """Whether a database that is migrated is the tracking store of a lake."""
+    return _number(database, lake_id) is not None
+
+
+def _number(database: TrackingDatabase, lake_id: str) -> int | None:
     query = select(lakes.c.lake).where(lakes.c.lake_id == lake_id)
     with database.reading() as connection:
-        number = connection.execute(query).scalar()
-    if number is not None:
-        return int(number)
+        number: int | None = connection.execute(query).scalar()
+    return number
+
+
+def _lake(database: TrackingDatabase, lake_id: str) -> int:
+    """Return the number of a lake, given to it now where it has none."""
+    if (number := _number(database, lake_id)) is not None:
+        return number
+    query = select(lakes.c.lake).where(lakes.c.lake_id == lake_id)
     insert_into = sqlite.insert if database.is_sqlite else postgresql.insert
     with database.writing() as connection:
         connection.execute(insert_into(lakes).on_conflict_do_nothing(), {"lake_id": lake_id})

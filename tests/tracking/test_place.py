@@ -1,0 +1,69 @@
+"""Where the tracking store of a lake is: who names another database is told, and writes nothing into it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.tracking.requests import request, trace_id
+from tracelake._errors import StorageError
+from tracelake.tracking import place
+from tracelake.tracking.place import PLACE, find_tracking, set_up
+
+
+@pytest.fixture(autouse=True)
+def _other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let stores be opened anew, as other processes do."""
+    monkeypatch.setattr(place, "_open_stores", {})
+
+
+def restart() -> None:
+    """Close what this process has open."""
+    for store in place._open_stores.values():
+        store.close()
+    place._open_stores.clear()
+
+
+def test_another_database_is_no_tracking_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that names a database which never had the lake is refused, not begun with; the right one goes on."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.hot.set_up().write([request((1, 1))])
+        restart()
+        monkeypatch.setenv("TRACELAKE_TRACKING", f"sqlite://{tmp_path}/other.db")
+        with pytest.raises(StorageError, match=r"not the tracking store of this lake.*TRACELAKE_TRACKING"):
+            set_up(lake.objects, lake.config.id, "")
+        with pytest.raises(StorageError, match="not the tracking store"):
+            find_tracking(lake.objects)
+        monkeypatch.delenv("TRACELAKE_TRACKING")
+        store = find_tracking(lake.objects)
+        assert store is not None
+        assert list(store.traces([trace_id(1)])) == [trace_id(1)]
+        restart()
+
+
+def test_a_database_that_was_moved_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who moves the database names its new place, and finds all that was in it."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.hot.set_up().write([request((1, 1))])
+        restart()
+        (tmp_path / "lake" / "tracking.db").rename(tmp_path / "moved.db")
+        monkeypatch.setenv("TRACELAKE_TRACKING", f"sqlite://{tmp_path}/moved.db")
+        assert list(set_up(lake.objects, lake.config.id, "").traces([trace_id(1)])) == [trace_id(1)]
+        restart()
+
+
+def test_a_database_that_is_gone_is_told(tmp_path: Path) -> None:
+    """Where the database was deleted nothing begins silently; without `tracking.json` a new one does."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.hot.set_up().write([request((1, 1))])
+        restart()
+        for file in (tmp_path / "lake").glob("tracking.db*"):
+            file.unlink()
+        for _ in range(2):
+            with pytest.raises(StorageError, match=f"restore the database.*delete {PLACE}"):
+                lake.hot.set_up()
+        (tmp_path / "lake" / PLACE).unlink()
+        assert lake.hot.set_up().traces([trace_id(1)]) == {}
+        restart()
