@@ -6,12 +6,13 @@ import itertools
 
 import pytest
 
+from tests.broken import Broken, assert_caught
 from tracelake._errors import TrimmedError
 from tracelake.journal.model import Aside, Seal, Segment, Step
 from tracelake.journal.protocol import beginnings_below, floor_above, totals
 from tracelake.journal.store import Journal, TransactionRecord
 from tracelake.journal.trimming import trim
-from tracelake.journal.verify import check_transactions
+from tracelake.journal.verify import _missing, check_transactions
 from tracelake.storage import MemoryKeyValueStore
 
 
@@ -26,8 +27,13 @@ def aside_of(t: int) -> Aside:
     return Aside(t, reason="why", tries=3, by="pipeline", set_aside_at="2026", together=0)
 
 
-@pytest.fixture
-def store() -> MemoryKeyValueStore:
+@pytest.fixture(name="store")
+def _store() -> MemoryKeyValueStore:
+    """Return a store with the journal of twelve transactions."""
+    return journal_of_twelve()
+
+
+def journal_of_twelve() -> MemoryKeyValueStore:
     """Return a store with the journal of twelve transactions."""
     store = MemoryKeyValueStore()
     journal = Journal(store, "main")
@@ -94,6 +100,27 @@ def test_what_was_recorded_late_goes_with_the_next_collection(store: MemoryKeyVa
     assert check_transactions(journal, 12, ()) == ({10: step_of(10), 11: step_of(11)}, [])
     assert trim(journal, 12, 2) == 0
     assert (keys(store), store.scan("asides/main")) == ([10, 11], [])
+
+
+def lost_floor(store: MemoryKeyValueStore) -> None:
+    """Lose the record of the floor, and another step, and look what is said."""
+    journal = Journal(store, "main")
+    trim(journal, 12, 5)
+    for key in ("floor", f"{2 * 9:016d}", f"{2 * 9 + 1:016d}"):
+        store.erase("journal/main", key)
+    steps, findings = check_transactions(journal, 12, ())
+    assert sorted(steps) == [7, 8, 10, 11]
+    assert [finding.path for finding in findings] == ["transactions 0 to 6", "transaction 9"]
+    assert "gc" in findings[0].detail
+    trim(journal, 12, 5)
+    assert [each.path for each in check_transactions(journal, 12, ())[1]] == ["transaction 9"]
+
+
+def test_a_floor_that_is_lost_is_one_finding_and_raised_anew(store: MemoryKeyValueStore) -> None:
+    """And not one for each of perhaps many thousand transactions, between which another would be overlooked."""
+    lost_floor(store)
+    broken = Broken("a stretch has neighbours only", _missing, "numbered[1] - numbered[0]", "0")
+    assert_caught(broken, lambda: lost_floor(journal_of_twelve()))
 
 
 @pytest.mark.parametrize("floor", [1, 499, 500, 501, 1_000, 1_234, 2_499])

@@ -100,6 +100,16 @@ def test_the_journal_keeps_the_newest_transactions(lake: Lake, tmp_path: Path) -
     assert lake.maintenance.gc(journal_transactions=2)[-1].replaced == 1
 
 
+def test_a_floor_above_the_commits_is_damage(lake: Lake, tmp_path: Path) -> None:
+    """As where the branch alone was set back: a run says so, and does not look for peers for ever."""
+    pipeline = main_pipeline(lake._opened, InProcess())
+    pipeline._rooms.journal.raise_floor(6)
+    with pytest.raises(DamageError, match="forgotten transaction 5"):
+        ingest(lake, tmp_path, 5)
+    with pytest.raises(DamageError, match="forgotten transaction 5"):
+        lake.pipeline(runner=InProcess()).run_once()
+
+
 def test_pipelines_compact_as_they_go(lake: Lake, tmp_path: Path) -> None:
     """After eight transactions there is one batch, and nothing that it replaced is left on the disk."""
     for number in range(5, 8):

@@ -13,6 +13,7 @@ from tracelake.journal.store import Journal
 from tracelake.journal.trimming import trim
 from tracelake.journal.verify import check_transactions
 from tracelake.pipeline.driver import _DriverRun
+from tracelake.pipeline.publish import Outputs
 from tracelake.testing import Faults, Scenario
 
 DELAYS: Final = Faults(delays=8)
@@ -83,6 +84,16 @@ TRIMMING_MUTANTS = [
             "who is late leaves what it has read", _DriverRun._passed, "self._put_back()", "self._read = None"
         ),
         60,
+    ),
+    _mutant(
+        Broken(
+            "who is late takes that for damage",
+            Outputs.require_committed,
+            "self.upper() <= forgotten",
+            "True",
+        ),
+        60,
+        _late_reads,
     ),
     _mutant(
         Broken(

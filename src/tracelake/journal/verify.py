@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 from tracelake._errors import DamageError, TrimmedError
@@ -14,6 +15,7 @@ from tracelake.storage.verify import check_records
 
 _STEPS: Final = "journal/main"
 _ASIDES: Final = "asides/main"
+_MISSING: Final = "committed, and not recorded and sealed"
 _PARTITIONS: Final = (_STEPS, "inputs/main", _ASIDES, "suspects/main")
 
 
@@ -26,6 +28,7 @@ def check_transactions(
     """
     steps: dict[int, Step] = {}
     findings: list[Finding] = []
+    missing: list[int] = []
 
     def find(kind: str, t: int, detail: str) -> None:
         findings.append(Finding(kind, "journal", _name(t), detail))
@@ -45,10 +48,25 @@ def check_transactions(
             find("damaged", t, str(error))
             continue
         if recorded.step is None or recorded.seal is None:
-            find("missing", t, "it is committed, and not recorded and sealed")
+            missing.append(t)
         elif t not in aside:
             steps[t] = recorded.step
-    return steps, findings
+    return steps, [*_missing(missing), *findings]
+
+
+def _missing(transactions: Sequence[int]) -> Iterator[Finding]:
+    """Yield a finding for each stretch of transactions without records: a floor that is gone would name all below."""
+    for _, several in groupby(enumerate(transactions), lambda numbered: numbered[1] - numbered[0]):
+        stretch = [t for _, t in several]
+        if len(stretch) == 1:
+            yield Finding("missing", "journal", _name(stretch[0]), f"it is {_MISSING}")
+            continue
+        detail = f"they are {_MISSING}"
+        if stretch[0] == 0:
+            detail += (
+                ": perhaps only the record of the floor is gone, which the next `tracelake gc` writes anew"
+            )
+        yield Finding("missing", "journal", f"transactions {stretch[0]} to {stretch[-1]}", detail)
 
 
 def check_journal(key_value: KeyValueStore, told: Iterable[Finding]) -> Iterator[Finding]:

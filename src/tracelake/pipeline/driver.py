@@ -72,7 +72,6 @@ class Pipeline:
         text: str = ENGLISH.name,
     ) -> None:
         """With `fitting`, runs of inputs are cut into transactions of some seconds.
-
         `text` is the analyzer of the index of a lake that has none yet.
 
         With `beside`, the input of a transaction is read by it while the one before is merged and published.
@@ -210,8 +209,11 @@ class _DriverRun:
 
     def _look(self, at_least: int) -> Started:
         while True:
-            with contextlib.suppress(TrimmedError):  # we were late: peers have gone on
-                return self._look_at(max(at_least, self._rooms.outputs.upper()))
+            t = max(at_least, self._rooms.outputs.upper())
+            try:
+                return self._look_at(t)
+            except TrimmedError:  # we were late: peers have gone on
+                self._rooms.outputs.require_committed(t)
 
     def _look_at(self, t: int) -> Started:
         if t > 0 and t - 1 != self._settled:

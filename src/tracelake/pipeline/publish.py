@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final
 
 from tracelake import limits
-from tracelake._errors import NotFoundError
+from tracelake._errors import DamageError, NotFoundError
 from tracelake.journal.model import Aside, Seal, Step
 from tracelake.pipeline.merge import ShapeReceipt, ShapeTask, TableBefore, TableChange, run_shape_task
 from tracelake.pipeline.outputs.commit import CommitOutput
@@ -70,6 +70,14 @@ class Outputs:
     def upper(self) -> int:
         """Return the least transaction that not every output holds: the commit is the last output of each."""
         return self.commit.upper()
+
+    def require_committed(self, forgotten: int) -> None:
+        """Check that a transaction of which the journal has no records any more has a commit. Raises DamageError."""
+        if self.upper() <= forgotten:
+            raise DamageError(
+                f"the journal has forgotten transaction {forgotten}, as if it were committed, and it is not. "
+                "Restore the metadata from a backup."
+            )
 
     def table_upper(self) -> int:
         """Return the greatest upper of the tables."""
