@@ -13,11 +13,12 @@ from sqlalchemy import update
 import tracelake
 from tests.server.client import Client
 from tests.tracking.requests import payload, request, trace_id
-from tracelake._errors import NotFoundError
+from tracelake._errors import NotFoundError, QueryError
 from tracelake.lake.hot import standing
 from tracelake.otlp.by_trace import rows_of
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.server.app import create_app
+from tracelake.tables.scan import Scan
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.door import TrackingDoor
 from tracelake.tracking.outbox import Outbox
@@ -157,3 +158,20 @@ def test_standing_is_what_the_rule_says() -> None:
     )
     for tables in ([one, other], [other, one], [one, other, one]):
         assert standing(tables)["end_ns"].to_pylist() == [5_000, 5_000]
+
+
+def test_a_trace_that_no_part_has_opens_none(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no part may hold a trace no query runs; the answer has the same columns, and the same errors."""
+    store.write([request((1, 1))])
+    pipeline.run_once()
+    spans = lake.table("spans")
+    some = spans.lookup([trace_id(1)])
+    monkeypatch.setattr(Scan, "select", lambda *_args: pytest.fail("a query ran"))
+    nothing = spans.lookup([trace_id(2)])
+    assert (len(some), len(nothing), nothing.schema) == (1, 0, some.schema)
+    assert spans.lookup([trace_id(2)], ["span_id"]).schema.names == ["span_id"]
+    monkeypatch.undo()
+    with pytest.raises(QueryError):
+        spans.lookup([trace_id(2)], ["nothing"])

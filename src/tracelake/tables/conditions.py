@@ -48,15 +48,21 @@ def parsed(text: str) -> Any:
     """Return the expression of a condition as DuckDB parses it, not to be changed. Raises QueryError."""
     node = _node(f"select * from rows where (\n{text}\n)", "condition", text)
     clause = node.pop("where_clause", None)
-    rest = _node("select * from rows where (\ntrue\n)", "condition", "true")
-    rest.pop("where_clause")
     if (
-        node != rest
+        node != _without_condition()
         or clause is None
         or (clause.get("function_name") == "row" and not clause.get("children"))
     ):
         raise _refused("condition", text, "it is more than a condition, or none")
     return clause
+
+
+@cache
+def _without_condition() -> Any:
+    """Return what a query has beside its condition, not to be changed."""
+    rest = _node("select * from rows where (\ntrue\n)", "condition", "true")
+    rest.pop("where_clause")
+    return rest
 
 
 def reading(query: str) -> str:

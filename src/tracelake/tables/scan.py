@@ -79,6 +79,11 @@ class Scan:
         told = self.changed is not None and self.changed.told
         return pa.schema([*self.layout.schema, *((CHANGE, CHANGED_AT) if told else ())])
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no parts, and therefore no rows."""
+        return not self._parts
+
     def where(self, condition: str | None) -> Scan:
         """Return the scan of those parts that may hold rows of a condition."""
         return self if condition is None else self.of_parts(self.layout.matching(self._parts, condition))
