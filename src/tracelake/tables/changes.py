@@ -17,7 +17,7 @@ from tracelake.shards.rows import first_row_id, lost_rows, retracted
 from tracelake.shards.store import Shard, Snapshot
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.protocol import ChangedParts, are_forgotten, changed_parts, later_than, up_to
-from tracelake.tables.scan import Changed, Scan
+from tracelake.tables.scan import Changed, Scan, check_parts
 
 
 class Retractions(Enum):
@@ -80,7 +80,9 @@ class ChangeLog:
     def _retracted(self, scan: Scan, refs: Sequence[BatchRef], changed: ChangedParts, until: int) -> Snapshot:
         """Return the snapshot of rows that were retracted, with the parts of older batches that they are in."""
         snapshot = Snapshot(until, (), changed.retractions, changed.retracted_history)
-        ids = retracted(snapshot, scan.open_files().file)
+        files = scan.open_files()
+        check_parts(files, snapshot.retractions)
+        ids = retracted(snapshot, files.file)
         batches = [self._shard.batch(ref) for ref in refs] if ids else []
         parts = tuple(part for batch in batches for part in batch.parts if lost_rows(part, ids))
         return replace(snapshot, parts=parts)

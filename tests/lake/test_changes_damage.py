@@ -1,0 +1,44 @@
+"""What is damaged of a table is no list of changes either: rows that were retracted are told whole, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.lake.test_lake_search import ingest
+from tests.pipeline.spans import a_span
+from tracelake import DamageError
+from tracelake.tables.changes import ChangeLog
+
+
+def of_damaged_retractions(folder: Path) -> None:
+    """Flip bits of the object that says which rows were retracted, and of the part that has them."""
+    with tracelake.init(folder / "lake", buckets=2) as lake:
+        ingest(lake, folder, 0, *(a_span(n, 0) for n in range(30)))
+        ingest(lake, folder, 1, *(a_span(n, 0, end=99) for n in range(20)))
+        snapshot = lake.table("spans").scan.snapshot
+        for part in (snapshot.retractions[0], snapshot.parts[0]):
+            file = folder / "lake" / part.path
+            whole = file.read_bytes()
+            for place in range(3, len(whole), len(whole) // 40):
+                file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+                with pytest.raises(DamageError):
+                    list(lake.listen("spans", since=0, timeout_s=0))
+            file.write_bytes(whole)
+        (changes,) = lake.listen("spans", since=0, timeout_s=0)
+        assert sorted(changes.rows["_change"].to_pylist()) == [-1] * 20 + [1] * 20
+
+
+def test_changes_are_not_told_of_damaged_parts(tmp_path: Path) -> None:
+    """With the error that says so, whatever a reader of Parquet makes of such bytes."""
+    of_damaged_retractions(tmp_path)
+    broken = Broken(
+        "retractions are compared with what was written",
+        ChangeLog._retracted,
+        "check_parts(",
+        "(lambda *_: 0)(",
+    )
+    assert_caught(broken, lambda: of_damaged_retractions(tmp_path / "broken"))
