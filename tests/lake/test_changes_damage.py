@@ -29,7 +29,7 @@ def of_damaged_retractions(folder: Path) -> None:
                     list(lake.listen("spans", since=0, timeout_s=0))
             file.write_bytes(whole)
         (changes,) = lake.listen("spans", since=0, timeout_s=0)
-        assert sorted(changes.rows["_change"].to_pylist()) == [-1] * 20 + [1] * 20
+        assert changes.rows["_change"].to_pylist().count(-1) == len(changes.rows) - 20 == 20
 
 
 def test_changes_are_not_told_of_damaged_parts(tmp_path: Path) -> None:

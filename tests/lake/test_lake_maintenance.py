@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import tracelake
+from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake._errors import DamageError, ExpiredError, StorageError
@@ -24,7 +26,7 @@ from tracelake.shards.protocol import next_epoch
 from tracelake.shards.store import Shard
 from tracelake.tables.built_in import BUILT_IN
 from tracelake.tables.maintenance import Maintainer
-from tracelake.tasks.runners import InProcess
+from tracelake.tasks.runners import InProcess, run_told
 
 
 def ingest(lake: Lake, folder: Path, number: int) -> None:
@@ -381,4 +383,49 @@ def test_a_damaged_part_keeps_nothing_newer_from_being_compacted(
     assert max(level for lower, _, level in levels if lower > ref.lower) == 1, levels
     part.write_bytes(whole)
     maintainer.maintain(shard, order)
+    assert lake.verify().findings == ()
+
+
+def test_a_damaged_record_of_a_batch_keeps_nothing_newer_from_being_compacted(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nobody can look there which parts the error may speak of."""
+    shard = lake._opened.shard("spans")
+    with monkeypatch.context() as patch:
+        patch.setattr(Maintainer, "maintain", lambda *_: None)
+        for number in range(5, 16):
+            ingest(lake, tmp_path, number)
+    ref = shard.state().batches[2]
+    (tmp_path / "lake" / ref.path).write_bytes(b"")
+    Maintainer(lake._opened.key_value, lake._opened.objects, InProcess()).maintain(
+        shard, BUILT_IN["spans"].sorted_by
+    )
+    levels = [(each.lower, each.upper, each.level) for each in shard.state().batches]
+    assert max(level for lower, _, level in levels if lower > ref.lower) == 1, levels
+
+
+def test_what_tasks_of_maintenance_raise_ends_no_run(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk, or a bug: in this process as on Spark it is said, and the transaction is committed all the same."""
+
+    def fails(_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr("tracelake.tables.maintenance.run_compact_task", fails)
+    monkeypatch.setattr("tracelake.pipeline.index_build.run_merge_task", fails)
+    for number in range(5, 9):
+        ingest(lake, tmp_path, number)
+    for what in (
+        "table spans was not compacted",
+        "table traces was not compacted",
+        "the index was not merged of",
+    ):
+        assert what in caplog.text
+    assert "OSError: [Errno 28] no space left on device" in caplog.text
+    broken = Broken(
+        "it is an error of ours", run_told, "except Exception as error:", "except ZeroDivisionError as error:"
+    )
+    assert_caught(broken, lambda: ingest(lake, tmp_path, 9))
+    monkeypatch.undo()
     assert lake.verify().findings == ()

@@ -38,7 +38,7 @@ from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore, open_objec
 from tracelake.tables.indexes import INDEX
 from tracelake.tables.scan import check_parts
 from tracelake.tasks.progress import OnProgress, Progress, silent
-from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT
+from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT, run_told
 from tracelake.versions.protocol import may_publish
 from tracelake.versions.store import Repository
 
@@ -288,8 +288,11 @@ class Builder:
     def _run(
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], progress: OnProgress
     ) -> list[ReceiptT]:
-        return self.runner.run(
-            function, tasks, lambda done: progress(Progress("indexing", done, len(tasks), "tasks"))
+        return run_told(
+            self.runner,
+            function,
+            tasks,
+            lambda done: progress(Progress("indexing", done, len(tasks), "tasks")),
         )
 
     def count_live(self, snapshot: Snapshot, progress: OnProgress) -> Counter[int]:

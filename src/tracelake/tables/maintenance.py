@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from tracelake._errors import ContentionError, DamageError, TaskError, TracelakeError
@@ -24,7 +25,7 @@ from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.built_in import entry_of
 from tracelake.tasks.progress import OnProgress, Progress, silent
-from tracelake.tasks.runners import TaskRunner
+from tracelake.tasks.runners import TaskRunner, run_told
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
 
@@ -115,7 +116,8 @@ class Maintainer:
             batches = [shard.batch(ref) for ref in run]
             epoch, since = lease.state.epoch, lease.state.since
             tasks = compact_tasks(self._objects.url, shard.name, epoch, since, order, batches)
-            receipts = self._runner.run(
+            receipts = run_told(
+                self._runner,
                 run_compact_task,
                 tasks,
                 lambda done: progress(Progress("compacting", done, len(tasks), "buckets")),
@@ -151,11 +153,16 @@ class _Behind:
         """Go on behind the batch of whose parts an error spoke, or else all that was due; False where nothing was."""
         if not self._tried:
             return False
-        spoken_of = [
-            ref for ref in self._tried if any(part.path in said for part in shard.batch(ref).objects())
-        ]
+        spoken_of = [ref for ref in self._tried if _is_told(shard, ref, said)]
         self._lower, self._tried = (spoken_of or self._tried)[-1].upper, ()
         return True
+
+
+def _is_told(shard: Shard, ref: BatchRef, said: str) -> bool:
+    """Whether an error speaks of a batch: of its record, which cannot be read then, or of an object that it names."""
+    with suppress(DamageError):
+        return ref.path in said or any(part.path in said for part in shard.batch(ref).objects())
+    return False
 
 
 def committed_upper(repository: Repository, table: str) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from tracelake import limits
-from tracelake._errors import TaskError
+from tracelake._errors import TaskError, TracelakeError
 from tracelake.limits import JAVA_ENDED_WITHIN_S, JAVA_HEAP_MIB, PROBLEM_MAX_CHARS, SPARK_POLL_S
 from tracelake.tasks.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
 
@@ -51,6 +51,22 @@ class Weighed(Protocol):
     def work_bytes(self) -> int:
         """About the bytes that it holds in memory, or goes through."""
         ...
+
+
+def run_told(
+    runner: TaskRunner,
+    function: Callable[[TaskT], ReceiptT],
+    tasks: Sequence[TaskT],
+    on_done: Callable[[int], None],
+) -> list[ReceiptT]:
+    """Run tasks. Raises TaskError for whatever they raise that is no error of ours, in this process as elsewhere."""
+    try:
+        return runner.run(function, tasks, on_done)
+    except TracelakeError:
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        raise TaskError(_message(f"{kind}: {error}"), kind=kind) from error
 
 
 class InProcess:
