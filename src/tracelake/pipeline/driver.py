@@ -72,6 +72,7 @@ class Pipeline:
         text: str = ENGLISH.name,
     ) -> None:
         """With `fitting`, runs of inputs are cut into transactions of some seconds.
+
         `text` is the analyzer of the index of a lake that has none yet.
 
         With `beside`, the input of a transaction is read by it while the one before is merged and published.
