@@ -71,9 +71,8 @@ class Pipeline:
         beside: Beside | None = None,
         text: str = ENGLISH.name,
     ) -> None:
-        """With `fitting`, runs of inputs are cut into transactions of some seconds.
-
-        `text` is the analyzer of the index of a lake that has none yet.
+        """With `fitting`, runs of inputs are cut into transactions of some seconds. `text` is the analyzer of
+        the index of a lake that has none yet.
 
         With `beside`, the input of a transaction is read by it while the one before is merged and published.
         """
