@@ -6,44 +6,27 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tracelake._errors import StorageError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import ReadRange
-from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, New, may_pass
+from tracelake.pipeline.sources.acknowledged import QUARANTINE, AcknowledgedSource
+from tracelake.pipeline.sources.port import may_pass
 from tracelake.replicas.account import Waiting
 from tracelake.storage import ObjectStore, copy_all, delete_all
 from tracelake.tracking.inbox import PREFIX
 
 INBOX: Final = "inbox"
-QUARANTINE: Final = "quarantine/"
-"""Segments that were acknowledged and could not be read whole: for a person to look at, never deleted here."""
 
 
-class InboxSource:
+class InboxSource(AcknowledgedSource):
     """Segments by their paths in the lake; see `Source`."""
-
-    is_ours = True
 
     def __init__(self, objects: ObjectStore, known: KnownInputs) -> None:
         del known
         self._objects = objects
 
-    def measured_bytes(self, path: str) -> int:
-        """See `Source`."""
-        with may_pass():
-            info = self._objects.head(path)
-        return 0 if info is None else info.size_bytes
-
-    def judge(self, item: Input, held: Held) -> New | Known | HeldBack | Gone:
-        """See `Source`."""
-        suspect = held.by_path.get((item.source, item.path))
-        if suspect is not None:
-            return HeldBack(suspect)
-        try:
-            is_gone = self._objects.head(item.path) is None
-        except StorageError:
-            return New(is_there=False)  # who reads it says why it cannot be read
-        return Gone() if is_gone else New()
+    def _size_bytes(self, path: str) -> int | None:
+        info = self._objects.head(path)
+        return None if info is None else info.size_bytes
 
     def let_go(self, taken: Sequence[ReadRange]) -> None:
         """Delete segments that were taken; what could not be read whole is kept in quarantine."""
@@ -54,11 +37,6 @@ class InboxSource:
     def give_up(self, path: str) -> None:
         """Delete it: its record, which stays, says so first."""
         self._objects.delete(path)
-
-    def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
-        """See `Source`."""
-        del size_bytes, sha256  # no segment ever has the name of another
-        return self._objects.head(path) is None
 
 
 def fetch_segment(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:

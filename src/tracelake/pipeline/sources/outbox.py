@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +12,8 @@ from tracelake._errors import NotFoundError, StorageError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import ReadRange
 from tracelake.limits import OUTBOX_LOOK_MAX, TRACKING_LOOK_S
-from tracelake.pipeline.sources.inbox import QUARANTINE
-from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, New, may_pass
+from tracelake.pipeline.sources.acknowledged import QUARANTINE, AcknowledgedSource
+from tracelake.pipeline.sources.port import may_pass
 from tracelake.replicas.account import Waiting
 from tracelake.storage import ObjectStore
 from tracelake.tracking.outbox import Outbox
@@ -21,47 +22,30 @@ from tracelake.tracking.place import find_tracking
 OUTBOX: Final = "outbox"
 
 
-class OutboxSource:
+class OutboxSource(AcknowledgedSource):
     """Rows of the outbox by their paths, `outbox/<number>`; see `Source`."""
-
-    is_ours = True
 
     def __init__(self, objects: ObjectStore, known: KnownInputs) -> None:
         del known
         self._objects = objects
 
-    def measured_bytes(self, path: str) -> int:
-        """See `Source`."""
-        with may_pass():
-            return _outbox(self._objects).size_bytes(_sequence(path)) or 0
+    @cached_property
+    def _rows(self) -> Outbox:
+        return _outbox(self._objects)
 
-    def judge(self, item: Input, held: Held) -> New | Known | HeldBack | Gone:
-        """See `Source`."""
-        suspect = held.by_path.get((item.source, item.path))
-        if suspect is not None:
-            return HeldBack(suspect)
-        try:
-            is_gone = _outbox(self._objects).size_bytes(_sequence(item.path)) is None
-        except StorageError:
-            return New(is_there=False)  # who reads it says why it cannot be read
-        return Gone() if is_gone else New()
+    def _size_bytes(self, path: str) -> int | None:
+        return self._rows.size_bytes(_sequence(path))
 
     def let_go(self, taken: Sequence[ReadRange]) -> None:
         """Delete rows that were taken; what could not be read whole is kept in quarantine."""
-        rows = _outbox(self._objects)
         for each in taken:
-            if each.damaged and (payload := rows.read(_sequence(each.path))) is not None:
+            if each.damaged and (payload := self._rows.read(_sequence(each.path))) is not None:
                 self._objects.create(QUARANTINE + each.path, payload)
-        rows.trim([_sequence(each.path) for each in taken])
+        self._rows.trim([_sequence(each.path) for each in taken])
 
     def give_up(self, path: str) -> None:
         """Delete it: its record, which stays, says so first."""
-        _outbox(self._objects).trim([_sequence(path)])
-
-    def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
-        """See `Source`."""
-        del size_bytes, sha256  # no row ever has the number of another
-        return _outbox(self._objects).size_bytes(_sequence(path)) is None
+        self._rows.trim([_sequence(path)])
 
 
 def fetch_row(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
