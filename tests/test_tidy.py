@@ -12,7 +12,8 @@ import pytest
 from scripts import imports
 from scripts.floors import FLOORS, floor_of
 
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "tracelake"
+TESTS = Path(__file__).resolve().parent
+SOURCE = TESTS.parent / "src" / "tracelake"
 FILES = sorted(SOURCE.rglob("*.py"))
 NAMES = [file.relative_to(SOURCE).as_posix() for file in FILES]
 PACKAGES = {"tracelake", "pyspark_tracelake"}
@@ -164,3 +165,18 @@ def test_nothing_is_left_over(name: str) -> None:
     assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text)
     if name.partition("/")[0] not in {"cli", "demo"}:
         assert not re.search(r"(?<![\w.])print\(", text)
+
+
+def test_no_test_forks_itself() -> None:
+    """A fork of a process with threads may end anywhere, by SIGSEGV too: children are new processes.
+
+    `archive/test_kills.py` forks a process of its own that has imported and done nothing else.
+    """
+    calls = [
+        file.relative_to(TESTS).as_posix()
+        for file in sorted(TESTS.rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node).startswith(("os.fork(", "multiprocessing.Process("))
+    ]
+    assert calls == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import event, inspect, text
+from sqlalchemy import inspect, text
 
 from tests.patience import HANG_S
 from tracelake._errors import UsageError
@@ -71,23 +70,30 @@ def test_several_at_once(new_url: Callable[[], str]) -> None:
         assert is_whole(database)
 
 
+_KILLED = """
+import os, signal, sys
+from sqlalchemy import event
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.migrating import migrate
+
+database, last, statements = TrackingDatabase(sys.argv[1]), int(sys.argv[2]), iter(range(1000))
+
+def count(_connection, _cursor, statement, *_rest):
+    if statement.lstrip().startswith(("CREATE", "INSERT")) and next(statements) == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+event.listen(database.engine, "before_cursor_execute", count)
+migrate(database)
+"""
+
+
 @pytest.mark.parametrize("statements", [1, 4, 9, 14])
 def test_killed_on_the_way(new_url: Callable[[], str], statements: int) -> None:
     """Who is killed in the middle leaves no table, and the next one makes them all."""
     url = new_url()
-    child = os.fork()
-    if child == 0:
-        database = TrackingDatabase(url)
-        made = iter(range(1000))
-
-        def count(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
-            if statement.lstrip().startswith(("CREATE", "INSERT")) and next(made) == statements:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        event.listen(database.engine, "before_cursor_execute", count)
-        migrate(database)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    command = [sys.executable, "-c", _KILLED, url, str(statements)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
     with closing(TrackingDatabase(url)) as database:
         with database.reading() as connection:
             assert inspect(connection).get_table_names() == []
