@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import zstandard
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from sqlalchemy import insert, update
 
@@ -218,6 +219,19 @@ def test_a6_a_malformed_trace_is_marked_and_skipped(make: Make) -> None:
         connection.execute(update(trace_parts).where(*of_first).values(payload=whole))
         connection.execute(update(trace_info).values(archival_failure=None))
     assert lake.archive.run().fates == {"archived": 1}
+
+
+def test_a6_so_is_one_that_can_be_unpacked_and_not_decoded(make: Make) -> None:
+    """A6: layout `lake` finds out only when it compares with the tables; the mark is the same."""
+    lake = make("lake")
+    lake.write((1, 1), (2, 1))
+    of_first = (trace_parts.c.trace_id == trace_id(1), trace_parts.c.lake == lake.tracking.lake)
+    no_trace = {"payload": zstandard.compress(b"no trace"), "size_bytes": len(b"no trace")}
+    with lake.tracking.database.writing() as connection:
+        connection.execute(update(trace_parts).where(*of_first).values(**no_trace))
+    assert lake.archive.run().fates == {"archived": 1, "malformed": 1}
+    assert lake.archive.run().fates == {}
+    assert lake.archive.space().failed_traces == 1
 
 
 def test_a7_archive_now(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,9 +92,12 @@ def archive_batch(
     snapshots, fates = store.begin(layout, trace_ids, uuid.uuid4().hex)
     stored, failed = repository.store(snapshots)
     fates.update(failed)
+    of = {snapshot.trace_id: snapshot for snapshot in snapshots}
+    for trace_id, (fate, _) in failed.items():
+        if fate is TraceFate.MALFORMED:
+            store.mark_malformed(trace_id, of[trace_id].generation)
     won = set()
     if stored:
-        of = {snapshot.trace_id: snapshot for snapshot in snapshots}
         decided = store.finalize(stored, repository.holds)
         for each in stored:
             fate = decided[each.trace_id]

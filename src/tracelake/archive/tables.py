@@ -1,4 +1,4 @@
-"""LayoutName `lake`: the tables on `main` are the archive, and nothing is uploaded twice (A17, A18).
+"""Layout `lake`: the tables on `main` are the archive, and nothing is uploaded twice (A17, A18).
 
 A trace may go where each of its spans stands in table `spans` by the greatest claim that the tracking store has of it,
 or by a greater one: both are compared by what the upsert rule compares, a checksum of all columns last.
@@ -15,8 +15,8 @@ import pyarrow as pa
 from tracelake._errors import InputError
 from tracelake.archive.model import HotSnapshot, Stored
 from tracelake.archive.retention import TraceFate
+from tracelake.otlp.by_trace import rows_of
 from tracelake.otlp.columns import SpanColumns
-from tracelake.otlp.decode import decode_protobuf
 from tracelake.otlp.encode import encode
 from tracelake.otlp.schema import SPANS
 from tracelake.pipeline.claims import COLUMNS, ORDER
@@ -58,22 +58,15 @@ class TablesRepository:
         self, snapshots: Sequence[HotSnapshot]
     ) -> tuple[list[Stored], dict[str, tuple[TraceFate, str]]]:
         """See `TraceRepository`."""
-        columns = SpanColumns()
+        batches = [SpanColumns().take()]  # of no rows
         fates: dict[str, tuple[TraceFate, str]] = {}
         for snapshot in snapshots:
             try:
-                rejected = decode_protobuf(snapshot.data, columns).rejected
+                batches.append(rows_of(snapshot.data).take())
             except InputError as error:
                 fates[snapshot.trace_id] = (TraceFate.MALFORMED, str(error))
-            else:
-                if rejected:
-                    fates[snapshot.trace_id] = (
-                        TraceFate.MALFORMED,
-                        f"{rejected} of its spans cannot be decoded",
-                    )
-        batch = columns.take()
         held, self._as_of = self._tables.spans([snapshot.trace_id for snapshot in snapshots])
-        for trace_id, missing, older in _differences(pa.Table.from_batches([batch]), held):
+        for trace_id, missing, older in _differences(pa.Table.from_batches(batches), held):
             fates.setdefault(
                 trace_id,
                 (TraceFate.WAITING, f"{missing} of its spans are not in the tables, {older} are older"),
