@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from tests import patience
 from tests.patience import Patience, wait_until
 
 
@@ -12,8 +15,7 @@ class Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
-        patch.setattr("time.monotonic", lambda: self.now_s)
-        patch.setattr("time.sleep", self.sleep)
+        patch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: self.now_s, sleep=self.sleep))
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""

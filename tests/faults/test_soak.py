@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,7 @@ def test_what_fails_is_kept_and_the_rest_goes_on(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(soak, "command", command)
     clock = iter(range(1_000))
-    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(soak, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     failures = soak.soak(7, seconds=12, keep=tmp_path / "kept", suites=("good", "bad"))
     kept = sorted((tmp_path / "kept").iterdir())
     assert failures["good"] == 0

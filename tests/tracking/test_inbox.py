@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +17,7 @@ from tracelake._errors import BackPressureError, StorageError
 from tracelake.otlp.framing import Payload, Reading
 from tracelake.storage.files import FileObjectStore
 from tracelake.storage.memory import MemoryObjectStore
+from tracelake.tracking import inbox as inboxes
 from tracelake.tracking.inbox import Inbox
 from tracelake.tracking.requests import RefusedSpans
 
@@ -118,7 +119,7 @@ def test_segments_are_listed_oldest_first(
 ) -> None:
     """Segments keep the order of the appends even when the clock steps back."""
     clock = iter([3_000, 2_000, 1_000])
-    monkeypatch.setattr(time, "time_ns", lambda: next(clock))
+    monkeypatch.setattr(inboxes, "time", SimpleNamespace(time_ns=lambda: next(clock)))
     for number in range(3):
         inbox.append("json", b"%d" % number)
     assert [payload for _, payload in payloads(store, tmp_path)] == [b"0", b"1", b"2"]
