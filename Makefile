@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults faults-door faults-hot faults-maintenance faults-replicas faults-flips faults-index simulate simulate-all soak clean
+.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults test-kafka faults-door faults-hot faults-maintenance faults-replicas faults-flips faults-index simulate simulate-all soak clean
 
 setup: .venv/.ready
 
@@ -17,7 +17,12 @@ demo: setup
 	.venv/bin/tracelake demo
 
 test: setup browser lint types
-	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/kafka
+
+# With a broker of Apache Kafka, started by the tests; one after the other, for some of them kill it.
+test-kafka: setup
+	scripts/setup-kafka
+	$(PY) -m pytest -p no:xdist tests/kafka
 
 lint: setup
 	.venv/bin/ruff check .

@@ -160,6 +160,13 @@ JAVA_HEAP_MIB: Final = 512
 SPARK_POLL_S: Final = 0.2
 """How often progress is asked of Spark. Beyond: it is asked again."""
 
+# Kafka
+KAFKA_WAIT_S: Final = 10.0
+"""How long a broker of Kafka may take to answer, or to send the next message of a range. Beyond: the input waits, or
+the output fails, and is tried again."""
+KAFKA_CLIENTS_KEPT_MAX: Final = 16
+"""Clients that a process keeps for clusters of Kafka. Beyond: the one that was used least recently is let go."""
+
 # Replicas
 REPLICA_HEARTBEAT_S: Final = 3.0
 """How often a replica writes what it does, beside once after each transaction. Beyond: it writes again."""

@@ -1,0 +1,1 @@
+"""Tests with a real broker of Apache Kafka: `make test-kafka`."""
