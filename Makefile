@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults test-kafka faults-door faults-hot faults-maintenance faults-replicas faults-flips faults-index simulate simulate-all soak clean
+.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults test-kafka faults-door faults-hot faults-archive faults-maintenance faults-replicas faults-flips faults-index simulate simulate-all soak clean
 
 setup: .venv/.ready
 
@@ -43,6 +43,9 @@ faults-door: setup
 
 faults-hot: setup
 	$(PY) -m tests.faults.kill_hot --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(POSTGRES),--postgres)
+
+faults-archive: setup
+	$(PY) -m tests.faults.kill_archive --kills $(KILLS) $(if $(filter file,$(origin MINUTES)),,--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(LAYOUT),--layout $(LAYOUT)) $(if $(POSTGRES),--postgres)
 
 faults-maintenance: setup
 	$(PY) -m tests.faults.kill_maintenance --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))

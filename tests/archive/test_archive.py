@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import zstandard
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
@@ -22,6 +23,7 @@ from tracelake.archive.candidates import Candidates
 from tracelake.archive.layouts import path_in
 from tracelake.archive.store import ArchiveStore
 from tracelake.archive.tables import TablesRepository
+from tracelake.lake.archive import LakeTables
 from tracelake.storage import open_objects
 from tracelake.tracking.schema import experiment_tags, trace_info, trace_parts, workspaces
 
@@ -182,6 +184,32 @@ def test_a18_a_late_span_in_layout_lake(make: Make) -> None:
     assert len(lake.lake.trace(trace_id(1)).spans) == 2
     assert lake.archive.restore(trace_id(1))
     assert sorted(span_numbers(payload_of(lake, 1))) == [1, 2]
+
+
+def test_a18_a_late_span_while_it_is_restored(make: Make) -> None:
+    """A18: it reaches the tables after they were read for a restore, and is in what the restore brings back."""
+
+    def check() -> None:
+        lake = make("lake")
+        lake.write((1, 1))
+        lake.archive.run()
+        spans, late = LakeTables.spans, list[int]()
+
+        def overtaken(self: LakeTables, trace_ids: Sequence[str]) -> tuple[pa.Table, int]:
+            rows = spans(self, trace_ids)
+            if not late:
+                late.append(1)
+                lake.write((1, 2))
+            return rows
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LakeTables, "spans", overtaken)
+            assert lake.archive.restore(trace_id(1))
+        assert sorted(span_numbers(payload_of(lake, 1))) == [1, 2]
+
+    check()
+    rule = Broken("late spans are nothing to a restore", ArchiveStore.restore, "!= late", "== object()")
+    assert_caught(rule, check)
 
 
 def test_a5_two_archivers_at_once(make: Make) -> None:

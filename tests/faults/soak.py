@@ -33,6 +33,8 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "hot": ("tests.faults.kill_hot", "--kills", "5"),
     "hot-postgres": ("tests.faults.kill_hot", "--kills", "5", "--postgres"),
     "ingest": ("tests.faults.kill_ingest", "--kills", "3"),
+    "archive": ("tests.faults.kill_archive", "--minutes", "2"),
+    "archive-postgres": ("tests.faults.kill_archive", "--minutes", "2", "--postgres"),
     "storm": ("tests.faults.storm", "--rate", "1,50", "--stall", "5", "--seconds", "15"),
     "replicas-spark": ("tests.faults.kill_replicas", "--kills", "3", "--spark"),
 }

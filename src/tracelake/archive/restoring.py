@@ -35,11 +35,12 @@ def restore_trace(
             return False
         location = str(row.archive_location)
         path = _path(objects, location)
+        late = None if path else store.late(trace_id)
         if path and objects is not None:
             data = read_archived(objects, location, row.archive_bytes, row.archive_sha256)
         else:
             data = read_tables(trace_id)
-        if store.restore(trace_id, location, data, count_spans(data), path):
+        if store.restore(trace_id, location, data, count_spans(data), path, late):
             if path and objects is not None:
                 _clean_up(store, objects, [path])
             return True

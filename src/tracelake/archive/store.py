@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import zstandard
 from sqlalchemy import Connection, delete, insert, select, update
@@ -35,6 +35,8 @@ from tracelake.tracking.schema import (
 from tracelake.tracking.store import TrackingStore, unpacked
 
 ResultT = TypeVar("ResultT")
+LateSpans: TypeAlias = tuple[frozenset[int], frozenset[int]]
+"""The rows of the outbox that a trace came with, and those of them of which the store has the payload."""
 RESTORED_SEQUENCE = 0
 """Of the part that a restore makes; no row of the outbox has it, for the tables hold what was archived."""
 _OF_TRACES = (trace_parts, spans, trace_tags, trace_metadata, assessments, trace_info)
@@ -213,10 +215,32 @@ class ArchiveStore:
         """Return the rows of traces, by id."""
         return self._read(lambda connection: self._locked(connection, trace_ids, lock=False))
 
-    def restore(self, trace_id: str, location: str, data: bytes, spans: int, path: str) -> bool:
+    def late(self, trace_id: str) -> LateSpans:
+        """Return which writes a trace has had, and which of them the tables may not have yet."""
+        return self._read(lambda connection: self._late(connection, trace_id))
+
+    def _late(self, connection: Connection, trace_id: str) -> LateSpans:
+        writes, waiting = (
+            frozenset(
+                connection.execute(select(table.c.sequence).where(*self._of(table, trace_id))).scalars()
+            )
+            for table in (spans, trace_parts)
+        )
+        return writes, waiting
+
+    def restore(
+        self,
+        trace_id: str,
+        location: str,
+        data: bytes,
+        spans: int,
+        path: str,
+        late: LateSpans | None = None,
+    ) -> bool:
         """Put the payload back, where that location is still the archive of the trace.
 
-        The generation goes on, so that no upload that was begun before can be finalized. `path` is the object.
+        The generation goes on, so that no upload that was begun before can be finalized. `path` is the object; where
+        there is none, `late` is what stood before the tables were read: nothing may have come, or gone to them, since.
         """
         row = {
             "lake": self.lake,
@@ -231,6 +255,8 @@ class ArchiveStore:
             objects = self._objects(connection, [path] if path else [])
             info = self._locked(connection, [trace_id]).get(trace_id)
             if not protocol.may_restore(_standing(info), location):
+                return False
+            if late is not None and self._late(connection, trace_id) != late:
                 return False
             connection.execute(insert(trace_parts), row)
             connection.execute(
