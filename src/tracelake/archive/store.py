@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import zstandard
 from sqlalchemy import Connection, delete, insert, select, update
@@ -17,24 +17,22 @@ from tracelake._errors import DamageError
 from tracelake.archive import protocol
 from tracelake.archive.layouts import path_of
 from tracelake.archive.model import HotSnapshot, LayoutName, Leftover, Stored
-from tracelake.archive.protocol import CONDEMNED, OPEN, TraceStanding
-from tracelake.archive.retention import MALFORMED, TraceFate
-from tracelake.limits import TRACKING_IDS_AT_ONCE
+from tracelake.archive.protocol import CONDEMNED, OPEN
+from tracelake.archive.retention import TraceFate
+from tracelake.archive.rows import ArchiveRows, standing
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
     TRACKING_STORE,
     archive_objects,
     assessments,
-    outbox,
     spans,
     trace_info,
     trace_metadata,
     trace_parts,
     trace_tags,
 )
-from tracelake.tracking.store import TrackingStore, unpacked
+from tracelake.tracking.store import unpacked
 
-ResultT = TypeVar("ResultT")
 LateSpans: TypeAlias = tuple[frozenset[int], frozenset[int]]
 """The rows of the outbox that a trace came with, and those of them of which the store has the payload."""
 RESTORED_SEQUENCE = 0
@@ -42,12 +40,8 @@ RESTORED_SEQUENCE = 0
 _OF_TRACES = (trace_parts, spans, trace_tags, trace_metadata, assessments, trace_info)
 
 
-class ArchiveStore:
+class ArchiveStore(ArchiveRows):
     """What archivers of one lake do to its hot traces."""
-
-    def __init__(self, tracking: TrackingStore) -> None:
-        self.tracking = tracking
-        self.lake = tracking.lake
 
     # A pass
 
@@ -113,7 +107,7 @@ class ArchiveStore:
         fates, won = {}, dict.fromkeys(paths, 0)
         for each in stored:
             fate = protocol.finalize(
-                states.get(each.path), _standing(infos.get(each.trace_id)), each.generation
+                states.get(each.path), standing(infos.get(each.trace_id)), each.generation
             )
             fates[each.trace_id] = fate
             if fate is TraceFate.ARCHIVED:
@@ -254,7 +248,7 @@ class ArchiveStore:
         def put_back(connection: Connection) -> bool:
             objects = self._objects(connection, [path] if path else [])
             info = self._locked(connection, [trace_id]).get(trace_id)
-            if not protocol.may_restore(_standing(info), location):
+            if not protocol.may_restore(standing(info), location):
                 return False
             if late is not None and self._late(connection, trace_id) != late:
                 return False
@@ -288,7 +282,7 @@ class ArchiveStore:
             gone, freed = [], dict[str, int]()
             for trace_id, info in self._locked(connection, places).items():
                 location, path = places[trace_id]
-                if not protocol.may_delete(_standing(info), location):
+                if not protocol.may_delete(standing(info), location):
                     continue
                 for table in _OF_TRACES:
                     connection.execute(delete(table).where(*self._of(table, trace_id)))
@@ -308,95 +302,3 @@ class ArchiveStore:
             state, names = objects.get(path, (CONDEMNED, 0))
             left = names - traces
             self._set_object(connection, path, state if left > 0 else CONDEMNED, max(0, left))
-
-    # Rows
-
-    def _locked(
-        self, connection: Connection, trace_ids: Collection[str], *, lock: bool = True
-    ) -> dict[str, Any]:
-        """Return the rows of traces, which nobody else changes until this transaction ends."""
-        rows: dict[str, Any] = {}
-        ids = sorted(trace_ids)
-        for start in range(0, len(ids), TRACKING_IDS_AT_ONCE):
-            query = (
-                select(trace_info)
-                .where(
-                    trace_info.c.lake == self.lake,
-                    trace_info.c.trace_id.in_(ids[start : start + TRACKING_IDS_AT_ONCE]),
-                )
-                .order_by(trace_info.c.trace_id)
-            )
-            rows.update(
-                (row.trace_id, row) for row in connection.execute(query.with_for_update() if lock else query)
-            )
-        return rows
-
-    def _objects(
-        self, connection: Connection, paths: Sequence[str], *, lock: bool = True
-    ) -> dict[str, tuple[str, int]]:
-        """Return state and number of traces of objects, locked."""
-        objects = archive_objects.c
-        by_path: dict[str, tuple[str, int]] = {}
-        for start in range(0, len(paths), TRACKING_IDS_AT_ONCE):
-            query = (
-                select(objects.path, objects.state, objects.traces)
-                .where(
-                    objects.lake == self.lake, objects.path.in_(paths[start : start + TRACKING_IDS_AT_ONCE])
-                )
-                .order_by(objects.path)
-            )
-            for path, state, traces in connection.execute(query.with_for_update() if lock else query):
-                by_path[path] = (state, traces)
-        return by_path
-
-    def _set_object(self, connection: Connection, path: str, state: str, traces: int) -> None:
-        connection.execute(
-            update(archive_objects)
-            .where(archive_objects.c.lake == self.lake, archive_objects.c.path == path)
-            .values(state=state, traces=traces)
-        )
-
-    def _waiting(self, connection: Connection, trace_ids: Sequence[str]) -> set[str]:
-        query = select(trace_parts.c.trace_id).where(
-            trace_parts.c.lake == self.lake,
-            trace_parts.c.trace_id.in_(trace_ids),
-            trace_parts.c.sequence.in_(select(outbox.c.sequence).where(outbox.c.lake == self.lake)),
-        )
-        return set(connection.execute(query).scalars())
-
-    def _parts(self, connection: Connection, trace_ids: Sequence[str]) -> dict[str, list[tuple[bytes, int]]]:
-        parts: dict[str, list[tuple[bytes, int]]] = {}
-        query = (
-            select(trace_parts.c.trace_id, trace_parts.c.payload, trace_parts.c.size_bytes)
-            .where(trace_parts.c.lake == self.lake, trace_parts.c.trace_id.in_(trace_ids))
-            .order_by(trace_parts.c.sequence)
-        )
-        for trace_id, payload, size_bytes in connection.execute(query):
-            parts.setdefault(trace_id, []).append((payload, size_bytes))
-        return parts
-
-    def _mark_malformed(self, connection: Connection, trace_id: str) -> None:
-        connection.execute(
-            update(trace_info).where(*self._of(trace_info, trace_id)).values(archival_failure=MALFORMED)
-        )
-
-    def _of(self, table: Any, trace_id: str) -> tuple[Any, Any]:
-        return table.c.lake == self.lake, table.c.trace_id == trace_id
-
-    def _write(self, body: Callable[[Connection], ResultT]) -> ResultT:
-        """Carry out one transaction that writes."""
-        with self.tracking.database.writing() as connection:
-            return body(connection)
-
-    def _read(self, body: Callable[[Connection], ResultT]) -> ResultT:
-        """Carry out one transaction that reads."""
-        with self.tracking.database.reading() as connection:
-            return body(connection)
-
-
-def _standing(info: Any) -> TraceStanding | None:
-    if info is None:
-        return None
-    return TraceStanding(
-        info.spans_location == TRACKING_STORE, info.db_payload_generation, info.archive_location
-    )

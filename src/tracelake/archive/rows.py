@@ -1,0 +1,115 @@
+"""Rows of the tracking store that archivers decide on: how they are locked, read and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, select, update
+
+from tracelake.archive.protocol import TraceStanding
+from tracelake.archive.retention import MALFORMED
+from tracelake.limits import TRACKING_IDS_AT_ONCE
+from tracelake.tracking.schema import TRACKING_STORE, archive_objects, outbox, trace_info, trace_parts
+from tracelake.tracking.store import TrackingStore
+
+ResultT = TypeVar("ResultT")
+
+
+class ArchiveRows:
+    """The rows of one lake. Objects are locked before traces, and traces in the order of their ids, everywhere."""
+
+    def __init__(self, tracking: TrackingStore) -> None:
+        self.tracking = tracking
+        self.lake = tracking.lake
+
+    def _locked(
+        self, connection: Connection, trace_ids: Collection[str], *, lock: bool = True
+    ) -> dict[str, Any]:
+        """Return the rows of traces, which nobody else changes until this transaction ends."""
+        rows: dict[str, Any] = {}
+        ids = sorted(trace_ids)
+        for start in range(0, len(ids), TRACKING_IDS_AT_ONCE):
+            query = (
+                select(trace_info)
+                .where(
+                    trace_info.c.lake == self.lake,
+                    trace_info.c.trace_id.in_(ids[start : start + TRACKING_IDS_AT_ONCE]),
+                )
+                .order_by(trace_info.c.trace_id)
+            )
+            rows.update(
+                (row.trace_id, row) for row in connection.execute(query.with_for_update() if lock else query)
+            )
+        return rows
+
+    def _objects(
+        self, connection: Connection, paths: Sequence[str], *, lock: bool = True
+    ) -> dict[str, tuple[str, int]]:
+        """Return state and number of traces of objects, locked."""
+        objects = archive_objects.c
+        by_path: dict[str, tuple[str, int]] = {}
+        for start in range(0, len(paths), TRACKING_IDS_AT_ONCE):
+            query = (
+                select(objects.path, objects.state, objects.traces)
+                .where(
+                    objects.lake == self.lake, objects.path.in_(paths[start : start + TRACKING_IDS_AT_ONCE])
+                )
+                .order_by(objects.path)
+            )
+            for path, state, traces in connection.execute(query.with_for_update() if lock else query):
+                by_path[path] = (state, traces)
+        return by_path
+
+    def _set_object(self, connection: Connection, path: str, state: str, traces: int) -> None:
+        connection.execute(
+            update(archive_objects)
+            .where(archive_objects.c.lake == self.lake, archive_objects.c.path == path)
+            .values(state=state, traces=traces)
+        )
+
+    def _waiting(self, connection: Connection, trace_ids: Sequence[str]) -> set[str]:
+        query = select(trace_parts.c.trace_id).where(
+            trace_parts.c.lake == self.lake,
+            trace_parts.c.trace_id.in_(trace_ids),
+            trace_parts.c.sequence.in_(select(outbox.c.sequence).where(outbox.c.lake == self.lake)),
+        )
+        return set(connection.execute(query).scalars())
+
+    def _parts(self, connection: Connection, trace_ids: Sequence[str]) -> dict[str, list[tuple[bytes, int]]]:
+        parts: dict[str, list[tuple[bytes, int]]] = {}
+        query = (
+            select(trace_parts.c.trace_id, trace_parts.c.payload, trace_parts.c.size_bytes)
+            .where(trace_parts.c.lake == self.lake, trace_parts.c.trace_id.in_(trace_ids))
+            .order_by(trace_parts.c.sequence)
+        )
+        for trace_id, payload, size_bytes in connection.execute(query):
+            parts.setdefault(trace_id, []).append((payload, size_bytes))
+        return parts
+
+    def _mark_malformed(self, connection: Connection, trace_id: str) -> None:
+        connection.execute(
+            update(trace_info).where(*self._of(trace_info, trace_id)).values(archival_failure=MALFORMED)
+        )
+
+    def _of(self, table: Any, trace_id: str) -> tuple[Any, Any]:
+        return table.c.lake == self.lake, table.c.trace_id == trace_id
+
+    def _write(self, body: Callable[[Connection], ResultT]) -> ResultT:
+        """Carry out one transaction that writes."""
+        with self.tracking.database.writing() as connection:
+            return body(connection)
+
+    def _read(self, body: Callable[[Connection], ResultT]) -> ResultT:
+        """Carry out one transaction that reads."""
+        with self.tracking.database.reading() as connection:
+            return body(connection)
+
+
+def standing(info: Any) -> TraceStanding | None:
+    """Return what the row of a trace says, None where there is none."""
+    if info is None:
+        return None
+    return TraceStanding(
+        info.spans_location == TRACKING_STORE, info.db_payload_generation, info.archive_location
+    )
