@@ -489,6 +489,11 @@ INDEX_BATCH_ROWS: Final = 8_192
 """Spans that are made documents at a time. Beyond: the next so many."""
 INDEX_WORD_MAX_BYTES: Final = 100
 """One word of a text: a SHA-256 in hex is one, a SHA-512 is not. Beyond: it is not indexed."""
+INDEX_CONTENTS_MAX_VALUES: Final = 32
+"""Services that a part of the index is said to have, and workspaces. Beyond: it may have any, and is asked for all."""
+INDEX_PRUNED_KEPT: Final = 8
+"""Sets of some parts that a searcher keeps open, beside all of them. Beyond: the oldest is opened again when it is
+asked."""
 INDEX_VALUE_MAX_CHARS: Final = 128
 """The value of one attribute that is found as a whole. Beyond: it is found by its words, and that it is there."""
 IDENTIFIER_MAX_BYTES: Final = 64

@@ -153,6 +153,9 @@ def test_search_marks_the_matches(cli: RunCli, agents_lake: Path) -> None:
     shown, found = cli(*more), json.loads(cli(*more, "--json").out)
     assert f"2 of {found['total']:,} spans; more with --page {found['commit']}-2-" in shown.err
     assert all(value["value"] in shown.out for value in found["facets"]["service"]["values"])
+    never = json.loads(cli("search", "start>2100-01-01", "--lake", agents_lake, "--json").out)
+    assert (never["hits"], never["total"], never["parts"]["asked"]) == ([], 0, 0)
+    assert never["parts"]["pruned"] == found["parts"]["asked"] > 0
     following = json.loads(cli(*more, "--page", found["next_page"], "--json").out)
     starts = [hit["start_ns"] for hit in (*found["hits"], *following["hits"])]
     assert starts == sorted(starts, reverse=True)

@@ -33,6 +33,11 @@ class SomeRows:
     read: int = 0
 
     @property
+    def as_of(self) -> int:
+        """The last transaction."""
+        return len(SIZES) - 1
+
+    @property
     def count(self) -> int | None:
         """How many there are."""
         return len(set(self.everything) - self.without) if self.counted else None

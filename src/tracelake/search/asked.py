@@ -12,6 +12,7 @@ from tracelake._errors import QueryError
 from tracelake.search.facets import Counted, RawFacet, check
 from tracelake.search.query import Searcher, Sort
 from tracelake.search.raw_hits import RawHit
+from tracelake.search.results import PartsAsked
 from tracelake.search.semantic import Mode, Vector
 
 
@@ -21,6 +22,8 @@ class AskedSearch:
 
     hits: Callable[[int, int], list[RawHit]]
     count: Callable[[Sequence[str]], Counted]
+    parts: PartsAsked
+    """Those that are asked for hits."""
 
 
 def asked_of(
@@ -37,12 +40,13 @@ def asked_of(
         return AskedSearch(
             lambda limit, offset: searcher.search(query, limit, offset, service, sort, now_ns),
             lambda facets: searcher.count(query, service, facets, now_ns),
+            searcher.parts_asked(query, service, sort, now_ns),
         )
     by_meaning = searcher.by_meaning(query, by.mode, by.vector, service, now_ns)
     if by_meaning is None:
-        return AskedSearch(lambda _limit, _offset: [], _nothing)
+        return AskedSearch(lambda _limit, _offset: [], _nothing, PartsAsked(0, 0))
     searching, asked = by_meaning
-    return AskedSearch(partial(searching.search, asked), partial(searching.count, asked))
+    return AskedSearch(partial(searching.search, asked), partial(searching.count, asked), searcher.all_parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import tantivy
@@ -14,6 +16,7 @@ import tantivy
 from tracelake import limits
 from tracelake.search import fields
 from tracelake.search.analyzers import ENGLISH, Analyzer
+from tracelake.search.contents import ContentsOf, PartContents, together
 from tracelake.search.documents import COLUMNS, documents
 from tracelake.search.embedding import PartVectorWriter
 from tracelake.search.joining import write_joined
@@ -24,6 +27,18 @@ from tracelake.search.pack import pack
 from tracelake.search.scratch import scratch_directory
 from tracelake.search.vectors import PartVectors, VectorSettings
 from tracelake.storage.ports import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What there is in a directory that was written: how many documents, within what, with which vectors."""
+
+    documents: int
+    contents: PartContents | None
+    vectors: PartVectors | None
+
+
+_NOTHING: Final = _Written(0, None, None)
 
 
 def build_part(
@@ -74,10 +89,12 @@ def merge_parts(
         StorageError: The part could not be staged; nothing is visible, run it again.
     """
 
-    def write(directory: Path) -> tuple[int, PartVectors | None]:
+    def write(directory: Path) -> _Written:
         count = write_merged(directory, objects, parts, live)
-        joined = vectors is not None and count > 0
-        return count, write_joined(directory, objects, parts, live, vectors) if joined and vectors else None
+        if not count:
+            return _NOTHING
+        joined = None if vectors is None else write_joined(directory, objects, parts, live, vectors)
+        return _Written(count, together(part.contents for part in parts), joined)
 
     return _stage(objects, index, build, (lo, hi), attempt, write, analyzer, None)
 
@@ -88,31 +105,32 @@ def _stage(
     build: str,
     buckets: tuple[int, int],
     attempt: str,
-    write: Callable[[Path], tuple[int, PartVectors | None]],
+    write: Callable[[Path], _Written],
     analyzer: Analyzer,
     lower: int | None,
 ) -> Receipt:
-    """Have an index written into a directory, and stage it; `write` returns its documents, and what vectors it has."""
+    """Have an index written into a directory, and stage it."""
     lo, hi = buckets
     with scratch_directory("tracelake-part-") as directory:
-        count, with_vectors = write(directory)
+        written = write(directory)
         data = b""
-        if count:
+        if written.documents:
             header, data = pack(directory)
-            assert header.documents == count, (header.documents, count)
+            assert header.documents == written.documents, (header.documents, written)
     path = staged_path(index, build, lo=lo, hi=hi, attempt=attempt, suffix="pack")
     receipt = Receipt(
         build=build,
         lo=lo,
         hi=hi,
         attempt=attempt,
-        documents=count,
+        documents=written.documents,
         fingerprint=analyzer.fingerprint,
         lower=lower,
         size_bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest() if data else None,
         path=path if data else None,
-        vectors=with_vectors if data else None,
+        vectors=written.vectors if data else None,
+        contents=written.contents,
     )
     if data:
         objects.put(path, data)
@@ -127,12 +145,13 @@ def _write_part(
     rows: pa.Table | Iterable[pa.RecordBatch],
     analyzer: Analyzer,
     vectors: VectorSettings | None,
-) -> tuple[int, PartVectors | None]:
-    """Write text and vectors of the rows; return how many rows there are, and what is said of the vectors."""
+) -> _Written:
+    """Write text and vectors of the rows."""
     with nullcontext() if vectors is None else PartVectorWriter(directory, vectors) as writer:
-        batches = _small_batches(rows)
+        contents = ContentsOf()
+        batches = map(contents.add, _small_batches(rows))
         count = _write_index(directory, batches if writer is None else map(writer.add, batches), analyzer)
-        return count, None if writer is None else writer.finish()
+        return _Written(count, contents.finish(), None if writer is None else writer.finish())
 
 
 def _write_index(directory: Path, batches: Iterable[pa.RecordBatch], analyzer: Analyzer) -> int:

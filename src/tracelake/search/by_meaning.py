@@ -13,7 +13,7 @@ from tracelake.limits import SEMANTIC_RESULTS_KEPT
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.facets import Counted, RawFacet, check, count
 from tracelake.search.grammar import Everything, Node
-from tracelake.search.likeness import TextsOf
+from tracelake.search.likeness import TextsOf, alike_in
 from tracelake.search.live import NOBODY, RowIds
 from tracelake.search.meaning import Meant, meant
 from tracelake.search.opening import Opened
@@ -41,7 +41,7 @@ class ByMeaning:
     ) -> None:
         self._opened = opened
         self._vectors = vectors
-        self._texts_of = texts_of
+        self._alike = alike_in(opened.index.schema, opened.searcher, texts_of, analyzer)
         self._analyzer = analyzer
         # The pages of one search, and its facets, are cut from the same order.
         self._ranked = lru_cache(SEMANTIC_RESULTS_KEPT)(self._rank)
@@ -78,7 +78,7 @@ class ByMeaning:
         index = self._opened.index
 
         def query_of(node: Node) -> tantivy.Query | None:
-            query = compiled(index, node, asked.now_ns, self._texts_of, self._analyzer)
+            query = compiled(index, node, asked.now_ns, self._alike, self._analyzer)
             return (
                 query if query is None or asked.service is None else of_service(index, query, asked.service)
             )

@@ -86,11 +86,19 @@ def keyword_analyzer() -> tantivy.TextAnalyzer:
     return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).filter(tantivy.Filter.lowercase()).build()
 
 
+def lowered(value: str) -> str:
+    """Return a whole value as its term has it."""
+    return "".join(_KEYWORD.analyze(value))
+
+
 def _terms_analyzer() -> tantivy.TextAnalyzer:
     """Return what makes words of several whole values, the same as `keyword_analyzer` of each."""
     # Not with an expression: tantivy compiles its automaton anew for each document.
     builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace())
     return builder.filter(tantivy.Filter.lowercase()).build()
+
+
+_KEYWORD: Final = keyword_analyzer()
 
 
 def register_tokenizers(index: tantivy.Index, words: tantivy.TextAnalyzer) -> None:

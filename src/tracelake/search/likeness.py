@@ -24,6 +24,8 @@ from tracelake.search.analyzers import Analyzer
 
 TextsOf: TypeAlias = Callable[[str, str], Sequence[str] | None]
 """Returns the texts of a span, by trace and span id; None where there is no such span."""
+Alike: TypeAlias = Callable[[str, str], tantivy.Query | None]
+"""Returns what finds spans like one, by trace and span id; None where there is no such span."""
 SPAN: Final = re.compile(r"([0-9a-f]{32})[- ]([0-9a-f]{16})", re.ASCII)
 
 
@@ -42,6 +44,18 @@ def likeness(
     alike = tantivy.Query.boolean_query(words, max(1, round(LIKE_SHARE * len(words))))
     own = tantivy.Query.term_query(schema, "trace", trace_id, "basic")
     return tantivy.Query.boolean_query([(tantivy.Occur.Must, alike), (tantivy.Occur.MustNot, own)])
+
+
+def alike_in(
+    schema: tantivy.Schema, searcher: tantivy.Searcher, texts_of: TextsOf | None, analyzer: Analyzer
+) -> Alike:
+    """Return what makes queries of likeness, by how rare words are in what a searcher has."""
+
+    def query(trace_id: str, span_id: str) -> tantivy.Query | None:
+        texts = None if texts_of is None else texts_of(trace_id, span_id)
+        return None if texts is None else likeness(schema, searcher, trace_id, texts, analyzer)
+
+    return query
 
 
 def _telling(searcher: tantivy.Searcher, texts: Sequence[str], analyzer: Analyzer) -> list[str]:

@@ -35,6 +35,10 @@ class Rows(Protocol):
     """The rows of table `spans` as of a commit, by their ids."""
 
     @property
+    def as_of(self) -> int:
+        """The last transaction of the commit."""
+
+    @property
     def count(self) -> int | None:
         """How many there are, None where only reading tells."""
 

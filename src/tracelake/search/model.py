@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 
 from tracelake.formats import decode, encode
+from tracelake.search.contents import PartContents
 from tracelake.search.vectors import PartVectors, VectorSettings
 
 FORMAT_VERSION: Final = 1
@@ -93,11 +94,15 @@ class Receipt(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=
     """The first transaction whose rows it holds, where that is not the one of the build."""
     vectors: PartVectors | None = None
     """What the part has of vectors; None where none were asked for."""
+    contents: PartContents | None = None
+    """What its spans lie within; None where there is no part, or nobody knows."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, when written and when read."""
         if self.lo >= self.hi:
             raise ValueError(f"the range [{self.lo}, {self.hi}) is empty")
+        if self.path is None and self.contents is not None:
+            raise ValueError("there is no part, and it has contents")
         present = {self.documents > 0, self.size_bytes > 0, self.sha256 is not None, self.path is not None}
         if len(present) != 1 or (self.vectors is not None and self.path is None):
             raise ValueError(
@@ -127,6 +132,8 @@ class PartRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     as_of: Count
     """The transaction as of which its rows are live; that of the rows themselves where nobody has merged it."""
     vectors: PartVectors | None = None
+    contents: PartContents | None = None
+    """What its spans lie within; None where nobody knows, so that it may have anything."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, when written and when read."""

@@ -12,7 +12,7 @@ import itertools
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import tantivy
 
 from tracelake._errors import DamageError
 from tracelake.search import fields
-from tracelake.search.analyzers import ENGLISH, Analyzer
+from tracelake.search.analyzers import Analyzer
 from tracelake.search.cache import TEMPORARY, PartCache, link
 from tracelake.search.ceiling import check_ceiling, is_exhausted, too_many
 from tracelake.search.finalize import read_list
@@ -60,8 +60,10 @@ class OpenIndex:
         self._blocks: dict[str, VectorBlock] = {}
         """The vectors of parts, by checksum."""
 
-    def searcher(self, manifest: Manifest, rows: Rows | None, analyzer: Analyzer = ENGLISH) -> Opened:
-        """Return a searcher over exactly the parts of a manifest that has any; with `rows`, over what they have live.
+    def searcher(
+        self, manifest: Manifest, rows: Rows | None, analyzer: Analyzer, parts: Sequence[PartRef]
+    ) -> Opened:
+        """Return a searcher over these parts of a manifest, one at least; with `rows`, over what all of them have live.
 
         The manifest is one of this analyzer.
 
@@ -69,18 +71,17 @@ class OpenIndex:
             DamageError: A part or list is missing or altered; names it (F14).
             LimitError: There are more parts than this machine can map; nothing is wrong with them.
         """
-        parts = self._parts(manifest)
         assert manifest.fingerprint == analyzer.fingerprint, (manifest.fingerprint, analyzer)
         links = self._links.get(analyzer.name)
         known = links.headers if links is not None else {}
         check_ceiling(len(parts), sum(part.sha256 not in known for part in parts))
         try:
             try:
-                return self._open(parts, known, rows, analyzer)
+                return self._open(manifest, parts, known, rows, analyzer)
             except (OSError, ValueError):
                 # Somebody has swept away the links, perhaps, as those of a process that was killed, or the cache.
                 self._links.pop(analyzer.name, None)
-                return self._open(parts, {}, rows, analyzer)
+                return self._open(manifest, parts, {}, rows, analyzer)
         except ValueError as error:
             self._links.pop(analyzer.name, None)
             if is_exhausted(error):
@@ -97,7 +98,7 @@ class OpenIndex:
         """
         having = {
             part.sha256: part
-            for part in self._parts(manifest)
+            for part in self.parts(manifest)
             if part.vectors is not None and part.vectors.fingerprint == vectors.fingerprint
         }
         before = self._blocks
@@ -112,15 +113,20 @@ class OpenIndex:
         check_block(block, part, vectors)
         return block
 
-    def _parts(self, manifest: Manifest) -> tuple[PartRef, ...]:
-        """Return all parts, in order; lists that the last manifest had too are not read again."""
+    def parts(self, manifest: Manifest) -> tuple[PartRef, ...]:
+        """Return all parts, in order; lists that the last manifest had too are not read again. Raises DamageError."""
         before = self._lists
         lists = {ref.path: before.get(ref.path) or read_list(self._objects, ref) for ref in manifest.lists}
         self._lists = lists
         return (*(part for ref in manifest.lists for part in lists[ref.path]), *manifest.newest)
 
     def _open(
-        self, parts: Sequence[PartRef], known: Mapping[str, Header], rows: Rows | None, analyzer: Analyzer
+        self,
+        manifest: Manifest,
+        parts: Sequence[PartRef],
+        known: Mapping[str, Header],
+        rows: Rows | None,
+        analyzer: Analyzer,
     ) -> Opened:
         headers = self._cache.fetch(parts, known)  # from far away, perhaps: others do not wait for it
         wanted = {part.sha256: header for part, header in zip(parts, headers, strict=True)}
@@ -128,7 +134,7 @@ class OpenIndex:
             links = self._links.get(analyzer.name)
             if links is None:
                 links = self._links[analyzer.name] = Links(self._cache.directory, analyzer)
-            return links.open(wanted, parts, rows)
+            return links.open(wanted, parts, rows, {part.sha256 for part in self.parts(manifest)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +163,10 @@ class Links:
         """What each file of marks says: by segment, and by the number in its name."""
         self._numbers = itertools.count(1)
 
-    def open(self, wanted: dict[str, Header], parts: Sequence[PartRef], rows: Rows | None) -> Opened:
-        """Return a searcher over these parts, in this order, and its index."""
+    def open(
+        self, wanted: dict[str, Header], parts: Sequence[PartRef], rows: Rows | None, kept: Set[str]
+    ) -> Opened:
+        """Return a searcher over these parts, in this order, and its index; links of others are kept, or go."""
         for sha256 in wanted.keys() - self.headers.keys():
             for file in wanted[sha256].segment_files:
                 link(self._cache / sha256 / file.name, self.directory / file.name)
@@ -176,7 +184,7 @@ class Links:
                     for at, numbers in marks.items()
                 }
                 _, searcher = self._read(wanted, deletes)
-        self._drop(wanted, {segment.segment_id for segment in segments})
+        self._drop(kept)
         return Opened(index, searcher, documents, marks)
 
     def _read(
@@ -204,12 +212,13 @@ class Links:
         self._marks[segment.segment_id, number] = wanted
         return number
 
-    def _drop(self, wanted: dict[str, Header], segments: set[str]) -> None:
+    def _drop(self, kept: Set[str]) -> None:
         """Take away the links of all other parts, and what marks their documents."""
-        for sha256 in self.headers.keys() - wanted.keys():
+        for sha256 in self.headers.keys() - kept:
             for file in self.headers[sha256].segment_files:
                 (self.directory / file.name).unlink(missing_ok=True)
-        self.headers = wanted
+        self.headers = {sha256: header for sha256, header in self.headers.items() if sha256 in kept}
+        segments = {segment.segment_id for header in self.headers.values() for segment in header.segments}
         for segment_id, number in [key for key in self._marks if key[0] not in segments]:
             del self._marks[segment_id, number]
             (self.directory / f"{segment_id.replace('-', '')}.{number}.del").unlink(missing_ok=True)

@@ -139,6 +139,7 @@ def parts_of_build(
             upper=upper,
             as_of=as_of,
             vectors=receipt.vectors,
+            contents=receipt.contents,
         )
         for receipt in chosen
         if receipt.sha256 is not None

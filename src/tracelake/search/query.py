@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import tantivy
 
 from tracelake._errors import DamageError, QueryError, UsageError
-from tracelake.limits import LIKE_SPANS_KEPT, SEARCH_RANKED_STEP_HITS
+from tracelake.limits import INDEX_PRUNED_KEPT, LIKE_SPANS_KEPT, SEARCH_RANKED_STEP_HITS
 from tracelake.search import fields
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer, of_fingerprint
 from tracelake.search.by_meaning import Asked, ByMeaning, rows_gone
 from tracelake.search.complete import completions
 from tracelake.search.facets import Counted, RawFacet, check, count
-from tracelake.search.likeness import TextsOf
+from tracelake.search.grammar import AllOf, Node, Text
+from tracelake.search.likeness import TextsOf, alike_in
 from tracelake.search.live import Rows
 from tracelake.search.model import BUILD_ANEW, Manifest
 from tracelake.search.opening import Opened, OpenIndex
+from tracelake.search.pruning import may_match
 from tracelake.search.raw_hits import RawHit, raw_hit
+from tracelake.search.results import PartsAsked
 from tracelake.search.semantic import NO_VECTORS, Mode, Vector, Vectors
-from tracelake.search.syntax import of_service, parse, refusal
+from tracelake.search.syntax import compiled, is_like, is_ranked, of_service, refusal, tree
 from tracelake.storage.ports import ObjectStore
 
 Sort: TypeAlias = Literal["score", "newest", "oldest"]
 """Best first, or by the time at which spans start."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is asked of which parts."""
+
+    query: tantivy.Query | None
+    """None where no word is in it: it finds nothing."""
+    searcher: tantivy.Searcher | None
+    """None where no part may have a hit."""
+    parts: PartsAsked
 
 
 class Searcher:
@@ -40,47 +55,71 @@ class Searcher:
         index: str | Path | OpenIndex,
         rows: Rows | None = None,
         texts_of: TextsOf | None = None,
+        *,
+        at_once: bool = True,
     ) -> None:
         """Open the parts of the manifest; `index` is one that is open already, or a directory for its cache.
 
         With `rows`, documents of other rows are left out of everything but scores. `texts_of` gives the texts of spans
-        that others are to be like.
+        that others are to be like. Where not `at_once`, parts are opened when a search needs them, and then it raises.
 
         Raises:
             DamageError: A part is missing or altered; names it (F14).
             LimitError: There are more parts than this machine can map; nothing is wrong with them.
             UsageError: The index was built with other settings than this version has.
         """
-        self._searcher: tantivy.Searcher | None = None
-        self._open_vectors: Callable[[], ByMeaning] | None = None
-        self._by_meaning: ByMeaning | None = None
         self.has_vectors = manifest.vectors is not None
         # A search and its count ask for the same span.
         self._texts_of = None if texts_of is None else lru_cache(LIKE_SPANS_KEPT)(texts_of)
-        # Without parts there is still an index, in memory, so that queries are checked all the same.
-        self._index = tantivy.Index(fields.schema())
+        self._manifest = manifest
+        self._rows = rows
         analyzer = of_fingerprint(manifest.fingerprint)
-        self.analyzer = analyzer or ENGLISH
-        """What made words of the texts, and makes them of queries."""
-        if not manifest.part_count:
-            fields.register_tokenizers(self._index, self.analyzer.tokenizer())
-            return
-        if analyzer is None:
+        if analyzer is None and manifest.part_count:
             raise UsageError(
                 f"index {manifest.index} build {manifest.build} has the settings {manifest.fingerprint}, "
                 f"and this version has {', '.join(each.fingerprint for each in ANALYZERS.values())}; use the version "
                 f"that built it, or {BUILD_ANEW}"
             )
-        open_one = index if isinstance(index, OpenIndex) else OpenIndex(objects, Path(index))
-        opened = open_one.searcher(manifest, rows, analyzer)
-        self._index, self._searcher = opened.index, opened.searcher
-        if manifest.vectors is not None:
-            self._open_vectors = partial(_by_meaning, open_one, manifest, opened, self._texts_of, analyzer)
-        if opened.documents != manifest.documents:
+        self.analyzer = analyzer or ENGLISH
+        """What made words of the texts, and makes them of queries."""
+        self._grammar = _grammar(self.analyzer)
+        self._index = index if isinstance(index, OpenIndex) else OpenIndex(objects, Path(index))
+        self._parts = self._index.parts(manifest)
+        self._whole: Opened | None = None
+        self._by_meaning: ByMeaning | None = None
+        self._some: dict[tuple[int, ...], Opened] = {}
+        """Some of the parts, open, by their numbers."""
+        if at_once:
+            self._opened()
+
+    def _opened(self) -> Opened | None:
+        """Return all parts, open; None where there is none."""
+        if self._whole is None and self._parts:
+            self._whole = self._open(tuple(range(len(self._parts))), self._rows)
+        return self._whole
+
+    def _opened_of(self, numbers: tuple[int, ...]) -> Opened | None:
+        """Return these parts, open; None where there is none."""
+        if len(numbers) == len(self._parts):
+            return self._opened()
+        opened = self._some.get(numbers)
+        if opened is None and numbers:
+            opened = self._open(numbers)
+            for oldest in list(self._some)[: len(self._some) + 1 - INDEX_PRUNED_KEPT]:
+                self._some.pop(oldest, None)
+            self._some[numbers] = opened
+        return opened
+
+    def _open(self, numbers: tuple[int, ...], rows: Rows | None = None) -> Opened:
+        manifest, parts = self._manifest, tuple(self._parts[number] for number in numbers)
+        opened = self._index.searcher(manifest, rows, self.analyzer, parts)
+        documents = sum(part.documents for part in parts)
+        if opened.documents != documents:
             raise DamageError(
                 f"index {manifest.index} build {manifest.build} has {opened.documents} documents, "
-                f"and its manifest says {manifest.documents}; run `tracelake verify`"
+                f"and its manifest says {documents}; run `tracelake verify`"
             )
+        return opened
 
     def search(
         self,
@@ -101,22 +140,23 @@ class Searcher:
         """
         assert limit >= 0, limit
         assert offset >= 0, offset
-        parsed = self._parsed(query, service, now_ns)
-        if parsed is None or self._searcher is None or limit == 0 or offset >= self._searcher.num_docs:
+        plan = self._plan(query, service, now_ns, scored=sort == "score")
+        searcher = plan.searcher
+        if plan.query is None or searcher is None or limit == 0 or offset >= searcher.num_docs:
             return []
         # Which of equal scores tantivy keeps at the end of its list depends on how long the list is. So pages
         # are cut from lists of few lengths, or a hit could stand on two of them and another on none.
         ranked = min(
-            -(-(offset + limit) // SEARCH_RANKED_STEP_HITS) * SEARCH_RANKED_STEP_HITS, self._searcher.num_docs
+            -(-(offset + limit) // SEARCH_RANKED_STEP_HITS) * SEARCH_RANKED_STEP_HITS, searcher.num_docs
         )
         by_time = None if sort == "score" else "start"
         order = tantivy.Order.Asc if sort == "oldest" else tantivy.Order.Desc
         try:
-            results = self._searcher.search(parsed, ranked, count=False, order_by_field=by_time, order=order)
+            results = searcher.search(plan.query, ranked, count=False, order_by_field=by_time, order=order)
         except ValueError as error:
             raise refusal(query, error) from error
         page = results.hits[offset : offset + limit]
-        return [raw_hit(self._searcher, 0.0 if by_time else score, address) for score, address in page]
+        return [raw_hit(searcher, 0.0 if by_time else score, address) for score, address in page]
 
     def count(
         self, query: str, service: str | None = None, facets: Sequence[str] = (), now_ns: int | None = None
@@ -127,13 +167,65 @@ class Searcher:
             QueryError: The query does not parse, or there is no such facet.
         """
         check(facets)
-        parsed = self._parsed(query, service, now_ns)
-        if parsed is None or self._searcher is None:
+        plan = self._plan(query, service, now_ns, scored=False)
+        if plan.query is None or plan.searcher is None:
             return Counted(0, {name: RawFacet((), 0) for name in facets})
         try:
-            return count(self._searcher, parsed, facets, service)
+            return count(plan.searcher, plan.query, facets, service)
         except ValueError as error:
             raise refusal(query, error) from error
+
+    @property
+    def all_parts(self) -> PartsAsked:
+        """What is asked where nothing is left out."""
+        return PartsAsked(len(self._parts), 0)
+
+    def parts_asked(
+        self, query: str, service: str | None = None, sort: Sort = "score", now_ns: int | None = None
+    ) -> PartsAsked:
+        """Return how many parts `search` asks for this, and how many it leaves out. Raises QueryError."""
+        return self._plan(query, service, now_ns, scored=sort == "score").parts
+
+    def _plan(self, query: str, service: str | None, now_ns: int | None, *, scored: bool) -> _Plan:
+        """Decide which parts are asked: without those that cannot have hits, where only hits decide what is told.
+
+        Scores count the words of all parts (F15), and so does what tells which spans are like one.
+        """
+        now_ns = time.time_ns() if now_ns is None else now_ns
+        try:
+            node = tree(query)
+            like = is_like(node)
+            opened = self._opened() if like else None
+            alike = None
+            if like:
+                counted = self._grammar.searcher() if opened is None else opened.searcher
+                alike = alike_in(self._grammar.schema, counted, self._texts_of, self.analyzer)
+            asked = compiled(self._grammar, node, now_ns, alike, self.analyzer)
+        except ValueError as error:
+            raise refusal(query, error) from error
+        if asked is not None and service is not None:
+            asked = of_service(self._grammar, asked, service)
+            node = AllOf((node, Text("service", service.encode(errors="replace").decode(), 0, quoted=True)))
+        numbers = tuple(range(len(self._parts)))
+        if not like and not (scored and is_ranked(node)) and self._is_prunable():
+            numbers = self._may_match(node, now_ns)
+        opened = self._opened_of(numbers)
+        parts = PartsAsked(len(numbers), len(self._parts) - len(numbers))
+        return _Plan(asked, None if opened is None else opened.searcher, parts)
+
+    def _may_match(self, node: Node, now_ns: int) -> tuple[int, ...]:
+        """Return the numbers of the parts that may have hits."""
+        may = may_match(node, now_ns)
+        return tuple(
+            number
+            for number, part in enumerate(self._parts)
+            if may is None or part.contents is None or may(part.contents)
+        )
+
+    def _is_prunable(self) -> bool:
+        """Whether every document is of a row that is there: else all parts together tell which are to be left out."""
+        rows, manifest = self._rows, self._manifest
+        return rows is None or (rows.as_of == manifest.upper - 1 and rows.count == manifest.documents)
 
     def by_meaning(
         self, query: str, mode: Mode, vector: Vector | None, service: str | None, now_ns: int
@@ -144,20 +236,26 @@ class Searcher:
         """
         if not self.has_vectors:
             raise QueryError(NO_VECTORS)
-        if self._open_vectors is None:
+        opened = self._opened()
+        if opened is None:
             return None
         if self._by_meaning is None:  # not before: damage of vectors does not stop a search by words
-            self._by_meaning = self._open_vectors()
+            self._by_meaning = _by_meaning(self._index, self._manifest, opened, self._texts_of, self.analyzer)
         return self._by_meaning, Asked(query, mode, vector, service, now_ns)
-
-    def _parsed(self, query: str, service: str | None, now_ns: int | None) -> tantivy.Query | None:
-        now_ns = time.time_ns() if now_ns is None else now_ns
-        parsed = parse(self._index, query, now_ns, self._texts_of, self.analyzer)
-        return parsed if parsed is None or service is None else of_service(self._index, parsed, service)
 
     def completions(self, typed: str) -> list[str]:
         """Return queries that go on where one that is being typed ends (see `complete.completions`)."""
-        return completions(self._searcher or self._index.searcher(), typed)
+        opened = self._opened()
+        return completions(self._grammar.searcher() if opened is None else opened.searcher, typed)
+
+
+@lru_cache(len(ANALYZERS))
+def _grammar(analyzer: Analyzer) -> tantivy.Index:
+    """Return an empty index to make queries with: they are the same for all that have its fields and words."""
+    index = tantivy.Index(fields.schema())
+    fields.register_tokenizers(index, analyzer.tokenizer())
+    index.config_reader(reload_policy="manual")
+    return index
 
 
 def _by_meaning(

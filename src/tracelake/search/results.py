@@ -57,6 +57,14 @@ class Facet:
     """Whether the numbers are exact: a part of the index may have had more different values than are counted there."""
 
 
+@dataclass(frozen=True, slots=True)
+class PartsAsked:
+    """How many parts of the index a search asks, and how many it leaves out since they cannot have what it asks for."""
+
+    asked: int
+    pruned: int
+
+
 class SearchResults(list[Hit]):
     """The hits of one page, in order, and what is known of the whole result."""
 
@@ -68,6 +76,7 @@ class SearchResults(list[Hit]):
         commit: str | None = None,
         next_page: str | None = None,
         text: str | None = None,
+        parts: PartsAsked = PartsAsked(0, 0),
     ) -> None:
         super().__init__(hits)
         self.total = total
@@ -80,6 +89,8 @@ class SearchResults(list[Hit]):
         """What to give to the same search as `page` for the hits that follow; None where there are none."""
         self.text = text
         """How texts become words in the index that was searched; None for an empty lake."""
+        self.parts = parts
+        """How many parts of the index were asked for the hits, and how many were not."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -90,4 +101,5 @@ class SearchResults(list[Hit]):
             "commit": self.commit,
             "next_page": self.next_page,
             "text": self.text,
+            "parts": asdict(self.parts),
         }

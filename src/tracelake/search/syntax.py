@@ -10,7 +10,6 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Final, NoReturn
 
 import tantivy
@@ -31,7 +30,8 @@ from tracelake.search.grammar import (
     Text,
     ValueRange,
 )
-from tracelake.search.likeness import SPAN, TextsOf, likeness
+from tracelake.search.likeness import SPAN, Alike
+from tracelake.search.starts import starts
 from tracelake.search.values import number_terms, path_term, term_of
 
 EXAMPLE: Final = '"refund policy" AND service:airline-agent'
@@ -42,23 +42,22 @@ FIELDS: Final = (*KEYWORDS, *fields.NUMBERS, *fields.TEXTS, "has", "like")
 
 _SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
 """What means something in an expression; tantivy refuses a backslash before much else."""
-_KEYWORD: Final = fields.keyword_analyzer()
 
 
 def parse(
     index: tantivy.Index,
     query: str,
     now_ns: int,
-    texts_of: TextsOf | None = None,
+    alike: Alike | None = None,
     analyzer: Analyzer = ENGLISH,
 ) -> tantivy.Query | None:
     """Return the query for an index, None for one without words. Raises QueryError where it does not parse.
 
-    `now_ns` is when `last 2h` ends; `texts_of` gives the texts of spans that others are to be like; the analyzer is
+    `now_ns` is when `last 2h` ends; `alike` makes the queries of spans that others are to be like; the analyzer is
     that of the index.
     """
     try:
-        return compiled(index, tree(query), now_ns, texts_of, analyzer)
+        return compiled(index, tree(query), now_ns, alike, analyzer)
     except ValueError as error:
         raise refusal(query, error) from error
 
@@ -67,17 +66,17 @@ def compiled(
     index: tantivy.Index,
     node: Node,
     now_ns: int,
-    texts_of: TextsOf | None = None,
+    alike: Alike | None = None,
     analyzer: Analyzer = ENGLISH,
 ) -> tantivy.Query | None:
     """Return the query of a tree, None for one without words. Raises Refused."""
-    return _Compiler(index, now_ns, texts_of, analyzer).compiled(node)
+    return _Compiler(index, now_ns, alike, analyzer).compiled(node)
 
 
 def of_service(index: tantivy.Index, query: tantivy.Query, service: str) -> tantivy.Query:
     """Return the query in one service, its name in any case; scores stay as they are."""
     text = service.encode(errors="replace").decode()  # a lone surrogate is in no service
-    by_service = tantivy.Query.term_query(index.schema, "service", _lower(text), "basic")
+    by_service = tantivy.Query.term_query(index.schema, "service", fields.lowered(text), "basic")
     return tantivy.Query.boolean_query(
         [(tantivy.Occur.Must, query), (tantivy.Occur.Must, _filter(by_service))]
     )
@@ -112,7 +111,7 @@ class _Compiler:
 
     index: tantivy.Index
     now_ns: int
-    texts_of: TextsOf | None
+    alike: Alike | None
     analyzer: Analyzer
 
     def compiled(self, node: Node) -> tantivy.Query | None:  # noqa: PLR0911 - one for each kind of node
@@ -134,11 +133,8 @@ class _Compiler:
                 return self._words(node, fields.TEXTS) if field is None else self._text(node, field)
             case ValueRange():
                 return self._range(node)
-            case Last(text, place):
-                ago = units.nanoseconds(text)
-                if ago is None:
-                    raise Refused(place, f"{text!r} is no time; write last 30m, 2h or 7d, or quote the words")
-                return self._integers("start", self.now_ns - ago, Decimal(self.now_ns))
+            case Last():
+                return self._integers("start", starts(node, self.now_ns))
             case Everything():
                 return _filter(tantivy.Query.all_query())
 
@@ -176,13 +172,13 @@ class _Compiler:
         ids = SPAN.fullmatch(node.text.lower())
         if ids is None or node.prefix or node.distance:
             raise Refused(node.place, "like: takes a span, as its trace id and its span id with - between")
-        texts = self.texts_of(ids[1], ids[2]) if self.texts_of is not None else None
-        if texts is None:
+        query = self.alike(ids[1], ids[2]) if self.alike is not None else None
+        if query is None:
             raise Refused(node.place, f"there is no span {node.text} here; take both ids of a hit")
-        return likeness(self.index.schema, self.index.searcher(), ids[1], texts, self.analyzer)
+        return query
 
     def _whole(self, node: Text, field: str, value: str) -> tantivy.Query:
-        schema, value = self.index.schema, _lower(value)
+        schema, value = self.index.schema, fields.lowered(value)
         if node.prefix or node.distance:
             distance = 0 if node.quoted else min(node.distance, 2)
             return tantivy.Query.fuzzy_term_query(schema, field, value, distance, prefix=node.prefix)
@@ -218,7 +214,7 @@ class _Compiler:
                 _no_order(node)
             return self._text(Text(field, node.written, node.place), field)
         if field == "start":
-            return self._times(node)
+            return self._integers("start", starts(node, self.now_ns))
         if field == "duration":
             read, wanted = units.nanoseconds, "a duration, such as 2s, 1.5h or 300ms"
         else:
@@ -227,30 +223,9 @@ class _Compiler:
         for text, value in ((node.low, low), (node.high, high)):
             if text is not None and value is None:
                 raise Refused(node.place, f"{text!r} is not {wanted}")
-        return self._integers(field, low, high, node.with_low, node.with_high)
+        return self._integers(field, units.integers(low, high, node.with_low, node.with_high))
 
-    def _times(self, node: ValueRange) -> tantivy.Query:
-        low, high = (None if text is None else units.period(text) for text in (node.low, node.high))
-        for text, value in ((node.low, low), (node.high, high)):
-            if text is not None and value is None:
-                raise Refused(
-                    node.place,
-                    f"{text!r} is no time; write 2026-01-31, 2026-01-31T17:30 or 2026-01-31T17:30:05Z",
-                )
-        # A day is a time from its first nanosecond to its last: > is after all of it, <= before its end.
-        least = None if low is None else Decimal(low[0] if node.with_low else low[1])
-        greatest = None if high is None else Decimal(high[1] if node.with_high else high[0])
-        return self._integers("start", least, greatest, node.with_low, node.with_high)
-
-    def _integers(
-        self,
-        field: str,
-        low: Decimal | None,
-        high: Decimal | None,
-        with_low: bool = True,
-        with_high: bool = True,
-    ) -> tantivy.Query:
-        bounds = units.integers(low, high, with_low, with_high)
+    def _integers(self, field: str, bounds: tuple[int, int] | None) -> tantivy.Query:
         if bounds is None:
             return tantivy.Query.empty_query()
         schema, kind = self.index.schema, tantivy.FieldType.Integer
@@ -332,10 +307,6 @@ def _filter(query: tantivy.Query) -> tantivy.Query:
     return tantivy.Query.const_score_query(query, 0.0)
 
 
-def _lower(text: str) -> str:
-    return "".join(_KEYWORD.analyze(text))
-
-
 def _pattern(word: Word, *, begins: bool) -> str:
     """Return the expression of a word of a phrase, for tantivy."""
     stem, written = (_SPECIAL.sub(r"\\\g<0>", text) for text in (word.stem, word.written))
@@ -378,6 +349,18 @@ def _leaves(node: Node, wanted: bool = False) -> Iterator[grammar.Clause]:
             case _:
                 if positive or not wanted:
                     yield inner
+
+
+def is_like(node: Node) -> bool:
+    """Whether a query asks for spans like another one: which words tell that, the whole index decides."""
+    return any(isinstance(leaf, Text) and leaf.field == "like" for leaf in _leaves(node))
+
+
+def is_ranked(node: Node) -> bool:
+    """Whether hits have scores by words of theirs; all else counts nothing."""
+    return any(
+        isinstance(leaf, Text) and leaf.field in (None, "like", *fields.TEXTS) for leaf in _leaves(node)
+    )
 
 
 def texts_wanted(query: str) -> list[Text]:

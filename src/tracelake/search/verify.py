@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.search.analyzers import ENGLISH
+from tracelake.search.contents import spans_outside
 from tracelake.search.finalize import read_list
 from tracelake.search.model import Manifest, PartProblem, PartRef
 from tracelake.search.opening import open_index
@@ -61,9 +62,12 @@ def _what_is_wrong(data: bytes, part: PartRef) -> str | None:
     with scratch_directory("tracelake-verify-") as directory:
         try:
             write_meta(directory, [unpack(data, part.sha256, part.path, directory)])
-            count = open_index(directory, ENGLISH).searcher().num_docs  # whatever words are in it
+            searcher = open_index(directory, ENGLISH).searcher()  # whatever words are in it
             if part.vectors is not None:
                 check_block(read_block(directory / VECTORS_FILE, part.path), part)
         except (DamageError, ValueError) as error:
             return str(error)
-    return None if count == part.documents else f"it has {count} documents, not {part.documents}"
+    if searcher.num_docs != part.documents:
+        return f"it has {searcher.num_docs} documents, not {part.documents}"
+    outside = 0 if part.contents is None else spans_outside(searcher, part.contents)
+    return f"{outside} of its spans are outside of its contents" if outside else None

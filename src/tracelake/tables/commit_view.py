@@ -251,6 +251,7 @@ class CommitView:
             self.commit_id,
             str(PageToken(self.commit_id or "", following, now_ns, name)) if following is not None else None,
             searcher.analyzer.name,
+            asked.parts,
         )
 
     def completions(self, typed: str) -> list[str]:
@@ -266,7 +267,9 @@ class CommitView:
             rows = TableRows(scan, scan.open_files())
             # Of the table and not of this view: a searcher that held its view would keep its lease for long.
             texts_of = partial(_texts_of, self._tables[TABLE_SPANS.name])
-            self._searcher = Searcher(self._stores.objects, manifest, self._index, rows, texts_of)
+            self._searcher = Searcher(
+                self._stores.objects, manifest, self._index, rows, texts_of, at_once=False
+            )
         return self._searcher
 
     def _rows_of(

@@ -24,6 +24,11 @@ class TableRows:
     files: LocalFiles
 
     @property
+    def as_of(self) -> int:
+        """The last transaction of the commit."""
+        return self.scan.snapshot.as_of
+
+    @property
     def count(self) -> int | None:
         """How many there are, None where only reading tells."""
         return self.scan.snapshot.rows

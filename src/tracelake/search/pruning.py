@@ -1,0 +1,69 @@
+"""Which parts of an index may have hits of a query, by what their spans lie within. What it cannot tell may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from tracelake.search import fields
+from tracelake.search.contents import NAMED, PartContents
+from tracelake.search.grammar import AllOf, AnyOf, Boost, Last, Node, Text, ValueRange
+from tracelake.search.starts import starts
+
+MayMatch: TypeAlias = Callable[[PartContents], bool]
+"""Tells whether a part may have hits."""
+
+
+def may_match(node: Node, now_ns: int) -> MayMatch | None:  # noqa: PLR0911 - one for each kind of node
+    """Return what tells the parts that may have hits of a query that parses; None where any may.
+
+    What NOT stands before says nothing of parts: one with a service may have other services, too.
+    """
+    match node:
+        case Boost(inner, _):
+            return may_match(inner, now_ns)
+        case AllOf(nodes):
+            return _all_of([may for each in nodes if (may := may_match(each, now_ns)) is not None])
+        case AnyOf(nodes):
+            each_may = [may_match(each, now_ns) for each in nodes]
+            known = [may for may in each_may if may is not None]
+            return _any_of(known) if len(known) == len(each_may) else None
+        case Last() | ValueRange("start"):
+            return _starting(starts(node, now_ns))
+        case Text("start", text, place) if text:
+            return _starting(starts(ValueRange("start", text, text, place), now_ns))
+        case ValueRange(field, place=place, written=written) if field in NAMED and written:
+            return _named(field, Text(field, written, place))
+        case Text(field) if field in NAMED and node.text:
+            return _named(field, node)
+        case _:
+            return None
+
+
+def _all_of(known: Sequence[MayMatch]) -> MayMatch | None:
+    return (lambda contents: all(may(contents) for may in known)) if known else None
+
+
+def _any_of(known: Sequence[MayMatch]) -> MayMatch:
+    return lambda contents: any(may(contents) for may in known)
+
+
+def _starting(within: tuple[int, int] | None) -> MayMatch:
+    if within is None:
+        return lambda _contents: False
+    first, last = within
+    return lambda contents: contents.first_ns <= last and first <= contents.last_ns
+
+
+def _named(field: str, asked: Text) -> MayMatch | None:
+    if asked.distance and not asked.quoted:
+        return None
+    value = fields.lowered(asked.text)
+
+    def may(contents: PartContents) -> bool:
+        values = contents.values(field)
+        if values is None:
+            return True
+        return any(each.startswith(value) for each in values) if asked.prefix else value in values
+
+    return may

@@ -1,0 +1,327 @@
+"""Parts that cannot have hits are not asked, and whatever is asked, the answer is that of all parts."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tests.search.build_inputs import INDEX, HookedStore, finalize_build, index_of, span, table
+from tests.search.test_live import SomeRows
+from tracelake._errors import DamageError
+from tracelake.limits import INDEX_CONTENTS_MAX_VALUES, INDEX_PRUNED_KEPT, INDEX_VALUE_MAX_CHARS
+from tracelake.search.build import build_part, merge_parts
+from tracelake.search.contents import ContentsOf, PartContents, together
+from tracelake.search.finalize import read_parts
+from tracelake.search.model import Manifest, PartRef
+from tracelake.search.pruning import may_match
+from tracelake.search.query import Searcher, Sort
+from tracelake.search.results import PartsAsked
+from tracelake.search.verify import verify_parts
+from tracelake.storage.memory import MemoryObjectStore
+
+HOUR_NS: Final = 3_600_000_000_000
+NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
+NOW_NS: Final = int(NOW.timestamp()) * 1_000_000_000
+PARTS: Final = 9
+SERVICES: Final = ("Shop", "shopfront", "bank", "ÉCOLE", None)
+WORDS: Final = ("alpha", "beta", "gamma")
+SORTS: Final = get_args(Sort)
+
+Answer = tuple[list[Any], int, Any]
+
+
+def hours_ago(hours: float) -> str:
+    """Return a time as queries have it."""
+    return (NOW - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M")
+
+
+def rows_of(part: int, chance: random.Random) -> pa.Table:
+    """Return the rows of a part: of one or two services and workspaces, in two hours."""
+    services = chance.sample(SERVICES, chance.randrange(1, 3))
+    spaces = chance.sample(("default", "Lab", "prod"), chance.randrange(1, 3))
+    return table(
+        [
+            span(
+                100 * part + n,
+                transaction=part,
+                service=chance.choice(services),
+                workspace=chance.choice(spaces),
+                name=chance.choice(WORDS),
+                input=" ".join(chance.choices(WORDS, k=chance.randrange(4))),
+                start_ns=NOW_NS - (PARTS - part) * HOUR_NS + chance.randrange(2 * HOUR_NS),
+            )
+            for n in range(chance.randrange(1, 12))
+        ]
+    )
+
+
+def built(objects: MemoryObjectStore, tables: list[pa.Table]) -> Manifest:
+    """Return an index of a transaction for each table."""
+    manifest: Manifest | None = None
+    for number, rows in enumerate(tables):
+        build = f"spans-{number:010d}"
+        build_part(objects, INDEX, build, 0, 1, "a", rows)
+        manifest = finalize_build(objects, 1, build=build, upper=number + 1, parent=manifest)
+    assert manifest is not None
+    return manifest
+
+
+def unknown(objects: MemoryObjectStore, manifest: Manifest) -> Manifest:
+    """Return the same index with parts of which nobody knows what they lie within."""
+    parts = [msgspec.structs.replace(part, contents=None) for part in read_parts(objects, manifest)]
+    return msgspec.structs.replace(manifest, lists=(), newest=tuple(parts))
+
+
+def leaf(chance: random.Random) -> str:
+    """Return a clause of services, workspaces, times, or of what says nothing of parts."""
+    hours = chance.randrange(PARTS + 2)
+    return chance.choice(
+        [
+            "service:" + chance.choice(["shop", "SHOP", "bank", "école", "none", "shop*", "ba*", "bonk~1"]),
+            f"service:bank{chance.choice(['..', '..z'])}",
+            "workspace:" + chance.choice(["lab", "default", "pro*"]),
+            f"last {chance.randrange(1, 9)}h",
+            f"start{chance.choice(['>', '>=', '<', '<='])}{hours_ago(hours)}",
+            f"{hours_ago(hours)}..{hours_ago(chance.randrange(hours + 1))}",
+            f"start:{hours_ago(hours)[:13]}:00",
+            "start:2026-01",
+            chance.choice(
+                ["*", "!!!", "has:service", "status:ok", "duration>0s", *WORDS, '"alpha beta"', "gam*"]
+            ),
+        ]
+    )
+
+
+def query_of(chance: random.Random, depth: int = 0) -> str:
+    """Return a generated query."""
+    kind = chance.randrange(6) if depth < 3 else 5
+    if kind == 0:
+        return f"({query_of(chance, depth + 1)} OR {query_of(chance, depth + 1)})"
+    if kind in (1, 2):
+        return f"({query_of(chance, depth + 1)} {query_of(chance, depth + 1)})"
+    if kind == 3:
+        return f"NOT {query_of(chance, depth + 1)}"
+    return leaf(chance)
+
+
+def answer(searcher: Searcher, query: str, sort: Sort, service: str | None) -> Answer:
+    """Return all pages, the total and facets."""
+    pages: list[Any] = []
+    while page := searcher.search(query, 7, len(pages), service, sort, NOW_NS):
+        pages += page
+    counted = searcher.count(query, service, ("service", "day"), NOW_NS)
+    return pages, counted.total, counted.facets
+
+
+def check_answers(place: Path, seed: int, queries: int) -> tuple[int, int]:
+    """Compare answers with those of all parts; return how many parts were left out of how many."""
+    chance = random.Random(seed)
+    objects = MemoryObjectStore()
+    manifest = built(objects, [rows_of(part, chance) for part in range(PARTS)])
+    pruning = Searcher(objects, manifest, place / "a", at_once=False)
+    asking_all = Searcher(objects, unknown(objects, manifest), place / "b")
+    pruned = 0
+    for number in range(queries):
+        query, sort, service = query_of(chance), SORTS[number % 3], chance.choice([None, None, "Shop"])
+        ours, theirs = (answer(each, query, sort, service) for each in (pruning, asking_all))
+        assert ours == theirs, f"{query!r} {sort} {service} of seed {seed}: {ours} and not {theirs}"
+        told = pruning.parts_asked(query, service, sort, NOW_NS)
+        assert told.asked + told.pruned == PARTS
+        assert asking_all.parts_asked(query, service, sort, NOW_NS) == PartsAsked(PARTS, 0)
+        pruned += told.pruned
+    return pruned, queries * PARTS
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_generated_queries_have_the_answers_of_all_parts(tmp_path: Path, seed: int) -> None:
+    """Hits, their order and scores, pages, totals and facets; and many parts are left out."""
+    pruned, parts = check_answers(tmp_path, seed, 60)
+    assert parts / 10 < pruned < parts
+
+
+MUTANTS: Final = (
+    Broken("alternatives may each match", may_match, "return _any_of(known) if", "return _all_of(known) if"),
+    Broken(
+        "a name may only begin so",
+        may_match,
+        "_named(field, node)",
+        "_named(field, Text(field, node.text, 0))",
+    ),
+    Broken("times of all batches count", ContentsOf.add, "self._times += [", "self._times[:] = ["),
+    Broken(
+        "values are in lower case",
+        may_match,
+        "_named(field, node)",
+        "_named(field, Text(field, node.text + ' ', 0))",
+    ),
+    Broken(
+        "scores are of all parts",
+        Searcher._plan,
+        "not (scored and is_ranked(node))",
+        "True",
+    ),
+)
+
+
+@pytest.mark.parametrize("broken", MUTANTS, ids=lambda broken: broken.rule)
+def test_a_broken_rule_changes_an_answer(
+    tmp_path: Path, broken: Broken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the rules is needed for the answers."""
+    monkeypatch.setattr("tracelake.limits.INDEX_BATCH_ROWS", 3)
+    assert_caught(broken, lambda: check_answers(tmp_path, 1, 60))
+
+
+def two_days(objects: MemoryObjectStore) -> Manifest:
+    """Return an index of two transactions of one span: of a bank, then of a shop a day later."""
+    return built(
+        objects,
+        [
+            table(
+                [span(n, transaction=n, service=service, input="common", start_ns=NOW_NS + n * 24 * HOUR_NS)]
+            )
+            for n, service in enumerate(("bank", "shop"))
+        ],
+    )
+
+
+def test_parts_that_are_left_out_are_not_even_read(tmp_path: Path) -> None:
+    """What may be far away, or damaged, stays so; a search that needs all parts says so then."""
+    read: list[str] = []
+
+    def note(operation: str, path: str) -> None:
+        if operation == "get" and path.endswith(".pack"):
+            read.append(path)
+
+    inner = MemoryObjectStore()
+    objects = HookedStore(inner, note)
+    manifest = two_days(inner)
+    bank, shop = read_parts(objects, manifest)
+    inner.put(bank.path, b"damaged")
+    searcher = Searcher(objects, manifest, tmp_path, at_once=False)
+    assert len(searcher.search("common start>=2026-01-03", 10, sort="newest")) == 1
+    assert searcher.count("common service:shop").total == 1
+    assert searcher.search("start>2027-01-01", 10) == []
+    assert read == [shop.path]
+    with pytest.raises(DamageError, match=bank.sha256[:20]):
+        searcher.search("common service:shop", 10)
+
+
+def test_rows_that_are_gone_are_looked_for_in_all_parts(tmp_path: Path) -> None:
+    """Which documents to leave out, the numbers of all parts tell: nothing is left out before, or at another commit."""
+    objects = MemoryObjectStore()
+    manifest = two_days(objects)
+    ids = [0, 1 << 32]
+    newest: Any = {"sort": "newest", "now_ns": NOW_NS}
+
+    class Older(SomeRows):
+        @property
+        def as_of(self) -> int:
+            return self.last
+
+        last = 1
+
+    for gone, last, expected in ((set(), 1, 1), ({ids[1]}, 1, 0), (set(), 0, 1)):
+        rows = Older(ids, frozenset(gone), len(gone), counted=True)
+        rows.last = last
+        searcher = Searcher(objects, manifest, tmp_path, rows, at_once=False)
+        told = searcher.parts_asked("service:shop", **newest)
+        assert told == (PartsAsked(1, 1) if (len(gone), last) == (0, 1) else PartsAsked(2, 0))
+        assert len(searcher.search("service:shop", 10, **newest)) == expected
+
+
+def test_likeness_counts_words_of_all_parts_of_its_own_manifest(tmp_path: Path) -> None:
+    """What others have open, or a search of some parts before, does not change which words tell most."""
+    objects = MemoryObjectStore()
+    texts = [*["rare common"] * 3, *["common"] * 20, *["rare"] * 30]
+    tables = [
+        table([span(1000 * n, transaction=n, input=text, start_ns=NOW_NS + n)])
+        for n, text in enumerate(texts)
+    ]
+    first = built(objects, tables[:23])
+    whole = built(objects, tables)
+    asked = tables[0]["trace_id"][0].as_py(), tables[0]["span_id"][0].as_py()
+    query = "like:" + "-".join(asked)
+    from tracelake.search.opening import OpenIndex  # noqa: PLC0415
+
+    index = OpenIndex(objects, tmp_path)
+    of_first = Searcher(objects, first, index, texts_of=lambda *_: ["rare common"])
+    before = of_first.search(query, 50)
+    of_whole = Searcher(objects, whole, index, texts_of=lambda *_: ["rare common"])
+    assert of_whole.search(query, 50) != before
+    assert of_first.search("service:shop last 1h", 1, sort="newest", now_ns=NOW_NS) is not None
+    assert of_first.search(query, 50) == before
+
+
+def parts_of(rows: pa.Table) -> tuple[MemoryObjectStore, tuple[PartRef, ...]]:
+    """Return an index of one part."""
+    objects, manifest = index_of([rows])
+    return objects, read_parts(objects, manifest)
+
+
+def test_a_part_says_what_its_spans_lie_within() -> None:
+    """Names in lower case, once each; too many or too long ones are any; verification looks at all of it."""
+    rows = [
+        span(n, service=name, start_ns=7 + n) for n, name in enumerate(("Shop", "SHOP", None, "bank", ""))
+    ]
+    objects, (part,) = parts_of(table(rows))
+    assert part.contents == PartContents(
+        first_ns=7, last_ns=11, services=("bank", "shop"), workspaces=("default",)
+    )
+    assert not list(verify_parts(objects, [part]))
+    for wrong in ({"first_ns": 8}, {"last_ns": 10}, {"services": ("bank",)}, {"workspaces": ()}):
+        narrower = msgspec.structs.replace(part, contents=msgspec.structs.replace(part.contents, **wrong))
+        (problem,) = verify_parts(objects, [narrower])
+        assert "outside of its contents" in problem.detail
+    for names, known in (
+        ([f"s{n}" for n in range(INDEX_CONTENTS_MAX_VALUES)], True),
+        ([f"s{n}" for n in range(INDEX_CONTENTS_MAX_VALUES + 1)], False),
+        (["x" * INDEX_VALUE_MAX_CHARS], True),
+        (["x" * (INDEX_VALUE_MAX_CHARS + 1)], False),
+    ):
+        _, (part,) = parts_of(table([span(n, service=name) for n, name in enumerate(names)]))
+        assert part.contents is not None
+        assert (part.contents.services is not None) == known
+
+
+def test_merged_parts_lie_within_what_all_of_them_did() -> None:
+    """The widest times and all names; of a part that does not say, nobody knows."""
+    objects = MemoryObjectStore()
+    manifest = two_days(objects)
+    parts = read_parts(objects, manifest)
+    ids = pa.array([0, 1 << 32], pa.int64()).to_numpy()
+    receipt = merge_parts(objects, INDEX, "rebuild-000000-a", 0, 1, "a", parts, ids)
+    assert receipt.contents == together(part.contents for part in parts)
+    assert receipt.contents is not None
+    assert receipt.contents.services == ("bank", "shop")
+    assert receipt.contents.last_ns - receipt.contents.first_ns == 24 * HOUR_NS
+    assert together([None, parts[0].contents]) is None
+    many = (f"s{n}" for n in range(2 * INDEX_CONTENTS_MAX_VALUES))
+    base = parts[0].contents
+    assert base is not None
+    crowd = [
+        msgspec.structs.replace(
+            base, services=tuple(sorted(next(many) for _ in range(INDEX_CONTENTS_MAX_VALUES)))
+        )
+        for _ in range(2)
+    ]
+    joined = together(crowd)
+    assert joined is not None
+    assert joined.services is None
+
+
+def test_few_sets_of_parts_are_kept_open(tmp_path: Path) -> None:
+    """However many ranges of time are asked for."""
+    objects = MemoryObjectStore()
+    manifest = built(objects, [rows_of(part, random.Random(part)) for part in range(PARTS)])
+    searcher = Searcher(objects, manifest, tmp_path, at_once=False)
+    for hours in range(2 * PARTS):
+        assert searcher.count(f"start>={hours_ago(hours / 2)}", now_ns=NOW_NS).total >= 0
+        assert len(searcher._some) <= INDEX_PRUNED_KEPT
