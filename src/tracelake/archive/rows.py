@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select, update
 
 from tracelake.archive.protocol import TraceStanding
 from tracelake.archive.retention import MALFORMED
-from tracelake.limits import TRACKING_IDS_AT_ONCE
+from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import TRACKING_STORE, archive_objects, outbox, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
 
@@ -23,19 +23,15 @@ class ArchiveRows:
         self.tracking = tracking
         self.lake = tracking.lake
 
-    def _locked(
+    def _infos(
         self, connection: Connection, trace_ids: Collection[str], *, lock: bool = True
     ) -> dict[str, Any]:
-        """Return the rows of traces, which nobody else changes until this transaction ends."""
+        """Return the rows of traces; locked, nobody else changes them until this transaction ends."""
         rows: dict[str, Any] = {}
-        ids = sorted(trace_ids)
-        for start in range(0, len(ids), TRACKING_IDS_AT_ONCE):
+        for ids in at_once(trace_ids):
             query = (
                 select(trace_info)
-                .where(
-                    trace_info.c.lake == self.lake,
-                    trace_info.c.trace_id.in_(ids[start : start + TRACKING_IDS_AT_ONCE]),
-                )
+                .where(trace_info.c.lake == self.lake, trace_info.c.trace_id.in_(ids))
                 .order_by(trace_info.c.trace_id)
             )
             rows.update(
@@ -46,15 +42,13 @@ class ArchiveRows:
     def _objects(
         self, connection: Connection, paths: Sequence[str], *, lock: bool = True
     ) -> dict[str, tuple[str, int]]:
-        """Return state and number of traces of objects, locked."""
+        """Return state and number of traces of objects; locked as `_infos`."""
         objects = archive_objects.c
         by_path: dict[str, tuple[str, int]] = {}
-        for start in range(0, len(paths), TRACKING_IDS_AT_ONCE):
+        for some in at_once(paths):
             query = (
                 select(objects.path, objects.state, objects.traces)
-                .where(
-                    objects.lake == self.lake, objects.path.in_(paths[start : start + TRACKING_IDS_AT_ONCE])
-                )
+                .where(objects.lake == self.lake, objects.path.in_(some))
                 .order_by(objects.path)
             )
             for path, state, traces in connection.execute(query.with_for_update() if lock else query):

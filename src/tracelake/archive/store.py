@@ -58,7 +58,7 @@ class ArchiveStore(ArchiveRows):
     def _begin(
         self, connection: Connection, layout: LayoutName, trace_ids: Sequence[str], attempt: str
     ) -> tuple[list[HotSnapshot], dict[str, tuple[TraceFate, str]]]:
-        infos = self._locked(connection, trace_ids)
+        infos = self._infos(connection, trace_ids)
         waiting = self._waiting(connection, trace_ids)
         parts = self._parts(connection, trace_ids)
         taken, others = [], {}
@@ -101,7 +101,7 @@ class ArchiveStore(ArchiveRows):
     ) -> dict[str, TraceFate]:
         paths = sorted({each.path for each in stored} - {""})
         states = {path: state for path, (state, _) in self._objects(connection, paths).items()} | {"": OPEN}
-        infos = self._locked(connection, [each.trace_id for each in stored])
+        infos = self._infos(connection, [each.trace_id for each in stored])
         if not holds():
             return {each.trace_id: TraceFate.WAITING for each in stored}
         fates, won = {}, dict.fromkeys(paths, 0)
@@ -138,7 +138,7 @@ class ArchiveStore(ArchiveRows):
         """Mark a trace that cannot be archived, unless a write came meanwhile: it may have mended it."""
 
         def mark(connection: Connection) -> None:
-            info = self._locked(connection, [trace_id]).get(trace_id)
+            info = self._infos(connection, [trace_id]).get(trace_id)
             if info is not None and info.db_payload_generation == generation:
                 self._mark_malformed(connection, trace_id)
 
@@ -207,7 +207,7 @@ class ArchiveStore(ArchiveRows):
 
     def archived(self, trace_ids: Sequence[str]) -> dict[str, Any]:
         """Return the rows of traces, by id."""
-        return self._read(lambda connection: self._locked(connection, trace_ids, lock=False))
+        return self._read(lambda connection: self._infos(connection, trace_ids, lock=False))
 
     def late(self, trace_id: str) -> LateSpans:
         """Return which writes a trace has had, and which of them the tables may not have yet."""
@@ -247,7 +247,7 @@ class ArchiveStore(ArchiveRows):
 
         def put_back(connection: Connection) -> bool:
             objects = self._objects(connection, [path] if path else [])
-            info = self._locked(connection, [trace_id]).get(trace_id)
+            info = self._infos(connection, [trace_id]).get(trace_id)
             if not protocol.may_restore(standing(info), location):
                 return False
             if late is not None and self._late(connection, trace_id) != late:
@@ -280,7 +280,7 @@ class ArchiveStore(ArchiveRows):
         def remove(connection: Connection) -> list[str]:
             objects = self._objects(connection, sorted({path for _, path in places.values()} - {""}))
             gone, freed = [], dict[str, int]()
-            for trace_id, info in self._locked(connection, places).items():
+            for trace_id, info in self._infos(connection, places).items():
                 location, path = places[trace_id]
                 if not protocol.may_delete(standing(info), location):
                     continue

@@ -10,10 +10,11 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 from sqlalchemy import Connection, create_engine, event, exc
@@ -178,6 +179,16 @@ class TrackingDatabase:
             connection.close()
             raise
         return connection
+
+
+_Key = TypeVar("_Key", int, str)
+
+
+def at_once(keys: Collection[_Key]) -> Iterator[list[_Key]]:
+    """Yield keys in order, in lists that one statement can name."""
+    rest = iter(sorted(keys))
+    while some := list(islice(rest, limits.TRACKING_IDS_AT_ONCE)):
+        yield some
 
 
 def _was_done(connection: sqlite3.Connection, pragma: str) -> bool:

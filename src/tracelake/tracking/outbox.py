@@ -8,13 +8,12 @@ missed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import islice
 
 from sqlalchemy import delete, exists, func, select
 
-from tracelake import limits
+from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import ARCHIVE_REPO, outbox, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
 
@@ -69,22 +68,13 @@ class Outbox:
             size: int | None = connection.execute(query).scalar()
         return size
 
-    def has_any(self, sequences: Collection[int]) -> bool:
-        """Whether one of the rows is still there, and may be in no table yet."""
-        with self._database.reading() as connection:
-            for some in _at_once(sequences):
-                query = select(exists().where(outbox.c.lake == self._lake, outbox.c.sequence.in_(some)))
-                if connection.execute(query).scalar():
-                    return True
-        return False
-
     def trim(self, sequences: Collection[int]) -> None:
         """Delete rows that a commit holds, or that the user gave up; again is fine.
 
         Late spans of archived traces go with them: the tables have them now, and the rest of their traces.
         """
         with self._database.writing() as connection:
-            for some in _at_once(sequences):
+            for some in at_once(sequences):
                 connection.execute(
                     delete(outbox).where(outbox.c.lake == self._lake, outbox.c.sequence.in_(some))
                 )
@@ -100,9 +90,3 @@ class Outbox:
                         exists(archived),
                     )
                 )
-
-
-def _at_once(sequences: Collection[int]) -> Iterator[list[int]]:
-    rest = iter(sorted(sequences))
-    while some := list(islice(rest, limits.TRACKING_IDS_AT_ONCE)):
-        yield some

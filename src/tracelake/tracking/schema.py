@@ -36,7 +36,6 @@ VERSION_TABLE: Final = "tracelake_version"
 TRACKING_STORE: Final = "TRACKING_STORE"
 ARCHIVE_REPO: Final = "ARCHIVE_REPO"
 DEFAULT_EXPERIMENT: Final = "0"
-DEFAULT_WORKSPACE: Final = "default"
 LAKE_LOCATION: Final = "lake:"
 """How the archive location begins of a trace whose archive are the tables of the lake themselves."""
 

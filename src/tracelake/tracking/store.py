@@ -8,9 +8,8 @@ archives a trace between them.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final
 
 import zstandard
@@ -20,7 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError
 from tracelake.otlp.framing import write_segment
-from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.database import TrackingDatabase, at_once
 from tracelake.tracking.requests import (
     RefusedSpans,
     TracedRequest,
@@ -263,13 +262,6 @@ def _upsert(insert_into: Any) -> Any:
         },
         where=old.spans_location == TRACKING_STORE,
     ).returning(trace_info.c.trace_id)
-
-
-def at_once(ids: Collection[str]) -> Iterator[list[str]]:
-    """Yield ids in lists that one statement can name."""
-    rest = iter(ids)
-    while some := list(islice(rest, limits.TRACKING_IDS_AT_ONCE)):
-        yield some
 
 
 def unpacked(trace_id: str, payload: bytes, size_bytes: int) -> bytes:
