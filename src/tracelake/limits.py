@@ -549,6 +549,8 @@ VECTORS_AT_ONCE: Final = 1_024
 """Vectors that are compared or copied at a time: their numbers stay in the cache of a processor. Beyond: the next."""
 SEMANTIC_FARTHER: Final = 4
 """How many times more of the nearest are looked at, where too few meet the conditions. Beyond: again so many times."""
+VECTOR_PARAMETER_MAX_CHARS: Final = 32 * 1024
+"""A vector in the address of a request, as text. Beyond: it is refused."""
 SEMANTIC_RESULTS_KEPT: Final = 8
 """Results of searches by meaning that a searcher keeps for their further pages. Beyond: they are ranked again."""
 SEMANTIC_FILTERED_MAX_ROWS: Final = 50_000

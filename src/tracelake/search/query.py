@@ -68,7 +68,8 @@ class Searcher:
             LimitError: There are more parts than this machine can map; nothing is wrong with them.
             UsageError: The index was built with other settings than this version has.
         """
-        self.has_vectors = manifest.vectors is not None
+        self.vectors = None if manifest.vectors is None else str(manifest.vectors)
+        """Which vectors it has, for people; None for none."""
         # A search and its count ask for the same span.
         self._texts_of = None if texts_of is None else lru_cache(LIKE_SPANS_KEPT)(texts_of)
         self._manifest = manifest
@@ -234,7 +235,7 @@ class Searcher:
 
         Raises QueryError where the index has no vectors.
         """
-        if not self.has_vectors:
+        if self.vectors is None:
             raise QueryError(NO_VECTORS)
         opened = self._opened()
         if opened is None:

@@ -77,6 +77,7 @@ class SearchResults(list[Hit]):
         next_page: str | None = None,
         text: str | None = None,
         parts: PartsAsked = PartsAsked(0, 0),
+        vectors: str | None = None,
     ) -> None:
         super().__init__(hits)
         self.total = total
@@ -91,6 +92,8 @@ class SearchResults(list[Hit]):
         """How texts become words in the index that was searched; None for an empty lake."""
         self.parts = parts
         """How many parts of the index were asked for the hits, and how many were not."""
+        self.vectors = vectors
+        """Which vectors the index has that was searched; None for none."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -102,4 +105,5 @@ class SearchResults(list[Hit]):
             "next_page": self.next_page,
             "text": self.text,
             "parts": asdict(self.parts),
+            "vectors": self.vectors,
         }

@@ -10,7 +10,8 @@ from fastapi import APIRouter, Query, Response
 from tracelake.lake.lake import Lake
 from tracelake.limits import QUERY_MAX_CHARS, SEARCH_HITS_DEFAULT
 from tracelake.search.query import Sort
-from tracelake.server.params import Facets, Hits, Text, Wanted
+from tracelake.search.semantic import Mode
+from tracelake.server.params import Facets, Hits, Text, VectorText, Wanted, numbers_of
 from tracelake.server.reads import find_span, list_services, list_traces, search, trace_as_otlp
 
 
@@ -46,7 +47,7 @@ def api_routes(lake: Lake) -> APIRouter:
     def span(trace_id: str, span_id: str) -> Response:
         return json_response(find_span(lake, trace_id, span_id))
 
-    @router.get("/search", summary="Full-text search over spans, with its total, facets and pages")
+    @router.get("/search", summary="Search over spans by words or meaning, with total, facets and pages")
     def search_spans(
         q: Annotated[str, Query(min_length=1)],
         service: Text = None,
@@ -54,8 +55,12 @@ def api_routes(lake: Lake) -> APIRouter:
         sort: Sort = "score",
         facet: Facets = (),
         page: Text = None,
+        mode: Mode | None = None,
+        vector: VectorText = None,
     ) -> Response:
-        return json_response({"query": q, **search(lake, q, service, limit, sort, facet, page).to_dict()})
+        numbers = None if vector is None else numbers_of(vector)
+        results = search(lake, q, service, limit, sort, facet, page, mode, numbers)
+        return json_response({"query": q, **results.to_dict()})
 
     @router.get("/search/completions", summary="Queries that go on where one that is being typed ends")
     def complete(q: Annotated[str, Query(max_length=QUERY_MAX_CHARS)]) -> Response:

@@ -8,6 +8,7 @@ from fastapi import Depends, Query
 from pydantic import BeforeValidator, Field
 
 from tracelake import limits
+from tracelake._errors import QueryError
 from tracelake.server.reads import Order, TraceFilter
 
 
@@ -27,7 +28,23 @@ Milliseconds = Annotated[
 Limit = Annotated[int, Query(ge=1, le=limits.PAGE_ROWS_MAX)]
 Offset = Annotated[int, Query(ge=0, le=limits.PAGE_OFFSET_MAX)]
 Facets = Annotated[tuple[str, ...], Query(max_length=limits.FACETS_MAX)]
+
+VectorText = Annotated[
+    Annotated[str, Field(max_length=limits.VECTOR_PARAMETER_MAX_CHARS)] | None,
+    BeforeValidator(_none_if_empty),
+    Query(description="Numbers with commas between."),
+]
 Hits = Annotated[int, Query(ge=1, le=limits.SEARCH_HITS_MAX)]
+
+
+def numbers_of(vector: str) -> list[float]:
+    """Return the numbers of a vector. Raises QueryError."""
+    try:
+        return [float(number) for number in vector.split(",")]
+    except ValueError as error:
+        raise QueryError(
+            "the vector holds what is no number; give numbers with commas between, such as 0.1,-0.25."
+        ) from error
 
 
 def _trace_filter(

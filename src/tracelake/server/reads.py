@@ -13,6 +13,7 @@ from tracelake.otlp.encode import encode, to_json
 from tracelake.results import Row
 from tracelake.search.query import Sort
 from tracelake.search.results import SearchResults
+from tracelake.search.semantic import Mode
 
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -87,9 +88,20 @@ def search(
     sort: Sort = "score",
     facets: Sequence[str] = (),
     page: str | None = None,
+    mode: Mode | None = None,
+    vector: Sequence[float] | None = None,
 ) -> SearchResults:
-    """Return a page of a full-text query, in one service or in all."""
-    return lake.search(query, service=service or None, limit=limit, sort=sort, facets=facets, page=page)
+    """Return a page of a search, by words or meaning, in one service or in all."""
+    return lake.search(
+        query,
+        service=service or None,
+        limit=limit,
+        mode=mode,
+        vector=vector,
+        sort=sort,
+        facets=facets,
+        page=page,
+    )
 
 
 def find_span(lake: Lake, trace_id: str, span_id: str) -> Row:

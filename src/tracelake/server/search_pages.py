@@ -11,12 +11,15 @@ from fastapi import APIRouter, Request, Response
 from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
-from tracelake._errors import QueryError
+from tracelake._errors import EmbeddingError, QueryError, UsageError
 from tracelake.lake.lake import Lake
+from tracelake.search.asked import By
 from tracelake.search.facets import DAY
 from tracelake.search.narrowing import clause_of, narrowed, widened
 from tracelake.search.query import Sort
 from tracelake.search.results import Hit, SearchResults
+from tracelake.search.semantic import Mode
+from tracelake.server.errors import status_of
 from tracelake.server.pages import page_maker
 from tracelake.server.params import Hits, Text
 from tracelake.server.reads import search
@@ -80,58 +83,86 @@ def search_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
         limit: Hits = limits.SEARCH_HITS_DEFAULT,
         sort: Sort = "score",
         page: Text = None,
+        mode: Mode = "text",
     ) -> Response:
         results, problem = SearchResults(), None
         try:
             if q.strip():
-                results = search(lake, q, None, limit, sort, FACETS, page)
-        except QueryError as error:
+                results = search(lake, q, None, limit, sort, FACETS, page, mode)
+        except (QueryError, EmbeddingError, UsageError) as error:
             problem = error
-        first = _token(q, sort, page).offset if page and not problem else 0
+        asked = AskedPage(q, sort, mode)
+        first = asked.token(page).offset if page and not problem else 0
+        character = getattr(problem, "character", None)
         return show(
             request,
             "search.html",
             "/api/v1/search",
-            status_code=400 if problem else 200,
+            status_code=status_of(type(problem)) if problem else 200,
             q=q,
             sort=sort,
+            mode=mode,
             results=results,
             first=first,
             problem=problem,
             # The character that a query does not go on with, and what stands on both sides of it.
-            broken=_parted(q, problem.character) if problem and problem.character else None,
+            broken=_parted(q, character) if character else None,
             samples=SAMPLES,
-            facets=list(_facets(q, sort, results)),
-            orders=[SearchLink(name, _url(q, name), name == sort) for name in get_args(Sort)],
-            newest_url=_url(q, sort) if page else None,
-            previous_url=_before(request, q, sort, page, first, limit) if first else None,
+            facets=list(_facets(asked, results)),
+            orders=[] if mode != "text" else asked.orders(),
+            modes=asked.modes() if results.vectors or mode != "text" else [],
+            newest_url=asked.url() if page else None,
+            previous_url=asked.before(request, page, first, limit) if first else None,
             next_url=with_query(request, page=results.next_page) if results.next_page else None,
         )
 
     return router
 
 
+@dataclass(frozen=True, slots=True)
+class AskedPage:
+    """What a page is asked for, and what leads to others like it."""
+
+    query: str
+    sort: Sort = "score"
+    mode: Mode = "text"
+
+    def url(self) -> str:
+        """Return where its first page is."""
+        order = {} if self.sort == "score" else {"sort": self.sort}
+        by = {} if self.mode == "text" else {"mode": self.mode}
+        return f"/search?{urlencode({'q': self.query, **order, **by})}"
+
+    def orders(self) -> list[SearchLink]:
+        """Return what leads to each order of the same hits."""
+        return [
+            SearchLink(name, replace(self, sort=name).url(), name == self.sort) for name in get_args(Sort)
+        ]
+
+    def modes(self) -> list[SearchLink]:
+        """Return what leads to the same search by words, by meaning, and by both."""
+        texts: dict[Mode, str] = {"text": "words", "semantic": "meaning", "hybrid": "both"}
+        return [
+            SearchLink(text, AskedPage(self.query, mode=mode).url(), mode == self.mode)
+            for mode, text in texts.items()
+        ]
+
+    def token(self, page: str) -> PageToken:
+        """Read the token of one of its pages. Raises QueryError."""
+        return read_token(page, name_of_search(self.query, None, None, self.sort, *By(self.mode).told))
+
+    def before(self, request: Request, page: str | None, first: int, limit: int) -> str:
+        """Return where the page before one is, which begins at a hit."""
+        return with_query(request, page=str(replace(self.token(page or ""), offset=max(0, first - limit))))
+
+
 def neighbours(hit: Hit) -> dict[str, str]:
     """Return what leads from a hit to spans beside it."""
     texts = {"session": "same session", "user": "same user", "like": "more like this"}
     return {
-        texts[name]: _url(query, "score" if name == "like" else "oldest")
+        texts[name]: AskedPage(query, "score" if name == "like" else "oldest").url()
         for name, query in hit.neighbours.items()
     }
-
-
-def _url(query: str, sort: Sort) -> str:
-    order = {} if sort == "score" else {"sort": sort}
-    return f"/search?{urlencode({'q': query, **order})}"
-
-
-def _token(q: str, sort: Sort, page: str) -> PageToken:
-    return read_token(page, name_of_search(q, None, None, sort))
-
-
-def _before(request: Request, q: str, sort: Sort, page: str | None, first: int, limit: int) -> str:
-    token = _token(q, sort, page or "")
-    return with_query(request, page=str(replace(token, offset=max(0, first - limit))))
 
 
 def _parted(query: str, character: int) -> tuple[str, str, str]:
@@ -139,20 +170,20 @@ def _parted(query: str, character: int) -> tuple[str, str, str]:
     return query[:at], query[at : at + 1] or " ", query[at + 1 :]
 
 
-def _facets(query: str, sort: Sort, results: SearchResults) -> Iterator[FacetShown]:
+def _facets(asked: AskedPage, results: SearchResults) -> Iterator[FacetShown]:
     """Yield the facets that have any value, those first that were asked for first."""
     for name, facet in results.facets.items():
         clauses = {value.value: clause_of(name, value.value) for value in facet.values}
-        wider = widened(query, list(clauses.values()))
+        wider = widened(asked.query, list(clauses.values()))
         choices = []
         for value in facet.values:
             clause = clauses[value.value]
-            leads_to = wider.get(clause) or narrowed(query, clause)
+            leads_to = wider.get(clause) or narrowed(asked.query, clause)
             choices.append(
                 FacetChoice(
                     value.value,
                     value.spans,
-                    _url(leads_to, sort),
+                    replace(asked, query=leads_to).url(),
                     clause in wider,
                     round(100 * value.spans / (results.total or 1), 1),
                 )

@@ -252,6 +252,7 @@ class CommitView:
             str(PageToken(self.commit_id or "", following, now_ns, name)) if following is not None else None,
             searcher.analyzer.name,
             asked.parts,
+            searcher.vectors,
         )
 
     def completions(self, typed: str) -> list[str]:
