@@ -45,6 +45,12 @@ class Settings(BaseSettings):
         default=limits.INBOX_SEGMENT_MAX_BYTES, ge=1, le=limits.INBOX_QUEUE_MAX_BYTES
     )
     """Payload of a segment; one request alone may have more."""
+    archive: bool = True
+    """Whether a server makes archive passes by itself."""
+    archive_interval_s: float = Field(
+        default=limits.ARCHIVE_INTERVAL_S, ge=limits.ARCHIVE_INTERVAL_MIN_S, le=limits.ARCHIVE_INTERVAL_MAX_S
+    )
+    """Seconds between two of them."""
     journal_transactions: int = Field(default=limits.JOURNAL_TRANSACTIONS_KEPT, ge=1)
     """Of how many transactions, the newest, `gc` leaves in the journal what they read."""
 

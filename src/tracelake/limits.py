@@ -453,6 +453,23 @@ ARCHIVE_RESTORE_TRIES_MAX: Final = 5
 ARCHIVE_UPLOAD_GRACE_S: Final = 3600.0
 """How old an upload that nobody has finalized must be for a sweep to give it up. Beyond: it does; who still works at it
 is told, and its traces stay hot."""
+ARCHIVE_INTERVAL_S: Final = 300.0
+"""Seconds between two archive passes of a server, where nobody says otherwise. Beyond: the next one begins."""
+ARCHIVE_INTERVAL_MIN_S: Final = 1.0
+"""The least of them that can be asked for. Beyond: less is refused."""
+ARCHIVE_INTERVAL_MAX_S: Final = 86_400.0
+"""The most of them that can be asked for. Beyond: more is refused."""
+OPERATIONS_AT_ONCE: Final = 4
+"""Passes, restores, deletions and sweeps that requests asked a server for and that are under way. Beyond: 503."""
+OPERATIONS_KEPT: Final = 100
+"""Of them, and of passes by interval, that a server tells of. Beyond: the oldest that is over is forgotten."""
+OPERATION_ANSWER_WAIT_S: Final = 10.0
+"""How long the answer to a request that began one waits for its end. Beyond: 202, with its id to ask again with."""
+ARCHIVE_POLL_S: Final = 5.0
+"""How long a server waits between looks for experiments that are marked archiveNow. Beyond: it looks."""
+ARCHIVE_STOP_MAX_S: Final = 30.0
+"""How long a server that stops waits for the batch of a pass that is under way. Beyond: it leaves it; the next pass, of
+any server, goes on, and a sweep takes its uploads."""
 
 # Search
 SEARCH_HITS_DEFAULT: Final = 20

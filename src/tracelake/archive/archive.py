@@ -17,6 +17,7 @@ from tracelake.archive.model import LAYOUTS, ArchiveDue, ArchiveReport, ArchiveS
 from tracelake.archive.passes import ObjectRepository, TraceRepository, archive_batch
 from tracelake.archive.restoring import delete_traces, restore_trace
 from tracelake.archive.retention import TraceFate, cutoff_ns, duration_ns, is_now_done
+from tracelake.archive.scheduling import Marks
 from tracelake.archive.space import ArchiveSpace, give_back, space
 from tracelake.archive.store import ArchiveStore
 from tracelake.archive.tables import Tables, TablesRepository, traces_data
@@ -72,6 +73,10 @@ class LakeArchive:
         self._candidates.set_settings(settings)
         return settings
 
+    def marks(self) -> Marks:
+        """Return the experiments that are marked archiveNow, each with the text of its mark."""
+        return self._candidates.marks()
+
     def plan(self) -> list[ArchiveDue]:
         """Return each experiment with hot traces, its retention, and what the next pass would take of it."""
         return self._candidates.due(self.settings(), time.time_ns())
@@ -83,30 +88,42 @@ class LakeArchive:
         experiment: str | None = None,
         older_than: str | None = None,
         traces_max: int | None = None,
+        only_marked: bool = False,
         stopping: Callable[[], bool] = lambda: False,
+        on_progress: Callable[[ArchiveReport], None] = lambda _report: None,
     ) -> ArchiveReport:
         """Archive what is due; of one experiment, with `older_than` by that instead of its retention.
 
-        What cannot be archived stays hot, and is told with its reason; it stops nothing beside it. Raises UsageError,
-        StorageError where the tracking store fails.
+        With `only_marked` of experiments that are marked archiveNow. `stopping` is asked before each batch, and
+        `on_progress` told what was done after it. What cannot be archived stays hot, and is told with its reason; it
+        stops nothing beside it. Raises UsageError, StorageError where the tracking store fails.
         """
         began_s = time.monotonic()
         settings = self.settings()
+        marks = self.marks()
         due = self._candidates.due(settings, now_ns := time.time_ns())
+        if not dry_run:
+            self._candidates.done_where_nothing_is_hot(due, marks)
         if older_than is not None:
             by = cutoff_ns(older_than, None, now_ns)
             due = [self._candidates.older(each, by or 0) for each in due]
-        due = _in_turn([each for each in due if experiment in (None, each.experiment_id)])
+        due = _in_turn(
+            [
+                each
+                for each in due
+                if experiment in (None, each.experiment_id) and (each.is_now or not only_marked)
+            ]
+        )
         report = ArchiveReport(settings.layout, dry_run, due)
         left = traces_max
         for each in [] if dry_run else due:
             if each.cutoff_ns is None or stopping():
                 continue
-            left = self._archive(settings, each, report, left, stopping)
+            left = self._archive(settings, each, report, left, stopping, on_progress)
         if TraceFate.ARCHIVED.value in report.fates:
             give_back(self._tracking.database)
         report.seconds = time.monotonic() - began_s
-        _log.info("%s", report.line)
+        _log.log(logging.WARNING if report.problem else logging.INFO, "%s", report.line)
         return report
 
     def _archive(
@@ -116,6 +133,7 @@ class LakeArchive:
         report: ArchiveReport,
         left: int | None,
         stopping: Callable[[], bool],
+        on_progress: Callable[[ArchiveReport], None],
     ) -> int | None:
         """Take what is due of one experiment; return how many traces this pass may still take."""
         tag = self._candidates.at_once_of(due.experiment_id) if due.is_now else None
@@ -139,8 +157,11 @@ class LakeArchive:
             ).items():
                 fates.append(fate)
                 report.fates[fate.value] = report.fates.get(fate.value, 0) + 1
+                if fate is TraceFate.FAILED and report.failed_first is None:
+                    report.failed_first = f"trace {trace_id}: {reason}"
                 if reason and len(report.failures) < ARCHIVE_FAILURES_TOLD_MAX:
                     report.failures[trace_id] = reason
+            on_progress(report)
         took_all = left is None or len(fates) < left
         if tag is not None and took_all and is_now_done(fates):
             self._candidates.done_at_once(due.experiment_id, tag)

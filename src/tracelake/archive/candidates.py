@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from tracelake.archive.retention import (
     resolve,
     retention_of_tag,
 )
+from tracelake.archive.scheduling import Marks
 from tracelake.limits import ARCHIVE_BATCH_BYTES, ARCHIVE_BATCH_TRACES
 from tracelake.tracking.schema import (
     TRACKING_STORE,
@@ -85,7 +86,10 @@ class Candidates:
     def older(self, due: ArchiveDue, cutoff: int) -> ArchiveDue:
         """Return an experiment with what of it is older than that, whatever its retention says."""
         traces, size_bytes = self._totals(due.experiment_id, due.workspace, cutoff)
-        return replace(due, cutoff_ns=cutoff, traces=traces, size_bytes=size_bytes, problem=None)
+        # What archiveNow asks for may be more than that, so this does not do it.
+        return replace(
+            due, is_now=False, cutoff_ns=cutoff, traces=traces, size_bytes=size_bytes, problem=None
+        )
 
     def batches(self, due: ArchiveDue, traces_max: int | None = None) -> Iterator[list[str]]:
         """Yield the traces of an experiment that are due, the oldest first, in batches; each comes once."""
@@ -120,6 +124,22 @@ class Candidates:
                     tags.value == value,
                 )
             )
+
+    def marks(self) -> Marks:
+        """Return the experiments that are marked archiveNow, each with the text of its mark."""
+        tags = experiment_tags.c
+        query = select(tags.experiment_id, tags.value).where(
+            tags.lake == self._lake, tags.key == ARCHIVE_NOW_TAG
+        )
+        with self._database.reading() as connection:
+            return frozenset((row.experiment_id, row.value) for row in connection.execute(query))
+
+    def done_where_nothing_is_hot(self, due: Sequence[ArchiveDue], marks: Marks) -> None:
+        """Clear archiveNow, as `marks` had it, of experiments that are not among those with hot traces."""
+        hot = {each.experiment_id for each in due}
+        for experiment_id, value in sorted(marks):
+            if experiment_id not in hot and _says_something(value):
+                self.done_at_once(experiment_id, value)
 
     def at_once_of(self, experiment_id: str) -> str | None:
         """Return the tag archiveNow of an experiment as it stands."""
@@ -189,3 +209,12 @@ class Candidates:
         )
         with self._database.reading() as connection:
             return list(connection.execute(query))
+
+
+def _says_something(mark: str) -> bool:
+    """Whether archiveNow can be carried out; one that cannot stays for somebody to see."""
+    try:
+        archive_now_of_tag(mark)
+    except UsageError:
+        return False
+    return True

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+from tracelake.archive.retention import TraceFate
+
 LayoutName: TypeAlias = Literal["lake", "trace", "pack"]
 LAYOUTS: Final[dict[str, LayoutName]] = {"lake": "lake", "trace": "trace", "pack": "pack"}
 
@@ -82,11 +84,21 @@ class ArchiveReport:
     """How many traces became what, see `retention.TraceFate`."""
     failures: dict[str, str] = field(default_factory=dict)
     """The first traces that stayed hot though they were due, with the reason."""
+    failed_first: str | None = None
+    """Why the first trace failed, of those whose fate that is."""
     archived_bytes: int = 0
     """Bytes of OTLP that were cleared from the tracking store."""
     stored_bytes: int = 0
     """Bytes that the repository took for them."""
     seconds: float = 0.0
+
+    @property
+    def problem(self) -> str | None:
+        """What failed, with the first reason; None where nothing did, whatever stays hot for good reasons."""
+        failed = self.fates.get(TraceFate.FAILED.value, 0)
+        if not failed:
+            return None
+        return f"{failed:,} traces stay hot: {self.failed_first or 'no reason is known'}"
 
     @property
     def line(self) -> str:
@@ -97,4 +109,5 @@ class ArchiveReport:
         return (
             f"archive pass ({self.layout}): {counts}; {self.archived_bytes:,} bytes cleared, "
             f"{self.stored_bytes:,} stored, {self.seconds:.1f} s"
+            + (f"; {self.problem}" if self.problem else "")
         )

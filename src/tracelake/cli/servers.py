@@ -11,8 +11,15 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from tracelake.cli.options import JsonOption, LakeOption, WatchOption, examples, opened
-from tracelake.cli.output import print_json
-from tracelake.limits import INBOX_ACK_TIMEOUT_S, INBOX_QUEUE_MAX_BYTES, PIPELINE_POLL_MIN_S, PIPELINE_POLL_S
+from tracelake.cli.output import log_lines, print_json
+from tracelake.limits import (
+    ARCHIVE_INTERVAL_MAX_S,
+    ARCHIVE_INTERVAL_MIN_S,
+    INBOX_ACK_TIMEOUT_S,
+    INBOX_QUEUE_MAX_BYTES,
+    PIPELINE_POLL_MIN_S,
+    PIPELINE_POLL_S,
+)
 
 app = typer.Typer()
 
@@ -27,6 +34,24 @@ HotTierOption: TypeAlias = Annotated[
         help="Keep what comes in a tracking store, where it can be read at once; without, in the inbox "
         "until the pipeline takes it. By default where the lake is in a directory, has its metadata in PostgreSQL, "
         "or TRACELAKE_TRACKING names a database.",
+        show_default=False,
+    ),
+]
+ArchiveOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--archive/--no-archive",
+        help="Make archive passes by itself; else TRACELAKE_ARCHIVE, else tracelake.toml, else it does. Without a "
+        "retention (`tracelake archive retention`) they take nothing but what is marked archiveNow.",
+        show_default=False,
+    ),
+]
+ArchiveIntervalOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        min=ARCHIVE_INTERVAL_MIN_S,
+        max=ARCHIVE_INTERVAL_MAX_S,
+        help="Seconds between archive passes; else TRACELAKE_ARCHIVE_INTERVAL_S, else tracelake.toml, else 300.",
         show_default=False,
     ),
 ]
@@ -72,6 +97,8 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    archive: ArchiveOption = None,
+    archive_interval: ArchiveIntervalOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve OTLP, API and web pages.
@@ -81,7 +108,7 @@ def serve(
     from tracelake.server.run import serve as serve_lake
 
     settings = load_settings()
-    with opened(lake) as open_lake:
+    with opened(lake) as open_lake, log_lines():
 
         def say(url: str) -> None:
             if as_json:
@@ -101,6 +128,11 @@ def serve(
             segment_wait_s=settings.segment_wait_s if segment_wait is None else segment_wait,
             segment_max_bytes=segment_bytes or settings.segment_max_bytes,
             hot_tier=hot_tier,
+            archive_interval_s=(
+                archive_interval or settings.archive_interval_s
+                if (settings.archive if archive is None else archive)
+                else None
+            ),
         )
 
 

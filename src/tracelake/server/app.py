@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -20,6 +20,7 @@ from tracelake._errors import QueryError, StorageError, TracelakeError
 from tracelake.lake.lake import Lake
 from tracelake.limits import INGEST_RETRY_AFTER_S
 from tracelake.server.api import api_routes, json_response
+from tracelake.server.archiving import Archiving
 from tracelake.server.errors import status_of
 from tracelake.server.metrics import OwnReplica, Requests, add_metrics
 from tracelake.server.otlp import TracesEndpoint
@@ -51,12 +52,15 @@ def create_app(
     pipeline_problem: Callable[[], str | None] = lambda: None,
     own_replica: OwnReplica | None = None,
     segment_wait_s: float = limits.SEGMENT_WAIT_S,
+    archiving: Archiving | None = None,
 ) -> FastAPI:
     """Return the application.
 
     `pipeline_problem` says what hinders the pipeline that runs beside the server, None where nothing does;
     `own_replica` what that pipeline tells of itself. `segment_wait_s` is how long a request waits for others at most.
+    `archiving` is the archive of the server; without, one that makes passes only where requests ask for them.
     """
+    archiving = archiving or Archiving(lake)
     # Pages that load scripts from elsewhere are off, and so is tracing: a server that traces itself into
     # itself never rests.
     app = FastAPI(title="Tracelake", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
@@ -69,9 +73,9 @@ def create_app(
     app.include_router(versions_api(lake))
     app.include_router(versions_pages(lake, templates))
     app.mount("/static", StaticFiles(directory=STATIC))
-    _add_health(app, queue, pipeline_problem)
+    _add_health(app, queue, (pipeline_problem, archiving.problem))
     _add_errors(app, templates)
-    app.add_middleware(_Answers, requests=add_metrics(app, lake, own_replica))
+    app.add_middleware(_Answers, requests=add_metrics(app, lake, own_replica, archiving))
     return app
 
 
@@ -109,7 +113,7 @@ def _add_otlp(app: FastAPI, endpoint: TracesEndpoint) -> None:
     app.router.routes[-1].app = endpoint  # type: ignore[attr-defined]
 
 
-def _add_health(app: FastAPI, queue: RequestGroups, pipeline_problem: Callable[[], str | None]) -> None:
+def _add_health(app: FastAPI, queue: RequestGroups, problems: Sequence[Callable[[], str | None]]) -> None:
     @app.get("/healthz", summary="Whether the process lives")
     async def healthz() -> Response:
         return json_response({"status": "ok"})
@@ -121,7 +125,8 @@ def _add_health(app: FastAPI, queue: RequestGroups, pipeline_problem: Callable[[
             queue.check()
         except (StorageError, OSError) as error:
             reasons.append(str(error))
-        document = {"ready": not reasons, "reasons": reasons, "warning": pipeline_problem()}
+        warning = "; ".join(told for problem in problems if (told := problem())) or None
+        document = {"ready": not reasons, "reasons": reasons, "warning": warning}
         return json_response(document, 503 if reasons else 200)
 
 

@@ -19,6 +19,8 @@ from tracelake._errors import TracelakeError
 from tracelake.lake.lake import Lake
 from tracelake.replicas.protocol import ReplicaStatus
 from tracelake.results import InboxInfo, ReplicaInfo, SetAsideInput, TableInfo
+from tracelake.server.archive_metrics import ArchiveCollector
+from tracelake.server.archiving import Archiving
 
 OwnReplica = Callable[[], ReplicaInfo]
 OTHER: Final = "other"
@@ -66,10 +68,11 @@ class Requests:
         self._counter.labels(endpoint, str(status)).inc()
 
 
-def add_metrics(app: FastAPI, lake: Lake, own: OwnReplica | None) -> Requests:
+def add_metrics(app: FastAPI, lake: Lake, own: OwnReplica | None, archiving: Archiving) -> Requests:
     """Add the route. `own` tells of the replica in this process, even while its record cannot be written."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_LakeCollector(lake, own))
+    registry.register(ArchiveCollector(lake, archiving))
 
     @app.get("/metrics", summary="Tables, inbox, replicas and requests, for Prometheus")
     def metrics() -> Response:

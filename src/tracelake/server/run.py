@@ -20,6 +20,7 @@ from tracelake.lake.lake import Lake
 from tracelake.pipeline.background import PipelineLoop
 from tracelake.results import ReplicaInfo
 from tracelake.server.app import create_app
+from tracelake.server.archiving import Archiving
 from tracelake.server.connections import Connection
 from tracelake.server.log_rate import once_per_second
 from tracelake.tracking.door import TrackingDoor
@@ -43,6 +44,7 @@ def serve(
     segment_wait_s: float = limits.SEGMENT_WAIT_S,
     segment_max_bytes: int = limits.INBOX_SEGMENT_MAX_BYTES,
     hot_tier: bool | None = None,
+    archive_interval_s: float | None = limits.ARCHIVE_INTERVAL_S,
 ) -> None:
     """Serve OTLP, API and pages until SIGINT or SIGTERM; requests under way are finished, the inbox drained.
 
@@ -50,7 +52,8 @@ def serve(
     With `pipeline`, what comes in is taken into the tables every `interval_s` seconds, and what appears where the
     patterns of `watch` say. Requests that come together share segments of the inbox: for as many bytes, and so long
     a wait, at most. With `hot_tier` requests go into the tracking store, which is made where the lake has none, and can
-    be read at once; without, into the inbox; None: the former where the lake has a place for it. Call it in the main
+    be read at once; without, into the inbox; None: the former where the lake has a place for it. Archive passes are
+    made so many seconds apart, in a thread of their own; None: only those that requests ask for. Call it in the main
     thread.
     Raises UsageError for an address that is not this machine's own, or is taken, and for what cannot be watched.
     """
@@ -64,12 +67,9 @@ def serve(
         problem: Callable[[], str | None] = lambda: None  # noqa: E731
         own: Callable[[], ReplicaInfo] | None = None
         if pipeline:
-            running = stack.enter_context(closing(lake.pipeline(watch=watch)))
-            loop = PipelineLoop(lambda: running.run_once(stopping=loop.stopping, goes_on=True), interval_s)
-            stack.callback(loop.stop)
-            running.start()
-            loop.start()
-            problem, own = loop.problem, running.replica
+            problem, own = _start_pipeline(stack, lake, watch, interval_s)
+        archiving = Archiving(lake, archive_interval_s)
+        stack.callback(archiving.stop)
         # Entered last, so drained first: a run of the pipeline may take its time to finish.
         queue: RequestGroups
         if lake.hot.has_place() if hot_tier is None else hot_tier:
@@ -77,8 +77,9 @@ def serve(
         else:
             queue = Inbox(lake.objects, set_aside=lake.quarantine.paths, segment_max_bytes=segment_max_bytes)
         stack.enter_context(closing(queue))
+        archiving.start()
         config = uvicorn.Config(
-            create_app(lake, queue, problem, own, segment_wait_s),
+            create_app(lake, queue, problem, own, segment_wait_s, archiving),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=limits.SHUTDOWN_MAX_S,
@@ -98,6 +99,18 @@ def serve(
             for number, handler in before.items():
                 signal.signal(number, handler)
         logger.info("the server has stopped; finishing what it took")
+
+
+def _start_pipeline(
+    stack: ExitStack, lake: Lake, watch: Sequence[str], interval_s: float
+) -> tuple[Callable[[], str | None], Callable[[], ReplicaInfo]]:
+    """Run the pipeline in a thread until the end of the stack; return what says its problem, and what tells of it."""
+    running = stack.enter_context(closing(lake.pipeline(watch=watch)))
+    loop = PipelineLoop(lambda: running.run_once(stopping=loop.stopping, goes_on=True), interval_s)
+    stack.callback(loop.stop)
+    running.start()
+    loop.start()
+    return loop.problem, running.replica
 
 
 def _give_memory_back() -> None:

@@ -1,0 +1,101 @@
+"""When a server archives: by interval, and between for experiments that somebody marks archiveNow.
+
+Any number of servers may do so on one lake: what several take at once is decided by finalize, trace by trace.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from threading import Event, Thread
+from typing import TypeAlias
+
+from tracelake import limits
+
+Marks: TypeAlias = frozenset[tuple[str, str]]
+"""Experiments that are marked archiveNow, each with the text of its mark."""
+
+
+class Turn(Enum):
+    """What a scheduler does next."""
+
+    ALL = "all"
+    """A pass over all that is due."""
+    MARKED = "marked"
+    """A pass over experiments that are marked archiveNow."""
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What a scheduler knows; pure.
+
+    A mark that a pass has tried and that stands still waits for the interval, as all that failed does: else a mark
+    that cannot be carried out would make passes without a pause.
+    """
+
+    next_pass_s: float
+    tried: Marks = frozenset()
+
+    def turn(self, now_s: float, marks: Marks) -> Turn:
+        """Decide what is next."""
+        if now_s >= self.next_pass_s:
+            return Turn.ALL
+        return Turn.MARKED if marks - self.tried else Turn.WAIT
+
+    def waited(self, marks: Marks) -> Schedule:
+        """Forget marks that are gone: what is marked anew is news."""
+        return replace(self, tried=self.tried & marks)
+
+    def passed(self, turn: Turn, now_s: float, interval_s: float, before: Marks, after: Marks) -> Schedule:
+        """Return what is known after a pass that ended now; marks as they were before it, and as they are."""
+        next_pass_s = now_s + interval_s if turn is Turn.ALL else self.next_pass_s
+        return Schedule(next_pass_s, before & after)
+
+
+class ArchiveLoop:
+    """Makes passes in a thread of its own until it is stopped; the first at once."""
+
+    def __init__(
+        self,
+        run_pass: Callable[[bool], object],
+        marks: Callable[[], Marks],
+        interval_s: float,
+        stopping: Event,
+        poll_s: float = limits.ARCHIVE_POLL_S,
+    ) -> None:
+        """Call `run_pass` so long after the pass before it ended, with whether only marked experiments are meant.
+
+        `marks` is asked every `poll_s` seconds. Neither raises. `stopping` is set by `stop`.
+        """
+        self._run_pass = run_pass
+        self._marks = marks
+        self._interval_s = interval_s
+        self._poll_s = poll_s
+        self._stopping = stopping
+        # A daemon: a pass that hangs in its store does not hold up the end of the process, which harms no trace.
+        self._thread = Thread(target=self._run, name="tracelake-archive", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, wait_s: float = limits.ARCHIVE_STOP_MAX_S) -> bool:
+        """Begin no other pass, and wait for the one under way; return whether it ended in time."""
+        self._stopping.set()
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        schedule = Schedule(time.monotonic())
+        while not self._stopping.is_set():
+            marks = self._marks()
+            turn = schedule.turn(time.monotonic(), marks)
+            if turn is Turn.WAIT:
+                schedule = schedule.waited(marks)
+                self._stopping.wait(max(0.0, min(self._poll_s, schedule.next_pass_s - time.monotonic())))
+            else:
+                self._run_pass(turn is Turn.MARKED)
+                schedule = schedule.passed(turn, time.monotonic(), self._interval_s, marks, self._marks())

@@ -1,0 +1,170 @@
+"""The archive in a server: passes by interval and for requests, one at a time, and what they came to."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tracelake import limits
+from tracelake._errors import StorageError, TracelakeError
+from tracelake.archive.model import ArchiveReport
+from tracelake.archive.retention import duration_ns
+from tracelake.archive.scheduling import ArchiveLoop, Marks
+from tracelake.lake.lake import Lake
+from tracelake.server.operations import Operations, Result, ServerOperation
+
+PASS: Final = "pass"  # noqa: S105  the archive makes passes
+BY_INTERVAL, BY_MARK, BY_REQUEST = "interval", "archiveNow", "request"
+"""Who asked for a pass."""
+_log: Final = logging.getLogger("tracelake.server")
+
+
+@dataclass(slots=True)
+class PassTotals:
+    """What the passes of this server came to since it started."""
+
+    passes: Counter[str] = field(default_factory=Counter)
+    """By outcome, `done` or `failed`."""
+    traces: Counter[str] = field(default_factory=Counter)
+    """By fate."""
+    cleared_bytes: int = 0
+    stored_bytes: int = 0
+    seconds: float = 0.0
+    ended_ns: int | None = None
+    """When the last one ended."""
+    problem: str | None = None
+    """What failed last, until a pass over all that is due goes well."""
+
+
+class Archiving:
+    """Passes of one server. Those of others run beside them: which of them archives a trace, its finalize decides."""
+
+    def __init__(
+        self, lake: Lake, interval_s: float | None = None, poll_s: float = limits.ARCHIVE_POLL_S
+    ) -> None:
+        """Make a pass every `interval_s` seconds from `start` on; None: only where a request asks for one.
+
+        Between, experiments are looked for every `poll_s` seconds that are marked archiveNow.
+        """
+        self._lake = lake
+        self.interval_s = interval_s
+        self.operations = Operations()
+        self.totals = PassTotals()
+        self._stopping = threading.Event()
+        self._passing = threading.Lock()
+        self._loop = (
+            None
+            if interval_s is None
+            else ArchiveLoop(self._turn, self._marks, interval_s, self._stopping, poll_s)
+        )
+
+    def start(self) -> None:
+        """Begin with passes by interval, where there are any."""
+        if self._loop is not None:
+            self._loop.start()
+
+    def stop(self) -> None:
+        """Let the batch that is under way finish, for so long at most, and begin no other."""
+        self._stopping.set()
+        began_s = time.monotonic()
+        ended = self._loop is None or self._loop.stop()
+        left_s = limits.ARCHIVE_STOP_MAX_S - (time.monotonic() - began_s)
+        if not (self.operations.join(max(0.0, left_s)) and ended):
+            _log.warning(
+                "an archive pass did not end in %.0f s and is left; its traces stay hot, and the next pass goes on",
+                limits.ARCHIVE_STOP_MAX_S,
+            )
+
+    def problem(self) -> str | None:
+        """Say what failed in the last pass, None where it went well."""
+        return self.totals.problem
+
+    def begin_pass(
+        self, experiment: str | None = None, older_than: str | None = None, traces_max: int | None = None
+    ) -> ServerOperation:
+        """Begin a pass that a request asks for. Raises UsageError, BackPressureError."""
+        if older_than is not None:
+            duration_ns(older_than)
+        archive = self._lake.archive  # where there is none, nothing is begun
+        archive.settings()
+        is_whole = (experiment, older_than, traces_max) == (None, None, None)
+        wanted = {"experiment": experiment, "older_than": older_than, "traces_max": traces_max}
+        return self.operations.begin(PASS, BY_REQUEST, lambda tell: self._pass(tell, is_whole, **wanted))
+
+    def _turn(self, only_marked: bool) -> None:
+        if self._has_hot_tier():
+            self.operations.carry_out(
+                PASS,
+                BY_MARK if only_marked else BY_INTERVAL,
+                lambda tell: self._pass(tell, not only_marked, only_marked=only_marked),
+            )
+
+    def _has_hot_tier(self) -> bool:
+        """Whether there may be something to archive; a pass says what the matter is where nobody can tell."""
+        try:
+            return self._lake.hot.store is not None
+        except (TracelakeError, OSError):
+            return True
+
+    def _marks(self) -> Marks:
+        try:
+            return frozenset() if self._lake.hot.store is None else self._lake.archive.marks()
+        except (TracelakeError, OSError):
+            return frozenset()  # the next pass says what the matter is
+
+    def _pass(self, tell: Any, is_whole: bool, **wanted: Any) -> Result:
+        """Make one pass; `is_whole` where it takes all that is due."""
+        with self._passing:
+            try:
+                report = self._lake.archive.run(
+                    stopping=self._stopping.is_set, on_progress=lambda so_far: tell(told(so_far)), **wanted
+                )
+            except Exception as error:
+                self._failed(error)
+                raise
+            self._count(report, is_whole)
+        if report.problem:
+            tell(told(report))
+            raise StorageError(report.problem)
+        return told(report)
+
+    def _failed(self, error: Exception) -> None:
+        again = (
+            "it is tried again when it is asked for"
+            if self.interval_s is None
+            else (f"it is tried again in {self.interval_s:g} s")
+        )
+        _log.error("an archive pass failed, and what it had not archived stays hot; %s: %s", again, error)
+        totals = self.totals
+        totals.passes["failed"] += 1
+        totals.ended_ns = time.time_ns()
+        totals.problem = f"the last archive pass failed, and {again}: {error}"
+
+    def _count(self, report: ArchiveReport, is_whole: bool) -> None:
+        totals = self.totals
+        totals.passes["failed" if report.problem else "done"] += 1
+        totals.traces.update(report.fates)
+        totals.cleared_bytes += report.archived_bytes
+        totals.stored_bytes += report.stored_bytes
+        totals.seconds += report.seconds
+        totals.ended_ns = time.time_ns()
+        if report.problem:
+            totals.problem = f"of the last archive pass {report.problem}"
+        elif is_whole:
+            totals.problem = None
+
+
+def told(report: ArchiveReport) -> Result:
+    """Return what came of a pass, or has so far."""
+    return {
+        "layout": report.layout,
+        "traces": dict(report.fates),
+        "failures": dict(report.failures),
+        "archived_bytes": report.archived_bytes,
+        "stored_bytes": report.stored_bytes,
+        "seconds": report.seconds,
+    }

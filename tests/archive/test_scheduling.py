@@ -1,0 +1,120 @@
+"""When a server archives: by interval, and at once for experiments that somebody marks."""
+
+from __future__ import annotations
+
+from threading import Event
+
+from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S, wait_until
+from tracelake.archive.scheduling import ArchiveLoop, Marks, Schedule, Turn
+
+NONE: Marks = frozenset()
+A: Marks = frozenset({("1", "{}")})
+B: Marks = frozenset({("2", "{}")})
+
+
+def turns() -> None:
+    """Check what is next, in each case."""
+    first = Schedule(0.0)
+    assert first.turn(0.0, NONE) is Turn.ALL
+    then = first.passed(Turn.ALL, 7.0, 300.0, A, A)
+    assert then == Schedule(307.0, A)
+    assert then.turn(306.0, A) is Turn.WAIT, "a mark that stands after a pass waits for the interval"
+    assert then.turn(306.0, A | B) is Turn.MARKED
+    assert then.turn(307.0, A) is Turn.ALL
+    assert then.waited(A) == then
+    assert then.waited(NONE).turn(8.0, A) is Turn.MARKED, "a mark that was done and is set again is news"
+    marked = then.passed(Turn.MARKED, 100.0, 300.0, A | B, A)
+    assert marked == Schedule(307.0, A), "a pass between does not put off the one by interval"
+    assert first.passed(Turn.ALL, 7.0, 300.0, NONE, A).turn(8.0, A) is Turn.MARKED, (
+        "what is marked during a pass was not part of it"
+    )
+
+
+def test_what_is_next() -> None:
+    """By interval all; between, once, what is marked anew."""
+    turns()
+
+
+def test_each_of_it_is_noticed_when_it_breaks() -> None:
+    """Mutants of the schedule."""
+    for broken in (
+        Broken("a mark that stands is tried again and again", Schedule.turn, "marks - self.tried", "marks"),
+        Broken(
+            "a pass between puts off the next", Schedule.passed, "if turn is Turn.ALL else", "if turn else"
+        ),
+        Broken("what is marked meanwhile counts as tried", Schedule.passed, "before & after", "after"),
+        Broken("what was done counts as tried", Schedule.passed, "before & after", "before"),
+        Broken("a mark is known for ever", Schedule.waited, "self.tried & marks", "self.tried"),
+        Broken("the interval waits for marks", Schedule.turn, "now_s >= self.next_pass_s", "marks"),
+    ):
+        assert_caught(broken, turns)
+
+
+class Passes:
+    """Counts passes and looks for marks."""
+
+    def __init__(self) -> None:
+        self.marks: Marks = NONE
+        self.looks = 0
+        self.made: list[bool] = []
+
+    def look(self) -> Marks:
+        """Return the marks."""
+        self.looks += 1
+        return self.marks
+
+    def loop(self, interval_s: float) -> ArchiveLoop:
+        """Return a loop that makes such passes."""
+        return ArchiveLoop(self.made.append, self.look, interval_s, Event(), poll_s=0.001)
+
+    def wait_for(self, *made: bool) -> None:
+        """Wait for these passes, and for some looks after them."""
+        wait_until(lambda: len(self.made) >= len(made))
+        looks = self.looks
+        wait_until(lambda: self.looks > looks + 3)
+        assert self.made == list(made)
+
+
+def test_marks_are_taken_between() -> None:
+    """The first pass comes at once; then each mark makes one, however long it stands."""
+    passes = Passes()
+    loop = passes.loop(3600.0)
+    loop.start()
+    passes.wait_for(False)
+    passes.marks = A
+    passes.wait_for(False, True)
+    passes.marks = NONE
+    passes.wait_for(False, True)
+    passes.marks = A
+    passes.wait_for(False, True, True)
+    assert loop.stop(HANG_S)
+
+
+def test_passes_come_by_interval() -> None:
+    """Again and again, until it is stopped."""
+    passes = Passes()
+    loop = passes.loop(0.001)
+    loop.start()
+    wait_until(lambda: len(passes.made) > 3)
+    assert loop.stop(HANG_S)
+    assert not any(passes.made)
+
+
+def test_a_pass_that_hangs_does_not_hold_up_the_end() -> None:
+    """It is waited for no longer than asked; once it is over, no other begins."""
+    begun, over = Event(), Event()
+    made: list[bool] = []
+
+    def hang(only_marked: bool) -> None:
+        made.append(only_marked)
+        begun.set()
+        over.wait(HANG_S)
+
+    loop = ArchiveLoop(hang, lambda: NONE, 0.0, Event(), poll_s=0.001)
+    loop.start()
+    assert begun.wait(HANG_S)
+    assert not loop.stop(0.01)
+    over.set()
+    assert loop.stop(HANG_S)
+    assert made == [False]

@@ -1,0 +1,196 @@
+"""The archive in a server: passes by interval and mark, what hinders them, and what `/metrics` tells of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.archive.place import HotLake
+from tests.archive.test_archive import tag
+from tests.patience import HANG_S, wait_until
+from tests.server.client import Client
+from tests.server.fake_lake import FakeLake
+from tests.server.faults import FaultyStore
+from tests.server.process import serving
+from tests.server.test_metrics import Samples, scrape
+from tracelake.archive.retention import ARCHIVE_NOW_TAG
+from tracelake.server.app import create_app
+from tracelake.server.archiving import Archiving
+from tracelake.tracking.inbox import Inbox
+
+Make = Callable[..., HotLake]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Return what makes a lake with three hot traces, of 1970, that archives as it is told."""
+    lakes: list[HotLake] = []
+
+    def of(**archive: str) -> HotLake:
+        lake = HotLake(tmp_path / f"lake-{len(lakes)}", **archive)
+        lakes.append(lake)
+        lake.write((1, 1), (2, 1), (3, 1))
+        return lake
+
+    yield of
+    for lake in lakes:
+        with closing(lake.tracking), closing(lake.lake):
+            pass
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[HotLake], Archiving]]:
+    """Return what starts the archive of a server, which stops at the end."""
+    started: list[Archiving] = []
+
+    def of(lake: HotLake) -> Archiving:
+        archiving = Archiving(lake.lake, 3600.0, poll_s=0.01)
+        archiving.start()
+        started.append(archiving)
+        return archiving
+
+    yield of
+    for archiving in started:
+        archiving.stop()
+
+
+def client_of(lake: HotLake, archiving: Archiving, store: FaultyStore) -> Client:
+    """Return a client of a server with that archive."""
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        return Client(create_app(lake.lake, inbox, archiving=archiving))
+
+
+def of_archive(samples: Samples) -> dict[str, float]:
+    """Return what is told of the archive."""
+    return {
+        f"{name.removeprefix('tracelake_archive_')} {label}".strip(): value
+        for (name, label), value in samples.items()
+        if name.startswith("tracelake_archive_")
+    }
+
+
+def test_what_is_due_is_archived(
+    make: Make, start: Callable[[HotLake], Archiving], store: FaultyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server makes a pass when it starts: one line in the log, and its figures."""
+    lake = make(layout="trace", retention="1m")
+    with caplog.at_level(logging.INFO, "tracelake.archive"):
+        archiving = start(lake)
+        wait_until(lambda: archiving.totals.ended_ns)
+    assert lake.hot([1, 2, 3]) == []
+    lines = [record.getMessage() for record in caplog.records if "archive pass" in record.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].startswith("archive pass (trace): 3 archived; ")
+    figures = of_archive(scrape(client_of(lake, archiving, store)))
+    assert figures["passes_total done"] == 1
+    assert figures["traces_total archived"] == figures["archived_traces"] == 3
+    assert figures["cleared_bytes_total"] == figures["stored_bytes_total"] == figures["archived_bytes"] > 100
+    assert figures["last_pass_timestamp_seconds"] == pytest.approx((archiving.totals.ended_ns or 0) / 1e9)
+    assert figures["interval_seconds"] == 3600
+    assert figures["pass_seconds_total"] > 0
+    assert figures["database_bytes"] > 4096
+    zero = (
+        "passes_total failed",
+        "traces_total failed",
+        "hot_traces",
+        "hot_bytes",
+        "failed_traces",
+        "uploads",
+    )
+    assert [figures[name] for name in (*zero, "last_pass_failed")] == [0] * 7
+
+
+def test_a_mark_is_taken_between(make: Make, start: Callable[[HotLake], Archiving]) -> None:
+    """What is marked archiveNow does not wait for the interval, and the mark is taken away."""
+    lake = make(layout="lake")
+    archiving = start(lake)
+    wait_until(lambda: archiving.totals.ended_ns)
+    assert lake.hot([1, 2, 3]) == [1, 2, 3], "without a retention nothing is due"
+    tag(lake, ARCHIVE_NOW_TAG, "{}")
+    wait_until(lambda: not lake.hot([1, 2, 3]))
+    wait_until(lambda: archiving.totals.passes["done"] == 2)
+    assert [each.asked_by for each in archiving.operations.newest()] == ["archiveNow", "interval"]
+    assert lake.archive.marks() == frozenset()
+
+
+def test_a_pass_that_fails_is_told_until_one_goes_well(
+    make: Make, store: FaultyStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the log, by /readyz and by /metrics; the traces stay hot, and the server takes requests."""
+    lake = make(layout="pack", retention="1m", location=f"file://{tmp_path}/repository")
+    (tmp_path / "repository" / "packs").write_text("no directory")
+    archiving = Archiving(lake.lake)
+    client = client_of(lake, archiving, store)
+
+    def warning() -> str:
+        return str(client.get("/readyz").json()["warning"] or "")
+
+    assert warning() == ""
+    with caplog.at_level(logging.INFO, "tracelake.archive"):
+        operation = archiving.begin_pass()
+        wait_until(lambda: operation.state == "failed")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert (operation.result or {})["traces"] == {"failed": 3}
+    assert "3 traces stay hot: trace 0000" in caplog.text
+    assert "3 traces stay hot: trace 0000" in warning()
+    figures = of_archive(scrape(client))
+    assert (figures["passes_total failed"], figures["traces_total failed"]) == (1, 3)
+    assert (figures["last_pass_failed"], figures["hot_traces"]) == (1, 3)
+    (tmp_path / "repository" / "packs").unlink()
+    archiving.operations.wait(archiving.begin_pass(experiment="none such"), HANG_S)
+    assert warning(), "a pass over something else does not show that all is well"
+    archiving.operations.wait(archiving.begin_pass(), HANG_S)
+    assert warning() == ""
+    assert lake.hot([1, 2, 3]) == []
+    assert of_archive(scrape(client))["last_pass_failed"] == 0
+
+
+def test_a_store_that_is_away_is_told(
+    make: Make, store: FaultyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pass that cannot begin is one line of the log, not a traceback, and the next one is made all the same."""
+    lake = make(retention="1m")
+    archiving = Archiving(lake.lake, 0.001)
+    with lake.tracking.database.writing() as connection:
+        connection.exec_driver_sql("ALTER TABLE tracelake_archive_settings RENAME TO away")
+    archiving.start()
+    wait_until(lambda: archiving.totals.passes["failed"] > 2)
+    assert "tried again in 0.001 s" in (archiving.problem() or "")
+    assert not any(record.exc_info for record in caplog.records)
+    figures = of_archive(scrape(client_of(lake, archiving, store)))
+    assert figures["last_pass_failed"] == 1
+    with lake.tracking.database.writing() as connection:
+        connection.exec_driver_sql("ALTER TABLE away RENAME TO tracelake_archive_settings")
+    wait_until(lambda: archiving.problem() is None)
+    archiving.stop()
+    assert lake.hot([1, 2, 3]) == []
+
+
+def test_a_lake_without_a_hot_tier_has_no_archive(store: FaultyStore) -> None:
+    """Nothing is tried, and nothing told."""
+    lake = FakeLake([])
+    archiving = Archiving(lake, 0.001)
+    archiving.start()
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        assert of_archive(scrape(Client(create_app(lake, inbox, archiving=archiving)))) == {}
+    archiving.stop()
+    assert archiving.operations.newest() == []
+
+
+def test_a_server_process_archives_and_ends(make: Make) -> None:
+    """A real one, which ends cleanly after SIGTERM."""
+    lake = make(layout="lake", retention="1m")
+    with serving(lake.path, hot=True) as server:
+        wait_until(
+            lambda: (
+                "\ntracelake_archive_archived_traces 3.0\n"
+                in httpx.get(f"{server.url}/metrics", timeout=HANG_S).text
+            )
+        )
+        assert server.stop() == (0, "closed\n")
+    assert lake.hot([1, 2, 3]) == []
