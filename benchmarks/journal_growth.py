@@ -23,8 +23,9 @@ import time
 from pathlib import Path
 
 from tracelake.journal.known import KnownInputs
-from tracelake.journal.model import ReadRange, Seal, Segment, Step, WholeFile
+from tracelake.journal.model import SEGMENT_SHA256_CHARS, ReadRange, Seal, Segment, Step, WholeFile
 from tracelake.journal.protocol import totals
+from tracelake.journal.runs import folded
 from tracelake.journal.store import Journal
 from tracelake.journal.trimming import trim
 from tracelake.storage import KeyValueStore, open_key_value
@@ -40,15 +41,15 @@ def step_of(t: int) -> Step:
         digest = hashlib.sha256(f"{t}-{number}".encode()).hexdigest()
         segments.append(
             Segment(
-                f"inbox/{t * SEGMENTS + number:020d}-{digest[:32]}.segment",
+                f"inbox/01763834400000000000-0123456789abcdef-{t * SEGMENTS + number:012}.segment",
                 size_bytes=4_000,
-                sha256=digest,
+                sha256=digest[:SEGMENT_SHA256_CHARS],
                 records=4,
                 checksum=digest[:32],
                 spans=50,
             )
         )
-    return Step(t, {"inbox": tuple(segments)}, "1")
+    return Step(t, folded({"inbox": segments}), "1")
 
 
 def file_of(t: int) -> WholeFile:

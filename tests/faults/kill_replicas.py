@@ -38,6 +38,7 @@ import tracelake
 from tests.faults.feeder import Feeder
 from tests.patience import TOTAL_MAX_S, Patience
 from tracelake import Lake
+from tracelake.journal.runs import inputs_of
 from tracelake.journal.store import Journal
 from tracelake.limits import REPLICA_GONE_S, REPLICA_HEARTBEAT_S
 from tracelake.pipeline.index_merge import COMMITTER
@@ -310,7 +311,7 @@ class Campaign:
         journal = Journal(self._lake._opened.key_value, "main")
         upper = self._lake.table("spans").info().upper
         taken = [
-            [item.path for ranges in step.sources.values() for item in ranges]
+            [item.path for ranges in step.sources.values() for item in inputs_of(ranges)]
             for step in (journal.read(number).step for number in range(upper))
             if step is not None and journal.aside(step.transaction) is None
         ]

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
 from tests.simulation.scenarios import require
+from tracelake.journal.runs import inputs_of
 from tracelake.journal.store import Journal
 from tracelake.limits import TRANSACTION_TRIES_MAX
 from tracelake.pipeline.decode import ReadTask
@@ -96,7 +97,7 @@ class FittingScenario(PipelineScenario):
         for t in range(repository.transaction_of(head) + 1):
             step = journal.read(t).step
             assert step is not None
-            taken = step.sources.get(INBOX, ())
+            taken = list(inputs_of(step.sources.get(INBOX, ())))
             size = Size(sum(each.size_bytes for each in taken), len(taken))
             require(size.inputs > 0, f"transaction {t} takes nothing")
             within = size.inputs <= BOUNDS.greatest.inputs and size.input_bytes <= BOUNDS.greatest.input_bytes

@@ -9,6 +9,7 @@ from typing import Any, Final
 from tests.simulation.mutants import Mutant
 from tests.simulation.setting_aside import SettingAsideScenario
 from tracelake.journal.model import Aside, ReadRange, Step, Suspect
+from tracelake.journal.runs import inputs_of
 from tracelake.pipeline.outputs.port import OvertakenError, Publication, SealedTransaction
 from tracelake.pipeline.outputs.tables import TableOutput
 from tracelake.pipeline.settling import Settling
@@ -35,7 +36,7 @@ def goes_on(self: TableOutput, sealed: SealedTransaction, publication: Publicati
 def keep_nothing(self: Settling, aside: Aside, step: Step) -> list[Suspect]:
     """Segments of a transaction that is set aside are deleted, as of any other."""
     kept = _keep(self, aside, step)
-    self._sources[INBOX].let_go(step.sources.get(INBOX, ()))
+    self._sources[INBOX].let_go(list(inputs_of(step.sources.get(INBOX, ()))))
     return kept
 
 

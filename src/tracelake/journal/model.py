@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias, cast
+import struct
+from collections.abc import Iterator
+from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
 
 from tracelake.formats import decode, encode
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 CHECKSUM_MODULUS: Final = 1 << 128
+SEGMENT_SHA256_CHARS: Final = 16
+"""Of the SHA-256 of a segment the journal keeps so many digits: nobody writes a segment but a server, and once."""
+SEGMENT_CONTENT: Final = struct.Struct(f">I{SEGMENT_SHA256_CHARS // 2}s")
+"""What a run has of each segment: its size, and the beginning of its SHA-256."""
+RUN_DIGITS_MAX: Final = 18
+"""So that all numbers of runs are whole numbers of 64 bits."""
 
 
 class _Taken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,9 +27,11 @@ class _Taken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     partitions read them makes no difference, and a record read twice does.
     """
 
+    inputs: ClassVar[int] = 1
+
     size_bytes: int
     sha256: str
-    """Of all its bytes; empty where it was not read whole."""
+    """Of all its bytes, its beginning for a segment; empty where it was not read whole."""
     records: int
     checksum: str
     spans: int
@@ -58,17 +68,82 @@ class OffsetRange(_Taken, frozen=True, tag="offsets", forbid_unknown_fields=True
         return f"{self.topic}/{self.partition}/{self.start}-{self.stop}"
 
 
+class SegmentOfRun(NamedTuple):
+    """One input of a run, as far as the journal knows it alone."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+    @property
+    def damaged(self) -> bool:
+        """Nothing that could not be read is in a run."""
+        return False
+
+
+class SegmentRun(msgspec.Struct, frozen=True, kw_only=True, tag="run", forbid_unknown_fields=True):
+    """Segments whose paths differ by a number: of each its size and content, of all together what they had.
+
+    Each was read whole, without problems. A path is `head`, the number in so many `digits`, `tail`.
+    """
+
+    head: str
+    digits: int
+    tail: str
+    numbers: tuple[tuple[int, int], ...]
+    """First and last numbers of stretches without a gap, in order."""
+    contents: bytes
+    """Of each its size in 4 bytes, and the first 8 bytes of its SHA-256."""
+    records: int
+    checksum: str
+    spans: int
+
+    def __post_init__(self) -> None:
+        """Refuse what names no inputs, or other ones than it has contents of. Raises ValueError."""
+        before, stop = -1, 10**self.digits if 0 < self.digits <= RUN_DIGITS_MAX else 0
+        for first, last in self.numbers:
+            if not before < first <= last < stop:
+                raise ValueError(f"a run of segments goes from {first} to {last} after {before}")
+            before = last
+        if not self.inputs or self.inputs * SEGMENT_CONTENT.size != len(self.contents):
+            raise ValueError(f"a run of {self.inputs} segments has {len(self.contents)} bytes of contents")
+
+    @property
+    def inputs(self) -> int:
+        """How many there are."""
+        return sum(last - first + 1 for first, last in self.numbers)
+
+    @property
+    def size_bytes(self) -> int:
+        """Their bytes together."""
+        return sum(size_bytes for size_bytes, _ in SEGMENT_CONTENT.iter_unpack(self.contents))
+
+    def segments(self) -> Iterator[SegmentOfRun]:
+        """Yield them in order."""
+        numbers = (number for first, last in self.numbers for number in range(first, last + 1))
+        for number, (size_bytes, content) in zip(
+            numbers, SEGMENT_CONTENT.iter_unpack(self.contents), strict=True
+        ):
+            yield SegmentOfRun(f"{self.head}{number:0{self.digits}}{self.tail}", size_bytes, content.hex())
+
+
 ReadRange: TypeAlias = WholeFile | Segment | OffsetRange
 """One input as it was read; always whole. Every kind has a `path`, unlike that of any other input of its source."""
 Sources: TypeAlias = dict[str, tuple[ReadRange, ...]]
 """Source name → the inputs taken from it."""
+RecordedRange: TypeAlias = ReadRange | SegmentRun
+"""One input as it was read, or many in short."""
+RecordedInput: TypeAlias = ReadRange | SegmentOfRun
+"""One input as the journal names it: with path, size and content."""
+Recorded: TypeAlias = dict[str, tuple[RecordedRange, ...]]
+"""Source name → what is recorded of the inputs taken from it."""
 
 
 class Step(msgspec.Struct, frozen=True, tag="step", forbid_unknown_fields=True):
     """One micro-batch of transaction T."""
 
     transaction: int
-    sources: Sources
+    sources: Recorded
     transform: str
     """Fingerprint of the code that shapes rows: a change while T is unfinished is refused (J15)."""
     format_version: int = FORMAT_VERSION

@@ -32,10 +32,20 @@ the driver.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tracelake.journal.model import ReadRange, Seal, Sources, Step, add_checksums
+from tracelake.journal.model import (
+    RecordedInput,
+    RecordedRange,
+    Seal,
+    Segment,
+    SegmentOfRun,
+    Step,
+    add_checksums,
+)
+from tracelake.journal.runs import inputs_of
 from tracelake.limits import TRANSACTION_TRIES_MAX
 
 
@@ -108,7 +118,7 @@ class Started:
 class Fed:
     """The recorded ranges of T were read again, with this result."""
 
-    sources: Sources
+    sources: Mapping[str, Sequence[RecordedRange]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,43 +319,58 @@ def _fail(reason: str) -> tuple[State, Action]:
     return Failed(reason), Stop(reason)
 
 
-def totals(sources: Sources) -> tuple[int, str]:
+def totals(sources: Mapping[str, Sequence[RecordedRange]]) -> tuple[int, str]:
     """Return (records, checksum) over all sources of a step."""
     ranges = [taken for taken_of in sources.values() for taken in taken_of]
     return sum(taken.records for taken in ranges), add_checksums(*(taken.checksum for taken in ranges))
 
 
-def compare(recorded: Sources, read: Sources) -> str | None:
+def compare(
+    recorded: Mapping[str, Sequence[RecordedRange]], read: Mapping[str, Sequence[RecordedRange]]
+) -> str | None:
     """Say how what was read differs from what the journal recorded, or None: first the sources, then values."""
     if recorded.keys() != read.keys():
         return f"the journal names the sources {sorted(recorded)}, and {sorted(read)} were read"
     for source, ranges in recorded.items():
-        again = {taken.path: taken for taken in read[source]}
-        if [taken.path for taken in ranges] != [taken.path for taken in read[source]]:
-            return f"source {source}: the journal names {len(ranges)} inputs, and {len(again)} were read"
-        for taken in ranges:
-            if (difference := _differs(taken, again[taken.path])) is not None:
+        before, again = list(inputs_of(ranges)), list(inputs_of(read[source]))
+        if [taken.path for taken in before] != [taken.path for taken in again]:
+            return f"source {source}: the journal names {len(before)} inputs, and {len(again)} were read"
+        for taken, now in zip(before, again, strict=True):
+            if (difference := _differs(taken, now)) is not None:
                 return f"source {source}: {taken.path} {difference}. Put it back as it was and run again"
+        # Of a run only the sums are recorded; they differ where the same bytes gave other records.
+        if (difference := _gave(totals({source: ranges}), totals({source: read[source]}))) is not None:
+            return f"source {source}: its {len(before)} inputs {difference}. Finish it with the release that began it"
     return None
 
 
-def _differs(recorded: ReadRange, read: ReadRange) -> str | None:
-    if type(recorded) is not type(read):
-        return f"was read as {type(read).__name__}; the journal says {type(recorded).__name__}"
-    if recorded.sha256 != read.sha256:
+def _differs(recorded: RecordedInput, read: RecordedInput) -> str | None:
+    if _kind(recorded) is not _kind(read):
+        return f"was read as {_kind(read).__name__}; the journal says {_kind(recorded).__name__}"
+    if (recorded.size_bytes, recorded.sha256) != (read.size_bytes, read.sha256):
         now = f"{read.size_bytes} bytes, sha256 {read.sha256[:12]}…"
         if not read.sha256:  # it was not read whole
-            now = next((reason for _, _, reason in read.problems), "nothing is there")
+            problems = () if isinstance(read, SegmentOfRun) else read.problems
+            now = next((reason for _, _, reason in problems), "nothing is there")
         return (
             f"has changed since the journal recorded it ({recorded.size_bytes} bytes, sha256 {recorded.sha256[:12]}…; "
             f"now: {now})"
         )
-    if (recorded.records, recorded.checksum) != (read.records, read.checksum):
-        return (
-            f"gave {read.records} records with checksum {read.checksum}; the journal says {recorded.records} "
-            f"with {recorded.checksum}"
-        )
-    return None
+    if isinstance(recorded, SegmentOfRun) or isinstance(read, SegmentOfRun):
+        return None
+    return _gave((recorded.records, recorded.checksum), (read.records, read.checksum))
+
+
+def _gave(recorded: tuple[int, str], read: tuple[int, str]) -> str | None:
+    if recorded == read:
+        return None
+    return (
+        f"gave {read[0]} records with checksum {read[1]}; the journal says {recorded[0]} with {recorded[1]}"
+    )
+
+
+def _kind(taken: RecordedInput) -> type:
+    return Segment if isinstance(taken, SegmentOfRun) else type(taken)
 
 
 def sealed_totals_agree(step: Step, seal: Seal) -> bool:

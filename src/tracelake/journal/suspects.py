@@ -27,7 +27,8 @@ from msgspec.structs import replace
 
 from tracelake._errors import ContentionError, DamageError
 from tracelake.formats import decode, encode
-from tracelake.journal.model import FORMAT_VERSION, Aside, ReadRange, Step, Suspect
+from tracelake.journal.model import FORMAT_VERSION, Aside, RecordedInput, Step, Suspect
+from tracelake.journal.runs import inputs_of
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, RECORD_NAME_KEY_BYTES
 from tracelake.storage import ABSENT, Done, KeyValueStore
 from tracelake.storage.record_objects import whole_of
@@ -68,7 +69,7 @@ def suspects_of(aside: Aside, step: Step) -> list[Suspect]:
             together=0 if taken.path in aside.given_up else aside.together,
         )
         for source, ranges in step.sources.items()
-        for taken in ranges
+        for taken in inputs_of(ranges)
     ]
 
 
@@ -84,7 +85,7 @@ def on_failure(standing: Suspect | None, suspect: Suspect) -> Suspect:
     return suspect if standing is None or standing.state == "offered" else standing
 
 
-def on_commit(standing: Suspect | None, taken: ReadRange | None) -> Suspect | None:
+def on_commit(standing: Suspect | None, taken: RecordedInput | None) -> Suspect | None:
     """Decide on an input of which this was taken; None where what it was is not there any more.
 
     What is set aside is forgotten where it is this content: a peer could do it. A file that changed since is another.
@@ -150,7 +151,7 @@ class Standing:
         begin = f"{size_bytes:016x}-"
         alike = [key for key in self.damaged if key.startswith(begin)]
         content = (begin + sha256())[:_CONTENT_CHARS] if alike else ""
-        return next((self.damaged[key] for key in alike if key[:_CONTENT_CHARS] == content), None)
+        return next((self.damaged[key] for key in alike if key.startswith(content)), None)
 
 
 class Suspects:
@@ -201,7 +202,7 @@ class Suspects:
             f"{self._partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
         )
 
-    def forget(self, taken: Mapping[str, ReadRange | None]) -> None:
+    def forget(self, taken: Mapping[str, RecordedInput | None]) -> None:
         """Forget inputs, by path, that a commit holds, or of which there is nothing to take."""
         for suspect in self.all():
             if suspect.path in taken:

@@ -9,6 +9,7 @@ from typing import NoReturn
 from tracelake._errors import DeathsError, TaskError
 from tracelake.journal.model import Aside, Step
 from tracelake.journal.protocol import Undone, tries_max
+from tracelake.journal.runs import inputs_of
 from tracelake.journal.suspects import narrowed
 from tracelake.limits import ASIDE_REASON_MAX_CHARS
 from tracelake.pipeline.faults import InputFaultError
@@ -55,7 +56,7 @@ class Attempts:
 
     def _undone_of(self, step: Step) -> Undone:
         suspects = {suspect.path for suspect in self._rooms.suspects.all()}
-        paths = [taken.path for ranges in step.sources.values() for taken in ranges]
+        paths = [taken.path for ranges in step.sources.values() for taken in inputs_of(ranges)]
         return Undone(
             self._tries[step.transaction],
             len(paths),

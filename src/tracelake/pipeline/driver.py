@@ -36,6 +36,7 @@ from tracelake.journal.protocol import (
     compare,
     totals,
 )
+from tracelake.journal.runs import folded, inputs_of
 from tracelake.limits import STAGED_ROWS_AGE_MAX_S
 from tracelake.pipeline.ahead import Beside, ReadAhead
 from tracelake.pipeline.attempts import Attempts
@@ -254,7 +255,7 @@ class _DriverRun:
         inputs = [
             Input(source, taken.path, taken.size_bytes)
             for source, ranges in step.sources.items()
-            for taken in ranges
+            for taken in inputs_of(ranges)
         ]
         try:
             fed = self._reader.stage(inputs, step.transaction)
@@ -285,12 +286,12 @@ class _DriverRun:
             if self._rooms.outputs.upper() > t:
                 return Published()  # and what a peer has published may be compacted by now
             raise
-        self._fed = ReadInput(step.sources, pieces, ())
+        self._fed = ReadInput({}, pieces, ())
         return Fed(step.sources)
 
     def _append(self, t: int) -> Appended:
         assert self._read is not None
-        step, ours = self._rooms.journal.append_step(Step(t, self._read.sources, TRANSFORM))
+        step, ours = self._rooms.journal.append_step(Step(t, folded(self._read.sources), TRANSFORM))
         if ours:
             self._fed = self._new = self._read
             self._read = None

@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 
 from tracelake._errors import StorageError, TrimmedError, UsageError
 from tracelake.journal.known import KnownInputs
-from tracelake.journal.model import Aside, ReadRange, Step, Suspect
+from tracelake.journal.model import Aside, RecordedInput, Step, Suspect
+from tracelake.journal.runs import inputs_of
 from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects, narrowed, on_discard, on_retry
 from tracelake.pipeline.driver import Pipeline
@@ -68,7 +69,7 @@ class Fates:
                 "not needed for it. Run `tracelake pipeline run --once`."
             )
         changed = self._changed(step)
-        inputs = sum(map(len, step.sources.values()))
+        inputs = len(_paths(step))
         at_fault = changed or (_paths(step) if inputs == 1 else [])
         reason = "set aside by the user"
         if changed:
@@ -92,11 +93,11 @@ class Fates:
         return [
             taken.path
             for source, ranges in step.sources.items()
-            for taken in ranges
+            for taken in inputs_of(ranges)
             if self._content(source, taken) != (taken.size_bytes, taken.sha256)
         ]
 
-    def _content(self, source: str, taken: ReadRange) -> tuple[int, str]:
+    def _content(self, source: str, taken: RecordedInput) -> tuple[int, str]:
         try:
             return content_of(self._objects, source, taken.path, taken.size_bytes)
         except OSError as error:  # which is not to say that it has changed
@@ -111,4 +112,4 @@ class Fates:
 
 
 def _paths(step: Step) -> list[str]:
-    return [taken.path for ranges in step.sources.values() for taken in ranges]
+    return [taken.path for ranges in step.sources.values() for taken in inputs_of(ranges)]

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from tracelake.journal.model import ReadRange, Suspect
+from tracelake.journal.model import ReadRange, RecordedRange, Suspect
 from tracelake.pipeline.outputs.counts import Counts
 
 
@@ -16,7 +16,7 @@ class RunResult:
 
     transactions: list[int] = field(default_factory=list)
     recovered: list[int] = field(default_factory=list)
-    ranges: list[ReadRange] = field(default_factory=list)
+    ranges: list[RecordedRange] = field(default_factory=list)
     """Every input that was read, of recovered transactions and of new ones, in order."""
     known: list[ReadRange] = field(default_factory=list)
     """Inputs whose bytes an earlier transaction holds, as they were read then: they are not read again."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from tracelake.journal.model import Suspect
+from tracelake.journal.model import SegmentRun, Suspect
 from tracelake.pipeline.outcome import RunResult
 from tracelake.results import BadInput, IngestReport, Problem, SetAsideInput
 
 
 def report_of(result: RunResult, seconds: float) -> IngestReport:
     """Return what a run did that took so long."""
-    inputs = [*result.ranges, *result.known]
+    ranges = [*result.ranges, *result.known]
+    inputs = [taken for taken in ranges if not isinstance(taken, SegmentRun)]  # all that have problems
     bad = tuple(
         BadInput(
             taken.path,
@@ -24,15 +25,15 @@ def report_of(result: RunResult, seconds: float) -> IngestReport:
         BadInput(path, (Problem(reason),), 1) for path, reason in result.failed.items() if path not in paths
     )
     return IngestReport(
-        files=len(inputs),
+        files=sum(taken.inputs for taken in ranges),
         files_known=len(result.known),
-        spans_read=sum(taken.spans for taken in inputs),
+        spans_read=sum(taken.spans for taken in ranges),
         spans_new=sum(counts.new for counts in result.counts),
         spans_replaced=sum(counts.replaced for counts in result.counts),
         spans_repeated=sum(counts.repeated for counts in result.counts)
         + sum(taken.spans for taken in result.known),
         traces_touched=sum(counts.traces for counts in result.counts),
-        input_bytes=sum(taken.size_bytes for taken in inputs),
+        input_bytes=sum(taken.size_bytes for taken in ranges),
         transactions=tuple(result.transactions),
         recovered=tuple(result.recovered),
         commit=result.commit,

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from tracelake._errors import DamageError, StorageError, TrimmedError
-from tracelake.journal.model import Aside, ReadRange, Step, Suspect
+from tracelake.journal.model import Aside, ReadRange, RecordedInput, Step, Suspect
+from tracelake.journal.runs import inputs_of
 from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects, on_commit, on_stay, on_transaction, suspects_of
 from tracelake.limits import ASIDE_REASON_MAX_CHARS
@@ -44,28 +45,27 @@ class Settling:
         # Its commit says which it was: a peer may have published all of it before it could be set aside.
         if aside is not None and self._outputs.was_set_aside(t):
             return self._keep(aside, step)
-        kept = [
-            suspect for source, ranges in step.sources.items() for suspect in self.let_go(t, source, ranges)
-        ]
+        inputs = {source: list(inputs_of(ranges)) for source, ranges in step.sources.items()}
+        kept = [suspect for source, taken in inputs.items() for suspect in self.let_go(t, source, taken)]
         # And then the records: who sets one of them aside meanwhile looks afterwards whether it was taken.
         left = {suspect.path for suspect in kept}
-        taken = {each.path: each for ranges in step.sources.values() for each in ranges}
-        self._suspects.forget({path: each for path, each in taken.items() if path not in left})
+        taken = {each.path: each for of in inputs.values() for each in of if each.path not in left}
+        self._suspects.forget(taken)
         return kept
 
-    def let_go(self, t: int, source: str, ranges: Sequence[ReadRange]) -> list[Suspect]:
+    def let_go(self, t: int, source: str, inputs: Sequence[RecordedInput]) -> list[Suspect]:
         """Let go of inputs; of those that stay, as where they cannot be deleted, a record says that they are taken."""
         of = self._sources[source]
         try:
-            of.let_go(ranges)
+            of.let_go(inputs)
         except StorageError:
             if not of.is_ours:
                 raise
         else:
             return []
-        return [kept for each in ranges if (kept := self._let_go_alone(t, source, each)) is not None]
+        return [kept for each in inputs if (kept := self._let_go_alone(t, source, each)) is not None]
 
-    def _let_go_alone(self, t: int, source: str, taken: ReadRange) -> Suspect | None:
+    def _let_go_alone(self, t: int, source: str, taken: RecordedInput) -> Suspect | None:
         try:
             self._sources[source].let_go([taken])
         except StorageError as error:

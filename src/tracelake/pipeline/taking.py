@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from tracelake._errors import StorageError
-from tracelake.journal.model import ReadRange, Step, Suspect, to_bytes
+from tracelake.journal.model import ReadRange, Step, Suspect, WholeFile, to_bytes
+from tracelake.journal.runs import folded
 from tracelake.journal.suspects import Standing, next_offer
 from tracelake.limits import STEP_RECORD_MAX_BYTES, TRANSACTION_TRIES_MAX
 from tracelake.pipeline.ahead import ReadAhead
@@ -174,7 +175,7 @@ class Taking:
 
     def _is_bounded(self, staged: ReadInput) -> bool:
         """Whether one transaction can record these inputs; else they wait again, in halves."""
-        size_bytes = len(to_bytes(Step(0, staged.sources, "")))
+        size_bytes = len(to_bytes(Step(0, folded(staged.sources), "")))
         if size_bytes <= STEP_RECORD_MAX_BYTES or len(staged.inputs) == 1:
             return True
         self._reader.discard(staged)
@@ -186,7 +187,9 @@ class Taking:
     def _without_taken(self, inputs: list[Input], standing: Standing) -> list[Input]:
         """Leave out what a peer took, what an earlier transaction holds, and all that is set aside."""
         left = []
-        taken_now = {(taken.path, taken.sha256) for taken in self._result.ranges}
+        taken_now = {
+            (taken.path, taken.sha256) for taken in self._result.ranges if isinstance(taken, WholeFile)
+        }
         held = self._rooms.sources.held(standing.whole)
         for item in self._measured(inputs):
             source = self._rooms.sources[item.source]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from itertools import count
 from typing import ClassVar, Final
 
 from tracelake import limits
@@ -25,6 +26,8 @@ from tracelake.tracking.requests import TracedRequest
 PREFIX: Final = "inbox/"
 PROBE: Final = "probe/inbox"
 """Written by `Inbox.check`, since only a write shows that the store takes writes."""
+SEGMENT_DIGITS: Final = 12
+"""Of the number of a segment: more than a server ever writes."""
 
 
 def inbox_info(objects: ObjectStore, set_aside: Collection[str] = ()) -> InboxInfo:
@@ -57,10 +60,12 @@ class Inbox(RequestGroups):
         self._set_aside = set_aside
         self._objects = objects
         self._segments_seen: int | None = None
-        self._last_name_ns = 0
+        # The journal records a run of numbers in short. Who begins anew takes a name of its own.
+        self._begin = f"{PREFIX}{time.time_ns():020d}-{uuid.uuid4().hex[:16]}-"
+        self._numbers = count()
 
     def segments(self) -> list[ObjectInfo]:
-        """Return the durable segments, oldest first."""
+        """Return the durable segments, those of each server oldest first."""
         return list(self._objects.list(PREFIX))
 
     def delete(self, paths: Collection[str]) -> None:
@@ -106,6 +111,5 @@ class Inbox(RequestGroups):
         self._segments_seen += 1
 
     def _next_name(self) -> str:
-        """Name a segment so that names sort by time, even when the clock steps back."""
-        self._last_name_ns = max(self._last_name_ns + 1, time.time_ns())
-        return f"{PREFIX}{self._last_name_ns:020d}-{uuid.uuid4().hex}.segment"
+        """Name a segment so that those of this inbox sort by time, even when the clock steps back."""
+        return f"{self._begin}{next(self._numbers):0{SEGMENT_DIGITS}}.segment"

@@ -36,7 +36,7 @@ class CommitOutput:
         """Make the commit, or find it made."""
         step = sealed.step
         counts = publication.counts = self.counts(step)
-        inputs = sum(len(ranges) for ranges in step.sources.values())
+        inputs = sum(taken.inputs for ranges in step.sources.values() for taken in ranges)
         publication.commit = self.repository.commit_transaction(
             step.transaction,
             publication.entries,

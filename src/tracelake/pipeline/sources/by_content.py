@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tracelake.journal.known import KnownInputs
-from tracelake.journal.model import ReadRange
+from tracelake.journal.model import RecordedInput, SegmentOfRun
 from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, New
 
 
@@ -28,9 +28,10 @@ class ByContent:
         before = self._known.find(item.size_bytes, lambda: self._sha256_of(item))
         return New() if before is None else Known(before)
 
-    def let_go(self, taken: Sequence[ReadRange]) -> None:
+    def let_go(self, taken: Sequence[RecordedInput]) -> None:
         """Remember what is taken; inputs are their owner's, and stay."""
         for each in taken:
+            assert not isinstance(each, SegmentOfRun), "a run is of segments"
             self._known.remember(each)
 
     def give_up(self, path: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelake.journal.known import KnownInputs
-from tracelake.journal.model import ReadRange
+from tracelake.journal.model import RecordedInput
 from tracelake.pipeline.sources.acknowledged import QUARANTINE, AcknowledgedSource
 from tracelake.pipeline.sources.port import may_pass
 from tracelake.replicas.account import Waiting
@@ -28,7 +28,7 @@ class InboxSource(AcknowledgedSource):
         info = self._objects.head(path)
         return None if info is None else info.size_bytes
 
-    def let_go(self, taken: Sequence[ReadRange]) -> None:
+    def let_go(self, taken: Sequence[RecordedInput]) -> None:
         """Delete segments that were taken; what could not be read whole is kept in quarantine."""
         # A copy that is there already was made before, or by a peer: then the segment is gone.
         copy_all(self._objects, {each.path: QUARANTINE + each.path for each in taken if each.damaged})

@@ -10,7 +10,7 @@ from typing import Final
 
 from tracelake._errors import NotFoundError, StorageError
 from tracelake.journal.known import KnownInputs
-from tracelake.journal.model import ReadRange
+from tracelake.journal.model import RecordedInput
 from tracelake.limits import OUTBOX_LOOK_MAX, TRACKING_LOOK_S
 from tracelake.pipeline.sources.acknowledged import QUARANTINE, AcknowledgedSource
 from tracelake.pipeline.sources.port import may_pass
@@ -36,7 +36,7 @@ class OutboxSource(AcknowledgedSource):
     def _size_bytes(self, path: str) -> int | None:
         return self._rows.size_bytes(_sequence(path))
 
-    def let_go(self, taken: Sequence[ReadRange]) -> None:
+    def let_go(self, taken: Sequence[RecordedInput]) -> None:
         """Delete rows that were taken; what could not be read whole is kept in quarantine."""
         for each in taken:
             if each.damaged and (payload := self._rows.read(_sequence(each.path))) is not None:

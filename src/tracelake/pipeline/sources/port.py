@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeAlias
 
 from tracelake._errors import NotFoundError, TracelakeError
 from tracelake.journal.known import KnownInputs
-from tracelake.journal.model import ReadRange, Suspect
+from tracelake.journal.model import ReadRange, RecordedInput, Suspect
 from tracelake.replicas.account import Waiting
 from tracelake.storage import ObjectStore
 
@@ -89,7 +89,7 @@ class Source(Protocol):
     def judge(self, item: Input, held: Held) -> Verdict:
         """Say what of an input is new."""
 
-    def let_go(self, taken: Sequence[ReadRange]) -> None:
+    def let_go(self, taken: Sequence[RecordedInput]) -> None:
         """Give free what a commit holds, or what has nothing in it; again is fine."""
 
     def give_up(self, path: str) -> None:
@@ -162,5 +162,7 @@ class Kind:
     """None: its inputs are nothing that a user could name."""
     schemes: tuple[str, ...] = ()
     """Of the URLs by which users name its inputs; an empty one is that of plain paths."""
+    sha256_chars: int = 64
+    """How much of the SHA-256 of its inputs the journal keeps."""
     is_far: Callable[[ObjectStore, str], bool] = lambda _objects, _path: False
     """(the lake's objects, path) → whether to fetch is mostly to wait, so that several are on their way at once."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tracelake._errors import DamageError, NotFoundError, UsageError
 from tracelake.journal.known import KnownInputs
-from tracelake.journal.model import ReadRange, Segment, Suspect, WholeFile
+from tracelake.journal.model import SEGMENT_SHA256_CHARS, ReadRange, Segment, Suspect, WholeFile
 from tracelake.limits import INPUTS_FETCHED_AT_ONCE
 from tracelake.otlp.whole import fingerprint
 from tracelake.pipeline.sources.buckets import (
@@ -38,6 +38,7 @@ KINDS: Final = {
         Segment,
         InboxSource,
         lambda objects, _: [InboxWatch(objects)],
+        sha256_chars=SEGMENT_SHA256_CHARS,
         is_far=lambda objects, path: objects.local_path(path) is None,
     ),
     OUTBOX: Kind(
@@ -45,6 +46,7 @@ KINDS: Final = {
         Segment,
         OutboxSource,
         lambda objects, _: [OutboxWatch(objects)],
+        sha256_chars=SEGMENT_SHA256_CHARS,
         is_far=lambda _objects, _path: True,
     ),
     FILES: Kind(
@@ -123,17 +125,21 @@ def fetch_all(
 
 def to_range(source: str, path: str, **taken: Any) -> ReadRange:
     """Return what was read of an input as the journal records it."""
-    return _kind(source).to_range(path=path, **taken)
+    kind = _kind(source)
+    return kind.to_range(path=path, **taken | {"sha256": taken["sha256"][: kind.sha256_chars]})
 
 
 def content_of(objects: ObjectStore, source: str, path: str, size_bytes: int) -> tuple[int, str]:
-    """Return size and SHA-256 of an input; (0, "") where there is none.
+    """Return size and SHA-256 of an input, as the journal has it; (0, "") where there is none.
 
     Raises OSError for an input that cannot be read this time: that says nothing of what it has.
     """
     with tempfile.TemporaryDirectory(prefix="tracelake-read-") as folder:
         try:
-            return fingerprint(fetch(objects, source, path, size_bytes, Path(folder)), size_bytes)
+            size_bytes, sha256 = fingerprint(
+                fetch(objects, source, path, size_bytes, Path(folder)), size_bytes
+            )
+            return size_bytes, sha256[: _kind(source).sha256_chars]
         except NotFoundError:
             return 0, ""
 
