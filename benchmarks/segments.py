@@ -1,11 +1,11 @@
-"""What a backlog of small segments costs beside the same spans in one file: processor time by stage, in one process.
+"""What many small segments, or files, cost beside the same spans in one file: processor time by stage, in one process.
 
     python benchmarks/segments.py                              # 3,000 requests of 1 span, 300 of 10
     python benchmarks/segments.py --requests 10000 --spans 1 --json
 
-Each segment has one request, as a single sender leaves them while no pipeline runs. The file has the same requests.
-Both are taken in this process, maintenance too, and by turns; the first round is to warm up. The last lines
-are the ratios.
+Each segment has one request, as a single sender leaves them while no pipeline runs; so has each of the small files,
+which one `ingest` takes. The file has the same requests. All are taken in this process, maintenance too, and by turns;
+the first round is to warm up. The last lines are the ratios.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from benchmarks.stages import REST, STAGES, Stopwatch
 from tracelake import Lake
 from tracelake.otlp.framing import write_segment
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.inbox import PREFIX
+from tracelake.tracking.inbox import PREFIX, SEGMENT_DIGITS
 
 WARM_REQUESTS = 50
+KINDS = ("segments", "files", "file")
 
 
 def requests(count: int, spans: int) -> list[bytes]:
@@ -39,11 +40,23 @@ def requests(count: int, spans: int) -> list[bytes]:
 def from_segments(lake: Lake, some: list[bytes], watch: Stopwatch) -> dict[str, float]:
     """Store a segment for each request, then take them; return the seconds of each stage."""
     for number, body in enumerate(some):
-        lake.objects.put(f"{PREFIX}{number:020d}-{number:032x}.segment", write_segment([("protobuf", body)]))
+        path = f"{PREFIX}{0:020d}-{0:016x}-{number:0{SEGMENT_DIGITS}}.segment"
+        lake.objects.put(path, write_segment([("protobuf", body)]))
     pipeline = lake.pipeline(runner=InProcess())
     watch.start()
     while pipeline.run_once():
         pass
+    return watch.stop()
+
+
+def from_files(lake: Lake, some: list[bytes], watch: Stopwatch, folder: Path) -> dict[str, float]:
+    """Ingest a file for each request; return the seconds of each stage."""
+    small = folder / "small"
+    small.mkdir()
+    for number, body in enumerate(some):
+        (small / f"{number:08}.otlp").write_bytes(body)
+    watch.start()
+    lake.ingest(f"{small}/*.otlp", runner=InProcess())
     return watch.stop()
 
 
@@ -57,15 +70,17 @@ def from_file(lake: Lake, some: list[bytes], watch: Stopwatch, folder: Path) -> 
 
 
 def measure(count: int, spans: int) -> dict[str, dict[str, float]]:
-    """Return microseconds a span by stage, of segments and of the file."""
+    """Return microseconds a span by stage, of segments, of small files and of the one file."""
     told: dict[str, dict[str, float]] = {}
     watch = Stopwatch()
     for some in (requests(WARM_REQUESTS, spans), requests(count, spans)):
-        for kind in ("segments", "file"):
+        for kind in KINDS:
             with tempfile.TemporaryDirectory() as name, tracelake.init(Path(name) / "lake") as lake:
                 with watch.watching():
                     if kind == "segments":
                         seconds = from_segments(lake, some, watch)
+                    elif kind == "files":
+                        seconds = from_files(lake, some, watch, Path(name))
                     else:
                         seconds = from_file(lake, some, watch, Path(name))
                 assert lake.table("spans").info().rows == len(some) * spans
@@ -88,7 +103,11 @@ def main() -> None:
     for spans in options.spans:
         runs |= measure(options.requests, spans)
     sums = {name: sum(stages.values()) for name, stages in runs.items()}
-    ratios = {spans: sums[f"segments of {spans}"] / sums[f"file of {spans}"] for spans in options.spans}
+    ratios = {
+        f"{kind} of {spans}": sums[f"{kind} of {spans}"] / sums[f"file of {spans}"]
+        for spans in options.spans
+        for kind in KINDS[:-1]
+    }
     if options.json:
         sys.stdout.write(json.dumps({"us_per_span": runs, "ratios": ratios}) + "\n")
         return
@@ -97,8 +116,8 @@ def main() -> None:
         cells = (f"{stages.get(stage, 0.0):,.0f}" for stages in runs.values())
         sys.stdout.write(f"| {stage} | {' | '.join(cells)} |\n")
     sys.stdout.write(f"| in all | {' | '.join(f'{each:,.0f}' for each in sums.values())} |\n")
-    for spans, ratio in ratios.items():
-        sys.stdout.write(f"segments of {spans} cost {ratio:.2f} × the file\n")
+    for name, ratio in ratios.items():
+        sys.stdout.write(f"{name} cost {ratio:.2f} × the file\n")
 
 
 if __name__ == "__main__":

@@ -343,11 +343,10 @@ class _DriverRun:
             seconds = time.monotonic() - self._opened_s
             fitting.took(self._fed.inputs, arrow_bytes, seconds, was_cut=self._taking.waits())
         self._discard_fed()
-        result = self._result
-        result.transactions.append(t)
-        result.ranges += [taken for ranges in recorded.step.sources.values() for taken in ranges]
-        result.counts.append(counts)
-        result.commit = commit
+        self._result.transactions.append(t)
+        self._result.ranges += [taken for ranges in recorded.step.sources.values() for taken in ranges]
+        self._result.counts.append(counts)
+        self._result.commit = commit
         self._maintain()
         return Published()
 
