@@ -11,10 +11,11 @@ from tests.versions.collected_world import World
 from tracelake._errors import (
     ExpiredError,
 )
-from tracelake.versions.branches import BranchAt
+from tracelake.versions.branches import BranchAt, scope
 from tracelake.versions.collect import RepositoryCollector
 from tracelake.versions.entries import Staged, Under
 from tracelake.versions.model import (
+    Announcement,
     Change,
     ChangeSet,
     Request,
@@ -145,6 +146,22 @@ def test_what_a_sealed_request_names_stays() -> None:
         "f/named",
         "f/listed",
     }
+    world.check()
+
+
+def test_what_an_announced_request_names_stays() -> None:
+    """It waits until somebody seals it: however many collections that takes, it is not refused for them."""
+    world = World()
+    world.commit("a", 1)
+    records, at = world.repository._records, world.repository._records.read("main")
+    change = Change((("f", world.file("f")),))
+    records.announce(scope("main", at.record), Announcement(request("named", change), at.record.head))
+    for _ in range(4):
+        world.collect()
+    world.commit("b", 1)
+    (answer,) = [one for one in records.read("main").record.done if one.request == "named"]
+    assert not answer.refusal
+    assert world.opened().entries(answer.commit)["f"] == world.file("f")
     world.check()
 
 
