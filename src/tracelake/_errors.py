@@ -14,6 +14,7 @@ TracelakeError
 ├── InputError                 data from outside that cannot be taken; says where and why
 │   ├── DecodeError            bytes that are not OTLP
 │   ├── UnsupportedError       a content type or encoding that the server does not take
+│   ├── RecordsRemovedError    a log has removed records before they were read
 │   └── SourceChangedError     an input differs from what the journal recorded (J11)
 ├── LimitError                 more than a limit of `tracelake.limits`; give less at once
 ├── StorageError               what is stored cannot be read or written now; try again later
@@ -120,6 +121,10 @@ class DecodeError(InputError):
 
 class UnsupportedError(InputError):
     """A content type or encoding that the server does not take."""
+
+
+class RecordsRemovedError(InputError):
+    """A log, such as a topic of Kafka, has removed records before they were read: they are lost; names the offsets."""
 
 
 class SourceChangedError(InputError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import tomllib
+from collections.abc import Sequence
 from typing import Final
 
 from pydantic import Field, ValidationError
@@ -53,6 +54,9 @@ class Settings(BaseSettings):
     """Seconds between two of them."""
     journal_transactions: int = Field(default=limits.JOURNAL_TRANSACTIONS_KEPT, ge=1)
     """Of how many transactions, the newest, `gc` leaves in the journal what they read."""
+
+    watch: tuple[str, ...] = ()
+    """What pipelines watch besides what servers receive: patterns of files, buckets, topics of Kafka."""
 
     @classmethod
     def settings_customise_sources(
@@ -108,6 +112,11 @@ def find_tracking_url(explicit: str | None = None) -> str | None:
 def find_text(explicit: str | None = None) -> str:
     """Return how texts become words in a new lake: `explicit`, else the setting. Raises UsageError."""
     return explicit or load_settings().text
+
+
+def find_watch(explicit: Sequence[str] | None = None) -> Sequence[str]:
+    """Return what a pipeline watches: `explicit`, else the setting. Raises UsageError."""
+    return load_settings().watch if explicit is None else explicit
 
 
 def find_committer(explicit: str | None = None) -> str:

@@ -164,6 +164,18 @@ SPARK_POLL_S: Final = 0.2
 KAFKA_WAIT_S: Final = 10.0
 """How long a broker of Kafka may take to answer, or to send the next message of a range. Beyond: the input waits, or
 the output fails, and is tried again."""
+KAFKA_RANGE_FIRST_MESSAGES: Final = 100
+"""Messages of the first range of a partition, before it is known how large they are. Beyond: the next range."""
+KAFKA_RANGE_MESSAGES_MAX: Final = 10_000
+"""Messages of one range. Beyond: the next range."""
+KAFKA_RANGE_BYTES: Final = 4 * MIB
+"""What a range is to have, by the mean of those before. Beyond: the next range; a message alone is always taken."""
+KAFKA_RANGES_AT_ONCE: Final = 64
+"""Ranges of one partition that one look gives. Beyond: a later look does."""
+KAFKA_READ_MESSAGES: Final = 1_000
+"""Messages that are taken from the client in one piece. Beyond: the next piece."""
+KAFKA_READ_AHEAD_BYTES: Final = 16 * MIB
+"""What a client fetches before it is asked. Beyond: it waits."""
 KAFKA_CLIENTS_KEPT_MAX: Final = 16
 """Clients that a process keeps for clusters of Kafka. Beyond: the one that was used least recently is let go."""
 

@@ -197,7 +197,17 @@ def test_checksums_do_not_cancel_out() -> None:
 
 def an_offset_range(start: int = 5, stop: int = 9) -> OffsetRange:
     return OffsetRange(
-        "spans", 3, start, stop, size_bytes=10, sha256="00", records=2, checksum=f"{7:032x}", spans=4
+        "c1",
+        "spans",
+        "t1",
+        3,
+        start,
+        stop,
+        size_bytes=10,
+        sha256="00",
+        records=2,
+        checksum=f"{7:032x}",
+        spans=4,
     )
 
 
@@ -217,7 +227,7 @@ def test_every_kind_of_range_is_read_as_it_was_written(taken: ReadRange) -> None
     [
         (an_offset_range(), an_offset_range(), None),
         (an_offset_range(), an_offset_range(stop=8), "1 inputs"),
-        (an_offset_range(), a_segment("spans/3/5-9"), "was read as Segment"),
+        (an_offset_range(), a_segment("kafka/c1/spans/t1/3/5-9"), "was read as Segment"),
         (a_segment("a"), a_range("a"), "was read as WholeFile"),
     ],
 )

@@ -45,6 +45,8 @@ group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
 log.retention.check.interval.ms=200
 log.cleaner.backoff.ms=200
+log.cleaner.dedupe.buffer.size=4194304
+log.cleaner.io.buffer.size=65536
 log.segment.delete.delay.ms=100
 """
 

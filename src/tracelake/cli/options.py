@@ -28,7 +28,7 @@ WatchOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="GLOB",
-        help="Take OTLP files that appear there too, or objects of a bucket; may be repeated.",
+        help="Take OTLP files that appear there too, objects of a bucket, or messages of a topic; may be repeated.",
         show_default=False,
     ),
 ]

@@ -41,6 +41,7 @@ _COUNTED: Final = ("spans_read", "spans_new", "spans_replaced", "spans_repeated"
         "tracelake pipeline run --replica a",
         "tracelake pipeline run --replica b --watch '/data/otlp/*.jsonl.gz'",
         "tracelake pipeline run --watch 's3://bucket/otlp/**/*.gz' --watch 'gs://other/otlp/*'",
+        "tracelake pipeline run --watch kafka://broker:9092/otlp_spans",
         "tracelake pipeline run --once --json",
     ),
 )
@@ -68,7 +69,7 @@ def pipeline_run(
     Any number of replicas may run on one lake: give each a name, and see `tracelake pipeline status`.
     Progress is written to standard error. A failure is tried again until it is mended."""
     with opened(lake) as open_lake:
-        pipeline = open_lake.pipeline(replica=replica, watch=watch or (), master=master)
+        pipeline = open_lake.pipeline(replica=replica, watch=watch, master=master)
         with closing(pipeline):
             if once:
                 pipeline.start()

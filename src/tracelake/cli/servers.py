@@ -122,7 +122,7 @@ def serve(
             host=host,
             port=port,
             pipeline=pipeline,
-            watch=watch or (),
+            watch=watch,
             interval_s=interval,
             on_listening=say,
             segment_wait_s=settings.segment_wait_s if segment_wait is None else segment_wait,

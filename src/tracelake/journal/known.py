@@ -29,14 +29,15 @@ class KnownInputs:
     """The inputs of one pipeline's committed transactions, by size and checksum."""
 
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
-        self._store = store
+        self.store = store
+        self.pipeline = pipeline
         self._partition = f"inputs/{pipeline}"
 
     def remember(self, taken: ReadRange) -> None:
         """Note an input of a committed transaction; again is fine."""
         key = f"{taken.size_bytes:016x}-{taken.sha256}"
         known = _KnownInput(taken.spans, FORMAT_VERSION, taken.problems, taken.problems_total)
-        self._store.set(self._partition, key, encode(known))
+        self.store.set(self._partition, key, encode(known))
 
     def find(self, size_bytes: int, sha256: Callable[[], str]) -> ReadRange | None:
         """Return what was read of an input of this size and checksum before, without its path, or None.
@@ -44,10 +45,10 @@ class KnownInputs:
         `sha256` is asked for only where an input of the same size is known.
         """
         prefix = f"{size_bytes:016x}-"
-        if not self._store.scan(self._partition, prefix, prefix + "~", limit=1):
+        if not self.store.scan(self._partition, prefix, prefix + "~", limit=1):
             return None
         content = sha256()
-        entry = self._store.get(self._partition, prefix + content)
+        entry = self.store.get(self._partition, prefix + content)
         if entry is None:
             return None
         known = decode(_KnownInput, entry.value, f"the known input {entry.key}", FORMAT_VERSION)

@@ -55,9 +55,14 @@ class Segment(_Taken, frozen=True, tag="segment", forbid_unknown_fields=True):
 
 
 class OffsetRange(_Taken, frozen=True, tag="offsets", forbid_unknown_fields=True):
-    """Messages of one partition of a log, from `start` to before `stop`, whose bytes are hashed one after the other."""
+    """Messages of one partition of a log, from `start` to before `stop`, hashed with their offsets one after the other.
 
+    The cluster and the topic stand here by their ids, too: a topic that is made anew under its name is another.
+    """
+
+    cluster: str
     topic: str
+    topic_id: str
     partition: int
     start: int
     stop: int
@@ -65,7 +70,7 @@ class OffsetRange(_Taken, frozen=True, tag="offsets", forbid_unknown_fields=True
     @property
     def path(self) -> str:
         """What its source knows it by."""
-        return f"{self.topic}/{self.partition}/{self.start}-{self.stop}"
+        return f"kafka/{self.cluster}/{self.topic}/{self.topic_id}/{self.partition}/{self.start}-{self.stop}"
 
 
 class SegmentOfRun(NamedTuple):

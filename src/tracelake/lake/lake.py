@@ -131,7 +131,7 @@ class Lake(WithArchive):
         self,
         *,
         replica: str | None = None,
-        watch: Sequence[str] = (),
+        watch: Sequence[str] | None = None,
         master: str | None = None,
         runner: TaskRunner | None = None,
     ) -> InboxPipeline:
@@ -141,7 +141,8 @@ class Lake(WithArchive):
 
         Args:
             replica: its name, which no other should have; host and process id by default.
-            watch: glob patterns; OTLP files that appear there, or objects of buckets, are taken too.
+            watch: glob patterns; OTLP files that appear there, objects of buckets, or messages of topics
+                (`kafka://broker:9092/topic`), are taken too. What the setting says by default.
             master: Spark master; `local[*]` by default.
             runner: run the tasks there instead of on Spark.
         """

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from tracelake._errors import UsageError
+from tracelake._settings import find_watch
 from tracelake.lake.opened import OpenLake
 from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.ahead import in_thread
@@ -48,9 +49,9 @@ def main_pipeline(opened: OpenLake, runner: TaskRunner) -> Pipeline:
 
 
 def inbox_pipeline(
-    opened: OpenLake, runner: TaskRunner, replica: str | None, watch: Sequence[str]
+    opened: OpenLake, runner: TaskRunner, replica: str | None, watch: Sequence[str] | None
 ) -> InboxPipeline:
-    """Return the pipeline of what servers received, and of watched files."""
+    """Return the pipeline of what servers received, and of what is watched."""
     stores, config = opened.stores, opened.config
     return InboxPipeline(
         stores.key_value,
@@ -58,7 +59,7 @@ def inbox_pipeline(
         config.buckets,
         runner,
         replica=replica,
-        watch=watch,
+        watch=find_watch(watch),
         text=config.text,
     )
 

@@ -4,6 +4,7 @@
 |---|---|
 | `{` after white space | JSON lines; one document over many lines where the first is `{` alone |
 | `TLSEG1` newline | a segment of Tracelake's inbox |
+| `TLLOG1` newline | a range of a log, see `log_frames.py` |
 | 0x0a | one bare protobuf message: field 1, with a length |
 | 4-byte big-endian length, then 0x0a, `{` or a zstd frame | messages as the Collector's file exporter writes them
   with `format: proto` or with `compression` (exporter/fileexporter/file_writer.go) |
@@ -19,7 +20,9 @@ from typing import Final, Literal, TypeAlias
 
 import zstandard
 
+from tracelake._errors import RecordsRemovedError
 from tracelake.limits import OTLP_LINE_MAX_BYTES, SMALL_SEGMENT_MAX_BYTES
+from tracelake.otlp.log_frames import LOG_MAGIC, REFUSED, REMOVED, is_json
 from tracelake.otlp.stream import ZSTD_MAGIC, Readable, Stream, decompressed
 from tracelake.otlp.whole import NotAnInputError, Whole, open_input
 from tracelake.results import Problem
@@ -123,6 +126,9 @@ def _read_open(file: Readable, share: _Share) -> _Items:
     if head.startswith(_SEGMENT_MAGIC):
         stream.skip(len(_SEGMENT_MAGIC))
         return (yield from _segment(stream, share))
+    if head.startswith(LOG_MAGIC):
+        stream.skip(len(LOG_MAGIC))
+        return (yield from _log(stream, share))
     if _is_json(head):
         return (yield from _json(stream, share))
     if head[:1] == b"\n" and head.strip():
@@ -243,6 +249,24 @@ def _segment(stream: Stream, share: _Share) -> _Items:
             yield item
         share.number += 1
     return _damage(stream) if stream.damage else None
+
+
+def _log(stream: Stream, share: _Share) -> _Items:
+    """Yield the messages of a range of a log, each by its offset. Raises RecordsRemovedError where some are gone."""
+    while kind := stream.take(1):
+        offset = int.from_bytes(stream.take(8))
+        item = _framed(stream, offset, "protobuf", keep=True)
+        if not isinstance(item, Payload):
+            return item
+        if kind == REMOVED:
+            raise RecordsRemovedError(item.data.decode())
+        if share.has_next():
+            if kind == REFUSED:
+                yield Problem(item.data.decode(), offset=offset)
+            else:
+                yield Payload("json" if is_json(item.data) else "protobuf", item.data, None, offset)
+        share.number += 1
+    return None
 
 
 def _small_segment(data: bytes) -> list[Payload] | None:

@@ -48,8 +48,8 @@ class Whole:
     """What is wrong with the file as a whole."""
 
 
-def why_not_whole(size_bytes: int, seen: Sequence[Whole]) -> str | None:
-    """Say why an input of this size, as its stripes have seen it, is not whole; or None.
+def why_not_whole(size_bytes: int | None, seen: Sequence[Whole]) -> str | None:
+    """Say why an input of this size (None: of any), as its stripes have seen it, is not whole; or None.
 
     They agree where they read the same bytes to the end and saw the same in them. What was replaced, renamed or cut
     between the first look and the last task shows in one of them.
@@ -57,7 +57,7 @@ def why_not_whole(size_bytes: int, seen: Sequence[Whole]) -> str | None:
     first = seen[0]
     if not any(whole.sha256 for whole in seen):
         return first.problem.reason if first.problem is not None else "is gone"
-    if any(whole != first for whole in seen) or first.size_bytes != size_bytes:
+    if any(whole != first for whole in seen) or size_bytes not in (None, first.size_bytes):
         lost = next((whole.problem for whole in seen if not whole.sha256), None)
         how = f" ({lost.reason})" if lost is not None else ""
         return (

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from tracelake._errors import StorageError, UnreadInputsError
+from tracelake.journal.known import KnownInputs
 from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.ahead import in_thread
 from tracelake.pipeline.driver import Pipeline
@@ -59,7 +60,7 @@ class InboxPipeline:
     ) -> None:
         tally = BatchCounts()
         self._runner = runner
-        self._watches = watches(objects, watch)
+        self._watches = watches(objects, KnownInputs(key_value, "main"), watch)
         self._pipeline = Pipeline(
             "main", key_value, objects, buckets, runner, tally, Fitting(), in_thread, text
         )

@@ -28,7 +28,7 @@ from tracelake.otlp.whole import Whole, why_not_whole
 from tracelake.pipeline.pieces import Piece, stage
 from tracelake.pipeline.sources.archives import experiment_of
 from tracelake.pipeline.sources.port import Input
-from tracelake.pipeline.sources.registry import fetch_all
+from tracelake.pipeline.sources.registry import fetch_all, known_bytes
 from tracelake.results import Problem
 from tracelake.storage import ObjectStore, open_objects
 
@@ -137,12 +137,13 @@ class _Reader:
         except OSError as error:
             receipt.failure = _failure(error)
             return
-        reading = Reading(path, share.stripe, share.stripes, share.size_bytes)
+        size_bytes = known_bytes(share.source, share.size_bytes)
+        reading = Reading(path, share.stripe, share.stripes, size_bytes)
         items = _items(reading, receipt)
         few, is_all = _first_few(items)
         if is_all and share.stripes == 1:
             _note_end(reading, receipt)
-            if why_not_whole(share.size_bytes, [receipt.whole]) is None:
+            if why_not_whole(size_bytes, [receipt.whole]) is None:
                 self._receipt.pieces += self._take(few, self._together, receipt)
         else:
             alone = SpanColumns()

@@ -19,7 +19,7 @@ from tracelake.otlp.whole import why_not_whole
 from tracelake.pipeline.decode import InputShare, ReadReceipt, ReadTask, ShareReceipt
 from tracelake.pipeline.pieces import Piece
 from tracelake.pipeline.sources.port import Input
-from tracelake.pipeline.sources.registry import to_range
+from tracelake.pipeline.sources.registry import known_bytes, to_range
 
 INPUT_COST_BYTES: Final = 2 * 1024
 """What each input counts for beside its bytes: about what can be decoded while one is opened."""
@@ -90,7 +90,9 @@ def gather(inputs: Sequence[Input], receipts: Sequence[ReadReceipt]) -> Gathered
         stripes = sorted(by_input[item.source, item.path], key=lambda receipt: receipt.share.stripe)
         pieces = [piece for stripe in stripes for piece in stripe.pieces]
         failure = next((stripe.failure for stripe in stripes if stripe.failure), None)
-        reason = failure or why_not_whole(item.size_bytes, [stripe.whole for stripe in stripes])
+        reason = failure or why_not_whole(
+            known_bytes(item.source, item.size_bytes), [stripe.whole for stripe in stripes]
+        )
         if failure is not None:
             gathered.failed[item.path] = failure
         (gathered.pieces if reason is None else gathered.dropped).extend(pieces)

@@ -38,7 +38,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 4318,
     pipeline: bool = True,
-    watch: Sequence[str] = (),
+    watch: Sequence[str] | None = None,
     interval_s: float = limits.PIPELINE_POLL_S,
     on_listening: Callable[[str], None] = lambda _url: None,
     segment_wait_s: float = limits.SEGMENT_WAIT_S,
@@ -102,7 +102,7 @@ def serve(
 
 
 def _start_pipeline(
-    stack: ExitStack, lake: Lake, watch: Sequence[str], interval_s: float
+    stack: ExitStack, lake: Lake, watch: Sequence[str] | None, interval_s: float
 ) -> tuple[Callable[[], str | None], Callable[[], ReplicaInfo]]:
     """Run the pipeline in a thread until the end of the stack; return what says its problem, and what tells of it."""
     running = stack.enter_context(closing(lake.pipeline(watch=watch)))

@@ -145,8 +145,8 @@ Find: TypeAlias = Callable[[ObjectStore, str], list[Input]]
 
 Raises UsageError for one that names nothing that there could be, StorageError where it cannot be told this time.
 """
-StartWatching: TypeAlias = Callable[[ObjectStore, Sequence[str]], list[Watch]]
-"""(the lake's objects, names or patterns of the user) → what looks there. Raises UsageError."""
+StartWatching: TypeAlias = Callable[[ObjectStore, KnownInputs, Sequence[str]], list[Watch]]
+"""(the lake's objects, what is taken, names or patterns of the user) → what looks there. Raises UsageError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +166,5 @@ class Kind:
     """How much of the SHA-256 of its inputs the journal keeps."""
     is_far: Callable[[ObjectStore, str], bool] = lambda _objects, _path: False
     """(the lake's objects, path) → whether to fetch is mostly to wait, so that several are on their way at once."""
+    is_measured: bool = True
+    """Whether an input has just so many bytes as was known before it was read; else that is about right."""

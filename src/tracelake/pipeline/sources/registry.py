@@ -17,6 +17,8 @@ from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import SEGMENT_SHA256_CHARS, ReadRange, Segment, Suspect, WholeFile
 from tracelake.limits import INPUTS_FETCHED_AT_ONCE
 from tracelake.otlp.whole import fingerprint
+from tracelake.pipeline.kafka.client import SCHEME
+from tracelake.pipeline.kafka.model import to_offset_range
 from tracelake.pipeline.sources.buckets import (
     BUCKETS,
     BucketSource,
@@ -26,6 +28,13 @@ from tracelake.pipeline.sources.buckets import (
 )
 from tracelake.pipeline.sources.files import FILES, FileSource, fetch_file, find_files
 from tracelake.pipeline.sources.inbox import INBOX, InboxSource, InboxWatch, fetch_segment
+from tracelake.pipeline.sources.kafka import (
+    KAFKA,
+    KafkaSource,
+    fetch_range,
+    find_topics,
+    watch_topics,
+)
 from tracelake.pipeline.sources.outbox import OUTBOX, OutboxSource, OutboxWatch, fetch_row
 from tracelake.pipeline.sources.port import Held, Input, Kind, Source, Watch
 from tracelake.pipeline.sources.watching import FileWatch
@@ -37,7 +46,7 @@ KINDS: Final = {
         fetch_segment,
         Segment,
         InboxSource,
-        lambda objects, _: [InboxWatch(objects)],
+        lambda objects, _known, _patterns: [InboxWatch(objects)],
         sha256_chars=SEGMENT_SHA256_CHARS,
         is_far=lambda objects, path: objects.local_path(path) is None,
     ),
@@ -45,7 +54,7 @@ KINDS: Final = {
         fetch_row,
         Segment,
         OutboxSource,
-        lambda objects, _: [OutboxWatch(objects)],
+        lambda objects, _known, _patterns: [OutboxWatch(objects)],
         sha256_chars=SEGMENT_SHA256_CHARS,
         is_far=lambda _objects, _path: True,
     ),
@@ -53,7 +62,7 @@ KINDS: Final = {
         fetch_file,
         WholeFile,
         FileSource,
-        lambda _, patterns: [FileWatch(patterns)],
+        lambda _objects, _known, patterns: [FileWatch(patterns)],
         find_files,
         ("", "file"),
     ),
@@ -61,10 +70,20 @@ KINDS: Final = {
         fetch_object,
         WholeFile,
         BucketSource,
-        watch_buckets,
+        lambda objects, _known, patterns: watch_buckets(objects, patterns),
         find_objects,
         FOREIGN_SCHEMES,
         is_far=lambda _objects, _path: True,
+    ),
+    KAFKA: Kind(
+        fetch_range,
+        to_offset_range,
+        KafkaSource,
+        watch_topics,
+        find_topics,
+        (SCHEME,),
+        is_far=lambda _objects, _path: True,
+        is_measured=False,
     ),
 }
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -129,6 +148,11 @@ def to_range(source: str, path: str, **taken: Any) -> ReadRange:
     return kind.to_range(path=path, **taken | {"sha256": taken["sha256"][: kind.sha256_chars]})
 
 
+def known_bytes(source: str, size_bytes: int) -> int | None:
+    """Return the size that an input must have, None where it is known only once it was read."""
+    return size_bytes if _kind(source).is_measured else None
+
+
 def content_of(objects: ObjectStore, source: str, path: str, size_bytes: int) -> tuple[int, str]:
     """Return size and SHA-256 of an input, as the journal has it; (0, "") where there is none.
 
@@ -136,9 +160,10 @@ def content_of(objects: ObjectStore, source: str, path: str, size_bytes: int) ->
     """
     with tempfile.TemporaryDirectory(prefix="tracelake-read-") as folder:
         try:
-            size_bytes, sha256 = fingerprint(
-                fetch(objects, source, path, size_bytes, Path(folder)), size_bytes
-            )
+            local = fetch(objects, source, path, size_bytes, Path(folder))
+            exact_bytes = known_bytes(source, size_bytes)
+            whole_bytes = Path(local).stat().st_size if exact_bytes is None else exact_bytes
+            size_bytes, sha256 = fingerprint(local, whole_bytes)
             return size_bytes, sha256[: _kind(source).sha256_chars]
         except NotFoundError:
             return 0, ""
@@ -160,12 +185,12 @@ def find(objects: ObjectStore, patterns: Iterable[str]) -> list[Input]:
     return list(inputs.values())
 
 
-def watches(objects: ObjectStore, patterns: Sequence[str]) -> list[Watch]:
+def watches(objects: ObjectStore, known: KnownInputs, patterns: Sequence[str]) -> list[Watch]:
     """Return what a continuous pipeline looks at: inbox, outbox, and what patterns name. Raises UsageError."""
     by_source: dict[str, list[str]] = {INBOX: [], OUTBOX: []}
     for pattern in patterns:
         by_source.setdefault(_source_of(pattern), []).append(pattern)
-    return [watch for source, of in by_source.items() for watch in KINDS[source].watch(objects, of)]
+    return [watch for source, of in by_source.items() for watch in KINDS[source].watch(objects, known, of)]
 
 
 def _source_of(pattern: str) -> str:

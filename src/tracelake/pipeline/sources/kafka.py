@@ -1,0 +1,198 @@
+"""Topics of Kafka as a source: ranges of offsets, which tasks read themselves, and of which the pipeline keeps account.
+
+Nothing is asked of the broker but to keep its records: no group, and no offset committed there. What is taken stands
+in the lake (`kafka/positions.py`), written once a commit holds it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from tracelake._errors import NotFoundError, StorageError, UsageError
+from tracelake.journal.known import KnownInputs
+from tracelake.journal.model import RecordedInput
+from tracelake.limits import KAFKA_RANGES_AT_ONCE
+from tracelake.pipeline.kafka import protocol
+from tracelake.pipeline.kafka.client import address_of
+from tracelake.pipeline.kafka.cluster import Cluster, Ends, cluster_of, remember_cluster
+from tracelake.pipeline.kafka.model import PartitionName, is_range, name_of
+from tracelake.pipeline.kafka.positions import Positions
+from tracelake.pipeline.sources.acknowledged import QUARANTINE
+from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, New, Watch, may_pass
+from tracelake.replicas.account import Waiting
+from tracelake.storage import ObjectStore
+
+KAFKA: Final = "kafka"
+
+
+class KafkaSource:
+    """Ranges of partitions by their names; see `Source`."""
+
+    is_ours = True  # a range is named once, never changes, and is over once it is taken
+
+    def __init__(self, objects: ObjectStore, known: KnownInputs) -> None:
+        self._objects = objects
+        self._positions = Positions(known.store, known.pipeline)
+
+    def measured_bytes(self, path: str) -> int:
+        """Return about what a range has."""
+        name, start, stop = name_of(path)
+        with may_pass():
+            position = self._positions.find(name)
+        return _about_bytes(stop - start, None if position is None else position.mean_bytes)
+
+    def judge(self, item: Input, held: Held) -> New | Known | HeldBack | Gone:
+        """See `Source`. Of which some is taken or held back since the look, is cut anew by the next one."""
+        suspect = held.by_path.get((item.source, item.path))
+        if suspect is not None:
+            return HeldBack(suspect)
+        name, start, stop = name_of(item.path)
+        position = self._positions.find(name)
+        taken = () if position is None else position.taken
+        of_partition = (name_of(path) for source, path in held.by_path if source == KAFKA)
+        suspects = [(first, last) for of, first, last in of_partition if of == name]
+        busy = (*taken, *protocol.still_held(taken, suspects))
+        return Gone() if protocol.has_any(busy, start, stop) else New()
+
+    def let_go(self, taken: Sequence[RecordedInput]) -> None:
+        """Note what is taken; ranges with messages that could not be read are kept in quarantine first."""
+        by_partition: dict[PartitionName, list[tuple[int, int]]] = defaultdict(list)
+        read_bytes: dict[PartitionName, int] = defaultdict(int)
+        for each in taken:
+            if each.damaged:
+                self._keep(each.path, each.size_bytes)
+            name, start, stop = name_of(each.path)
+            by_partition[name].append((start, stop))
+            read_bytes[name] += each.size_bytes
+        for name, ranges in by_partition.items():
+            self._positions.take(name, ranges, read_bytes[name])
+
+    def give_up(self, path: str) -> None:
+        """Note that it is not taken: what of it is lost, or, where nothing is, all of it."""
+        name, start, stop = name_of(path)
+        position = self._positions.find(name)
+        if position is not None and protocol.has_any(position.taken, start, start + 1):
+            return  # it was given up before
+        try:
+            low = cluster_of(self._objects, name.cluster).low(name)
+        except NotFoundError:
+            low = stop
+        self._positions.take(name, [protocol.given_up(start, stop, low)])
+
+    def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
+        """See `Source`."""
+        del size_bytes, sha256  # no range ever has the name of another
+        name, start, stop = name_of(path)
+        position = self._positions.find(name)
+        return position is not None and protocol.has_all(position.taken, start, stop)
+
+    def _keep(self, path: str, size_bytes: int) -> None:
+        with tempfile.TemporaryDirectory(prefix="tracelake-quarantine-") as folder, suppress(NotFoundError):
+            try:
+                copy = Path(fetch_range(self._objects, path, size_bytes, Path(folder)))
+            except OSError as error:
+                raise StorageError(f"{path} cannot be kept in quarantine: {error}") from error
+            self._objects.create(QUARANTINE + path, copy.read_bytes())
+
+
+def fetch_range(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
+    """See `Fetch`. How many bytes a range has is known only then."""
+    del size_bytes
+    name, start, stop = name_of(path)
+    descriptor, copy = tempfile.mkstemp(dir=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file, may_pass():
+            for frame in cluster_of(objects, name.cluster).frames(name, start, stop):
+                file.write(frame)
+    except BaseException:
+        with suppress(OSError):
+            Path(copy).unlink()
+        raise
+    return copy
+
+
+class KafkaWatch:
+    """Looks what a topic has that is not taken; see `Watch`. Partitions that are added are found with the next look."""
+
+    source = KAFKA
+
+    def __init__(self, objects: ObjectStore, known: KnownInputs, url: str) -> None:
+        """Watch a topic, which need not be there yet. Raises UsageError."""
+        self._address = address_of(url)
+        self._objects = objects
+        self._positions = Positions(known.store, known.pipeline)
+        self._cluster = Cluster(self._address.servers)
+        self._cluster_id: str | None = None
+        self._since: dict[str, float] = {}  # when a range was seen first
+        self.lag = 0
+
+    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[Waiting]:
+        """See `Watch`."""
+        try:
+            names = self._cluster.partitions(self._known_cluster(), self._address.topic)
+        except NotFoundError as error:
+            raise StorageError(f"{error}; it is looked for again") from error
+        held: dict[PartitionName, list[tuple[int, int]]] = defaultdict(list)
+        for path in filter(is_range, suspects):
+            name, start, stop = name_of(path)
+            held[name].append((start, stop))
+        waiting = []
+        self.lag = 0
+        for name, ends in self._cluster.ends(names).items():
+            waiting += self._of_partition(name, ends, held[name], goes_on=goes_on)
+        self._since = {each.path: each.since_s for each in waiting}
+        return waiting
+
+    def _of_partition(
+        self, name: PartitionName, ends: Ends, held: Sequence[tuple[int, int]], *, goes_on: bool
+    ) -> list[Waiting]:
+        position = self._positions.find(name) or self._positions.begin(name, ends.low)
+        holding = protocol.still_held(position.taken, held)
+        log = protocol.Log(position.taken, holding, ends.low, ends.end)
+        self.lag += protocol.lag(log)
+        at_once = protocol.messages_at_once(position.mean_bytes)
+        most = KAFKA_RANGES_AT_ONCE if goes_on else max(1, protocol.lag(log))
+        now_s = time.time()
+        return [
+            Waiting(
+                path := name.path(start, stop),
+                _about_bytes(stop - start, position.mean_bytes),
+                self._since.get(path, now_s),
+            )
+            for start, stop in protocol.ranges(log, at_once, most)
+        ]
+
+    def took(self, paths: Iterable[str]) -> None:
+        """Note nothing: what was taken stands in the lake."""
+
+    def _known_cluster(self) -> str:
+        if self._cluster_id is None:
+            cluster_id = self._cluster.id()
+            remember_cluster(self._objects, cluster_id, self._address.servers)
+            self._cluster_id = cluster_id
+        return self._cluster_id
+
+
+def _about_bytes(messages: int, mean_bytes: float | None) -> int:
+    return messages if mean_bytes is None else int(messages * mean_bytes)
+
+
+def watch_topics(objects: ObjectStore, known: KnownInputs, urls: Iterable[str]) -> list[Watch]:
+    """See `StartWatching`: each topic by itself, so that one that fails stops no other."""
+    return [KafkaWatch(objects, known, url) for url in urls]
+
+
+def find_topics(objects: ObjectStore, url: str) -> list[Input]:
+    """See `Find`: a topic has no end, and is watched."""
+    del objects
+    address_of(url)
+    raise UsageError(
+        "a topic of Kafka is watched: `tracelake pipeline run --watch URL`, with --once for what it has now."
+    )

@@ -1,0 +1,308 @@
+"""Kafka as a source, with a real broker: nothing lost, nothing twice, and what is lost is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+import tracelake
+from tests.kafka.broker import Broker
+from tests.patience import HANG_S, Patience, wait_until
+from tests.pipeline.spans import a_line, a_span
+from tracelake import InboxPipeline, Lake, SourceChangedError, UnreadInputsError
+from tracelake.pipeline.kafka import cluster as clusters
+from tracelake.pipeline.kafka.client import library
+from tracelake.pipeline.publish import Outputs
+from tracelake.tasks.runners import InProcess
+
+
+@pytest.fixture
+def lake() -> Iterator[Lake]:
+    """A new lake."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as opened:
+        yield opened
+
+
+def messages(numbers: Sequence[int]) -> list[bytes | None]:
+    """Return messages as OpenTelemetry's Kafka exporter writes them: protobuf (the default) and JSON, in turn."""
+    return [a_request(number) if number % 2 else a_line(a_span(number, number)) for number in numbers]
+
+
+def a_request(number: int) -> bytes:
+    """Return an export request with one span, as protobuf."""
+    request = ExportTraceServiceRequest()
+    span = request.resource_spans.add().scope_spans.add().spans.add()
+    span.trace_id, span.span_id = (number + 1).to_bytes(16), (number + 1).to_bytes(8)
+    span.name, span.start_time_unix_nano, span.end_time_unix_nano = "work", 1, 10
+    return request.SerializeToString()
+
+
+def watching(lake: Lake, broker: Broker, topic: str) -> InboxPipeline:
+    """Return a pipeline that watches a topic."""
+    return lake.pipeline(watch=[broker.url(topic)], runner=InProcess())
+
+
+def spans(lake: Lake) -> list[int]:
+    """Return the numbers of the spans in the table, in order; one that is there twice is there twice."""
+    return sorted(int(str(row), 16) - 1 for row in lake.table("spans").to_arrow()["span_id"].to_pylist())
+
+
+def test_messages_of_protobuf_and_json_are_taken_once(lake: Lake, broker: Broker, topic: str) -> None:
+    """What a topic has is in the table after one run, and nothing of it is read again, by any pipeline."""
+    broker.send(topic, messages(range(10)))
+    pipeline = watching(lake, broker, topic)
+    report = pipeline.run_once()
+    assert report is not None
+    assert (report.spans_new, report.bad, spans(lake)) == (10, (), list(range(10)))
+    assert pipeline.run_once() is None
+    assert watching(lake, broker, topic).run_once() is None
+    broker.send(topic, messages(range(10, 13)))
+    again = watching(lake, broker, topic).run_once()
+    assert again is not None
+    assert (again.spans_new, again.spans_repeated, spans(lake)) == (3, 0, list(range(13)))
+
+
+def test_a_partition_that_is_added_is_taken(lake: Lake, broker: Broker, topic: str) -> None:
+    """A pipeline that goes on finds partitions that appear, and takes each from its beginning."""
+    pipeline = watching(lake, broker, topic)
+    broker.send(topic, messages([0, 1]))
+    assert pipeline.run_once(goes_on=True) is not None
+    broker.add_partitions(topic, 3)
+    broker.send(topic, messages([2]), partition=1)
+    broker.send(topic, messages([3]), partition=2)
+    broker.send(topic, messages([4]))
+    wait_until(lambda: pipeline.run_once(goes_on=True) is None and len(spans(lake)) == 5, "it is not found")
+    assert spans(lake) == [0, 1, 2, 3, 4]
+
+
+def test_a_message_that_is_no_otlp_is_named_and_kept_and_those_beside_it_are_taken(
+    lake: Lake, broker: Broker, topic: str
+) -> None:
+    """The report names the offset of the bad message; its range is kept, since the broker will not keep it for ever."""
+    broker.send(topic, [*messages([0]), b"\xff\xff nonsense", *messages([1]), b"{not json", *messages([2])])
+    report = watching(lake, broker, topic).run_once()
+    assert report is not None
+    assert spans(lake) == [0, 1, 2]
+    (bad,) = report.bad
+    assert [problem.offset for problem in bad.problems] == [1, 3]
+    (kept,) = [info.path for info in lake.objects.list("quarantine/")]
+    assert b"\xff\xff nonsense" in lake.objects.get(kept)
+    assert watching(lake, broker, topic).run_once() is None
+
+
+def test_messages_without_a_span_are_passed_by(lake: Lake, broker: Broker, topic: str) -> None:
+    """A range of nothing but bad messages makes no transaction, is named, and is not looked at again."""
+    broker.send(topic, [b"nonsense", b"\xff"])
+    report = watching(lake, broker, topic).run_once()
+    assert report is not None
+    assert len(report.bad) == 1
+    assert not report.transactions
+    assert watching(lake, broker, topic).run_once() is None
+
+
+def test_records_that_retention_removed_are_named_and_those_after_them_are_taken(
+    lake: Lake, broker: Broker, topic: str
+) -> None:
+    """What was removed before it was read is set aside by name: topic, partition, offsets. The user gives it up."""
+    broker.send(topic, messages(range(2)))
+    pipeline = watching(lake, broker, topic)
+    assert pipeline.run_once() is not None
+    broker.send(topic, messages(range(2, 9)))
+    broker.remove_below(topic, 0, 5)
+    pipeline.run_once()
+    assert spans(lake) == [0, 1, 5, 6, 7, 8]
+    (lost,) = lake.quarantine.all()
+    assert lost.state == "set aside"
+    assert f"offsets 2 to 4 of partition 0 of topic {topic}" in lost.explain()
+    assert pipeline.run_once() is None, "it waits for the user, and holds up nothing"
+    broker.send(topic, messages([9]))
+    assert pipeline.run_once() is not None
+    lake.quarantine.discard(lost.transaction)
+    assert pipeline.run_once() is None
+    assert [item.state for item in lake.quarantine.all()] == ["discarded"]
+    assert spans(lake) == [0, 1, 5, 6, 7, 8, 9]
+
+
+def test_what_was_gone_before_the_first_look_is_not_missed(lake: Lake, broker: Broker, topic: str) -> None:
+    """A lake takes a topic from the first record that it has then."""
+    broker.send(topic, messages(range(4)))
+    broker.remove_below(topic, 0, 3)
+    assert watching(lake, broker, topic).run_once() is not None
+    assert spans(lake) == [3]
+    assert lake.quarantine.all() == []
+
+
+def test_j11_records_that_are_removed_before_they_are_replayed(
+    lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that is recorded and not published loses its records: it is set aside by name, and others go on."""
+    broker.send(topic, messages(range(6)))
+
+    def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Outputs, "publish", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            watching(lake, broker, topic).run_once()
+    broker.remove_below(topic, 0, 2)
+    broker.send(topic, messages(range(6, 8)))
+    pipeline = watching(lake, broker, topic)
+    wait_until(lambda: pipeline.run_once() is None)
+    (lost,) = lake.quarantine.all()
+    assert "offsets 0 to 1" in lost.reason
+    assert spans(lake) == [6, 7]
+    lake.quarantine.discard(lost.transaction)
+    wait_until(lambda: pipeline.run_once() is None)
+    assert spans(lake) == list(range(2, 8)), "what is left of its range is taken"
+
+
+def test_j11_a_replay_that_reads_other_records_stops(
+    lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a topic is deleted under the journal, nothing is published, and the error names its range."""
+    broker.send(topic, messages(range(3)))
+
+    def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Outputs, "publish", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            watching(lake, broker, topic).run_once()
+    broker.delete_topic(topic)
+    broker.make_topic(topic)
+    broker.send(topic, messages(range(10, 13)))
+    pipeline = watching(lake, broker, topic)
+    with pytest.raises(SourceChangedError, match=topic):
+        pipeline.run_once()
+    lake.quarantine.discard(0)
+    wait_until(lambda: pipeline.run_once() is None)
+    assert spans(lake) == [10, 11, 12], "the topic that was made anew is another, from its beginning"
+
+
+def test_compacted_topics_and_transactions_have_gaps_that_are_no_losses(lake: Lake, broker: Broker) -> None:
+    """Offsets of compacted records, of aborted transactions and of markers are passed over; open transactions wait."""
+    topic = broker.make_topic(
+        f"compacted-{uuid.uuid4().hex}",
+        config={
+            "cleanup.policy": "compact",
+            "segment.ms": "100",
+            "min.cleanable.dirty.ratio": "0.01",
+            "min.compaction.lag.ms": "0",
+            "max.compaction.lag.ms": "100",
+        },
+    )
+    broker.send(topic, messages(range(4)), key=b"same")
+    broker.send(topic, [None], key=b"gone")
+    producer = library().Producer(
+        {"bootstrap.servers": broker.servers, "transactional.id": uuid.uuid4().hex, "log_level": 0}
+    )
+    producer.init_transactions(HANG_S)
+    for numbers, end in (([4, 5], producer.commit_transaction), ([100, 101], producer.abort_transaction)):
+        producer.begin_transaction()
+        for message in messages(numbers):
+            producer.produce(topic, message, f"key-{numbers}")
+        end(HANG_S)
+
+    def is_compacted() -> bool:
+        broker.send(topic, [None], key=b"tick")  # only a segment that is full is compacted
+        return [message.key() for message in broker.read(topic)].count(b"same") == 1
+
+    wait_until(is_compacted, "nothing was compacted", poll_s=0.2)
+    producer.begin_transaction()
+    producer.produce(topic, messages([6])[0], "open")
+    assert producer.flush(HANG_S) == 0
+    pipeline = watching(lake, broker, topic)
+    pipeline.run_once()
+    taken = spans(lake)
+    assert taken in ([3, 5], [3, 4, 5], [2, 3, 5]), "the last of each key, and nothing that was aborted"
+    assert pipeline.run_once() is None, "an open transaction is not there yet"
+    producer.commit_transaction(HANG_S)
+    wait_until(lambda: pipeline.run_once() is not None)
+    assert spans(lake) == [*taken, 6]
+    assert lake.quarantine.all() == []
+    assert pipeline.run_once() is None
+
+
+def test_a_broker_that_goes_away_is_waited_for(
+    lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """While it is gone the error says so and files beside it are taken; when it is back, so are its messages."""
+    monkeypatch.setattr(clusters, "KAFKA_WAIT_S", 1.0)
+    broker.send(topic, messages([0]))
+    pipeline = lake.pipeline(watch=[broker.url(topic), f"{tmp_path}/*.jsonl"], runner=InProcess())
+    assert pipeline.run_once() is not None
+    broker.kill()
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(a_line(a_span(1, 1)))
+    os.utime(file, (time.time() - 1000, time.time() - 1000))
+    try:
+        with pytest.raises(UnreadInputsError, match=broker.servers):
+            pipeline.run_once()
+        assert spans(lake) == [0, 1]
+    finally:
+        broker.start()
+    broker.send(topic, messages([2]))
+    wait_until(lambda: pipeline.run_once() is not None)
+    assert spans(lake) == [0, 1, 2]
+
+
+def test_a_broker_that_dies_between_the_look_and_the_read(
+    lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A range that no broker gives waits, is named, and is read when the broker is back: nothing is passed over."""
+    monkeypatch.setattr(clusters, "KAFKA_WAIT_S", 1.0)
+    broker.send(topic, messages(range(3)))
+    pipeline = watching(lake, broker, topic)
+
+    class Dying(InProcess):
+        def run(self, *arguments, **named):  # type: ignore[no-untyped-def]  # as its base
+            broker.kill()
+            return super().run(*arguments, **named)
+
+    dying = lake.pipeline(watch=[broker.url(topic)], runner=Dying())
+    try:
+        with pytest.raises(UnreadInputsError, match=topic):
+            dying.run_once()
+    finally:
+        broker.start()
+    wait_until(lambda: pipeline.run_once() is not None)
+    assert spans(lake) == [0, 1, 2]
+    assert lake.quarantine.all() == []
+
+
+def test_j8_a_pipeline_that_is_killed_at_random(broker: Broker, topic: str, tmp_path: Path) -> None:
+    """Killed with -9 again and again while messages come, it takes each message once."""
+    lake = tracelake.init(tmp_path / "lake", buckets=2)
+    sent = 0
+    for kill in range(3):
+        broker.send(topic, messages(range(sent, sent + 200)))
+        sent += 200
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tracelake.cli", "pipeline", "run", "--lake", str(tmp_path / "lake")),
+                *("--watch", broker.url(topic), "--interval", "0.05"),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        patience = Patience()
+        while len(commits := lake.branch("main").log(limit=1000)) <= kill:
+            patience.look(len(commits), lambda: "nothing is committed")
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait(HANG_S)
+    pipeline = watching(lake, broker, topic)
+    wait_until(lambda: pipeline.run_once() is None)
+    assert spans(lake) == list(range(sent))
+    lake.close()

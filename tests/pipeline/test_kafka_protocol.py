@@ -1,0 +1,99 @@
+"""Which offsets are read: whatever order ranges are taken in, and whatever fails, each is taken once or named."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tracelake.limits import KAFKA_RANGE_BYTES, KAFKA_RANGE_FIRST_MESSAGES, KAFKA_RANGE_MESSAGES_MAX
+from tracelake.pipeline.kafka import protocol
+from tracelake.pipeline.kafka.protocol import Log, Offsets
+
+END = 4
+SPANS: list[Offsets] = [(start, stop) for start in range(END + 1) for stop in range(END + 1)]
+"""All ranges of a small partition, also those that have nothing."""
+SOME = [span for span in SPANS if span[0] < span[1]]
+
+
+def offsets(ranges: tuple[Offsets, ...] | list[Offsets]) -> list[int]:
+    """Return all offsets of ranges, as often as they are in one."""
+    return sorted(offset for start, stop in ranges for offset in range(start, stop))
+
+
+def test_ranges_are_united_without_a_loss() -> None:
+    """The union has each offset once, in order, and no two ranges of it touch."""
+    for ranges in product(SPANS, SPANS):
+        whole = protocol.united(ranges)
+        assert offsets(whole) == sorted(set(offsets(ranges)))
+        assert all(first[1] < second[0] for first, second in pairwise(whole))
+
+
+def test_what_is_read_is_what_is_left() -> None:
+    """All that is neither taken nor held is in one range; a lost offset is in none with one that is there."""
+    for first, second, held, low, at_once in product(SOME, SOME, SOME, range(END + 1), (1, 3)):
+        log = Log(protocol.united((first, second)), (held,), low, END)
+        ranges = protocol.ranges(log, at_once, 1000)
+        gone = set(offsets([first, second, held]))
+        assert offsets(ranges) == [offset for offset in range(END) if offset not in gone]
+        assert protocol.lag(log) == len(offsets(ranges))
+        for start, stop in ranges:
+            assert stop <= log.low or start >= log.low
+            assert start < log.low or stop - start <= at_once
+        assert protocol.ranges(log, at_once, 1) == ranges[:1], "a bound leaves the others for a later look"
+
+
+def test_a_range_is_taken_where_all_of_it_is() -> None:
+    """Wholly, partly, not at all: each is told apart; who gives up a range in part loses nothing of the rest."""
+    for first, second, (start, stop), low in product(SPANS, SPANS, SOME, range(END + 1)):
+        taken, each = (first, second), set(range(start, stop))
+        assert protocol.has_all(taken, start, stop) == (each <= set(offsets(taken)))
+        assert protocol.has_any(taken, start, stop) == bool(each & set(offsets(taken)))
+        given_up = protocol.given_up(start, stop, low)
+        assert set(range(*given_up)) == ({offset for offset in each if offset < low} or each)
+        assert protocol.still_held((given_up,), [(start, stop)]) == (), "what is left of it may be taken"
+        assert protocol.still_held((), [(start, stop)]) == ((start, stop),)
+
+
+def test_ranges_are_as_large_as_messages_allow() -> None:
+    """The first is small; then their bytes count, up to a number of messages; a large one goes alone."""
+    assert protocol.messages_at_once(None) == KAFKA_RANGE_FIRST_MESSAGES
+    assert protocol.messages_at_once(1.0) == KAFKA_RANGE_MESSAGES_MAX
+    assert protocol.messages_at_once(0.0) == KAFKA_RANGE_MESSAGES_MAX
+    assert protocol.messages_at_once(KAFKA_RANGE_BYTES / 10) == 10
+    assert protocol.messages_at_once(KAFKA_RANGE_BYTES * 10.0) == 1
+    assert protocol.mean_after(None, 300, 3) == 100
+    assert protocol.mean_after(100, 600, 3) == 125
+    assert protocol.mean_after(100, 0, 0) == 100
+
+
+MUTANTS = (
+    (Broken("ranges that touch are one", protocol.united, "<= whole[-1][1]", "< whole[-1][1]"), 0),
+    (Broken("a range within another ends none", protocol.united, "max(whole[-1][1], stop)", "stop"), 0),
+    (Broken("what is new at the end is read", protocol.left, "[*gaps, (at, end)]", "gaps"), 1),
+    (Broken("what failed between others is read", protocol.left, "if at < start:", "if at + 1 < start:"), 1),
+    (Broken("what is held is not read", protocol.ranges, "(*log.taken, *log.held)", "log.taken"), 1),
+    (Broken("what is lost is named", protocol.ranges, "cut.append((start, min(stop, log.low)))", "pass"), 1),
+    (Broken("what is lost stands alone", protocol.ranges, "(start, min(stop, log.low))", "(start, stop)"), 1),
+    (Broken("what is taken in part is not taken", protocol.has_all, "stop <= last", "start < last"), 2),
+    (Broken("what is taken in part is cut anew", protocol.has_any, "first < stop", "stop <= last"), 2),
+    (Broken("giving up takes no more than is lost", protocol.given_up, "min(stop, low)", "stop"), 2),
+    (
+        Broken(
+            "what was given up in part holds nothing", protocol.still_held, "min(start + 1, stop)", "start"
+        ),
+        2,
+    ),
+)
+
+
+@pytest.mark.parametrize(("broken", "number"), MUTANTS, ids=lambda each: getattr(each, "rule", ""))
+def test_broken_rules_are_caught(broken: Broken, number: int) -> None:
+    """Each rule of the page is held by one of the tests above."""
+    checks = (
+        test_ranges_are_united_without_a_loss,
+        test_what_is_read_is_what_is_left,
+        test_a_range_is_taken_where_all_of_it_is,
+    )
+    assert_caught(broken, checks[number])
