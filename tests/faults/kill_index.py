@@ -3,7 +3,8 @@
     python -m tests.faults.kill_index --builds 40 --seed 7
 
 Each is a process of its own and ends by a signal, before a random call of its store or at a random moment. After each
-build the index has every document once, of one setting, and finds and scores what one index over all would (F15).
+build the index has every document once, of one setting, and finds and scores what one index over all would (F15); by
+meaning, where it has vectors, what a plain evaluation finds.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from tests.search.build_inputs import INDEX, HookedStore, index_of, span, table
+from tests.search.embedders import HERE, bag
 from tracelake._errors import DamageError, UsageError
 from tracelake.search.analyzers import ENGLISH, named
-from tracelake.search.build import build_part
+from tracelake.search.build import build_part, merge_parts
+from tracelake.search.embedder import load
 from tracelake.search.finalize import (
     clean_staging,
     finalize,
@@ -39,10 +43,11 @@ from tracelake.search.finalize import (
     write_marker,
     write_parts,
 )
-from tracelake.search.model import Manifest, manifest_path, rebuild_name
+from tracelake.search.model import Manifest, PartRef, manifest_path, rebuild_name
 from tracelake.search.protocol import parts_of_build
 from tracelake.search.query import Searcher
-from tracelake.search.tiers import due, generations, with_merged
+from tracelake.search.tiers import due, generations, with_merged, without_vectors
+from tracelake.search.vectors import VectorSettings, has_vectors
 from tracelake.search.verify import verify_parts
 from tracelake.storage.files import FileObjectStore
 from tracelake.storage.ports import ObjectStore
@@ -54,6 +59,11 @@ FAN_OUT: Final = 3
 WORDS: Final = ("refund", "policy", "flight", "seat", "error", "timeout", "card", "hat")
 OTHERS: Final = {"english": "whitespace", "whitespace": "english"}
 """The settings of a second finalizer, and of parts that it would take."""
+KINDS: Final = (None, "bag_of_words", "by_dot")
+"""The vectors that an index may have, by their functions."""
+MEANINGS: Final = ("refund policy", "seat error card", "hat")
+NEAR: Final = 2e-3
+"""How far off a score may be, as a share of the longest: half precision."""
 DIES: Final = 0.35
 """How likely a process is killed."""
 TRIES_MAX: Final = 200
@@ -76,14 +86,57 @@ def rows_of(seed: int, transaction: int) -> pa.Table:
     return table(rows)
 
 
-def build(seed: int, transactions: range, lo: int, hi: int, name: str, attempt: str, text: str) -> Job:
+def settings_of(kind: str | None) -> VectorSettings | None:
+    """Return the settings of vectors by their function."""
+    return None if kind is None else load(f"{HERE}:{kind}")[1]
+
+
+def build(
+    seed: int,
+    transactions: range,
+    lo: int,
+    hi: int,
+    name: str,
+    attempt: str,
+    text: str,
+    vectors: VectorSettings | None,
+) -> Job:
     """Return what an executor does: a part of these transactions and buckets."""
 
     def job(objects: ObjectStore) -> None:
         tables = [rows_of(seed, transaction) for transaction in transactions]
         picked = [rows.take([n for n in range(len(rows)) if lo <= n % BUCKETS < hi]) for rows in tables]
         rows = pa.concat_tables(picked).combine_chunks()
-        build_part(objects, INDEX, name, lo, hi, attempt, rows, analyzer=named(text))
+        build_part(objects, INDEX, name, lo, hi, attempt, rows, analyzer=named(text), vectors=vectors)
+
+    return job
+
+
+def join(
+    seed: int,
+    transactions: range,
+    name: str,
+    attempt: str,
+    parts: Sequence[PartRef],
+    text: str,
+    vectors: VectorSettings | None,
+) -> Job:
+    """Return what a merging executor does: one part of those that hold these transactions, with their vectors."""
+
+    def job(objects: ObjectStore) -> None:
+        ids = [rows_of(seed, transaction)["_row_id"].to_numpy() for transaction in transactions]
+        merge_parts(
+            objects,
+            INDEX,
+            name,
+            0,
+            BUCKETS,
+            attempt,
+            parts,
+            np.sort(np.concatenate(ids)),
+            analyzer=named(text),
+            vectors=vectors,
+        )
 
     return job
 
@@ -97,19 +150,23 @@ def publish(seed: int, name: str, transaction: int, parent: Manifest | None, tex
     def job(objects: ObjectStore) -> None:
         settings, again = named(text).fingerprint, uuid.uuid4().hex
         staged = range(transaction, transaction + 1)
-        restage = partial(build(seed, staged, 0, BUCKETS, name, again, text), objects)
+        vectors = None if parent is None else parent.vectors
+        restage = partial(build(seed, staged, 0, BUCKETS, name, again, text, vectors), objects)
         with suppress(DamageError, UsageError):  # parts are missing yet, or the parent is of other settings
             finalize(objects, INDEX, name, transaction + 1, BUCKETS, parent, settings, restage)
 
     return job
 
 
-def publish_merge(name: str, standing: Manifest, transactions: range, text: str) -> Job:
+def publish_merge(
+    name: str, standing: Manifest, transactions: range, text: str, vectors: VectorSettings | None
+) -> Job:
     """Return what a merger does when its parts are staged, or who builds all anew, perhaps with another analyzer."""
 
     def job(objects: ObjectStore) -> None:
         with suppress(DamageError, UsageError):
-            chosen = write_parts(objects, INDEX, name, BUCKETS, named(text).fingerprint)
+            settings = named(text).fingerprint
+            chosen = write_parts(objects, INDEX, name, BUCKETS, settings, vectors=vectors)
             parts = read_parts(objects, standing)
             run = [
                 part for part in parts if transactions.start <= part.lower and part.upper <= transactions.stop
@@ -123,10 +180,11 @@ def publish_merge(name: str, standing: Manifest, transactions: range, text: str)
                 index=INDEX,
                 build=name,
                 upper=standing.upper,
-                fingerprint=named(text).fingerprint,
+                fingerprint=settings,
                 parent=manifest_path(INDEX, standing.build),
                 lists=(),
                 newest=newest,
+                vectors=vectors,
             )
             write_marker(objects, manifest_path(INDEX, name), with_lists(objects, draft))
             clean_staging(objects, INDEX, name)
@@ -150,7 +208,16 @@ def _process(
     make(*given)(HookedStore(FileObjectStore(Path(place)), count))
 
 
-CALLS: Final = {build: 2, publish: 12, publish_merge: 12}
+PRELOADED: Final = (
+    "polars",
+    "tests.search.build_inputs",
+    "tests.search.embedders",
+    "tracelake.search.query",
+    "tracelake.search.verify",
+    "tracelake.tables.indexes",
+)
+"""What processes need not import anew, which took each a second: not this module, which `python -m` has as another."""
+CALLS: Final = {build: 2, join: 5, publish: 12, publish_merge: 12}
 """Calls of the store that each makes, or more where it has much to do."""
 
 
@@ -163,9 +230,10 @@ class Campaign:
         self.chance = random.Random(seed)
         self.manifest: Manifest | None = None
         self.text = ENGLISH.name
+        self.vectors: VectorSettings | None = None
         self.ends: Counter[str] = Counter()
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([__name__])
+        self._context.set_forkserver_preload(list(PRELOADED))
 
     def together(self, *jobs: tuple[Callable[..., Job], tuple[Any, ...]]) -> None:
         """Run jobs at once, each in a process that may be killed, and wait for their ends."""
@@ -188,14 +256,14 @@ class Campaign:
             self.ends[f"{make.__name__} {'killed' if killed else 'done'}"] += 1
 
     def executors(
-        self, name: str, transactions: range, tried: int, text: str
+        self, name: str, transactions: range, tried: int, text: str, vectors: VectorSettings | None
     ) -> list[tuple[Callable[..., Job], tuple[Any, ...]]]:
         """Return executors of all buckets, cut at random, and one of other settings that leaves a bucket out."""
         cuts = sorted({0, BUCKETS, *self.chance.sample(range(1, BUCKETS), self.chance.randrange(3))})
         ranges = [(lo, hi, text) for lo, hi in pairwise(cuts)]
         ranges.append((0, self.chance.randrange(1, BUCKETS), OTHERS[text]))
         return [
-            (build, (self.seed, transactions, lo, hi, name, f"{tried}-{at}", each))
+            (build, (self.seed, transactions, lo, hi, name, f"{tried}-{at}", each, vectors))
             for at, (lo, hi, each) in enumerate(ranges)
         ]
 
@@ -212,7 +280,8 @@ class Campaign:
             early = finalizers if self.chance.random() < 0.3 else []
             # Tasks may have begun before the index was built anew.
             staged = OTHERS[self.text] if number and self.chance.random() < 0.2 else self.text
-            self.together(*self.executors(name, range(number, number + 1), tried, staged), *early)
+            vectors = self.vectors if self.chance.random() < 0.8 else self.any_vectors()
+            self.together(*self.executors(name, range(number, number + 1), tried, staged, vectors), *early)
             self.together(*finalizers)
             if self.objects.head(path) is not None:
                 self.manifest = read_manifest(self.objects, path)
@@ -221,26 +290,39 @@ class Campaign:
         raise AssertionError(f"build {name} of seed {self.seed} is stuck")
 
     def merge(self) -> None:
-        """Merge what is due, each try under a name of its own."""
+        """Merge what is due, each try under a name of its own, and build again what lacks its vectors."""
         while self.manifest is not None:
-            run = due(generations(read_parts(self.objects, self.manifest)), FAN_OUT)
+            every = generations(read_parts(self.objects, self.manifest))
+            run = due(every, FAN_OUT) or without_vectors(every, self.manifest.vectors)[:1]
             if not run:
                 return
-            self._replace(range(run[0].lower, run[-1].upper), self.text)
+            parts = [part for each in run for part in each.parts]
+            whole = all(has_vectors(part.vectors, self.vectors) for part in parts)
+            self._replace(range(run[0].lower, run[-1].upper), self.text, parts if whole else ())
 
     def build_anew(self) -> None:
-        """Sometimes build all anew, with another analyzer or the same."""
-        if self.manifest is not None and self.chance.random() < 0.2:
+        """Build the first anew with vectors, others sometimes, with another analyzer and vectors or the same."""
+        if self.manifest is not None and (self.manifest.upper == 1 or self.chance.random() < 0.2):
             self.text = self.chance.choice([self.text, OTHERS[self.text]])
+            first = settings_of(self.chance.choice(KINDS[1:]))
+            self.vectors = first if self.manifest.upper == 1 else self.any_vectors()
             self._replace(range(self.manifest.upper), self.text)
 
-    def _replace(self, transactions: range, text: str) -> None:
+    def any_vectors(self) -> VectorSettings | None:
+        """Return settings of vectors, or none."""
+        return settings_of(self.chance.choice(KINDS))
+
+    def _replace(self, transactions: range, text: str, parts: Sequence[PartRef] = ()) -> None:
         assert self.manifest is not None
         for tried in range(TRIES_MAX):
             of = self.manifest.build.replace("-", ".")
             name = rebuild_name(1, f"{of[-12:]}-{transactions.start}-{transactions.stop}-{text}-{tried}")
-            self.together(*self.executors(name, transactions, tried, text))
-            merger = (publish_merge, (name, self.manifest, transactions, text))
+            if parts and self.chance.random() < 0.7:
+                joined = (self.seed, transactions, name, str(tried), parts, text, self.vectors)
+                self.together((join, joined))
+            else:
+                self.together(*self.executors(name, transactions, tried, text, self.vectors))
+            merger = (publish_merge, (name, self.manifest, transactions, text, self.vectors))
             self.together(merger, merger)
             if self.objects.head(manifest_path(INDEX, name)) is not None:
                 self.manifest = read_manifest(self.objects, manifest_path(INDEX, name))
@@ -261,6 +343,27 @@ class Campaign:
         for query in (*WORDS, "refund policy", "card OR hat", '"flight seat"', "error -timeout", "*"):
             ours, theirs = (_ranked(each, query) for each in (searcher, reference))
             assert ours == theirs, f"{query!r} of seed {self.seed}: {ours[:3]} and not {theirs[:3]}"
+        assert self.manifest.vectors == self.vectors
+        if self.vectors is not None:
+            self._check_meanings(searcher, [str(text) for text in whole["input"].to_pylist()])
+            self.ends[f"checks of {self.vectors.source.partition(':')[2]}"] += 1
+
+    def _check_meanings(self, searcher: Searcher, texts: list[str]) -> None:
+        """Compare scores with those of a plain evaluation."""
+        assert self.vectors is not None
+        is_dot = self.vectors.metric == "dot"
+        for words in MEANINGS:
+            vectors = np.stack([bag(words), *map(bag, texts)]).astype(np.float64)
+            norms = np.linalg.norm(vectors, axis=1)
+            there = norms > 0
+            rows = 1000 * vectors[there] if is_dot else vectors[there] / norms[there, None]
+            plainly = np.sort(rows[1:] @ rows[0])[::-1][:100]
+            meaning = searcher.by_meaning(words, "semantic", None, None, 0)
+            assert meaning is not None
+            scores = [hit.score for hit in meaning[0].search(meaning[1], 100, 0)]
+            longest = float(np.linalg.norm(rows, axis=1).max()) ** 2
+            assert len(scores) == len(plainly), f"{words!r} of seed {self.seed}"
+            assert np.abs(np.array(scores) - plainly).max() < NEAR * longest, f"{words!r} of seed {self.seed}"
 
 
 def _ranked(searcher: Searcher, query: str) -> list[tuple[float, str]]:
