@@ -52,6 +52,7 @@ NOT_LIMITS = {
         *("B", "ERROR_RATE", "K1", "LINE_SPANS", "NAME_WEIGHT", "SEED", "SPREAD_NS"),
     },
     "bits of a mask": {"_BEHIND"},
+    "numbers of rows that no table has": {"FIRST_UNCOMMITTED", "FIRST_UNPUBLISHED"},
     "exit codes of commands": {"INTERRUPTED"},
 }
 """Constants with a number that bound nothing, by what they are."""

@@ -407,6 +407,26 @@ OUTBOX_LOOK_MAX: Final = 2_000
 UNCOMMITTED_TRACES_MAX: Final = 500
 """Traces of the tracking store that no commit holds whole yet, and that lists show beside the tables. Beyond: the
 newest are shown, and the others once they are committed; each can be read by its id."""
+UNCOMMITTED_SEARCH_MAX_BYTES: Final = 64 * MIB
+"""Spans, as OTLP, that searches find before a commit holds them, the newest. Beyond: a result says that the rest is not
+searched yet."""
+UNCOMMITTED_SEARCH_ROWS_MAX: Final = 4_000
+"""Outbox rows with such spans. Beyond: as above."""
+UNCOMMITTED_SEARCH_BUILD_S: Final = 1.0
+"""How long a search makes new spans findable. Beyond: it says what it has not searched, and the next search goes on."""
+UNCOMMITTED_SEARCH_STEP_BYTES: Final = 4 * MIB
+"""Spans that are made findable at once. Beyond: another step, where there is time for one."""
+UNCOMMITTED_SEARCH_PARTS_MERGED: Final = 8
+"""Parts of alike sizes with such spans. Beyond: they become one."""
+UNCOMMITTED_SEARCH_TRIES_MAX: Final = 3
+"""How often a search begins anew, because its index is built with other settings meanwhile. Beyond: commits alone are
+searched, and the result says so."""
+UNCOMMITTED_SEARCHES_KEPT: Final = 4
+"""Searches whose uncommitted spans are kept, for their next pages. Beyond: the next page puts them together again."""
+UNCOMMITTED_RUN_GAP_MAX: Final = 64
+"""Numbers of outbox rows that may lack between two that a page names as one run. Beyond: another run."""
+UNCOMMITTED_RUNS_MAX: Final = 8
+"""Runs of outbox rows that a page names. Beyond: the newest are searched, and the result says so."""
 TRACKING_LOOK_S: Final = 5.0
 """How often a pipeline looks whether its lake has a tracking store by now. Beyond: it looks again."""
 INGEST_RETRY_AFTER_S: Final = 5

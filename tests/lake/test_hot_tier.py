@@ -14,7 +14,7 @@ import tracelake
 from tests.server.client import Client
 from tests.tracking.requests import payload, request, trace_id
 from tracelake._errors import NotFoundError, QueryError
-from tracelake.lake.hot import standing
+from tracelake.lake.claimed import standing
 from tracelake.otlp.by_trace import rows_of
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.server.app import create_app

@@ -14,7 +14,7 @@ from tests.storage.servers.postgres import PostgresServer
 from tests.tracking import test_door as door_tests
 from tests.tracking import test_place as place_tests
 from tests.tracking import test_store as store_tests
-from tracelake.lake import hot
+from tracelake.lake import claimed
 from tracelake.otlp.by_trace import ByTrace
 from tracelake.tracking import database as databases
 from tracelake.tracking import place, requests
@@ -138,7 +138,12 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_lock,
     ),
     (
-        Broken("of claims the greatest stands", hot.standing, "order by {claims.ORDER}, ord", "order by ord"),
+        Broken(
+            "of claims the greatest stands",
+            claimed.standing_places,
+            "order by {claims.ORDER}, ord",
+            "order by ord",
+        ),
         check_standing,
     ),
     (

@@ -16,6 +16,7 @@ from tracelake.cli.waterfall import waterfall
 from tracelake.limits import SEARCH_HITS_DEFAULT, SEARCH_HITS_MAX, SQL_ROWS_SHOWN
 from tracelake.results import Trace
 from tracelake.search.narrowing import clause_of, narrowed
+from tracelake.search.results import SearchResults
 
 
 class Order(StrEnum):
@@ -136,7 +137,11 @@ def search(
         )
     if as_json:
         print_json(results.to_dict())
-        return
+    else:
+        _print_results(results)
+
+
+def _print_results(results: SearchResults) -> None:
     console().print(render.hits(results) if results else "No hits.")
     rows = [
         (name, value.value, value.spans) for name, facet in results.facets.items() for value in facet.values
@@ -147,6 +152,8 @@ def search(
     if results.next_page is not None:
         total = "" if results.total is None else f" of {results.total:,}"
         console(stderr=True).print(f"{len(results):,}{total} spans; more with --page {results.next_page}")
+    if results.not_searched is not None:
+        console(stderr=True).print(f"Not all was searched: {results.not_searched}.", markup=False)
 
 
 @trace_app.command(

@@ -14,13 +14,16 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from tracelake.lake.claimed import standing
+from tracelake.lake.hot_search import HotSearch, Search
 from tracelake.lake.opened import OpenLake
 from tracelake.limits import TRACKING_LOOK_S, UNCOMMITTED_TRACES_MAX
 from tracelake.otlp.by_trace import rows_of
-from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
-from tracelake.pipeline import claims
+from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.results import InboxInfo, Trace
+from tracelake.search.results import SearchResults
 from tracelake.tables.commit_view import CommitView, no_trace, to_rows
+from tracelake.tables.result_pages import PageToken
 from tracelake.tables.scan import connection
 from tracelake.tables.traces import aggregate_sql
 from tracelake.tracking.outbox import Outbox
@@ -44,6 +47,7 @@ class HotTier:
         self._lock = Lock()
         self._store: TrackingStore | None = None
         self._next_look_s = 0.0
+        self._search = HotSearch(opened, lambda: self.store)
 
     def set_up(self, url: str | None = None) -> TrackingStore:
         """Return the tracking store, made where the lake has none. Raises UsageError where it can have none."""
@@ -80,6 +84,10 @@ class HotTier:
         rows, size_bytes, oldest_ns = Outbox(store).totals()
         oldest_s = None if oldest_ns is None else max(0.0, time.time() - oldest_ns / 1e9)
         return InboxInfo(rows, size_bytes, oldest_s)
+
+    def search(self, token: PageToken | None, search: Search) -> SearchResults:
+        """Search the newest commit and what no commit holds yet; a page, what the search of its token has found."""
+        return self._search.search(token, search)
 
     def trace(self, trace_id: str, *, tiers: bool = False) -> Trace:
         """Return all spans of a trace of either tier; with `tiers`, each says its own. Raises NotFoundError."""
@@ -135,21 +143,6 @@ class HotTier:
             return []
         ids = [trace_id] if len(trace_id) == 32 else store.ids_that_begin(trace_id, 2)
         return [_claims(trace) for trace in store.traces(ids).values() if trace.parts]
-
-
-def standing(claimed: Collection[pa.Table]) -> pa.Table:
-    """Return of all claims about each span the one that stands, with the columns of SPANS."""
-    rows = pa.concat_tables([table.select(SPANS.names).cast(SPANS) for table in claimed])
-    keys = rows.select(["trace_id", "span_id"])
-    if len(keys.group_by(["trace_id", "span_id"]).aggregate([])) == len(rows):
-        return rows
-    with connection() as db:
-        db.register("claimed", rows.append_column("ord", pa.array(range(len(rows)), pa.int64())))
-        winners = db.sql(
-            f"select ord from (select trace_id, span_id, ord, {claims.COLUMNS} from claimed) "
-            f"qualify row_number() over (partition by trace_id, span_id order by {claims.ORDER}, ord) = 1 order by ord"
-        ).to_arrow_table()
-    return rows.take(winners["ord"])
 
 
 def _claims(trace: HotTrace) -> pa.Table:

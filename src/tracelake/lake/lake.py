@@ -39,7 +39,9 @@ from tracelake.search.results import SearchResults
 from tracelake.search.semantic import Mode
 from tracelake.storage import ObjectStore
 from tracelake.tables.changes import Changes, Retractions
+from tracelake.tables.commit_view import CommitView
 from tracelake.tables.indexes import describe_index
+from tracelake.tables.newer import NewerRows
 from tracelake.tables.result_pages import name_of_search, read_token
 from tracelake.tables.spec import make_spec
 from tracelake.tables.table import Table
@@ -217,14 +219,15 @@ class Lake(WithArchive):
             EmbeddingError: the function that makes vectors failed.
         """
         by = By.of(mode, vector)
-        if page is not None:
-            at = read_token(page, name_of_search(query, where, service, sort, *by.told)).commit
-        return self._opened.read(
-            at,
-            lambda view: view.search(
-                query, where, limit, service, sort=sort, facets=facets, page=page, now=now, by=by
-            ),
-        )
+        name = name_of_search(query, where, service, sort, *by.told)
+        token = None if page is None else read_token(page, name)
+
+        def search(view: CommitView, newer: NewerRows | None = None) -> SearchResults:
+            return view.search(
+                query, where, limit, service, sort=sort, facets=facets, page=page, now=now, by=by, newer=newer
+            )
+
+        return self.hot.search(token, search) if token or at == MAIN else self._opened.read(at, search)
 
     def completions(self, typed: str, at: str = "main") -> list[str]:
         """Return queries that go on where one that is being typed ends: with fields, attributes, and their values."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tracelake._errors import ExpiredError, UsageError
 from tracelake.lake.location import CONFIG, Location, in_memory
@@ -21,6 +21,8 @@ from tracelake.versions.model import Reference
 from tracelake.versions.store import Repository
 
 ResultT = TypeVar("ResultT")
+NO_COMMIT: Final = "(none)"
+"""The reference of what a lake is before its first commit. No branch has such a name."""
 
 
 class OpenLake:
@@ -74,6 +76,8 @@ class OpenLake:
 
     def commit_of(self, ref: str) -> str | None:
         """Return the commit that a reference names; None for `main` of an empty lake. Raises RefNotFoundError."""
+        if ref == NO_COMMIT:
+            return None
         return self.repository.head() if ref == MAIN else self.repository.resolve(ref)
 
     def entries_at(self, ref: str) -> dict[str, Reference]:

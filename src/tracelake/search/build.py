@@ -150,11 +150,16 @@ def _write_part(
     with nullcontext() if vectors is None else PartVectorWriter(directory, vectors) as writer:
         contents = ContentsOf()
         batches = map(contents.add, _small_batches(rows))
-        count = _write_index(directory, batches if writer is None else map(writer.add, batches), analyzer)
+        count = _write_batches(directory, batches if writer is None else map(writer.add, batches), analyzer)
         return _Written(count, contents.finish(), None if writer is None else writer.finish())
 
 
-def _write_index(directory: Path, batches: Iterable[pa.RecordBatch], analyzer: Analyzer) -> int:
+def write_index(directory: Path, rows: pa.Table, analyzer: Analyzer) -> int:
+    """Write a tantivy index of rows that have `documents.COLUMNS`, and return how many there are."""
+    return _write_batches(directory, _small_batches(rows), analyzer)
+
+
+def _write_batches(directory: Path, batches: Iterable[pa.RecordBatch], analyzer: Analyzer) -> int:
     """Write a tantivy index of the rows, and return how many there are."""
     index = tantivy.Index(fields.schema(), path=str(directory))
     fields.register_tokenizers(index, analyzer.tokenizer())

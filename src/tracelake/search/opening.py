@@ -28,6 +28,7 @@ from tracelake.search.live import Marked, Rows, marked, write_marks
 from tracelake.search.model import Manifest, PartRef
 from tracelake.search.pack import Header, IndexSegment, write_meta
 from tracelake.search.scratch import delete_directory
+from tracelake.search.unpublished import UnpublishedPart
 from tracelake.search.vector_block import FILE as VECTORS_FILE
 from tracelake.search.vector_block import VectorBlock, check_block, read_block
 from tracelake.search.vectors import VectorSettings
@@ -61,11 +62,16 @@ class OpenIndex:
         """The vectors of parts, by checksum."""
 
     def searcher(
-        self, manifest: Manifest, rows: Rows | None, analyzer: Analyzer, parts: Sequence[PartRef]
+        self,
+        manifest: Manifest,
+        rows: Rows | None,
+        analyzer: Analyzer,
+        parts: Sequence[PartRef],
+        unpublished: Sequence[UnpublishedPart] = (),
     ) -> Opened:
-        """Return a searcher over these parts of a manifest, one at least; with `rows`, over what all of them have live.
+        """Return a searcher over these parts of a manifest, and unpublished ones beside them; there is one at least.
 
-        The manifest is one of this analyzer.
+        With `rows`, over what all of them have live. Manifest and parts are of this analyzer.
 
         Raises:
             DamageError: A part or list is missing or altered; names it (F14).
@@ -74,14 +80,15 @@ class OpenIndex:
         assert manifest.fingerprint == analyzer.fingerprint, (manifest.fingerprint, analyzer)
         links = self._links.get(analyzer.name)
         known = links.headers if links is not None else {}
-        check_ceiling(len(parts), sum(part.sha256 not in known for part in parts))
+        more = sum(part.sha256 not in known for part in parts)
+        check_ceiling(len(parts) + len(unpublished), more + len(unpublished))
         try:
             try:
-                return self._open(manifest, parts, known, rows, analyzer)
+                return self._open(manifest, parts, known, rows, analyzer, unpublished)
             except (OSError, ValueError):
                 # Somebody has swept away the links, perhaps, as those of a process that was killed, or the cache.
                 self._links.pop(analyzer.name, None)
-                return self._open(manifest, parts, {}, rows, analyzer)
+                return self._open(manifest, parts, {}, rows, analyzer, unpublished)
         except ValueError as error:
             self._links.pop(analyzer.name, None)
             if is_exhausted(error):
@@ -127,14 +134,17 @@ class OpenIndex:
         known: Mapping[str, Header],
         rows: Rows | None,
         analyzer: Analyzer,
+        unpublished: Sequence[UnpublishedPart],
     ) -> Opened:
         headers = self._cache.fetch(parts, known)  # from far away, perhaps: others do not wait for it
         wanted = {part.sha256: header for part, header in zip(parts, headers, strict=True)}
+        beside = {part.name: part.header for part in unpublished}
         with self._lock:
             links = self._links.get(analyzer.name)
             if links is None:
                 links = self._links[analyzer.name] = Links(self._cache.directory, analyzer)
-            return links.open(wanted, parts, rows, {part.sha256 for part in self.parts(manifest)})
+            kept = {part.sha256 for part in self.parts(manifest)}
+            return links.open(wanted | beside, parts, rows, kept | beside.keys())
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +178,7 @@ class Links:
     ) -> Opened:
         """Return a searcher over these parts, in this order, and its index; links of others are kept, or go."""
         for sha256 in wanted.keys() - self.headers.keys():
-            for file in wanted[sha256].segment_files:
+            for file in wanted[sha256].segment_files:  # an unpublished part lies under its name
                 link(self._cache / sha256 / file.name, self.directory / file.name)
         self.headers |= {sha256: wanted[sha256] for sha256 in wanted.keys() - self.headers.keys()}
         index, searcher = self._read(wanted, {})

@@ -28,6 +28,7 @@ from tracelake.search.raw_hits import RawHit, raw_hit
 from tracelake.search.results import PartsAsked
 from tracelake.search.semantic import NO_VECTORS, Mode, Vector, Vectors
 from tracelake.search.syntax import compiled, is_like, is_ranked, of_service, refusal, tree
+from tracelake.search.unpublished import UnpublishedPart
 from tracelake.storage.ports import ObjectStore
 
 Sort: TypeAlias = Literal["score", "newest", "oldest"]
@@ -57,11 +58,13 @@ class Searcher:
         texts_of: TextsOf | None = None,
         *,
         at_once: bool = True,
+        unpublished: Sequence[UnpublishedPart] = (),
     ) -> None:
         """Open the parts of the manifest; `index` is one that is open already, or a directory for its cache.
 
         With `rows`, documents of other rows are left out of everything but scores. `texts_of` gives the texts of spans
         that others are to be like. Where not `at_once`, parts are opened when a search needs them, and then it raises.
+        `unpublished` parts are of the same analyzer, and searched with those of the manifest.
 
         Raises:
             DamageError: A part is missing or altered; names it (F14).
@@ -74,6 +77,7 @@ class Searcher:
         self._texts_of = None if texts_of is None else lru_cache(LIKE_SPANS_KEPT)(texts_of)
         self._manifest = manifest
         self._rows = rows
+        self._unpublished = unpublished
         analyzer = of_fingerprint(manifest.fingerprint)
         if analyzer is None and manifest.part_count:
             raise UsageError(
@@ -95,7 +99,7 @@ class Searcher:
 
     def _opened(self) -> Opened | None:
         """Return all parts, open; None where there is none."""
-        if self._whole is None and self._parts:
+        if self._whole is None and (self._parts or self._unpublished):
             self._whole = self._open(tuple(range(len(self._parts))), self._rows)
         return self._whole
 
@@ -104,7 +108,7 @@ class Searcher:
         if len(numbers) == len(self._parts):
             return self._opened()
         opened = self._some.get(numbers)
-        if opened is None and numbers:
+        if opened is None and (numbers or self._unpublished):
             opened = self._open(numbers)
             for oldest in list(self._some)[: len(self._some) + 1 - INDEX_PRUNED_KEPT]:
                 self._some.pop(oldest, None)
@@ -113,8 +117,8 @@ class Searcher:
 
     def _open(self, numbers: tuple[int, ...], rows: Rows | None = None) -> Opened:
         manifest, parts = self._manifest, tuple(self._parts[number] for number in numbers)
-        opened = self._index.searcher(manifest, rows, self.analyzer, parts)
-        documents = sum(part.documents for part in parts)
+        opened = self._index.searcher(manifest, rows, self.analyzer, parts, self._unpublished)
+        documents = sum(part.documents for part in parts) + self._beside
         if opened.documents != documents:
             raise DamageError(
                 f"index {manifest.index} build {manifest.build} has {opened.documents} documents, "
@@ -226,7 +230,21 @@ class Searcher:
     def _is_prunable(self) -> bool:
         """Whether every document is of a row that is there: else all parts together tell which are to be left out."""
         rows, manifest = self._rows, self._manifest
-        return rows is None or (rows.as_of == manifest.upper - 1 and rows.count == manifest.documents)
+        documents = manifest.documents + self._beside
+        return rows is None or (rows.as_of == manifest.upper - 1 and rows.count == documents)
+
+    @property
+    def _beside(self) -> int:
+        return sum(part.header.documents for part in self._unpublished)
+
+    def traces_among(self, trace_ids: Sequence[str]) -> set[str]:
+        """Return which of these traces have documents here, those of replaced rows left out."""
+        opened = self._opened()
+        if opened is None:
+            return set()
+        some = tantivy.Query.term_set_query(self._grammar.schema, "trace", list(trace_ids))
+        hits = opened.searcher.search(some, opened.searcher.num_docs, count=False).hits
+        return {raw_hit(opened.searcher, 0.0, address).trace_id for _, address in hits}
 
     def by_meaning(
         self, query: str, mode: Mode, vector: Vector | None, service: str | None, now_ns: int

@@ -78,6 +78,7 @@ class SearchResults(list[Hit]):
         text: str | None = None,
         parts: PartsAsked = PartsAsked(0, 0),
         vectors: str | None = None,
+        not_searched: str | None = None,
     ) -> None:
         super().__init__(hits)
         self.total = total
@@ -94,6 +95,8 @@ class SearchResults(list[Hit]):
         """How many parts of the index were asked for the hits, and how many were not."""
         self.vectors = vectors
         """Which vectors the index has that was searched; None for none."""
+        self.not_searched = not_searched
+        """What was acknowledged and this search has not looked at, and why; None where it has looked at all."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -106,4 +109,5 @@ class SearchResults(list[Hit]):
             "text": self.text,
             "parts": asdict(self.parts),
             "vectors": self.vectors,
+            "not_searched": self.not_searched,
         }

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, get_args
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -24,12 +25,15 @@ from tracelake.search.opening import OpenIndex
 from tracelake.search.query import Searcher, Sort
 from tracelake.search.raw_hits import RawHit
 from tracelake.search.results import Facet, FacetValue, Hit, SearchResults
+from tracelake.search.unpublished import WithUnpublished, no_index
 from tracelake.shards.leases import Leases
+from tracelake.shards.rows import ROW_ID
 from tracelake.shards.store import EMPTY, Shard, Snapshot
 from tracelake.storage import Stores
 from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, TABLE_TRACES, TABLES_FOLDER, entry_of
 from tracelake.tables.conditions import condition, reading, words
 from tracelake.tables.indexes import INDEX_ENTRY
+from tracelake.tables.newer import FIRST_UNCOMMITTED, NewerRows
 from tracelake.tables.pruning import Layout
 from tracelake.tables.result_pages import PageToken, name_of_search, read_token
 from tracelake.tables.row_ids import TableRows
@@ -54,6 +58,7 @@ _TOLD_COLUMNS: Final = (
 )
 """What a hit tells of its row."""
 _HIT_COLUMNS: Final = ("trace_id", "span_id", "transaction", *_TOLD_COLUMNS)
+_NOT_BY_MEANING: Final = "spans that no commit holds yet have no vectors; a search by words finds them"
 _TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "events")
 
 
@@ -82,6 +87,7 @@ class CommitView:
         self._tables = {name: self._open(name) for name in BUILT_IN}
         self._index = index
         self._searcher: Searcher | None = None
+        self._with_newer: WeakKeyDictionary[NewerRows, Searcher] = WeakKeyDictionary()
 
     def _open(self, name: str) -> Table:
         scan = Scan(self._stores.objects.url, self._stores.copies, self.layout(name), self._snapshot(name))
@@ -200,11 +206,12 @@ class CommitView:
         page: str | None = None,
         now: datetime | None = None,
         by: By = BY_WORDS,
+        newer: NewerRows | None = None,
     ) -> SearchResults:
         """Return hits of the index in order, `where` being a DuckDB condition on table `spans`.
 
         A service is part of what the index is asked, so that only its spans are read. Without a condition all hits are
-        counted, and the facets that are asked for.
+        counted, and the facets that are asked for. Rows that are `newer` are found as if they were of the commit.
         """
         if not 1 <= limit <= SEARCH_HITS_MAX:
             raise QueryError(f"limit must be from 1 to {SEARCH_HITS_MAX}, not {limit}.")
@@ -219,7 +226,7 @@ class CommitView:
         token = read_token(page, name) if page is not None else None
         asked_ns = time.time_ns() if now is None else _nanoseconds(now)
         start, now_ns = (token.offset, token.now_ns) if token is not None else (0, asked_ns)
-        searcher = self._open_searcher()
+        searcher, beside = self._searcher_with(newer), "" if newer is None else newer.name
         if searcher is None:
             return SearchResults(commit=self.commit_id)
         hits: list[tuple[int, Hit]] = []
@@ -229,7 +236,7 @@ class CommitView:
             # The index finds services in lower case only.
             hits += [
                 (offset + place, hit)
-                for place, hit in self._rows_of(raw_hits, where, query, searcher.analyzer)
+                for place, hit in self._rows_of(raw_hits, where, query, searcher.analyzer, newer)
                 if service in (None, hit.service)
             ]
             if len(raw_hits) < size:
@@ -249,10 +256,11 @@ class CommitView:
                 for facet, raw in by_facet.items()
             },
             self.commit_id,
-            str(PageToken(self.commit_id or "", following, now_ns, name)) if following is not None else None,
+            None if following is None else str(PageToken(self.commit_id, following, now_ns, name, beside)),
             searcher.analyzer.name,
             asked.parts,
             searcher.vectors,
+            _NOT_BY_MEANING if beside and by.mode == "semantic" else None,
         )
 
     def completions(self, typed: str) -> list[str]:
@@ -261,26 +269,56 @@ class CommitView:
         return [] if searcher is None else searcher.completions(typed)
 
     def _open_searcher(self) -> Searcher | None:
-        reference = self._entries.get(INDEX_ENTRY)
-        if self._searcher is None and isinstance(reference, IndexAt):
-            manifest = read_manifest(self._stores.objects, reference.manifest)
-            scan = self._tables[TABLE_SPANS.name].scan
-            rows = TableRows(scan, scan.open_files())
-            # Of the table and not of this view: a searcher that held its view would keep its lease for long.
-            texts_of = partial(_texts_of, self._tables[TABLE_SPANS.name])
-            self._searcher = Searcher(
-                self._stores.objects, manifest, self._index, rows, texts_of, at_once=False
-            )
+        if self._searcher is None and isinstance(self._entries.get(INDEX_ENTRY), IndexAt):
+            self._searcher = self._new_searcher(None)
         return self._searcher
 
+    def _searcher_with(self, newer: NewerRows | None) -> Searcher | None:
+        """Return who searches the index, and rows beside it."""
+        if newer is None or not newer.parts:
+            return self._open_searcher()
+        if newer not in self._with_newer:
+            self._with_newer[newer] = self._new_searcher(newer)
+        return self._with_newer[newer]
+
+    def _new_searcher(self, newer: NewerRows | None) -> Searcher:
+        reference, table = self._entries.get(INDEX_ENTRY), self._tables[TABLE_SPANS.name]
+        parts = () if newer is None else newer.parts
+        manifest, rows = (no_index(parts[0].analyzer.fingerprint) if parts else None), None
+        if isinstance(reference, IndexAt):
+            manifest = read_manifest(self._stores.objects, reference.manifest)
+            rows = TableRows(table.scan, table.scan.open_files())
+        assert manifest is not None, "who asks for a searcher has an index, or rows beside it"
+        every = rows if newer is None else WithUnpublished(rows, parts, newer.hidden)
+        # Of the table and not of this view: a searcher that held its view would keep its lease for long.
+        texts_of = partial(_texts_of, table, newer)
+        objects = self._stores.objects
+        return Searcher(objects, manifest, self._index, every, texts_of, at_once=False, unpublished=parts)
+
+    def analyzer(self, default: Analyzer) -> Analyzer:
+        """Return what makes words of texts here, the default where there is no index."""
+        searcher = self._open_searcher()
+        return default if searcher is None else searcher.analyzer
+
+    def indexed_rows(self, trace_ids: Sequence[str]) -> pa.Table:
+        """Return the rows of traces that the index has, with the columns of SPANS and `_row_id`."""
+        searcher = self._open_searcher()
+        here = set() if searcher is None else searcher.traces_among(trace_ids)
+        return self._tables[TABLE_SPANS.name].lookup(sorted(here), [*SPANS.names, ROW_ID.name])
+
     def _rows_of(
-        self, raw_hits: list[RawHit], where: str | None, query: str, analyzer: Analyzer
+        self,
+        raw_hits: list[RawHit],
+        where: str | None,
+        query: str,
+        analyzer: Analyzer,
+        newer: NewerRows | None,
     ) -> list[tuple[int, Hit]]:
         """Join hits with their rows, in order, each with its place. One whose row is not there is dropped."""
         table = self._tables[TABLE_SPANS.name]
-        rows = table.lookup(
-            sorted({hit.trace_id for hit in raw_hits}), [*_HIT_COLUMNS, *_TEXT_COLUMNS] if not where else None
-        )
+        columns = [*_HIT_COLUMNS, *_TEXT_COLUMNS] if not where else table.schema.names
+        committed = {hit.trace_id for hit in raw_hits if hit.transaction < FIRST_UNCOMMITTED}
+        rows = table.lookup(sorted(committed), columns)
         with connection() as db:
             wanted = pa.table(
                 {"trace_id": [h.trace_id for h in raw_hits], "span_id": [h.span_id for h in raw_hits]}
@@ -288,11 +326,18 @@ class CommitView:
             db.register("found_rows", rows)
             db.register("wanted", wanted)
             sql = "select * from found_rows semi join wanted using (trace_id, span_id)"
+            if newer is not None:
+                others = (
+                    (hit.trace_id, hit.span_id) for hit in raw_hits if hit.transaction >= FIRST_UNCOMMITTED
+                )
+                db.register("newer_rows", newer.rows_of(others, columns))
+                sql = f"select * from ({sql} union all by name select * from newer_rows)"
             selected = select(db, sql + (f" where {condition(where)}" if where else "")).to_arrow_table()
         by_key = {(row["trace_id"], row["span_id"], row["transaction"]): row for row in to_rows(selected)}
         hits = []
         for place, hit in enumerate(raw_hits):
-            row = by_key.get((hit.trace_id, hit.span_id, hit.transaction))
+            transaction = hit.transaction if hit.transaction < FIRST_UNCOMMITTED else None
+            row = by_key.get((hit.trace_id, hit.span_id, transaction))
             if row is not None:
                 excerpt = highlight([*_first_texts(row), *document_text(row)], query, analyzer)
                 told = {column: row[column] for column in _TOLD_COLUMNS}
@@ -300,9 +345,11 @@ class CommitView:
         return hits
 
 
-def _texts_of(spans: Table, trace_id: str, span_id: str) -> list[str] | None:
+def _texts_of(spans: Table, newer: NewerRows | None, trace_id: str, span_id: str) -> list[str] | None:
     """Return the texts of a span, None where there is none."""
-    rows = to_rows(spans.lookup([trace_id], ["span_id", *_TEXT_COLUMNS]))
+    columns = ["span_id", *_TEXT_COLUMNS]
+    rows = [] if newer is None else to_rows(newer.rows_of([(trace_id, span_id)], columns))
+    rows = rows or to_rows(spans.lookup([trace_id], columns))
     texts = [document_text(row) for row in rows if row["span_id"] == span_id]
     return texts[0] if texts else None
 

@@ -10,21 +10,28 @@ from typing import Final
 from tracelake._errors import QueryError
 from tracelake.limits import QUOTED_MAX_CHARS, SEARCH_OFFSET_MAX_HITS
 
-_TOKEN: Final = re.compile(r"([0-9a-f]{8,64})-(\d{1,9})-(\d{1,20})-([0-9a-f]{16})", re.ASCII)
+_TOKEN: Final = re.compile(
+    r"([0-9a-f]{8,64}|none)-(\d{1,9})-(\d{1,20})-([0-9a-f]{16})(?:-([0-9._]{3,400}))?", re.ASCII
+)
+_NO_COMMIT: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class PageToken:
     """A page of a search: its commit, how many hits are before it, when `now` was, and which search it is."""
 
-    commit: str
+    commit: str | None
+    """None for a lake without commits."""
     offset: int
     now_ns: int
     search: str
+    newer: str = ""
+    """Which rows that no commit holds stand beside the commit; empty for none."""
 
     def __str__(self) -> str:
         """Return the token as text for addresses and commands."""
-        return f"{self.commit}-{self.offset}-{self.now_ns}-{self.search}"
+        newer = f"-{self.newer}" if self.newer else ""
+        return f"{self.commit or _NO_COMMIT}-{self.offset}-{self.now_ns}-{self.search}{newer}"
 
 
 def name_of_search(*asked: str | None) -> str:
@@ -37,7 +44,8 @@ def read_token(text: str, search: str) -> PageToken:
     match = _TOKEN.fullmatch(text)
     if match is None:
         raise QueryError(f"{text[:QUOTED_MAX_CHARS]!r} is no page; take `next_page` of a result as it is.")
-    token = PageToken(match[1], int(match[2]), int(match[3]), match[4])
+    commit = None if match[1] == _NO_COMMIT else match[1]
+    token = PageToken(commit, int(match[2]), int(match[3]), match[4], match[5] or "")
     if token.search != search:
         raise QueryError(
             "this page is of another search; ask with the same query, condition, service and order, or without a page."

@@ -181,7 +181,8 @@ class Scan:
         limit: int | None = None,
     ) -> str:
         names = ", ".join(map(quoted, columns)) if columns is not None else "*"
-        query = f"select {names} from ({self.sql(files)})"
+        further = [ROW_ID.name] if columns is not None and ROW_ID.name in columns else []
+        query = f"select {names} from ({self.sql(files, further)})"
         query += f" where {condition(where)}" if where else ""
         query += f" order by {order(order_by)}" if order_by else ""
         query += f" limit {int(limit)}" if limit is not None else ""

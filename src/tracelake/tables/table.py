@@ -16,7 +16,7 @@ from tracelake._errors import DamageError, NotFoundError, UsageError
 from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.results import TableInfo
 from tracelake.shards.leases import Leases
-from tracelake.shards.rows import literal, quoted
+from tracelake.shards.rows import ROW_ID, literal, quoted
 from tracelake.tables.scan import Scan, connection
 
 if TYPE_CHECKING:
@@ -176,13 +176,14 @@ class Table:
         return self.scan.where(where).splits()
 
     def lookup(self, trace_ids: Sequence[str], columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the rows of some traces, reading only parts that may hold them."""
+        """Return the rows of some traces, reading only parts that may hold them; `_row_id` may be a column."""
         wanted = ", ".join(map(literal, trace_ids))
         condition = f"trace_id in ({wanted})" if wanted else "false"
         names = self.schema.names if columns is None else columns
-        if set(names) <= set(self.schema.names) and self.scan.where(condition).is_empty:
+        schema = self.schema.append(ROW_ID)
+        if set(names) <= set(schema.names) and self.scan.where(condition).is_empty:
             # As of a trace that is hot: nothing is to be read. DuckDB says of no column that it has no nulls.
-            fields = [self.schema.field(name).with_nullable(True) for name in names]
+            fields = [schema.field(name).with_nullable(True) for name in names]
             return pa.schema(fields).empty_table()
         return self.to_arrow(columns, condition)
 

@@ -1,0 +1,74 @@
+"""Rules of searches in what no commit holds yet, each broken once: one of the tests that hold it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.lake import test_hot_search as tests
+from tracelake.lake import hot_search
+from tracelake.lake.hot_search import HotSearch
+from tracelake.tasks.runners import InProcess
+
+Check = Callable[[tracelake.Lake, Path], object]
+
+
+def check_standing(lake: tracelake.Lake, _folder: Path) -> None:
+    with closing(lake.pipeline(runner=InProcess())) as pipeline:
+        tests.test_the_claim_that_stands_is_found(lake, lake.hot.set_up(), pipeline)
+
+
+def check_pages(lake: tracelake.Lake, folder: Path) -> None:
+    with closing(lake.pipeline(runner=InProcess())) as pipeline:
+        tests.test_pages_go_on_where_they_began(folder, lake, lake.hot.set_up(), pipeline)
+
+
+def check_said(lake: tracelake.Lake, _folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        tests.test_few_runs_are_named(lake, lake.hot.set_up(), patch)
+
+
+def check_damage(lake: tracelake.Lake, _folder: Path) -> None:
+    tests.test_damage_hides_nothing_else(lake, lake.hot.set_up())
+
+
+MUTANTS: list[tuple[Broken, Check]] = [
+    (
+        Broken(
+            "a span is found by the claim that stands",
+            HotSearch._beside,
+            "standing_places(every.select(SPANS.names))",
+            "np.arange(len(every))",
+        ),
+        check_standing,
+    ),
+    (
+        Broken(
+            "the next page is of the rows of the first",
+            HotSearch._of_page,
+            "uncommitted.within(runs, limits.UNCOMMITTED_SEARCH_ROWS_MAX)",
+            "[]",
+        ),
+        check_pages,
+    ),
+    (
+        Broken("what is not searched is said", hot_search._taken, "lacking or more", "lacking"),
+        check_said,
+    ),
+    (
+        Broken("damage hides nothing else", hot_search._decoded, "except DamageError", "except KeyError"),
+        check_damage,
+    ),
+]
+
+
+@pytest.mark.parametrize(("broken", "check"), MUTANTS, ids=[broken.rule for broken, _ in MUTANTS])
+def test_broken_rules_are_caught(tmp_path: Path, broken: Broken, check: Check) -> None:
+    """Broken once, each rule lets a test fail."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        assert_caught(broken, lambda: check(lake, tmp_path))
