@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from tests.broken import Broken, assert_caught
 from tests.versions.collected_world import World
 from tracelake._errors import (
     RefNotFoundError,
     UsageError,
 )
+from tracelake.storage import Entry, MemoryKeyValueStore
+from tracelake.versions.branches import BRANCHES, TAGS
 from tracelake.versions.collect import RepositoryCollector
-from tracelake.versions.model import (
-    TableAt,
-)
+from tracelake.versions.naming import Names
 
 
 def test_only_what_a_name_leads_to_is_named_again() -> None:
@@ -95,24 +98,80 @@ def test_whoever_was_slow_to_give_a_name_claims_it_once_more() -> None:
     world.check()
 
 
-def test_a_name_that_moves_while_it_is_looked_for_is_found() -> None:
-    """A branch is made from a tag, and the tag deleted, when branches were read and tags were not: it stays whole."""
+class Moving(MemoryKeyValueStore):
+    """Before each of some scans for a collector, the name of a commit moves to the kind that is not scanned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moves = 0
+        self.move: Callable[[str], None] = lambda _: None
+
+    def scan(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        """See `KeyValueStore`."""
+        if self.moves and partition in (BRANCHES, TAGS):
+            moves, self.moves = self.moves - 1, 0  # whoever moves it scans too
+            self.move(partition)
+            self.moves = moves
+        return super().scan(partition, start, stop, limit)
+
+
+@pytest.mark.parametrize("moves", range(1, 20))
+def test_a_name_that_moves_while_a_collector_looks(moves: int) -> None:
+    """A tag becomes a branch, that a tag again: at each moment one leads to the commit, and no scan sees which."""
     world = World()
+    world.key_value = Moving()
+    world.repository = world.opened()
     world.repository.create_branch("side", world.commit("a", 1))
     kept = world.commit("b", 1, "side")
-    world.repository.tag("v1", kept)
-    world.repository.delete_branch("side")
-    world.collect()
-    world.collect()
-    collector = RepositoryCollector(world.key_value, world.objects)
-    tags, looks = collector._records.tags, iter(range(9))
+    names = (f"name-{number}" for number in range(99))
+    now = ["branch", "side"]
 
-    def tags_after_the_move() -> dict[str, str]:
-        if next(looks) == 1:  # the first look is at the names alone
-            world.repository.create_branch("moved", kept)
-            world.repository.delete_tag("v1")
-        return tags()
+    def move(scanned: str) -> None:
+        kind, name = now
+        if (kind, scanned) == ("branch", BRANCHES):
+            now[:] = "tag", next(names)
+            world.repository.tag(now[1], kept)
+            world.repository.delete_branch(name)
+        elif (kind, scanned) == ("tag", TAGS):
+            now[:] = "branch", next(names)
+            world.repository.create_branch(now[1], kept)
+            world.repository.delete_tag(name)
 
-    vars(collector._records)["tags"] = tags_after_the_move
-    assert collector.collect(epoch_min_s=0.0).objects == 0
-    assert world.opened().entries(world.repository.resolve("moved"))["b"] == TableAt("s", 1)
+    world.key_value.move = move
+    for _ in range(3):
+        world.collect()
+    world.key_value.moves = moves
+    world.collect()
+    world.key_value.moves = 0
+    assert world.opened().commit(kept)
+    world.check()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken(
+            "a name is told of before it is given",
+            Names.give,
+            "self._records.tell_of_name()",
+            "pass",
+        ),
+        Broken(
+            "where one was given, a collector looks again",
+            RepositoryCollector._reached_at_once,
+            "if self._records.epoch() == epoch:",
+            "if True:",
+        ),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_broken_so_a_name_is_missed(broken: Broken) -> None:
+    """Each half of the rule is needed: without it, a commit that always had a name goes."""
+
+    def check() -> None:
+        for moves in range(1, 20):
+            test_a_name_that_moves_while_a_collector_looks(moves)
+
+    assert_caught(broken, check)

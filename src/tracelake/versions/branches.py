@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from tracelake._errors import ContentionError, DamageError, StorageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
@@ -148,6 +150,10 @@ class BranchRecords(StagedEntries):
             f"{CONDITIONAL_WRITE_TRIES_MAX} others in a row changed the epoch of garbage collection. Nothing was "
             "collected; try again later."
         )
+
+    def tell_of_name(self) -> None:
+        """Let whoever looks at all names look again: one is about to be given, and another may go then."""
+        self.advance(lambda epoch: replace(epoch, given=uuid.uuid4().hex))
 
     def tags(self) -> dict[str, str]:
         """Return the commit of each tag, by name."""

@@ -150,20 +150,16 @@ class RepositoryCollector:
         """Return what was reached at one moment; `commits` are read ahead.
 
         A name may be given to what another name leads to, and that one be deleted, while we look at the one and
-        then at the other. So where a name went meanwhile, we look again.
+        then at the other. So where one was given meanwhile, we look again (`BranchRecords.tell_of_name`).
         """
         reached = Reached(self._contents)
         reached.read_commits(ids_in(Commit, (info.path for info in commits)))
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            names = self._names()
+            epoch = self._records.epoch()
             self._reach(reached)
-            if names <= self._names():
+            if self._records.epoch() == epoch:
                 return reached
-        raise ContentionError("branches and tags were deleted all the time; collect garbage later.")
-
-    def _names(self) -> set[tuple[str, str]]:
-        branches = {(f"branch {name}", at.record.id) for name, at in self._records.all().items()}
-        return branches | {(f"tag {name}", commit) for name, commit in self._records.tags().items()}
+        raise ContentionError("branches and tags were created all the time; collect garbage later.")
 
     def _reach(self, reached: Reached) -> None:
         """Follow everything that leads somewhere: what is staged and sealed, heads and tags, claims."""

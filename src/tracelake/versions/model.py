@@ -266,6 +266,8 @@ class Epoch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     number: int = 0
     began_s: float = 0.0
+    given: str = ""
+    """Another one before each name is given: who finds the same one after a look at all names has seen them all."""
     format_version: int = FORMAT_VERSION
 
 

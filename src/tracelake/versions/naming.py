@@ -5,6 +5,9 @@ garbage collection. So either a collector that looks sees the claim; or it looke
 what it saw: where nothing leads to the commit, nothing ever will. The name is given by a conditional write on the
 claim. Whoever finds a claim in its way takes it away, as a collector does two epochs later: who was killed leaves
 nothing behind, and who is slow claims once more.
+
+A collector looks at names one after the other, and a commit may go from one to another all the while, never where the
+collector just looks. So each name is told of before it is given: who meets that looks again.
 """
 
 from __future__ import annotations
@@ -59,6 +62,7 @@ class Names:
                 raise RefNotFoundError(
                     f"no branch or tag leads to commit {commit[:12]} any more: garbage collection may take it."
                 )
+            self._records.tell_of_name()
             outcome = self._key_value.set_if(partition, name, value, claimed.version)
             is_mine = _is(value)
             if isinstance(settle(self._key_value, partition, name, outcome, is_mine=is_mine), Done):

@@ -218,7 +218,7 @@ def next_epoch(epoch: Epoch, now_s: float, epoch_min_s: float) -> Epoch:
     """
     if abs(now_s - epoch.began_s) < epoch_min_s:
         return epoch
-    return Epoch(epoch.number + 1, now_s)
+    return replace(epoch, number=epoch.number + 1, began_s=now_s)
 
 
 def may_publish(written: int, epoch: int) -> bool:
