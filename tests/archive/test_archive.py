@@ -15,6 +15,7 @@ from sqlalchemy import insert, update
 
 from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
+from tests.pipeline.poison import POISON, Poisoned
 from tests.tracking.requests import request, span_numbers, trace_id
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
 from tracelake.archive import archive as archives
@@ -25,7 +26,7 @@ from tracelake.archive.store import ArchiveStore
 from tracelake.archive.tables import TablesRepository
 from tracelake.lake.archive import LakeTables
 from tracelake.storage import open_objects
-from tracelake.tracking.schema import experiment_tags, trace_info, trace_parts, workspaces
+from tracelake.tracking.schema import experiment_tags, trace_parts, workspaces
 
 Make = Callable[..., HotLake]
 LAYOUTS = ("lake", "trace", "pack")
@@ -245,7 +246,30 @@ def test_a6_a_malformed_trace_is_marked_and_skipped(make: Make) -> None:
     assert lake.archive.space().failed_traces == 1
     with lake.tracking.database.writing() as connection:
         connection.execute(update(trace_parts).where(*of_first).values(payload=whole))
-        connection.execute(update(trace_info).values(archival_failure=None))
+    assert lake.archive.retry([trace_id(1), trace_id(2)]) == [trace_id(1)]
+    assert lake.archive.run().fates == {"archived": 1}
+
+
+def test_what_was_given_up_is_told_and_holds_up_nothing(make: Make) -> None:
+    """Traces of an input that the user discards say so, and no pass waits for them until they are retried."""
+    lake = make("lake")
+    lake.write((1, 1))
+    lake.write((1, 2), (2, 1), text=POISON, commit=False)
+    lake.write((3, 1), commit=False)
+    pipeline = lake.lake.pipeline(runner=Poisoned("merge"))
+    while pipeline.run_once() is not None:
+        pass
+    (aside,) = [each for each in lake.lake.quarantine.all() if each.state == "set aside"]
+    assert lake.archive.run().fates == {"archived": 1, "waiting": 2}
+    assert [each.state for each in lake.lake.quarantine.discard(aside.transaction)] == ["discarded"]
+    assert lake.archive.run().fates == {}, "nothing is due that can never go"
+    stored = lake.tracking.traces([trace_id(1), trace_id(2)])
+    assert {trace.info["archival_failure"] for trace in stored.values()} == {"INCOMPLETE_TRACE"}
+    assert lake.archive.space().failed_traces == 2
+    assert len(lake.lake.trace(trace_id(1)).spans) == 2, "it may be all that there is"
+    assert lake.archive.retry([trace_id(1), trace_id(3)]) == [trace_id(1)]
+    assert lake.archive.run().fates == {"waiting": 1}
+    lake.archive.configure(layout="pack")
     assert lake.archive.run().fates == {"archived": 1}
 
 

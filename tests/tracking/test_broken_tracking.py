@@ -71,6 +71,14 @@ def check_alone(store: TrackingStore, _folder: Path) -> None:
     door_tests.test_what_the_database_refuses_is_refused_alone(store, "start_ns", 2**63)
 
 
+def check_given_up(store: TrackingStore, _folder: Path) -> None:
+    store_tests.test_what_is_given_up_is_told_by_its_traces(store)
+
+
+def check_restored(store: TrackingStore, _folder: Path) -> None:
+    store_tests.test_late_spans_stay_with_who_is_restored_meanwhile(store)
+
+
 def check_plans(store: TrackingStore, _folder: Path) -> None:
     store_tests.test_what_waits_is_found_by_its_numbers(store)
 
@@ -106,17 +114,35 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_archived,
     ),
     (
-        Broken("late spans go when the tables have them", Outbox.trim, "== ARCHIVE_REPO", "!= ARCHIVE_REPO"),
+        Broken("late spans go when the tables have them", Outbox._trim, "== ARCHIVE_REPO", "!= ARCHIVE_REPO"),
         check_late,
     ),
     (
         Broken(
             "a lake trims its own rows",
-            Outbox.trim,
+            Outbox._trim,
             "delete(outbox).where(outbox.c.lake == self._lake, ",
             "delete(outbox).where(",
         ),
         check_lakes,
+    ),
+    (
+        Broken(
+            "traces of what is given up say so",
+            Outbox.give_up,
+            ".values(archival_failure=INCOMPLETE)",
+            ".values(archival_failure=None)",
+        ),
+        check_given_up,
+    ),
+    (
+        Broken(
+            "they say so once",
+            Outbox.give_up,
+            "self._locked(connection, waiting)",
+            "self._locked(connection, some)",
+        ),
+        check_given_up,
     ),
     (
         Broken(
@@ -160,11 +186,15 @@ ON_POSTGRES: list[tuple[Broken, Check]] = [
     (
         Broken(
             "rows are trimmed one by one",
-            Outbox.trim,
-            "outbox.c.sequence.in_(some)",
-            "outbox.c.sequence <= max(some)",
+            Outbox._trim,
+            "outbox.c.sequence.in_(sequences)",
+            "outbox.c.sequence <= max(sequences)",
         ),
         check_numbers,
+    ),
+    (
+        Broken("a trim waits for a restore", Outbox._locked, ".with_for_update()", ""),
+        check_restored,
     ),
 ]
 

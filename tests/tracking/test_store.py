@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
-from sqlalchemy import event, func, insert, select, update
+from sqlalchemy import event, func, insert, select, text, update
 
+from tests.patience import HANG_S, wait_until
 from tests.strategies import span_facts
 from tests.tracking.requests import payload, request, span_numbers, trace_id
 from tracelake import limits
@@ -21,7 +22,15 @@ from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrating import migrate
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.requests import TracedRequest
-from tracelake.tracking.schema import ARCHIVE_REPO, outbox, spans, trace_info, trace_parts
+from tracelake.tracking.schema import (
+    ARCHIVE_REPO,
+    INCOMPLETE,
+    TRACKING_STORE,
+    outbox,
+    spans,
+    trace_info,
+    trace_parts,
+)
 from tracelake.tracking.store import TrackingStore
 
 
@@ -125,6 +134,56 @@ def test_late_spans_of_the_lakes_own_archive_are_taken(store: TrackingStore, tmp
     rows.trim([row.sequence for row in rows.waiting()])
     assert store.traces([trace_id(1)])[trace_id(1)].data == b""
     assert count(store, spans) == 2, "columns stay"
+
+
+def test_late_spans_stay_with_who_is_restored_meanwhile(store: TrackingStore) -> None:
+    """A18: a trim waits for a restore that counts on the late spans of its trace, and leaves them to it."""
+    if store.database.is_sqlite:
+        pytest.skip("SQLite has one writer at a time")
+    store.write([request((1, 1))])
+    rows = Outbox(store)
+    rows.trim([row.sequence for row in rows.waiting()])
+    archive(store, 1, "lake:abc@7")
+    store.write([request((1, 2))])
+    late = [row.sequence for row in rows.waiting()]
+    with ThreadPoolExecutor(1) as pool:
+        with store.database.writing() as connection:
+            connection.execute(
+                update(trace_info).values(spans_location=TRACKING_STORE, archive_location=None)
+            )
+            trimming = pool.submit(rows.trim, late)
+            wait_until(lambda: trimming.done() or is_waiting(store), "the trim neither waits nor ends")
+        trimming.result(HANG_S)
+    assert span_numbers(store.traces([trace_id(1)])[trace_id(1)].data) == [2]
+    assert rows.waiting() == []
+
+
+def is_waiting(store: TrackingStore) -> bool:
+    """Whether a connection of this database waits for a lock."""
+    query = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    with store.database.engine.connect() as connection:
+        return bool(connection.execute(query).scalar())
+
+
+def test_what_is_given_up_is_told_by_its_traces(store: TrackingStore) -> None:
+    """Traces of a row that no table will have say so, once: whoever takes the mark away has the last word."""
+    store.write([request((1, 1), (2, 1))])
+    store.write([request((2, 2), (3, 1))])
+    rows = Outbox(store)
+    given_up, kept = (row.sequence for row in rows.waiting())
+    rows.give_up([given_up])
+    assert [row.sequence for row in rows.waiting()] == [kept]
+
+    def marked() -> list[str]:
+        stored = store.traces([trace_id(number) for number in (1, 2, 3)])
+        return [each for each, trace in stored.items() if trace.info["archival_failure"] == INCOMPLETE]
+
+    assert marked() == [trace_id(1), trace_id(2)]
+    assert span_numbers(store.traces([trace_id(1)])[trace_id(1)].data) == [1], "it may be all that there is"
+    with store.database.writing() as connection:
+        connection.execute(update(trace_info).values(archival_failure=None))
+    rows.give_up([given_up])
+    assert marked() == []
 
 
 def test_lakes_share_a_database(store: TrackingStore) -> None:

@@ -171,6 +171,14 @@ class LakeArchive:
         """Bring a trace back into the tracking store; False where it is there already. See `restore_trace`."""
         return restore_trace(self._store, self._repository_or_none(), self._read_tables, trace_id)
 
+    def retry(self, trace_ids: Sequence[str]) -> list[str]:
+        """Let the next pass look again at traces that are marked, and return those that were.
+
+        They are malformed, or incomplete: a row of the outbox was given up or damaged, so that tables may lack spans
+        of them. In layout `lake` what the tables lack stays hot; the others archive what the tracking store has.
+        """
+        return self._store.unmark(trace_ids)
+
     def delete(self, trace_ids: Sequence[str]) -> list[str]:
         """Delete traces from the tracking store and the repository, and return those that were there.
 

@@ -35,7 +35,7 @@ class ArchiveSpace:
     archived_bytes: int
     """In the repository; 0 in layout `lake`, whose tables are the archive."""
     failed_traces: int
-    """Marked as malformed; passes skip them."""
+    """Marked as malformed or incomplete; passes skip them."""
     uploads: int
     """Objects that were begun and not finalized, or that are to be deleted: what a sweep takes."""
     database_bytes: int

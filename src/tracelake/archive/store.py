@@ -144,6 +144,20 @@ class ArchiveStore(ArchiveRows):
 
         self._write(mark)
 
+    def unmark(self, trace_ids: Collection[str]) -> list[str]:
+        """Take the marks of traces away that passes skip; return those that had one."""
+
+        def clear(connection: Connection) -> list[str]:
+            infos = self._locked(connection, trace_ids)
+            marked = [trace_id for trace_id, info in infos.items() if info.archival_failure is not None]
+            for trace_id in marked:
+                connection.execute(
+                    update(trace_info).where(*self._of(trace_info, trace_id)).values(archival_failure=None)
+                )
+            return marked
+
+        return self._write(clear)
+
     # Objects that nobody names
 
     def condemn(self, path: str) -> bool:

@@ -119,6 +119,26 @@ def restore(
         raise typer.Exit(FAILED)
 
 
+@archive_app.command("retry", epilog=examples("tracelake archive retry 4bf92f3577b34da6a3ce929d0e0e4736"))
+def retry(
+    traces: Annotated[list[str], typer.Argument(help="Ids of traces.")],
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let the next pass look again at traces that are marked.
+
+    A malformed one could not be decoded; an incomplete one has spans that no table will have, because their input was
+    given up or damaged. In layout lake what the tables lack stays hot; the other layouts archive it as it is."""
+    with opened(lake) as open_lake:
+        marked = open_lake.archive.retry(traces)
+    if as_json:
+        print_json(marked)
+        return
+    for trace_id in marked:
+        console().print(plain(trace_id))
+    console().print(f"{len(marked)} of {len(set(traces))} traces were marked.")
+
+
 @archive_app.command("delete", epilog=examples("tracelake archive delete 4bf92f3577b34da6a3ce929d0e0e4736"))
 def delete(
     traces: Annotated[list[str], typer.Argument(help="Ids of traces.")],

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import delete, exists, func, select
+from sqlalchemy import Connection, delete, func, select, update
 
 from tracelake.tracking.database import at_once
-from tracelake.tracking.schema import ARCHIVE_REPO, outbox, trace_info, trace_parts
+from tracelake.tracking.schema import ARCHIVE_REPO, INCOMPLETE, outbox, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
 
 
@@ -69,24 +70,61 @@ class Outbox:
         return size
 
     def trim(self, sequences: Collection[int]) -> None:
-        """Delete rows that a commit holds, or that the user gave up; again is fine.
+        """Delete rows that a commit holds; again is fine.
 
         Late spans of archived traces go with them: the tables have them now, and the rest of their traces.
         """
-        with self._database.writing() as connection:
-            for some in at_once(sequences):
-                connection.execute(
-                    delete(outbox).where(outbox.c.lake == self._lake, outbox.c.sequence.in_(some))
-                )
-                archived = select(trace_info.c.trace_id).where(
-                    trace_info.c.lake == self._lake,
-                    trace_info.c.trace_id == trace_parts.c.trace_id,
-                    trace_info.c.spans_location == ARCHIVE_REPO,
-                )
-                connection.execute(
-                    delete(trace_parts).where(
-                        trace_parts.c.lake + 0 == self._lake,  # as in `TrackingStore.uncommitted`
-                        trace_parts.c.sequence.in_(some),
-                        exists(archived),
+        for some in at_once(sequences):
+            with self._database.writing() as connection:
+                self._trim(connection, some)
+
+    def give_up(self, sequences: Collection[int]) -> None:
+        """Delete rows of which no table will have all spans: given up by the user, or damaged; again is fine.
+
+        Their traces say so: they are marked INCOMPLETE, and no pass takes them. What is hot of them stays, for it
+        may be all that there is.
+        """
+        for some in at_once(sequences):
+            # Only of rows that are there: whoever took the mark away has decided, and this is done again and again.
+            waiting = select(outbox.c.sequence).where(
+                outbox.c.lake == self._lake, outbox.c.sequence.in_(some)
+            )
+            with self._database.writing() as connection:
+                for ids in at_once(self._locked(connection, waiting)):
+                    connection.execute(
+                        update(trace_info)
+                        .where(
+                            trace_info.c.lake == self._lake,
+                            trace_info.c.trace_id.in_(ids),
+                            trace_info.c.archival_failure.is_(None),
+                        )
+                        .values(archival_failure=INCOMPLETE)
                     )
+                self._trim(connection, some)
+
+    def _trim(self, connection: Connection, sequences: Collection[int]) -> None:
+        connection.execute(
+            delete(outbox).where(outbox.c.lake == self._lake, outbox.c.sequence.in_(sequences))
+        )
+        # Who restores one of them meanwhile counts on its late spans: there, or gone and in the tables.
+        for ids in at_once(self._locked(connection, sequences, trace_info.c.spans_location == ARCHIVE_REPO)):
+            connection.execute(
+                delete(trace_parts).where(
+                    trace_parts.c.lake == self._lake,
+                    trace_parts.c.trace_id.in_(ids),
+                    trace_parts.c.sequence.in_(sequences),
                 )
+            )
+
+    def _locked(self, connection: Connection, sequences: Any, *conditions: Any) -> list[str]:
+        """Return the traces that came with some rows, locked in the order in which everybody locks them."""
+        parts, info = trace_parts.c, trace_info.c
+        # `+ 0` as in `TrackingStore.uncommitted`.
+        theirs = select(parts.trace_id).where(parts.lake + 0 == self._lake, parts.sequence.in_(sequences))
+        query = (
+            select(info.trace_id)
+            .where(info.lake == self._lake, info.trace_id.in_(theirs), *conditions)
+            .order_by(info.trace_id)
+            .with_for_update()
+        )
+        return list(connection.execute(query).scalars())

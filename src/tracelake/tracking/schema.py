@@ -35,6 +35,8 @@ VERSION_TABLE: Final = "tracelake_version"
 
 TRACKING_STORE: Final = "TRACKING_STORE"
 ARCHIVE_REPO: Final = "ARCHIVE_REPO"
+INCOMPLETE: Final = "INCOMPLETE_TRACE"
+"""The mark of a trace of which the tables may lack spans for good: a row of the outbox was given up, or damaged."""
 DEFAULT_EXPERIMENT: Final = "0"
 LAKE_LOCATION: Final = "lake:"
 """How the archive location begins of a trace whose archive are the tables of the lake themselves."""

@@ -37,15 +37,16 @@ class OutboxSource(AcknowledgedSource):
         return self._rows.size_bytes(_sequence(path))
 
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
-        """Delete rows that were taken; what could not be read whole is kept in quarantine."""
+        """Delete rows that were taken; what could not be read whole is kept in quarantine, and its traces say so."""
         for each in taken:
             if each.damaged and (payload := self._rows.read(_sequence(each.path))) is not None:
                 self._objects.create(QUARANTINE + each.path, payload)
+        self._rows.give_up([_sequence(each.path) for each in taken if each.damaged])
         self._rows.trim([_sequence(each.path) for each in taken])
 
     def give_up(self, path: str) -> None:
-        """Delete it: its record, which stays, says so first."""
-        self._rows.trim([_sequence(path)])
+        """Delete it: its record, which stays, says so first, and its traces do."""
+        self._rows.give_up([_sequence(path)])
 
 
 def fetch_row(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
