@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import sqlite3
 import tempfile
 from collections.abc import Callable
@@ -101,7 +102,9 @@ def write(process: Process, name: str, effect: Callable[[], ResultT]) -> ResultT
     def happen() -> Answer:
         result = effect()
         answer = Answer(result, content())
-        model.set("sql", "content", repr(hash(answer)).encode(), "sql")  # what tells one state from another
+        model.set(
+            "sql", "content", hashlib.sha256(repr(answer).encode()).digest(), "sql"
+        )  # what tells one state from another
         return answer
 
     answer: Answer = process.call(Call(f"sql {name}", _WRITES, happen, conditional=True))

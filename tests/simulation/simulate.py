@@ -12,13 +12,15 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from tests.simulation.archiving import ArchivingScenario
 from tests.simulation.collecting import CollectScenario
 from tests.simulation.deaths import DeathsScenario
 from tests.simulation.fitting import FittingScenario
 from tests.simulation.index_merging import IndexMergeScenario
 from tests.simulation.maintenance import MaintenanceScenario
+from tests.simulation.outbox import OutboxScenario
 from tests.simulation.overlap import OverlapScenario
 from tests.simulation.replicas import PipelineScenario
 from tests.simulation.scenarios import (
@@ -53,6 +55,10 @@ SCENARIOS: tuple[Scenario, ...] = (
     OverlapScenario(),
     TrimmingScenario(),
     QuarantineTrimmingScenario(),
+    ArchivingScenario(2, rounds=2, traces=2, writes=3, others=("restore", "delete", "sweep")),
+    OutboxScenario(
+        [[[(0, 1)], [(1, 0)]], [[(1, 1), (0, 2)]]], replicas=2, archivers=2, restores=True, in_order=False
+    ),
 )
 FAULTS = Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1)
 """What one run may meet of each kind; each draws fewer."""
@@ -73,14 +79,33 @@ def simulate(
 
 
 def complete() -> Report:
-    """Run every schedule of two actors with a fault, one configuration after the other."""
+    """Run every schedule of small configurations, one after the other."""
     total = Report()
-    for patience_polls, faults, actors in COMPLETE:
-        report = explore(small(patience_polls, actors), faults, schedules_max=COMPLETE_MAX)
-        print(f"{actors}, {faults}: {report}{'' if report.is_complete else ', and not all'}", flush=True)
+    for what, scenario, faults in _small():
+        report = explore(scenario, faults, schedules_max=COMPLETE_MAX)
+        print(f"{what}, {faults}: {report}{'' if report.is_complete else ', and not all'}", flush=True)
         assert report.failures or report.is_complete, f"more than {COMPLETE_MAX} schedules"
         total.add(report)
     return total
+
+
+def _small() -> Iterator[tuple[str, Scenario, Faults]]:
+    """Yield what is searched in whole: versions, the archive, and the outbox with all who share it."""
+    for patience_polls, faults, actors in COMPLETE:
+        yield f"versions {actors}", small(patience_polls, actors), faults
+    late, other = [[(0, 1)]], [[(1, 0)]]
+    for faults in (Faults(kills=1), Faults(lost=1)):
+        yield "archive, two archivers and a writer", ArchivingScenario(2, writes=1), faults
+        yield "outbox, a server and a pipeline", OutboxScenario(archivers=0), faults
+        yield "outbox, with an archiver", OutboxScenario([late]), faults
+        yield (
+            "outbox, numbers out of order",
+            OutboxScenario([late, other], archivers=0, in_order=False),
+            faults,
+        )
+    yield "outbox, two replicas", OutboxScenario(replicas=2, archivers=0), Faults()
+    yield "outbox, two archivers", OutboxScenario(archivers=2), Faults()
+    yield "outbox, a late span and a restore", OutboxScenario([late], archivers=0, restores=True), Faults()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

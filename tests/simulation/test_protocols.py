@@ -52,7 +52,7 @@ def test_f10_every_order_of_two_finalizers() -> None:
     assert report.completed == report.schedules > 50
 
 
-SLICED = [scenario for scenario in SCENARIOS if scenario.name != "writes"]
+SLICED = [scenario for scenario in SCENARIOS if scenario.name not in ("writes", "archiving", "outbox")]
 SLICES = {
     "versions": 60,
     "index-merge": 26,

@@ -148,7 +148,7 @@ class ArchiveStore(ArchiveRows):
         """Take the marks of traces away that passes skip; return those that had one."""
 
         def clear(connection: Connection) -> list[str]:
-            infos = self._locked(connection, trace_ids)
+            infos = self._infos(connection, trace_ids)
             marked = [trace_id for trace_id, info in infos.items() if info.archival_failure is not None]
             for trace_id in marked:
                 connection.execute(

@@ -66,7 +66,7 @@ class TablesRepository:
             except InputError as error:
                 fates[snapshot.trace_id] = (TraceFate.MALFORMED, str(error))
         held, self._as_of = self._tables.spans([snapshot.trace_id for snapshot in snapshots])
-        for trace_id, missing, older in _differences(pa.Table.from_batches(batches), held):
+        for trace_id, missing, older in self._differences(pa.Table.from_batches(batches), held):
             fates.setdefault(
                 trace_id,
                 (TraceFate.WAITING, f"{missing} of its spans are not in the tables, {older} are older"),
@@ -82,13 +82,12 @@ class TablesRepository:
         """See `TraceRepository`: `main` has not been taken back behind what was looked at."""
         return self._tables.transaction() >= self._as_of >= 0
 
-
-def _differences(snapshot: pa.Table, held: pa.Table) -> list[tuple[str, int, int]]:
-    """Return the traces that the tables do not hold, with how many spans are missing, or stand by a lesser claim."""
-    with duckdb.connect() as db:
-        db.register("snapshot", snapshot)
-        db.register("stored", held.select(SPANS.names))
-        return db.execute(_MISSING).fetchall()
+    def _differences(self, snapshot: pa.Table, held: pa.Table) -> list[tuple[str, int, int]]:
+        """Return the traces that tables do not hold, with how many spans are missing, or stand by a lesser claim."""
+        with duckdb.connect() as db:
+            db.register("snapshot", snapshot)
+            db.register("stored", held.select(SPANS.names))
+            return db.execute(_MISSING).fetchall()
 
 
 def traces_data(rows: pa.Table) -> bytes:

@@ -1,0 +1,76 @@
+"""The outbox and what leans on it with one rule broken each: what the simulator must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from tests.broken import Broken
+from tests.simulation.mutants import Mutant
+from tests.simulation.outbox import OutboxScenario
+from tracelake.archive import protocol
+from tracelake.archive.store import ArchiveStore
+from tracelake.testing import Faults
+from tracelake.tracking.outbox import Outbox
+
+LATE: Final = [[(0, 1)]]
+"""A late span of the trace that the tables have."""
+OTHER: Final = [[(1, 0)]]
+
+
+def _mutant(
+    what: str,
+    scenario: Callable[[], OutboxScenario],
+    *words: tuple[Callable[..., Any], str, str],
+    **named: Any,
+) -> Mutant:
+    broken = [Broken("", *each) for each in words]
+    return Mutant(f"outbox: {what}", scenario, Faults(), 60, 60, words=broken, patches=named)
+
+
+def _out_of_order() -> OutboxScenario:
+    return OutboxScenario([LATE, OTHER], archivers=0, in_order=False)
+
+
+def _passes() -> OutboxScenario:
+    return OutboxScenario([LATE])
+
+
+def _restored() -> OutboxScenario:
+    return OutboxScenario([LATE], archivers=0, restores=True)
+
+
+OUTBOX_MUTANTS: Final = [
+    _mutant("O1: trimmed before the commit", lambda: OutboxScenario(archivers=0, pipeline="trims first")),
+    _mutant(
+        "O3: all above the last is read",
+        lambda: OutboxScenario([LATE, OTHER], archivers=0, in_order=False, pipeline="by position"),
+    ),
+    _mutant(
+        "O3: all below the last is trimmed",
+        _out_of_order,
+        (Outbox._trim, "outbox.c.sequence.in_(sequences)", "(outbox.c.sequence <= max(sequences))"),
+    ),
+    _mutant(
+        "A18: hot payload goes with the outbox", _passes, (Outbox._trim, "== ARCHIVE_REPO", "!= ARCHIVE_REPO")
+    ),
+    _mutant(
+        "A18: late spans stay when the tables have them",
+        _restored,
+        (Outbox._trim, "delete(trace_parts)", "select(trace_parts)"),
+    ),
+    _mutant(
+        "A18: late spans are nothing to a restore",
+        _restored,
+        (ArchiveStore.restore, "!= late", "== object()"),
+    ),
+    _mutant(
+        "A13: no generation check", _passes, (protocol.finalize, "trace.generation == generation", "True")
+    ),
+    _mutant(
+        "A17: what waits is archived, and nobody looks into the tables",
+        _passes,
+        (ArchiveStore._begin, "elif trace_id in waiting:", "elif False:"),
+        **{"tests.simulation.outbox.RememberingRepository._differences": lambda *_: []},
+    ),
+]

@@ -1,0 +1,41 @@
+"""The outbox under simulation: every schedule of the small ones, random ones of all together, and mutants."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.mutants import Mutant
+from tests.simulation.outbox import OutboxScenario
+from tests.simulation.outbox_mutants import LATE, OTHER, OUTBOX_MUTANTS
+from tracelake.testing import Faults, explore, search
+
+SMALL = {
+    "O1 killed": (OutboxScenario(archivers=0), Faults(kills=1)),
+    "O3 out of order": (OutboxScenario([LATE, OTHER], archivers=0, in_order=False), Faults()),
+    "A18 beside a pass": (OutboxScenario([LATE]), Faults()),
+}
+
+
+@pytest.mark.parametrize("small", SMALL)
+def test_o1_o3_every_schedule(small: str) -> None:
+    """No order of steps, and no kill, loses a span or takes it twice; `make simulate-all` has more of them."""
+    report = explore(*SMALL[small], schedules_max=500)
+    assert report.failures == []
+    assert report.is_complete
+    assert report.completed == report.schedules > 20
+
+
+def test_o1_o2_o4_random_schedules_of_all_actors() -> None:
+    """Replicas, servers, archivers and a restore, with kills, lost replies and refusals."""
+    scenario = OutboxScenario([[LATE[0], OTHER[0]], [[(1, 1), (0, 2)]]], 2, 2, restores=True, in_order=False)
+    report = search(scenario, Faults(kills=3, lost=4, late=2), seed=5, schedules_max=10)
+    assert report.failures == []
+    assert report.completed == report.schedules == 10
+
+
+@pytest.mark.parametrize("mutant", OUTBOX_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_is_found(mutant: Mutant) -> None:
+    """The way out with one rule broken fails within the stated number of schedules."""
+    with mutant.broken():
+        report = explore(mutant.scenario(), mutant.faults, schedules_max=60, shortens=False)
+    assert report.violations == 1
