@@ -19,7 +19,7 @@ from tests.simulation.scenarios import require
 from tests.simulation.versions import Before
 from tracelake._errors import ContentionError, ExpiredError, NotFoundError
 from tracelake.journal.model import Seal, Step
-from tracelake.pipeline.index_build import Builder
+from tracelake.pipeline.index_build import Builder, IndexedRows
 from tracelake.pipeline.index_merge import IndexMerger, StandingIndex
 from tracelake.pipeline.outputs.index import IndexOutput
 from tracelake.pipeline.outputs.port import Publication, SealedTransaction
@@ -30,9 +30,8 @@ from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Manifest, PartRef, Receipt, staged_path
 from tracelake.search.protocol import first_missing
 from tracelake.search.tiers import Generation
-from tracelake.search.vectors import VectorSettings
 from tracelake.shards.model import Batch
-from tracelake.shards.store import Shard, Snapshot
+from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.indexes import INDEX, TABLE_ENTRY, build_name, index_at
 from tracelake.tasks.progress import OnProgress, silent
@@ -110,38 +109,27 @@ class SimulatedBuilder(Builder):
 
     who: str = ""
 
-    def _stage(
-        self,
-        build: str,
-        transactions: tuple[int, int],
-        snapshot: Snapshot,
-        analyzer: Analyzer,
-        progress: OnProgress,
-        rows: int | None,
-        receipt_lower: int | None = None,
-        vectors: VectorSettings | None = None,
-    ) -> None:
-        del snapshot, progress, rows, vectors
-        stage(self.objects, build, self.who, range(*transactions), analyzer, receipt_lower)
+    def _stage(self, build: str, wanted: IndexedRows, progress: OnProgress, rows: int | None) -> None:
+        del progress, rows
+        stage(
+            self.objects,
+            build,
+            self.who,
+            range(*wanted.transactions),
+            wanted.analyzer,
+            wanted.receipt_lower,
+        )
 
     def _stage_merged(
-        self,
-        build: str,
-        parts: Sequence[PartRef],
-        transactions: tuple[int, int],
-        snapshot: Snapshot,
-        analyzer: Analyzer,
-        progress: OnProgress,
-        vectors: VectorSettings | None,
+        self, build: str, parts: Sequence[PartRef], wanted: IndexedRows, progress: OnProgress
     ) -> None:
-        del progress, vectors
         try:
             held = [json.loads(self.objects.get(part.path))[0] for part in parts]
         except NotFoundError:  # collected meanwhile
-            return self._stage(build, transactions, snapshot, analyzer, silent, None)
-        together = [t for each in held for t in each]
+            return self._stage(build, wanted, progress, None)
+        together, transactions = [t for each in held for t in each], wanted.transactions
         assert together == list(range(*transactions)), (together, transactions)
-        return stage(self.objects, build, self.who, together, analyzer)
+        return stage(self.objects, build, self.who, together, wanted.analyzer)
 
 
 class Merger(IndexMerger):

@@ -60,6 +60,20 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexedRows:
+    """Rows of table `spans` that are to be indexed, and how: those inserted by some transactions that are live."""
+
+    transactions: tuple[int, int]
+    """The first of them, and the one after the last."""
+    snapshot: Snapshot
+    """What says which of the rows are live."""
+    analyzer: Analyzer
+    vectors: VectorSettings | None = None
+    receipt_lower: int | None = None
+    """What receipts say of the first transaction."""
+
+
+@dataclass(frozen=True, slots=True)
 class IndexTask:
     """Index the live rows of the buckets [low, high) that were inserted by the transactions [lower, upper)."""
 
@@ -160,34 +174,18 @@ class Builder:
     runner: TaskRunner
 
     def build(
-        self,
-        begun: Begun,
-        transactions: tuple[int, int],
-        snapshot: Snapshot,
-        analyzer: Analyzer,
-        progress: OnProgress,
-        rows: int | None = None,
-        vectors: VectorSettings | None = None,
+        self, begun: Begun, wanted: IndexedRows, progress: OnProgress, rows: int | None = None
     ) -> list[Receipt]:
-        """Build parts of the rows of the transactions [lower, upper) that a snapshot says are live, and write them.
-
-        `rows` is how many there are at most, where that is known.
+        """Build parts of these rows, and write them; `rows` is how many there are at most, where that is known.
 
         Raises:
             ExpiredError: garbage was collected twice meanwhile, and what was built with it.
         """
-        self._stage(begun.build, transactions, snapshot, analyzer, progress, rows, vectors=vectors)
-        return self._written(begun, analyzer, vectors)
+        self._stage(begun.build, wanted, progress, rows)
+        return self._written(begun, wanted)
 
     def merge(
-        self,
-        begun: Begun,
-        parts: Sequence[PartRef],
-        transactions: tuple[int, int],
-        snapshot: Snapshot,
-        analyzer: Analyzer,
-        progress: OnProgress,
-        vectors: VectorSettings | None = None,
+        self, begun: Begun, parts: Sequence[PartRef], wanted: IndexedRows, progress: OnProgress
     ) -> list[Receipt]:
         """Make parts of the same rows as `build` does, out of adjacent parts of this analyzer that have all of them.
 
@@ -195,17 +193,21 @@ class Builder:
             ExpiredError: garbage was collected twice meanwhile, and what was built with it.
         """
         too_large = sum(part.size_bytes for part in parts) > INDEX_MERGED_MAX_BYTES
-        if too_large or not all(has_vectors(part.vectors, vectors) for part in parts):
-            rows = sum(part.documents for part in parts)
-            return self.build(begun, transactions, snapshot, analyzer, progress, rows, vectors)
-        self._stage_merged(begun.build, parts, transactions, snapshot, analyzer, progress, vectors)
-        return self._written(begun, analyzer, vectors)
+        if too_large or not all(has_vectors(part.vectors, wanted.vectors) for part in parts):
+            return self.build(begun, wanted, progress, sum(part.documents for part in parts))
+        self._stage_merged(begun.build, parts, wanted, progress)
+        return self._written(begun, wanted)
 
-    def _written(self, begun: Begun, analyzer: Analyzer, vectors: VectorSettings | None) -> list[Receipt]:
+    def _written(self, begun: Begun, wanted: IndexedRows) -> list[Receipt]:
         """Write the parts of a build that are staged."""
         try:
             return write_parts(
-                self.objects, INDEX, begun.build, self.buckets, analyzer.fingerprint, vectors=vectors
+                self.objects,
+                INDEX,
+                begun.build,
+                self.buckets,
+                wanted.analyzer.fingerprint,
+                vectors=wanted.vectors,
             )
         except DamageError as error:
             if may_publish(begun.epoch, Repository(self.key_value, self.objects).epoch()):
@@ -215,58 +217,23 @@ class Builder:
                 "was changed; run it again."
             ) from error
 
-    def stage_transaction(
-        self,
-        build: str,
-        transaction: int,
-        first: int | None,
-        snapshot: Snapshot,
-        analyzer: Analyzer,
-        vectors: VectorSettings | None = None,
-    ) -> None:
-        """Stage parts for the build of a transaction out of its rows, and of those from `first` on, as of it."""
-        lower = transaction if first is None else first
-        self._stage(build, (lower, transaction + 1), snapshot, analyzer, silent, None, first, vectors)
+    def stage(self, build: str, wanted: IndexedRows) -> None:
+        """Stage parts of these rows for a build that others finalize."""
+        self._stage(build, wanted, silent, None)
 
-    def _stage(
-        self,
-        build: str,
-        transactions: tuple[int, int],
-        snapshot: Snapshot,
-        analyzer: Analyzer,
-        progress: OnProgress,
-        rows: int | None,
-        receipt_lower: int | None = None,
-        vectors: VectorSettings | None = None,
-    ) -> None:
-        tasks = self._tasks(build, transactions, snapshot, analyzer, rows, receipt_lower, vectors)
-        self._run(run_index_task, tasks, progress)
+    def _stage(self, build: str, wanted: IndexedRows, progress: OnProgress, rows: int | None) -> None:
+        self._run(run_index_task, self._tasks(build, wanted, rows), progress)
 
     def _stage_merged(
-        self,
-        build: str,
-        parts: Sequence[PartRef],
-        transactions: tuple[int, int],
-        snapshot: Snapshot,
-        analyzer: Analyzer,
-        progress: OnProgress,
-        vectors: VectorSettings | None,
+        self, build: str, parts: Sequence[PartRef], wanted: IndexedRows, progress: OnProgress
     ) -> None:
-        (rows,) = self._tasks(build, transactions, snapshot, analyzer, 0, None, vectors)
+        (rows,) = self._tasks(build, wanted, 0)
         self._run(run_merge_task, [MergeTask(tuple(parts), rows)], progress)
 
-    def _tasks(
-        self,
-        build: str,
-        transactions: tuple[int, int],
-        snapshot: Snapshot,
-        analyzer: Analyzer,
-        rows: int | None,
-        receipt_lower: int | None,
-        vectors: VectorSettings | None,
-    ) -> list[IndexTask]:
-        lower, upper = transactions
-        held = _with_times(snapshot, lower, upper)
+    def _tasks(self, build: str, wanted: IndexedRows, rows: int | None) -> list[IndexTask]:
+        lower, upper = wanted.transactions
+        held = _with_times(wanted.snapshot, lower, upper)
+        most = wanted.vectors.rows_per_part if wanted.vectors is not None else None
         return [
             IndexTask(
                 self.objects.url,
@@ -276,13 +243,11 @@ class Builder:
                 lower,
                 upper,
                 held.for_buckets(set(range(low, high))),
-                analyzer.name,
-                receipt_lower,
-                vectors,
+                wanted.analyzer.name,
+                wanted.receipt_lower,
+                wanted.vectors,
             )
-            for low, high in self._groups(
-                _rows(held) if rows is None else rows, vectors.rows_per_part if vectors is not None else None
-            )
+            for low, high in self._groups(_rows(held) if rows is None else rows, most)
         ]
 
     def _run(

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from tracelake._errors import ContentionError, DamageError, TaskError, TracelakeError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_FAN_OUT
-from tracelake.pipeline.index_build import Begun, Builder
+from tracelake.pipeline.index_build import Begun, Builder, IndexedRows
 from tracelake.search.analyzers import Analyzer, of_fingerprint
 from tracelake.search.finalize import clean_staging, read_list, read_parts, with_lists, write_marker
 from tracelake.search.model import Manifest, PartRef, manifest_path
@@ -177,15 +177,11 @@ class IndexMerger:
         shard = Shard(standing.shard, self._builder.key_value, self._objects)
         with Lease(shard, self._builder.key_value) as lease:  # the rows stay until they are read
             snapshot = shard.snapshot(standing.transaction, lease.state)
-            vectors = standing.manifest.vectors
+            wanted = IndexedRows(transactions, snapshot, standing.analyzer, standing.manifest.vectors)
             if parts:
-                chosen = self._builder.merge(
-                    begun, parts, transactions, snapshot, standing.analyzer, progress, vectors
-                )
+                chosen = self._builder.merge(begun, parts, wanted, progress)
             else:
-                chosen = self._builder.build(
-                    begun, transactions, snapshot, standing.analyzer, progress, vectors=vectors
-                )
+                chosen = self._builder.build(begun, wanted, progress)
         return begun, parts_of_build(INDEX, chosen, *transactions, as_of=standing.transaction)
 
 

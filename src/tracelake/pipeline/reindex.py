@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from tracelake._errors import ContentionError, DamageError, UsageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_COMMITS_BACK_MAX
-from tracelake.pipeline.index_build import Begun, Builder
+from tracelake.pipeline.index_build import Begun, Builder, IndexedRows
 from tracelake.results import IndexReport
 from tracelake.search.analyzers import ENGLISH, Analyzer, named, of_fingerprint
 from tracelake.search.finalize import (
@@ -136,9 +136,8 @@ class Rebuild:
         shard = Shard(reference.shard, self._builder.key_value, self._objects)
         with Lease(shard, self._builder.key_value) as lease:  # the rows stay until they are read
             snapshot = shard.snapshot(reference.as_of, lease.state)
-            chosen = self._builder.build(
-                self._begun, (lower, upper), snapshot, self._analyzer, self._progress, vectors=self._vectors
-            )
+            wanted = IndexedRows((lower, upper), snapshot, self._analyzer, self._vectors)
+            chosen = self._builder.build(self._begun, wanted, self._progress)
         self._builds.append(self._begun.build)
         self._parts += parts_of_build(INDEX, chosen, lower, upper, as_of=reference.as_of)
         self._upper = upper

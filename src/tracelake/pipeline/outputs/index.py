@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from tracelake.journal.model import Aside
-from tracelake.pipeline.index_build import Builder
+from tracelake.pipeline.index_build import Builder, IndexedRows
 from tracelake.pipeline.outputs.port import Publication, SealedTransaction
 from tracelake.search.analyzers import Analyzer, named
 from tracelake.search.finalize import finalize, finalize_nothing
@@ -76,12 +76,12 @@ class IndexOutput:
         shard = Shard(TABLE_SPANS.name, self._key_value, self._objects)
         builder = Builder(self._key_value, self._objects, self._buckets, InProcess())
         with Lease(shard, self._key_value) as lease:  # the rows stay until they are read
-            snapshot = shard.snapshot(t, lease.state)
-            builder.stage_transaction(
-                build_name(t),
-                t,
-                first_missing(t + 1, base),
-                snapshot,
+            first = first_missing(t + 1, base)
+            wanted = IndexedRows(
+                (t if first is None else first, t + 1),
+                shard.snapshot(t, lease.state),
                 self._analyzer(base),
                 None if base is None else base.vectors,
+                receipt_lower=first,
             )
+            builder.stage(build_name(t), wanted)
