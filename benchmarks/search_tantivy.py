@@ -16,6 +16,7 @@ from tracelake.search.build import build_part
 from tracelake.search.finalize import finalize
 from tracelake.search.model import Manifest, PartRef
 from tracelake.search.opening import OpenIndex
+from tracelake.search.protocol import first_missing
 from tracelake.search.query import Searcher
 from tracelake.search.tiers import Generation, due
 from tracelake.storage import open_objects
@@ -50,8 +51,10 @@ class Tracelake:
     def _add(self, upper: int, rows: pa.Table) -> None:
         build = f"{INDEX}-{upper:010d}"
         parts = 1 + (rows.num_rows - 1) // limits.INDEX_REBUILT_PART_ROWS
+        lower = first_missing(upper, self._manifest)
         for lo, (first, last) in enumerate(slices(rows.num_rows, parts)):
-            build_part(self._objects, INDEX, build, lo, lo + 1, "a", rows.slice(first, last - first))
+            some = rows.slice(first, last - first)
+            build_part(self._objects, INDEX, build, lo, lo + 1, "a", some, lower=lower)
         _, self._manifest = finalize(self._objects, INDEX, build, upper, parts, self._manifest)
 
     def size_bytes(self) -> int:
