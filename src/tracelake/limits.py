@@ -508,6 +508,8 @@ SEARCH_HITS_DEFAULT: Final = 20
 """Hits of one search, unless it says otherwise. Beyond: they are left out."""
 SEARCH_HITS_MAX: Final = 1_000
 """Hits of one search. Beyond: it is refused."""
+SEARCH_RANKED_FIRST_HITS: Final = 100
+"""Hits of the ranked list that the first pages are cut from. Beyond: a list of `SEARCH_RANKED_STEP_HITS`."""
 SEARCH_RANKED_STEP_HITS: Final = 1_000
 """Hits by which the ranked list grows that pages are cut from. Beyond: a list of the next length."""
 SEARCH_OFFSET_MAX_HITS: Final = 100_000

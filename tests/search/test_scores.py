@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.search.build_inputs import INDEX, agents, finalize_build, index_of, plain_rows, span, table
+from tracelake.limits import SEARCH_RANKED_FIRST_HITS, SEARCH_RANKED_STEP_HITS
 from tracelake.search.build import build_part
 from tracelake.search.documents import document_text
 from tracelake.search.model import Manifest
-from tracelake.search.query import Searcher
+from tracelake.search.query import Searcher, Sort
 from tracelake.search.raw_hits import RawHit
 from tracelake.storage.memory import MemoryObjectStore
 
@@ -111,3 +112,16 @@ def test_pages_are_slices_of_the_whole_answer(many: Searcher) -> None:
     assert many.search("airline", 0) == []
     assert many.search("airline", 10, offset=1_000_000) == []
     assert len(many.search("*", 10**12)) == agents().num_rows
+
+
+@pytest.mark.parametrize("sort", ["score", "newest", "oldest"])
+@pytest.mark.parametrize(
+    "query", ["*", "service:airline-agent", "flight", "flight OR refund", "ref*", '"the user"']
+)
+def test_lists_of_any_length_begin_alike(many: Searcher, query: str, sort: Sort) -> None:
+    """Pages are cut from lists of several lengths: of equal scores and times each list has the same ones first."""
+    longest = many.search(query, 3_000, sort=sort)
+    for size in (1, 20, SEARCH_RANKED_FIRST_HITS, SEARCH_RANKED_FIRST_HITS + 1, SEARCH_RANKED_STEP_HITS + 1):
+        assert many.search(query, size, sort=sort) == longest[:size]
+    pages = [hit for offset in range(0, 240, 30) for hit in many.search(query, 30, offset, sort=sort)]
+    assert pages == longest[:240]

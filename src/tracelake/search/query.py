@@ -12,7 +12,12 @@ from typing import Literal, TypeAlias
 import tantivy
 
 from tracelake._errors import DamageError, QueryError, UsageError
-from tracelake.limits import INDEX_PRUNED_KEPT, LIKE_SPANS_KEPT, SEARCH_RANKED_STEP_HITS
+from tracelake.limits import (
+    INDEX_PRUNED_KEPT,
+    LIKE_SPANS_KEPT,
+    SEARCH_RANKED_FIRST_HITS,
+    SEARCH_RANKED_STEP_HITS,
+)
 from tracelake.search import fields
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer, of_fingerprint
 from tracelake.search.by_meaning import Asked, ByMeaning, rows_gone
@@ -151,9 +156,10 @@ class Searcher:
             return []
         # Which of equal scores tantivy keeps at the end of its list depends on how long the list is. So pages
         # are cut from lists of few lengths, or a hit could stand on two of them and another on none.
-        ranked = min(
-            -(-(offset + limit) // SEARCH_RANKED_STEP_HITS) * SEARCH_RANKED_STEP_HITS, searcher.num_docs
-        )
+        # The first is short, for all of a list becomes objects of Python, which takes longer than most searches.
+        wanted = offset + limit
+        step = SEARCH_RANKED_FIRST_HITS if wanted <= SEARCH_RANKED_FIRST_HITS else SEARCH_RANKED_STEP_HITS
+        ranked = min(-(-wanted // step) * step, searcher.num_docs)
         by_time = None if sort == "score" else "start"
         order = tantivy.Order.Asc if sort == "oldest" else tantivy.Order.Desc
         try:
