@@ -485,6 +485,10 @@ ARCHIVE_RESTORE_TRIES_MAX: Final = 5
 ARCHIVE_UPLOAD_GRACE_S: Final = 3600.0
 """How old an upload that nobody has finalized must be for a sweep to give it up. Beyond: it does; who still works at it
 is told, and its traces stay hot."""
+ARCHIVE_VACUUM_PAGES: Final = 1000
+"""Pages that one transaction of SQLite gives back to the disk after a pass. Beyond: the next one does."""
+ARCHIVE_TRUNCATE_WAIT_S: Final = 0.5
+"""How long the log of SQLite waits for readers, to be cut after a pass. Beyond: it is cut after the next one."""
 ARCHIVE_INTERVAL_S: Final = 300.0
 """Seconds between two archive passes of a server, where nobody says otherwise. Beyond: the next one begins."""
 ARCHIVE_INTERVAL_MIN_S: Final = 1.0

@@ -121,7 +121,7 @@ class LakeArchive:
                 continue
             left = self._archive(settings, each, report, left, stopping, on_progress)
         if TraceFate.ARCHIVED.value in report.fates:
-            give_back(self._tracking.database)
+            give_back(self._tracking.database, stopping)
         report.seconds = time.monotonic() - began_s
         _log.log(logging.WARNING if report.problem else logging.INFO, "%s", report.line)
         return report

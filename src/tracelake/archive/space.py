@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from tracelake._errors import StorageError
 from tracelake.archive.protocol import LIVE
+from tracelake.limits import ARCHIVE_TRUNCATE_WAIT_S, ARCHIVE_VACUUM_PAGES
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.schema import ARCHIVE_REPO, TRACKING_STORE, archive_objects, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
@@ -69,21 +72,42 @@ def space(tracking: TrackingStore) -> ArchiveSpace:
         )
 
 
-def give_back(database: TrackingDatabase) -> None:
-    """Let what was cleared be used again, and the files shrink where they can. A failure is logged: it costs space."""
+def give_back(database: TrackingDatabase, stopping: Callable[[], bool] = lambda: False) -> None:
+    """Let what was cleared be used again, and the files shrink where they can. A failure is logged: it costs space.
+
+    Writers get in between, every few pages.
+    """
     try:
-        with database.engine.connect() as connection:
-            if database.is_sqlite:
-                raw: Any = connection.connection.driver_connection
-                # Each step of the statement frees a page, so that it has to be read to its end.
-                raw.execute("PRAGMA incremental_vacuum").fetchall()
-                raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            else:
+        if database.is_sqlite:
+            _cut_sqlite(database, stopping)
+        else:
+            with database.engine.connect() as connection:
                 autocommit = connection.execution_options(isolation_level="AUTOCOMMIT")
                 for table in _CLEARED:
                     autocommit.execute(text(f"VACUUM {table}"))
-    except (sqlite3.Error, SQLAlchemyError) as error:
+    except (sqlite3.Error, SQLAlchemyError, StorageError) as error:
         _log.warning("%s keeps the space of what was archived until the next pass: %s", database.name, error)
+
+
+def _cut_sqlite(database: TrackingDatabase, stopping: Callable[[], bool]) -> None:
+    with database.reading() as connection:
+        left = int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
+    while left > 0 and not stopping():
+        with database.writing() as connection:
+            raw: Any = connection.connection.driver_connection
+            for _ in range(min(left, ARCHIVE_VACUUM_PAGES)):
+                # Frees one page: each step of the statement does, and for one without columns Python makes one step.
+                raw.execute("PRAGMA incremental_vacuum(1)")
+        left -= ARCHIVE_VACUUM_PAGES
+    with database.engine.connect() as connection:
+        raw = connection.connection.driver_connection
+        # It waits for readers, and writers wait for it: a reader that takes its time must not hold them up.
+        waits_ms = int(raw.execute("PRAGMA busy_timeout").fetchone()[0])
+        raw.execute(f"PRAGMA busy_timeout = {int(ARCHIVE_TRUNCATE_WAIT_S * 1000)}")
+        try:
+            raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            raw.execute(f"PRAGMA busy_timeout = {waits_ms}")
 
 
 def _database_bytes(database: TrackingDatabase, connection: Connection) -> tuple[int, int]:
