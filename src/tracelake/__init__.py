@@ -73,6 +73,7 @@ from tracelake.tasks.progress import Progress
 
 if _TYPE_CHECKING:
     from tracelake.archive.archive import LakeArchive
+    from tracelake.archive.listing import ArchivedTrace
     from tracelake.archive.model import ArchiveDue, ArchiveReport, ArchiveSettings
     from tracelake.archive.space import ArchiveSpace
     from tracelake.datasets.dataset import Dataset
@@ -98,6 +99,7 @@ __all__ = [
     "ArchiveReport",
     "ArchiveSettings",
     "ArchiveSpace",
+    "ArchivedTrace",
     "BackPressureError",
     "BadInput",
     "Branch",
@@ -181,6 +183,7 @@ _LAZY = {
     "ArchiveReport": "tracelake.archive.model",
     "ArchiveSettings": "tracelake.archive.model",
     "ArchiveSpace": "tracelake.archive.space",
+    "ArchivedTrace": "tracelake.archive.listing",
     "LakeArchive": "tracelake.archive.archive",
     "Branch": "tracelake.versions.branch",
     "Changes": "tracelake.tables.changes",

@@ -495,6 +495,12 @@ ARCHIVE_INTERVAL_MIN_S: Final = 1.0
 """The least of them that can be asked for. Beyond: less is refused."""
 ARCHIVE_INTERVAL_MAX_S: Final = 86_400.0
 """The most of them that can be asked for. Beyond: more is refused."""
+ARCHIVE_REQUEST_TRACES_MAX: Final = 500
+"""Traces that one request restores or deletes. Beyond: 413."""
+ARCHIVE_GRACE_MAX_MINUTES: Final = 525_600.0
+"""The longest grace of a sweep that a request asks for, a year. Beyond: 400."""
+ARCHIVE_LISTED_DEFAULT: Final = 20
+"""Traces and operations that the page of the archive lists of each kind, where nobody says otherwise."""
 OPERATIONS_AT_ONCE: Final = 4
 """Passes, restores, deletions and sweeps that requests asked a server for and that are under way. Beyond: 503."""
 OPERATIONS_KEPT: Final = 100

@@ -13,6 +13,7 @@ from tracelake._errors import StorageError, UsageError
 from tracelake.archive import passes
 from tracelake.archive.candidates import Candidates
 from tracelake.archive.layouts import is_ours
+from tracelake.archive.listing import ArchivedTrace, ArchiveState, list_traces
 from tracelake.archive.model import LAYOUTS, ArchiveDue, ArchiveReport, ArchiveSettings, HotSnapshot, Stored
 from tracelake.archive.passes import ObjectRepository, TraceRepository, archive_batch
 from tracelake.archive.restoring import delete_traces, restore_trace
@@ -21,7 +22,7 @@ from tracelake.archive.scheduling import Marks
 from tracelake.archive.space import ArchiveSpace, give_back, space
 from tracelake.archive.store import ArchiveStore
 from tracelake.archive.tables import Tables, TablesRepository, traces_data
-from tracelake.limits import ARCHIVE_FAILURES_TOLD_MAX, ARCHIVE_UPLOAD_GRACE_S
+from tracelake.limits import ARCHIVE_FAILURES_TOLD_MAX, ARCHIVE_UPLOAD_GRACE_S, PAGE_ROWS_DEFAULT
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tracking.store import TrackingStore
 
@@ -77,9 +78,22 @@ class LakeArchive:
         """Return the experiments that are marked archiveNow, each with the text of its mark."""
         return self._candidates.marks()
 
-    def plan(self) -> list[ArchiveDue]:
-        """Return each experiment with hot traces, its retention, and what the next pass would take of it."""
+    def experiments(self) -> list[ArchiveDue]:
+        """Return each experiment with what is hot and archived of it, its retention, and what the next pass takes."""
         return self._candidates.due(self.settings(), time.time_ns())
+
+    def plan(self, experiment: str | None = None, older_than: str | None = None) -> list[ArchiveDue]:
+        """Return each experiment with hot traces, its retention, and what a pass would take of it.
+
+        Of one experiment, and with `older_than` instead of its retention, as `run`. Raises UsageError.
+        """
+        return self._due(
+            self._candidates.due(self.settings(), now_ns := time.time_ns()), experiment, older_than, now_ns
+        )
+
+    def traces(self, state: ArchiveState = "archived", limit: int = PAGE_ROWS_DEFAULT) -> list[ArchivedTrace]:
+        """Return archived traces, the last first, or those that are marked because they cannot be."""
+        return list_traces(self._tracking, state, limit)
 
     def run(
         self,
@@ -104,16 +118,8 @@ class LakeArchive:
         due = self._candidates.due(settings, now_ns := time.time_ns())
         if not dry_run:
             self._candidates.done_where_nothing_is_hot(due, marks)
-        if older_than is not None:
-            by = cutoff_ns(older_than, None, now_ns)
-            due = [self._candidates.older(each, by or 0) for each in due]
-        due = _in_turn(
-            [
-                each
-                for each in due
-                if experiment in (None, each.experiment_id) and (each.is_now or not only_marked)
-            ]
-        )
+        due = [each for each in due if each.is_now or not only_marked]
+        due = _in_turn(self._due(due, experiment, older_than, now_ns))
         report = ArchiveReport(settings.layout, dry_run, due)
         left = traces_max
         for each in [] if dry_run else due:
@@ -123,8 +129,19 @@ class LakeArchive:
         if TraceFate.ARCHIVED.value in report.fates:
             give_back(self._tracking.database, stopping)
         report.seconds = time.monotonic() - began_s
-        _log.log(logging.WARNING if report.problem else logging.INFO, "%s", report.line)
+        if not dry_run:
+            _log.log(logging.WARNING if report.problem else logging.INFO, "%s", report.line)
         return report
+
+    def _due(
+        self, due: Sequence[ArchiveDue], experiment: str | None, older_than: str | None, now_ns: int
+    ) -> list[ArchiveDue]:
+        """Return those with hot traces that are meant; `older_than` counts instead of their retention."""
+        meant = [each for each in due if each.hot_traces and experiment in (None, each.experiment_id)]
+        if older_than is None:
+            return meant
+        cutoff = cutoff_ns(older_than, None, now_ns) or 0
+        return [self._candidates.older(each, cutoff) for each in meant]
 
     def _archive(
         self,

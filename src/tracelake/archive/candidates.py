@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import case, delete, func, select
 
 from tracelake._errors import DamageError, UsageError
 from tracelake.archive.model import ArchiveDue, ArchiveSettings
@@ -59,12 +59,16 @@ class Candidates:
             connection.execute(archive_settings.insert(), row)
 
     def due(self, settings: ArchiveSettings, now_ns: int) -> list[ArchiveDue]:
-        """Return each experiment that has hot traces, with what of it is due."""
-        return [self._due(settings, now_ns, *row) for row in self._experiments()]
+        """Return each experiment that has traces, with what of it is due."""
+        return [self._due(settings, now_ns, row) for row in self._experiments()]
 
-    def _due(
-        self, settings: ArchiveSettings, now_ns: int, experiment_id: str, workspace: str, narrower: str | None
-    ) -> ArchiveDue:
+    def _due(self, settings: ArchiveSettings, now_ns: int, row: Any) -> ArchiveDue:
+        experiment_id, workspace, narrower, traces, hot_traces, failed_traces = row
+        counts = {
+            "hot_traces": hot_traces,
+            "archived_traces": traces - hot_traces,
+            "failed_traces": failed_traces,
+        }
         tags = self._tags(experiment_id)
         try:
             resolved = resolve(
@@ -75,12 +79,20 @@ class Candidates:
             )
             at_once = archive_now_of_tag(tags.get(ARCHIVE_NOW_TAG))
         except UsageError as error:
-            return ArchiveDue(experiment_id, workspace, None, None, False, None, problem=str(error))
+            return ArchiveDue(experiment_id, workspace, None, None, False, None, problem=str(error), **counts)
         cutoff = cutoff_ns(resolved.text, at_once, now_ns)
-        traces, size_bytes = (0, 0) if cutoff is None else self._totals(experiment_id, workspace, cutoff)
-        is_now = at_once is not None
+        is_idle = cutoff is None or not hot_traces
+        due, size_bytes = (0, 0) if is_idle else self._totals(experiment_id, workspace, cutoff or 0)
         return ArchiveDue(
-            experiment_id, workspace, resolved.text, resolved.source, is_now, cutoff, traces, size_bytes
+            experiment_id,
+            workspace,
+            resolved.text,
+            resolved.source,
+            at_once is not None,
+            cutoff,
+            due,
+            size_bytes,
+            **counts,
         )
 
     def older(self, due: ArchiveDue, cutoff: int) -> ArchiveDue:
@@ -136,7 +148,7 @@ class Candidates:
 
     def done_where_nothing_is_hot(self, due: Sequence[ArchiveDue], marks: Marks) -> None:
         """Clear archiveNow, as `marks` had it, of experiments that are not among those with hot traces."""
-        hot = {each.experiment_id for each in due}
+        hot = {each.experiment_id for each in due if each.hot_traces}
         for experiment_id, value in sorted(marks):
             if experiment_id not in hot and _says_something(value):
                 self.done_at_once(experiment_id, value)
@@ -148,11 +160,18 @@ class Candidates:
     def _experiments(self) -> list[Any]:
         info = trace_info.c
         query = (
-            select(info.experiment_id, info.workspace, func.max(workspaces.c.trace_archival_retention))
+            select(
+                info.experiment_id,
+                info.workspace,
+                func.max(workspaces.c.trace_archival_retention),
+                func.count(),
+                func.sum(case((info.spans_location == TRACKING_STORE, 1), else_=0)),
+                func.sum(case((info.archival_failure.is_not(None), 1), else_=0)),
+            )
             .outerjoin(
                 workspaces, (workspaces.c.lake == info.lake) & (workspaces.c.workspace == info.workspace)
             )
-            .where(info.lake == self._lake, info.spans_location == TRACKING_STORE)
+            .where(info.lake == self._lake)
             .group_by(info.experiment_id, info.workspace)
             .order_by(info.workspace, info.experiment_id)
         )

@@ -36,6 +36,10 @@ class ArchiveDue:
     cutoff_ns: int | None
     traces: int = 0
     size_bytes: int = 0
+    hot_traces: int = 0
+    archived_traces: int = 0
+    failed_traces: int = 0
+    """Hot ones that are marked as malformed."""
     problem: str | None = None
     """Why nothing of it is taken: a tag that says nothing."""
 

@@ -6,16 +6,17 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tracelake import limits
-from tracelake._errors import StorageError, TracelakeError
+from tracelake._errors import DamageError, LimitError, NotFoundError, StorageError, TracelakeError
 from tracelake.archive.model import ArchiveReport
 from tracelake.archive.retention import duration_ns
 from tracelake.archive.scheduling import ArchiveLoop, Marks
 from tracelake.lake.lake import Lake
-from tracelake.server.operations import Operations, Result, ServerOperation
+from tracelake.server.operations import Operations, Result, ServerOperation, Tell
 
 PASS: Final = "pass"  # noqa: S105  the archive makes passes
 BY_INTERVAL, BY_MARK, BY_REQUEST = "interval", "archiveNow", "request"
@@ -95,6 +96,38 @@ class Archiving:
         wanted = {"experiment": experiment, "older_than": older_than, "traces_max": traces_max}
         return self.operations.begin(PASS, BY_REQUEST, lambda tell: self._pass(tell, is_whole, **wanted))
 
+    def begin_restore(self, trace_ids: Sequence[str]) -> ServerOperation:
+        """Begin to bring traces back. Raises UsageError, LimitError, BackPressureError."""
+        archive, ids = self._lake.archive, _ids(trace_ids)
+
+        def restore(tell: Tell) -> Result:
+            restored: dict[str, bool] = {}
+            failed: dict[str, str] = {}
+            for trace_id in ids:
+                if self._stopping.is_set():
+                    failed[trace_id] = "the server stops; ask again"
+                    continue
+                try:
+                    restored[trace_id] = archive.restore(trace_id)
+                except (NotFoundError, StorageError, DamageError) as error:
+                    failed[trace_id] = str(error)
+                tell({"restored": dict(restored), "failed": dict(failed)})
+            return {"restored": restored, "failed": failed}
+
+        return self.operations.begin("restore", BY_REQUEST, restore)
+
+    def begin_deletion(self, trace_ids: Sequence[str]) -> ServerOperation:
+        """Begin to delete traces. Raises UsageError, LimitError, BackPressureError."""
+        archive, ids = self._lake.archive, _ids(trace_ids)
+        return self.operations.begin("deletion", BY_REQUEST, lambda _tell: {"deleted": archive.delete(ids)})
+
+    def begin_sweep(self, grace_s: float) -> ServerOperation:
+        """Begin a sweep. Raises UsageError, BackPressureError."""
+        archive = self._lake.archive
+        return self.operations.begin(
+            "sweep", BY_REQUEST, lambda _tell: {"deleted_objects": archive.sweep(grace_s)}
+        )
+
     def _turn(self, only_marked: bool) -> None:
         if self._has_hot_tier():
             self.operations.carry_out(
@@ -116,7 +149,7 @@ class Archiving:
         except (TracelakeError, OSError):
             return frozenset()  # the next pass says what the matter is
 
-    def _pass(self, tell: Any, is_whole: bool, **wanted: Any) -> Result:
+    def _pass(self, tell: Tell, is_whole: bool, **wanted: Any) -> Result:
         """Make one pass; `is_whole` where it takes all that is due."""
         with self._passing:
             try:
@@ -156,6 +189,15 @@ class Archiving:
             totals.problem = f"of the last archive pass {report.problem}"
         elif is_whole:
             totals.problem = None
+
+
+def _ids(trace_ids: Sequence[str]) -> list[str]:
+    """Return ids as the store has them, each once. Raises LimitError."""
+    if len(trace_ids) > limits.ARCHIVE_REQUEST_TRACES_MAX:
+        raise LimitError(
+            f"{len(trace_ids)} traces at once, of {limits.ARCHIVE_REQUEST_TRACES_MAX} at most; send several requests"
+        )
+    return list(dict.fromkeys(trace_id.lower() for trace_id in trace_ids))
 
 
 def told(report: ArchiveReport) -> Result:

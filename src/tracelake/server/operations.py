@@ -14,7 +14,8 @@ from tracelake import limits
 from tracelake._errors import BackPressureError, InternalError, NotFoundError, TracelakeError
 
 Result: TypeAlias = dict[str, Any]
-Body: TypeAlias = Callable[[Callable[[Result], None]], Result]
+Tell: TypeAlias = Callable[[Result], None]
+Body: TypeAlias = Callable[[Tell], Result]
 """Does something, and returns what came of it; it may tell so before."""
 _log: Final = logging.getLogger("tracelake.server")
 
@@ -79,9 +80,7 @@ class Operations:
             thread.start()
         return operation
 
-    def wait(
-        self, operation: ServerOperation, wait_s: float = limits.OPERATION_ANSWER_WAIT_S
-    ) -> ServerOperation:
+    def wait(self, operation: ServerOperation, wait_s: float) -> ServerOperation:
         """Wait for its end, for so long at most. Raises what it failed with."""
         with self._lock:
             known = self._known.get(operation.id)

@@ -1,28 +1,20 @@
-"""`/api/v1` for history and datasets: what the pages show, and what changes history, by POST and DELETE.
-
-A POST has to be `application/json`: no page of another site can send that, or a DELETE, without the consent of this
-server, which it does not give.
-"""
+"""`/api/v1` for history and datasets: what the pages show, and what changes history, by POST and DELETE."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from tracelake import limits
-from tracelake._errors import ConflictError, DecodeError, UnsupportedError
-from tracelake.formats import MALFORMED, decoder
+from tracelake._errors import ConflictError
 from tracelake.lake.lake import Lake
 from tracelake.server.api import json_response
-from tracelake.server.body import Budget, read_body
+from tracelake.server.json_body import json_body
 from tracelake.server.params import Limit, Name, Text
 from tracelake.server.versions import list_changes, list_commits, list_examples
-
-BodyT = TypeVar("BodyT")
 
 
 class NewBranch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,26 +66,6 @@ class NewRevert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     committer: str | None = None
 
 
-def _body(kind: type[BodyT]) -> Callable[[Request], Awaitable[BodyT]]:
-    """Return what reads and checks the body of a POST."""
-
-    async def read(request: Request) -> BodyT:
-        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if content_type != "application/json":
-            raise UnsupportedError("send Content-Type: application/json")
-        with Budget(
-            limits.COMMIT_REQUEST_MAX_BYTES
-        ).share() as share:  # small: what all hold together is no concern
-            declared = request.headers.get("content-length", "").encode()
-            data = await read_body(declared, request.receive, share, limits.COMMIT_REQUEST_MAX_BYTES)
-        try:
-            return decoder(kind).decode(data)
-        except MALFORMED as error:
-            raise DecodeError(f"the body cannot be taken: {error}") from error
-
-    return read
-
-
 def versions_api(lake: Lake) -> APIRouter:
     """Return the routes of the JSON API for history and datasets."""
     router = APIRouter(prefix="/api/v1")
@@ -138,7 +110,7 @@ def _add_reads(router: APIRouter, lake: Lake) -> None:
 
 def _add_names(router: APIRouter, lake: Lake) -> None:
     @router.post("/branches", summary="Make a branch")
-    def create_branch(body: Annotated[NewBranch, Depends(_body(NewBranch))]) -> Response:
+    def create_branch(body: Annotated[NewBranch, Depends(json_body(NewBranch))]) -> Response:
         branch = lake.create_branch(body.name, body.at)
         return json_response({"branch": branch.name, "commit": branch.head}, 201)
 
@@ -150,12 +122,12 @@ def _add_names(router: APIRouter, lake: Lake) -> None:
         return json_response({"branch": name})
 
     @router.post("/protections", summary="Let a branch take merges and pipelines only, or end that")
-    def protect(body: Annotated[Protection, Depends(_body(Protection))]) -> Response:
+    def protect(body: Annotated[Protection, Depends(json_body(Protection))]) -> Response:
         lake.branch(body.branch).protect(body.on)
         return json_response({"branch": body.branch, "protected": body.on})
 
     @router.post("/tags", summary="Give a commit a name that never moves")
-    def tag(body: Annotated[NewTag, Depends(_body(NewTag))]) -> Response:
+    def tag(body: Annotated[NewTag, Depends(json_body(NewTag))]) -> Response:
         return json_response({"tag": body.name, "commit": lake.tag(body.name, body.ref)}, 201)
 
     @router.delete("/tags/{name:path}", summary="Take a tag away; its commit stays")
@@ -166,13 +138,13 @@ def _add_names(router: APIRouter, lake: Lake) -> None:
 
 def _add_commits(router: APIRouter, lake: Lake) -> None:
     @router.post("/commits", summary="Commit what is staged on a branch")
-    def commit(body: Annotated[NewCommit, Depends(_body(NewCommit))]) -> Response:
+    def commit(body: Annotated[NewCommit, Depends(json_body(NewCommit))]) -> Response:
         branch = lake.branch(body.branch)
         commit = branch.commit(body.message, allow_empty=body.allow_empty, committer=body.committer)
         return json_response({"branch": body.branch, "commit": commit}, 201)
 
     @router.post("/merges", summary="Merge a commit into a branch; 409 with the conflicts")
-    def merge(body: Annotated[NewMerge, Depends(_body(NewMerge))]) -> Response:
+    def merge(body: Annotated[NewMerge, Depends(json_body(NewMerge))]) -> Response:
         branch = lake.branch(body.into)
         try:
             commit = branch.merge(body.source, body.message, prefer=body.prefer, committer=body.committer)
@@ -182,11 +154,11 @@ def _add_commits(router: APIRouter, lake: Lake) -> None:
         return json_response({"branch": body.into, "commit": commit}, 201)
 
     @router.post("/reverts", summary="Take back what a commit changed")
-    def revert(body: Annotated[NewRevert, Depends(_body(NewRevert))]) -> Response:
+    def revert(body: Annotated[NewRevert, Depends(json_body(NewRevert))]) -> Response:
         commit = lake.branch(body.branch).revert(body.ref, body.message, committer=body.committer)
         return json_response({"branch": body.branch, "commit": commit}, 201)
 
     @router.post("/cherry-picks", summary="Make the change of a commit once more, on a branch")
-    def cherry_pick(body: Annotated[NewRevert, Depends(_body(NewRevert))]) -> Response:
+    def cherry_pick(body: Annotated[NewRevert, Depends(json_body(NewRevert))]) -> Response:
         commit = lake.branch(body.branch).cherry_pick(body.ref, body.message, committer=body.committer)
         return json_response({"branch": body.branch, "commit": commit}, 201)

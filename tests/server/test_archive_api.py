@@ -1,0 +1,283 @@
+"""`/api/v1/archive`: all that `tracelake archive` does, over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from tests.archive.place import HotLake
+from tests.archive.test_archive import tag
+from tests.patience import HANG_S, wait_until
+from tests.server.client import Client
+from tests.server.faults import FaultyStore
+from tests.tracking.requests import trace_id
+from tracelake import limits
+from tracelake.archive.archive import LakeArchive
+from tracelake.archive.retention import ARCHIVE_NOW_TAG, MALFORMED, RETENTION_TAG
+from tracelake.server.app import create_app
+from tracelake.server.archiving import Archiving
+from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.schema import trace_info
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def hot(tmp_path: Path) -> Iterator[HotLake]:
+    """Return a lake with three hot traces of 1970, in layout `trace`, without a retention."""
+    lake = HotLake(tmp_path / "lake", layout="trace")
+    with closing(lake.tracking), closing(lake.lake):
+        lake.write((1, 1), (2, 1), (3, 1))
+        yield lake
+
+
+@pytest.fixture
+def archiving(hot: HotLake) -> Iterator[Archiving]:
+    """Return the archive of its server."""
+    archiving = Archiving(hot.lake)
+    yield archiving
+    archiving.stop()
+
+
+@pytest.fixture
+def client(hot: HotLake, archiving: Archiving, store: FaultyStore) -> Iterator[Client]:
+    """Return a client of that server."""
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        yield Client(create_app(hot.lake, inbox, archiving=archiving))
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for operations as long as a slow machine takes."""
+    monkeypatch.setattr(limits, "OPERATION_ANSWER_WAIT_S", HANG_S)
+
+
+def get(client: Client, path: str = "", status: int = 200) -> Any:
+    """Return the JSON of an address."""
+    response = client.get(f"/api/v1/archive{path}")
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+def post(client: Client, path: str, status: int = 200, **body: Any) -> Any:
+    """Send JSON and return the answer."""
+    response = client.post(f"/api/v1/archive/{path}", json=body)
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+def test_from_hot_to_archived_and_back(client: Client, hot: HotLake) -> None:
+    """Retention, plan, pass, restore, deletion and sweep; what is told is what is so."""
+    assert post(client, "retention", retention="7d")["settings"]["retention"] == "7d"
+    (due,) = get(client, "/plan")["experiments"]
+    assert (due["experiment_id"], due["retention"], due["source"], due["traces"]) == ("0", "7d", "server", 3)
+    done = post(client, "passes", max_traces=2)
+    assert (done["kind"], done["state"], done["asked_by"]) == ("pass", "done", "request")
+    assert done["result"]["traces"] == {"archived": 2}
+    overview = get(client)
+    assert (overview["space"]["hot_traces"], overview["space"]["archived_traces"]) == (1, 2)
+    (of_experiment,) = overview["experiments"]
+    assert (of_experiment["hot_traces"], of_experiment["archived_traces"], of_experiment["traces"]) == (
+        1,
+        2,
+        1,
+    )
+    assert [each["id"] for each in overview["operations"]] == [done["id"]]
+    assert overview["passes"]["last_ended_ns"] > done["began_ns"]
+    assert post(client, "passes")["result"]["traces"] == {"archived": 1}
+    archived = get(client, "/traces?limit=2")["traces"]
+    assert len(archived) == 2
+    assert all(each["location"].startswith("file://") and each["size_bytes"] for each in archived)
+    back = post(client, "restores", trace_ids=[trace_id(1).upper(), trace_id(1), trace_id(9)])["result"]
+    assert back["restored"] == {trace_id(1): True}
+    assert "no trace" in back["failed"][trace_id(9)]
+    assert hot.hot([1, 2, 3]) == [1]
+    assert post(client, "deletions", trace_ids=[trace_id(2), trace_id(9)])["result"]["deleted"] == [
+        trace_id(2)
+    ]
+    assert post(client, "sweeps", grace_minutes=0)["result"] == {"deleted_objects": 0}
+    operations = get(client, "/operations")["operations"]
+    assert [each["kind"] for each in operations] == ["sweep", "deletion", "restore", "pass", "pass"]
+    assert get(client, f"/operations/{done['id']}") == done
+
+
+def test_the_retention_of_each_experiment_is_resolved(client: Client, hot: HotLake) -> None:
+    """With where it is set, or what is wrong with it; also of experiments of which nothing is hot."""
+    tag(hot, RETENTION_TAG, '{"type":"duration","value":"1d"}')
+    answer = post(client, "retention", retention="7d", allowlist=["7", "7"])
+    assert answer["settings"]["allowlist"] == ["7"]
+    (resolved,) = answer["experiments"]
+    assert (resolved["retention"], resolved["source"]) == ("1d", "experiment")
+    post(client, "passes")
+    assert get(client, "/plan") == {"experiments": []}
+    assert get(client, "/retention")["experiments"] == [resolved]
+    assert post(client, "retention", retention="none")["settings"]["retention"] is None
+    assert post(client, "retention")["settings"]["allowlist"] == ["7"], "what is not given stays"
+
+
+def test_a_plan_changes_nothing(client: Client, hot: HotLake) -> None:
+    """With the same narrowing as a pass."""
+    (due,) = get(client, "/plan?older_than=1d")["experiments"]
+    assert due["traces"] == 3
+    assert get(client, "/plan?experiment=none") == {"experiments": []}
+    assert get(client, "/plan")["experiments"][0]["traces"] == 0
+    assert hot.hot([1, 2, 3]) == [1, 2, 3]
+    assert get(client, "/operations") == {"operations": []}
+    assert post(client, "passes", experiment="0", older_than="1d")["result"]["traces"] == {"archived": 3}
+
+
+def test_archive_now_stays_where_only_older_traces_were_asked_for(client: Client, hot: HotLake) -> None:
+    """A pass by another age than the mark's does not do what the mark asks for; one that does takes it away."""
+    tag(hot, ARCHIVE_NOW_TAG, "{}")
+    post(client, "passes", older_than="9999999d")
+    assert len(hot.archive.marks()) == 1
+    post(client, "passes")
+    assert hot.archive.marks() == frozenset()
+    tag(hot, ARCHIVE_NOW_TAG, "{}")
+    tag(hot, ARCHIVE_NOW_TAG, "no JSON", experiment="7")
+    post(client, "passes")
+    assert hot.archive.marks() == {("7", "no JSON")}, (
+        "nothing is hot, so all is done; what says nothing stays"
+    )
+
+
+def test_marked_traces_are_listed(client: Client, hot: HotLake) -> None:
+    """Those that cannot be archived, with their mark."""
+    with hot.tracking.database.writing() as connection:
+        connection.execute(
+            update(trace_info).where(trace_info.c.trace_id == trace_id(2)).values(archival_failure=MALFORMED)
+        )
+    (failed,) = get(client, "/traces?state=failed")["traces"]
+    assert (failed["trace_id"], failed["failure"], failed["location"]) == (trace_id(2), MALFORMED, None)
+    assert get(client)["failed"] == [failed]
+    assert get(client)["experiments"][0]["failed_traces"] == 1
+
+
+def test_a_long_pass_is_asked_for_again(
+    client: Client, archiving: Archiving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who began it gets a 202 with its id; others wait for it or are told to come again, and it goes on."""
+    begun, over = Event(), Event()
+    run = LakeArchive.run
+
+    def slowly(self: LakeArchive, **options: Any) -> Any:
+        begun.set()
+        assert over.wait(HANG_S)
+        return run(self, **options)
+
+    monkeypatch.setattr(LakeArchive, "run", slowly)
+    monkeypatch.setattr(limits, "OPERATION_ANSWER_WAIT_S", 0.01)
+    response = client.post("/api/v1/archive/passes", json={"older_than": "1d"})
+    assert response.status_code == 202
+    pending = response.json()
+    assert (pending["state"], pending["result"]) == ("running", None)
+    assert begun.wait(HANG_S)
+    for _ in range(limits.OPERATIONS_AT_ONCE - 1):
+        post(client, "passes", 202)
+    refused = client.post("/api/v1/archive/passes", json={})
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"]
+    assert "under way" in refused.json()["error"]
+    over.set()
+    wait_until(lambda: client.get(response.headers["location"]).json()["state"] == "done")
+    assert client.get(response.headers["location"]).json()["result"]["traces"] == {"archived": 3}
+    wait_until(lambda: all(each.state == "done" for each in archiving.operations.newest()))
+    monkeypatch.setattr(limits, "OPERATION_ANSWER_WAIT_S", HANG_S)
+    wait_until(lambda: client.post("/api/v1/archive/passes", json={}).status_code == 200)
+
+
+def test_what_fails_is_told_with_its_operation(
+    client: Client, hot: HotLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repository that is away is 503, a fault of the server 500 without its words; the operation stays known."""
+    post(client, "retention", layout="pack", location=f"file://{tmp_path}/repository", retention="1m")
+    (tmp_path / "repository" / "packs").write_text("no directory")
+    response = client.post("/api/v1/archive/passes", json={})
+    assert response.status_code == 503
+    assert response.headers["retry-after"]
+    assert "3 traces stay hot" in response.json()["error"]
+    operation = get(client, f"/operations/{response.json()['operation']['id']}")
+    assert (operation["state"], operation["result"]["traces"]) == ("failed", {"failed": 3})
+    assert get(client)["passes"]["problem"]
+    assert hot.hot([1, 2, 3]) == [1, 2, 3]
+
+    def fault(_self: LakeArchive, **_options: Any) -> Any:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(LakeArchive, "run", fault)
+    broken = post(client, "passes", 500)
+    assert "secret" not in str(broken["error"])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "told"),
+    [
+        ("passes", {"older_than": "soon"}, 400, "no duration"),
+        ("passes", {"max_traces": 0}, 400, "max_traces"),
+        ("passes", {"max_traces": "all"}, 400, "max_traces"),
+        ("passes", {"dry": True}, 400, "dry"),
+        ("restores", {"trace_ids": []}, 400, "trace_ids"),
+        ("restores", {}, 400, "trace_ids"),
+        ("restores", {"trace_ids": ["x"] * (limits.ARCHIVE_REQUEST_TRACES_MAX + 1)}, 413, "at most"),
+        ("deletions", {"trace_ids": ["x"] * (limits.ARCHIVE_REQUEST_TRACES_MAX + 1)}, 413, "at most"),
+        ("deletions", {"trace_ids": [HOSTILE * 9_000]}, 413, "65536"),
+        ("sweeps", {"grace_minutes": -1}, 400, "grace_minutes"),
+        ("sweeps", {"grace_minutes": 1e300}, 400, "grace_minutes"),
+        ("retention", {"retention": HOSTILE}, 400, "no duration"),
+        ("retention", {"layout": "tar"}, 400, "no layout"),
+        ("retention", {"location": "gopher://x"}, 400, "gopher"),
+    ],
+)
+def test_what_cannot_be_taken(
+    client: Client, path: str, body: dict[str, Any], status: int, told: str
+) -> None:
+    """Is an error that says what is wrong, and begins nothing."""
+    assert told in post(client, path, status, **body)["error"]
+    assert get(client, "/operations") == {"operations": []}
+    assert get(client)["settings"]["retention"] is None
+
+
+def test_odd_ids_are_no_fault(client: Client) -> None:
+    """Text that no trace has: nothing is deleted or restored, and it is said."""
+    odd = ["", "\0", HOSTILE, "é" * 200, "../../etc"]
+    assert post(client, "deletions", trace_ids=odd)["result"] == {"deleted": []}
+    assert set(post(client, "restores", trace_ids=odd)["result"]["failed"]) == set(odd)
+    get(client, "/operations/none", 404)
+    get(client, "/traces?state=odd", 400)
+    get(client, "/traces?limit=0", 400)
+    get(client, f"/plan?older_than={HOSTILE}", 400)
+
+
+def test_other_content_is_refused(client: Client) -> None:
+    """A form of another site cannot send JSON."""
+    response = client.post("/api/v1/archive/passes", content=b"{}", headers={"Content-Type": "text/plain"})
+    assert response.status_code == 415
+
+
+def test_the_openapi_document_has_all_of_it(client: Client) -> None:
+    """Each path, and what bodies are."""
+    paths = client.get("/openapi.json").json()["paths"]
+    mine = {path.removeprefix("/api/v1/archive") for path in paths if path.startswith("/api/v1/archive")}
+    posts = {"/passes", "/restores", "/deletions", "/sweeps", "/retention"}
+    assert mine == posts | {"", "/plan", "/traces", "/operations", "/operations/{operation_id}"}
+    for path in posts:
+        body = paths[f"/api/v1/archive{path}"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert body["type"] == "object"
+        assert body["properties"]
+
+
+def test_a_lake_without_a_hot_tier_says_so(lake: Any, store: FaultyStore) -> None:
+    """With the way to one."""
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        client = Client(create_app(lake, inbox))
+        for path in ("", "/plan", "/traces", "/retention"):
+            assert "no hot tier" in get(client, path, 400)["error"]
+        assert "no hot tier" in post(client, "passes", 400)["error"]
+        assert "no hot tier" in post(client, "restores", 400, trace_ids=["x"])["error"]
+        assert "tracelake serve" in client.get("/archive").text

@@ -1,0 +1,77 @@
+"""Operations of a server: known while they are new, a few at once, each with its end."""
+
+from __future__ import annotations
+
+from threading import Event
+
+import pytest
+
+from tests.patience import HANG_S, wait_until
+from tracelake import limits
+from tracelake._errors import BackPressureError, InternalError, NotFoundError, StorageError
+from tracelake.server.operations import Operations, Result, Tell
+
+
+def test_the_oldest_that_are_over_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is under way stays known, however old it is."""
+    monkeypatch.setattr(limits, "OPERATIONS_KEPT", 3)
+    operations, over = Operations(), Event()
+
+    def wait(tell: Tell) -> Result:
+        tell({"so far": 1})
+        assert over.wait(HANG_S)
+        return {"at last": 2}
+
+    first = operations.begin("pass", "request", wait)
+    others = [operations.carry_out("sweep", "interval", lambda _tell: {}) for _ in range(5)]
+    assert operations.newest() == [others[4], others[3], first]
+    with pytest.raises(NotFoundError, match="last 3"):
+        operations.get(others[0].id)
+    wait_until(lambda: first.result == {"so far": 1})
+    assert operations.wait(first, 0.0).state == "running"
+    assert not operations.join(0.0)
+    over.set()
+    assert operations.wait(first, HANG_S).result == {"at last": 2}
+    assert operations.join(HANG_S)
+    assert first.to_dict()["state"] == "done"
+    assert (first.seconds or 0) > 0
+
+
+def test_only_so_many_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more is refused until one of them is over; what this server does by itself is not counted."""
+    monkeypatch.setattr(limits, "OPERATIONS_AT_ONCE", 1)
+    operations, over = Operations(), Event()
+    operations.begin("pass", "request", lambda _tell: {"waited": over.wait(HANG_S)})
+    with pytest.raises(BackPressureError, match="1 operations"):
+        operations.begin("pass", "request", lambda _tell: {})
+    assert operations.carry_out("pass", "interval", lambda _tell: {}).state == "done"
+    over.set()
+    assert operations.join(HANG_S)
+    assert operations.wait(operations.begin("pass", "request", lambda _tell: {}), HANG_S).state == "done"
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"), [(StorageError("away"), StorageError), (OSError(5, "EIO"), OSError)]
+)
+def test_what_it_failed_with_is_raised_to_who_waits(raised: Exception, told: type[Exception]) -> None:
+    """And kept for those who ask later, with what came of it before."""
+
+    def fail(tell: Tell) -> Result:
+        tell({"done": 1})
+        raise raised
+
+    operations = Operations()
+    operation = operations.begin("pass", "request", fail)
+    with pytest.raises(told):
+        operations.wait(operation, HANG_S)
+    kept = operations.get(operation.id).to_dict()
+    assert (kept["state"], kept["error"], kept["result"]) == ("failed", str(raised), {"done": 1})
+
+
+def test_a_fault_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Its words are for the log alone."""
+    operations = Operations()
+    operation = operations.carry_out("pass", "interval", lambda _tell: {"secret": 1 // 0})
+    assert operation.state == "failed"
+    assert isinstance(operation.error, InternalError)
+    assert "division" in caplog.text
