@@ -485,7 +485,7 @@ ARCHIVE_RESTORE_TRIES_MAX: Final = 5
 ARCHIVE_UPLOAD_GRACE_S: Final = 3600.0
 """How old an upload that nobody has finalized must be for a sweep to give it up. Beyond: it does; who still works at it
 is told, and its traces stay hot."""
-ARCHIVE_VACUUM_PAGES: Final = 1000
+ARCHIVE_CUT_PAGES: Final = 1000
 """Pages that one transaction of SQLite gives back to the disk after a pass. Beyond: the next one does."""
 ARCHIVE_TRUNCATE_WAIT_S: Final = 0.5
 """How long the log of SQLite waits for readers, to be cut after a pass. Beyond: it is cut after the next one."""
@@ -497,10 +497,10 @@ ARCHIVE_INTERVAL_MAX_S: Final = 86_400.0
 """The most of them that can be asked for. Beyond: more is refused."""
 ARCHIVE_REQUEST_TRACES_MAX: Final = 500
 """Traces that one request restores or deletes. Beyond: 413."""
-ARCHIVE_GRACE_MAX_MINUTES: Final = 525_600.0
+ARCHIVE_GRACE_MAX_S: Final = 31_536_000.0
 """The longest grace of a sweep that a request asks for, a year. Beyond: 400."""
 ARCHIVE_LISTED_DEFAULT: Final = 20
-"""Traces and operations that the page of the archive lists of each kind, where nobody says otherwise."""
+"""Traces and operations that the page of the archive lists of each kind. Beyond: parameter `limit` asks for more."""
 OPERATIONS_AT_ONCE: Final = 4
 """Passes, restores, deletions and sweeps that requests asked a server for and that are under way. Beyond: 503."""
 OPERATIONS_KEPT: Final = 100

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,3 +75,39 @@ def test_tokens() -> None:
     """Unknown tokens are a dash, or nothing where neither number is known."""
     assert render.tokens({"input_tokens": 1200, "output_tokens": None}) == "1,200 / –"  # noqa: RUF001
     assert render.tokens({"input_tokens": None, "output_tokens": None}) == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 * 1024**2, "5.0 MiB"), (1024**5, "1024.0 TiB")],
+)
+def test_sizes(number: int, text: str) -> None:
+    """Bytes in the unit that fits."""
+    assert render.size(number) == text
+
+
+@pytest.mark.parametrize(
+    ("operation", "text"),
+    [
+        ({"kind": "pass", "result": {"traces": {}}}, "nothing was due"),
+        (
+            {
+                "kind": "pass",
+                "result": {"traces": {"failed": 2, "archived": 1200}, "failures": {"a": "away", "b": "away"}},
+                "error": "2 traces stay hot",
+            },
+            "1,200 archived, 2 failed\na and 1 more: away",
+        ),
+        ({"kind": "pass", "error": "no database"}, "no database"),
+        (
+            {"kind": "restore", "result": {"restored": {"a": True, "b": False}, "failed": {"c": "gone"}}},
+            "1 restored\nc: gone",
+        ),
+        ({"kind": "deletion", "result": {"deleted": ["a"]}}, "1 deleted"),
+        ({"kind": "sweep", "result": {"deleted_objects": 3}}, "3 objects deleted"),
+        ({"kind": "sweep"}, "0 objects deleted"),
+    ],
+)
+def test_outcomes(operation: dict[str, Any], text: str) -> None:
+    """What came of it, and each reason once."""
+    assert render.outcome({"result": None, "error": None} | operation) == text

@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tracelake._errors import StorageError
 from tracelake.archive.protocol import LIVE
-from tracelake.limits import ARCHIVE_TRUNCATE_WAIT_S, ARCHIVE_VACUUM_PAGES
+from tracelake.limits import ARCHIVE_CUT_PAGES, ARCHIVE_TRUNCATE_WAIT_S
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.schema import ARCHIVE_REPO, TRACKING_STORE, archive_objects, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
@@ -95,10 +95,10 @@ def _cut_sqlite(database: TrackingDatabase, stopping: Callable[[], bool]) -> Non
     while left > 0 and not stopping():
         with database.writing() as connection:
             raw: Any = connection.connection.driver_connection
-            for _ in range(min(left, ARCHIVE_VACUUM_PAGES)):
+            for _ in range(min(left, ARCHIVE_CUT_PAGES)):
                 # Frees one page: each step of the statement does, and for one without columns Python makes one step.
                 raw.execute("PRAGMA incremental_vacuum(1)")
-        left -= ARCHIVE_VACUUM_PAGES
+        left -= ARCHIVE_CUT_PAGES
     with database.engine.connect() as connection:
         raw = connection.connection.driver_connection
         # It waits for readers, and writers wait for it: a reader that takes its time must not hold them up.

@@ -21,6 +21,7 @@ from tracelake.lake.lake import Lake
 from tracelake.limits import INGEST_RETRY_AFTER_S
 from tracelake.server.api import api_routes, json_response
 from tracelake.server.archive_api import archive_api
+from tracelake.server.archive_pages import archive_pages
 from tracelake.server.archiving import Archiving
 from tracelake.server.errors import status_of
 from tracelake.server.metrics import OwnReplica, Requests, add_metrics
@@ -73,6 +74,7 @@ def create_app(
     app.include_router(search_pages(lake, templates))
     app.include_router(versions_api(lake))
     app.include_router(archive_api(lake, archiving))
+    app.include_router(archive_pages(lake, archiving, templates))
     app.include_router(versions_pages(lake, templates))
     app.mount("/static", StaticFiles(directory=STATIC))
     _add_health(app, queue, (pipeline_problem, archiving.problem))

@@ -42,7 +42,7 @@ class SomeTraces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class NewSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body that asks for a sweep of uploads that are so old."""
 
-    grace_minutes: Annotated[float, msgspec.Meta(ge=0, le=limits.ARCHIVE_GRACE_MAX_MINUTES)] = (
+    grace_minutes: Annotated[float, msgspec.Meta(ge=0, le=limits.ARCHIVE_GRACE_MAX_S / 60)] = (
         limits.ARCHIVE_UPLOAD_GRACE_S / 60
     )
 

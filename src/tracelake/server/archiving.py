@@ -186,7 +186,7 @@ class Archiving:
         totals.seconds += report.seconds
         totals.ended_ns = time.time_ns()
         if report.problem:
-            totals.problem = f"of the last archive pass {report.problem}"
+            totals.problem = f"in the last archive pass {report.problem}"
         elif is_whole:
             totals.problem = None
 

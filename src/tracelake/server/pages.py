@@ -45,6 +45,8 @@ def page_templates() -> Jinja2Templates:
         "timestamp": render.timestamp,
         "ago": lambda nanoseconds: render.ago(nanoseconds, time.time_ns()),
         "count": render.count,
+        "size": render.size,
+        "outcome": render.outcome,
         "tokens": render.tokens,
         "reference": render.reference,
         "highlighted": render.highlighted,

@@ -59,6 +59,46 @@ def count(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
+def size(number: int) -> str:
+    """Return `850 B`, `1.2 KiB` or `3.4 GiB`."""
+    amount, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{number} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def outcome(operation: Row) -> str:
+    """Return what came of an operation so far, as `3 archived, 1 waiting`, and why of what failed."""
+    result = operation["result"] or {}
+    if operation["error"] and not result:
+        return str(operation["error"])
+    match operation["kind"]:
+        case "pass":
+            fates = sorted(result.get("traces", {}).items())
+            told = ", ".join(f"{number:,} {fate}" for fate, number in fates) or "nothing was due"
+            failed = result.get("failures", {})
+        case "restore":
+            told, failed = f"{sum(result.get('restored', {}).values()):,} restored", result.get("failed", {})
+        case "deletion":
+            told, failed = f"{len(result.get('deleted', ())):,} deleted", {}
+        case _:
+            told, failed = f"{result.get('deleted_objects', 0):,} objects deleted", {}
+    return "\n".join([told, *_reasons(failed)])
+
+
+def _reasons(failed: dict[str, str]) -> list[str]:
+    """Return each reason once, with the first trace that it is of."""
+    traces: dict[str, list[str]] = {}
+    for trace_id, reason in failed.items():
+        traces.setdefault(reason, []).append(trace_id)
+    return [
+        f"{ids[0]}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {reason}"
+        for reason, ids in traces.items()
+    ]
+
+
 def tokens(trace: Row) -> str:
     """Return input and output tokens as `1,200 / 85`, with a dash for what is not known."""
     numbers = (trace["input_tokens"], trace["output_tokens"])
