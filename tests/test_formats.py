@@ -136,5 +136,5 @@ def test_all_records_are_written_and_read_in_one_way() -> None:
         *("formats.py", "search/vector_block.py"),
     }
     assert {name for name in NAMES if "msgspec.json.encode" in (SOURCE / name).read_text("utf-8")} == own
-    bodies = {"server/versions_api.py", "search/pack.py", "search/vector_block.py", "formats.py"}
+    bodies = {"server/json_body.py", "search/pack.py", "search/vector_block.py", "formats.py"}
     assert {name for name in NAMES if "decoder(" in (SOURCE / name).read_text("utf-8")} == bodies

@@ -1,0 +1,69 @@
+"""A7: when archiveNow is done, beside passes that take less than it asks for, and where nothing is hot any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.archive.place import HotLake
+from tests.archive.test_archive import tag
+from tests.broken import Broken, assert_caught
+from tracelake.archive.candidates import Candidates
+from tracelake.archive.retention import ARCHIVE_NOW_TAG
+
+
+@pytest.fixture
+def hot(tmp_path: Path) -> Iterator[HotLake]:
+    """Return a lake without a retention."""
+    lake = HotLake(tmp_path / "lake")
+    with closing(lake.tracking), closing(lake.lake):
+        yield lake
+
+
+def marks(hot: HotLake) -> None:
+    """Check what passes do to marks, with traces of 1970."""
+    numbers = iter(range(1, 1000))
+    taken = next(
+        number for number in numbers if f"{number:032x}" not in hot.tracking.traces([f"{number:032x}"])
+    )
+    hot.write((taken, 1))
+    tag(hot, ARCHIVE_NOW_TAG, "{}")
+    tag(hot, ARCHIVE_NOW_TAG, "no JSON", experiment="8")
+    try:
+        hot.archive.run(older_than="9999999d")
+        assert ("0", "{}") in hot.archive.marks(), "a pass by another age does not do what the mark asks for"
+        hot.archive.run(dry_run=True)
+        assert ("0", "{}") in hot.archive.marks(), "who only looks changes nothing"
+        hot.archive.run()
+        assert hot.archive.marks() == {("8", "no JSON")}
+        tag(hot, ARCHIVE_NOW_TAG, "{}")
+        hot.archive.run()
+        assert hot.archive.marks() == {("8", "no JSON")}, (
+            "nothing is hot, so all is done; what says nothing stays"
+        )
+    finally:
+        for experiment_id, value in hot.archive.marks():
+            Candidates(hot.tracking).done_at_once(experiment_id, value)
+
+
+def test_a_mark_goes_when_it_is_done(hot: HotLake) -> None:
+    """Not before, and then for certain."""
+    marks(hot)
+
+
+def test_each_of_it_is_noticed_when_it_breaks(hot: HotLake) -> None:
+    """Mutants of these rules."""
+    for broken in (
+        Broken("any pass does what a mark asks for", Candidates.older, "is_now=False, ", ""),
+        Broken(
+            "what says nothing is taken away",
+            Candidates.done_where_nothing_is_hot,
+            "and _says_something(value)",
+            "",
+        ),
+        Broken("a mark outlives what is hot", Candidates.done_where_nothing_is_hot, "not in hot", "in hot"),
+    ):
+        assert_caught(broken, lambda: marks(hot))
