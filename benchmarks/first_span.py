@@ -46,7 +46,7 @@ def first_span(folder: Path) -> dict[str, float]:
     request = urllib.request.Request(f"{url}/v1/traces", body, {"Content-Type": "application/x-protobuf"})
     urllib.request.urlopen(request, timeout=60).close()
     acknowledged_s, acknowledged_cpu_s = time.monotonic() - begun_s, cpu_s(server.pid)
-    while not _is_found(f"{url}/api/v1/search?q={token}"):
+    while not is_found(f"{url}/api/v1/search?q={token}"):
         assert time.monotonic() - begun_s < FOUND_WITHIN_S, (folder / "log").read_text(errors="replace")
         time.sleep(LOOK_S)
     figures = {
@@ -61,7 +61,8 @@ def first_span(folder: Path) -> dict[str, float]:
     return figures
 
 
-def _is_found(url: str) -> bool:
+def is_found(url: str) -> bool:
+    """Whether a search finds anything; not in a lake that is still empty."""
     try:
         with urllib.request.urlopen(url, timeout=60) as response:
             return bool(json.load(response)["hits"])
