@@ -83,6 +83,7 @@ if _TYPE_CHECKING:
     from tracelake.lake.location import LakeConfig
     from tracelake.lake.maintenance import Maintenance
     from tracelake.lake.opening import init, open
+    from tracelake.lake.outputs import LakeOutputs, OutputInfo
     from tracelake.lake.quarantine import Quarantine
     from tracelake.pipeline.continuous import InboxPipeline
     from tracelake.search.embedder import Embedder, embedder
@@ -143,11 +144,13 @@ __all__ = [
     "LakeConfig",
     "LakeExistsError",
     "LakeNotFoundError",
+    "LakeOutputs",
     "LimitError",
     "Maintenance",
     "MergeConflict",
     "NotFoundError",
     "NothingToCommitError",
+    "OutputInfo",
     "Problem",
     "Progress",
     "Provenance",
@@ -196,6 +199,8 @@ _LAZY = {
     "LakeConfig": "tracelake.lake.location",
     "Maintenance": "tracelake.lake.maintenance",
     "Provenance": "tracelake.datasets.model",
+    "LakeOutputs": "tracelake.lake.outputs",
+    "OutputInfo": "tracelake.lake.outputs",
     "Quarantine": "tracelake.lake.quarantine",
     "Table": "tracelake.tables.table",
     "TaskRunner": "tracelake.tasks.runners",

@@ -176,6 +176,16 @@ KAFKA_READ_MESSAGES: Final = 1_000
 """Messages that are taken from the client in one piece. Beyond: the next piece."""
 KAFKA_READ_AHEAD_BYTES: Final = 16 * MIB
 """What a client fetches before it is asked. Beyond: it waits."""
+KAFKA_TRANSACTION_MAX_S: Final = 120.0
+"""How long a transaction of Kafka may take. Beyond: it is given up, and the output tries again."""
+KAFKA_MESSAGE_MAX_BYTES: Final = 64 * MIB
+"""A message that is sent. Beyond: the output fails, as it does where the topic takes less (its max.message.bytes)."""
+KAFKA_MARKERS_READ: Final = 200
+"""Offsets at the end of its markers that an output looks at first. Beyond: it looks at all of them."""
+OUTPUT_MESSAGE_BYTES: Final = 512 * 1024
+"""Rows of one message of an output, as they are in memory. Beyond: the next message; a row alone is one."""
+OUTPUT_WRITE_TRIES_MAX: Final = 3
+"""How often one run tries to write a transaction to an output. Beyond: it fails, and the next run goes on."""
 KAFKA_CLIENTS_KEPT_MAX: Final = 16
 """Clients that a process keeps for clusters of Kafka. Beyond: the one that was used least recently is let go."""
 

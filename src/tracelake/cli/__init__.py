@@ -25,6 +25,7 @@ from tracelake.cli import (
     history,
     lakes,
     maintenance,
+    outputs,
     pipelines,
     queries,
     servers,
@@ -43,6 +44,7 @@ app = typer.Typer(
 app.add_typer(lakes.app)
 app.add_typer(data.app)
 app.add_typer(pipelines.app)
+app.add_typer(outputs.app)
 app.add_typer(queries.app)
 app.add_typer(servers.app)
 app.add_typer(maintenance.app)

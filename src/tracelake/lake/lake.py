@@ -16,6 +16,7 @@ from tracelake.lake.hot import HotTier
 from tracelake.lake.location import LakeConfig, Location, shown
 from tracelake.lake.maintenance import Maintenance
 from tracelake.lake.opened import OpenLake
+from tracelake.lake.outputs import LakeOutputs
 from tracelake.lake.pipelines import inbox_pipeline, ingest, replicas
 from tracelake.lake.quarantine import Quarantine
 from tracelake.lake.verify import Verifier
@@ -57,7 +58,7 @@ from tracelake.versions.branches import MAIN
 class Lake(WithArchive):
     """One lake. Threads may share it; `close` it, or use it in a `with` block.
 
-    `lake.datasets`, `lake.maintenance`, `lake.quarantine`, `lake.hot` and `lake.archive` hold what is about these.
+    `datasets`, `maintenance`, `quarantine`, `outputs`, `hot` and `archive` hold what is about these.
     """
 
     def __init__(self, location: Location) -> None:
@@ -65,6 +66,7 @@ class Lake(WithArchive):
         self.datasets = Datasets(self._opened)
         self.maintenance = Maintenance(self._opened)
         self.quarantine = Quarantine(self._opened)
+        self.outputs = LakeOutputs(self._opened)
         self.hot = HotTier(self._opened)
 
     def __enter__(self) -> Lake:
@@ -143,10 +145,8 @@ class Lake(WithArchive):
 
         Args:
             replica: its name, which no other should have; host and process id by default.
-            watch: glob patterns; OTLP files that appear there, objects of buckets, or messages of topics
-                (`kafka://broker:9092/topic`), are taken too. What the setting says by default.
-            master: Spark master; `local[*]` by default.
-            runner: run the tasks there instead of on Spark.
+            watch: glob patterns of files or buckets, and topics (`kafka://broker:9092/topic`), by default the setting.
+            master, runner: Spark master, `local[*]` by default; or run the tasks there instead of on Spark.
         """
         chosen = self._opened.lasting_runner(runner, master)
         return inbox_pipeline(self._opened, chosen, replica, watch)

@@ -14,6 +14,7 @@ from tracelake.pipeline.ahead import in_thread
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.inputs import into_transactions
+from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.report import report_of
 from tracelake.pipeline.sources.registry import find
@@ -44,7 +45,14 @@ def main_pipeline(opened: OpenLake, runner: TaskRunner) -> Pipeline:
     """Return the pipeline of a lake, for one run."""
     buckets = opened.config.buckets
     return Pipeline(
-        "main", opened.key_value, opened.objects, buckets, runner, beside=in_thread, text=opened.config.text
+        "main",
+        opened.key_value,
+        opened.objects,
+        buckets,
+        runner,
+        beside=in_thread,
+        text=opened.config.text,
+        added=AddedOutputs(opened.key_value, opened.objects),
     )
 
 

@@ -14,6 +14,7 @@ from tracelake.pipeline.ahead import in_thread
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.fitting import Fitting
 from tracelake.pipeline.inputs import into_transactions
+from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.pauses import Pauses
 from tracelake.pipeline.report import report_of
 from tracelake.pipeline.sources.port import Input
@@ -62,7 +63,16 @@ class InboxPipeline:
         self._runner = runner
         self._watches = watches(objects, KnownInputs(key_value, "main"), watch)
         self._pipeline = Pipeline(
-            "main", key_value, objects, buckets, runner, tally, Fitting(), in_thread, text
+            "main",
+            key_value,
+            objects,
+            buckets,
+            runner,
+            tally,
+            Fitting(),
+            in_thread,
+            text,
+            AddedOutputs(key_value, objects),
         )
         self._pauses_of_watches = Pauses[int]()
         self._pauses_of_inputs = Pauses[tuple[str, str]]()

@@ -43,6 +43,7 @@ from tracelake.pipeline.attempts import Attempts
 from tracelake.pipeline.faults import Guarded, InputFaultError
 from tracelake.pipeline.fitting import Fitting
 from tracelake.pipeline.outcome import RunResult, now
+from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.outputs.port import OvertakenError
 from tracelake.pipeline.protocol import keeps
 from tracelake.pipeline.publish import TRANSFORM
@@ -71,14 +72,13 @@ class Pipeline:
         fitting: Fitting | None = None,
         beside: Beside | None = None,
         text: str = ENGLISH.name,
+        added: AddedOutputs | None = None,
     ) -> None:
-        """With `fitting`, runs of inputs are cut into transactions of some seconds. `text` is the analyzer of
-        the index of a lake that has none yet.
-
-        With `beside`, the input of a transaction is read by it while the one before is merged and published.
+        """With `fitting`, runs are cut into transactions of some seconds. `text` is the analyzer of a first index.
+        `added` are outputs of users. `beside` reads the input of a transaction while the one before is published.
         """
         self._beside = beside
-        self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally, fitting, text)
+        self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally, fitting, text, added)
 
     def run(
         self,

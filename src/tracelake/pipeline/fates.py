@@ -13,6 +13,7 @@ from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects, narrowed, on_discard, on_retry
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.outcome import now
+from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.settling import Settling
 from tracelake.pipeline.sources.registry import SourceRegistry, content_of
@@ -34,7 +35,8 @@ class Fates:
         self._outputs = Outputs(key_value, objects, buckets, text=text)
         sources = SourceRegistry(objects, KnownInputs(key_value, name))
         self._settling = Settling(self._journal, sources, self._suspects, self._outputs)
-        self._pipeline = Pipeline(name, key_value, objects, buckets, InProcess(), text=text)
+        added = AddedOutputs(key_value, objects)
+        self._pipeline = Pipeline(name, key_value, objects, buckets, InProcess(), text=text, added=added)
 
     def decide(self, t: int, fate: Fate) -> list[Suspect]:
         """Offer the inputs of a transaction again, or give up those at fault; return what stands of each.

@@ -15,6 +15,7 @@ from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.journal.model import Aside, Seal, Step
 from tracelake.pipeline.merge import ShapeReceipt, ShapeTask, TableBefore, TableChange, run_shape_task
+from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.outputs.commit import CommitOutput
 from tracelake.pipeline.outputs.counts import Counts
 from tracelake.pipeline.outputs.index import IndexOutput
@@ -43,8 +44,10 @@ class Outputs:
         buckets: int,
         tally: BatchCounts | None = None,
         text: str = ENGLISH.name,
+        added: AddedOutputs | None = None,
     ) -> None:
-        """`text` is the analyzer of the index of a lake that has none yet."""
+        """`text` is the analyzer of the index of a lake that has none yet; `added` are outputs that users added."""
+        self._added = added
         self._key_value = key_value
         self._objects = objects
         self._buckets = buckets
@@ -66,6 +69,9 @@ class Outputs:
     @property
     def _all(self) -> Sequence[Output]:
         return (*self._before_commit, self.commit)
+
+    def _others(self) -> Sequence[Output]:
+        return () if self._added is None else self._added.opened(self.upper)
 
     def upper(self) -> int:
         """Return the least transaction that not every output holds: the commit is the last output of each."""
@@ -89,7 +95,7 @@ class Outputs:
 
     def only_commit_missing(self, transaction: int) -> bool:
         """Whether all outputs before the commit hold the transaction."""
-        return all(output.holds(transaction) for output in self._before_commit)
+        return all(output.holds(transaction) for output in (*self._before_commit, *self._others()))
 
     def publish(
         self, step: Step, seal: Seal, pieces: Sequence[Piece] | None, runner: TaskRunner, progress: OnProgress
@@ -98,12 +104,14 @@ class Outputs:
 
         `pieces` are the staged rows of the transaction, or None where only the commit is missing.
         """
-        t, done = step.transaction, len(self._all)
+        # Read before anything of T is published: who publishes T + 1 reads it after the commit of T.
+        outputs = (*self._before_commit, *self._others(), self.commit)
+        t, done = step.transaction, len(outputs)
         sealed = SealedTransaction(step, seal, {}, {})
         if pieces is not None:
             sealed = self._shape(step, seal, pieces, runner, progress)
         publication = Publication()
-        for number, output in enumerate(self._all):
+        for number, output in enumerate(outputs):
             progress(Progress("publishing", number, done, "steps", t))
             output.publish(sealed, publication)
         progress(Progress("publishing", done, done, "steps", t))

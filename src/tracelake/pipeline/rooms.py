@@ -11,6 +11,7 @@ from tracelake.pipeline.fitting import Fitting
 from tracelake.pipeline.index_build import Builder
 from tracelake.pipeline.index_merge import IndexMerger
 from tracelake.pipeline.near import runners
+from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.settling import Settling
 from tracelake.pipeline.sources.registry import SourceRegistry
@@ -50,12 +51,13 @@ class Dependencies:
         tally: BatchCounts | None,
         fitting: Fitting | None,
         text: str,
+        added: AddedOutputs | None,
     ) -> Dependencies:
         """Open those of a pipeline."""
         journal = Journal(key_value, name)
         sources = SourceRegistry(objects, KnownInputs(key_value, name))
         suspects = Suspects(key_value, name)
-        outputs = Outputs(key_value, objects, buckets, tally, text)
+        outputs = Outputs(key_value, objects, buckets, tally, text, added)
         settling = Settling(journal, sources, suspects, outputs)
         tries = Tries(key_value, name)
         runner, maintaining = runners(runner, tries)

@@ -91,6 +91,7 @@ def as_storage_error(what: str) -> Iterator[None]:
     try:
         yield
     except kafka.KafkaException as error:
+        forget_clients()
         raise StorageError(f"{what}: {reason_of(error)}") from error
     except TimeoutError as error:
         raise StorageError(f"{what}: no broker answered within {KAFKA_WAIT_S:g} s") from error
@@ -117,6 +118,11 @@ def admin_of(servers: str) -> Any:
 
 
 _MAKING: Final = threading.Lock()
+
+
+def forget_clients() -> None:
+    """Let clients go after a failure: one that knew a broker before it was restarted may ask on as if it were not."""
+    _kept_admin.cache_clear()
 
 
 def _admin(servers: str, config: str | None, pid: int) -> Any:

@@ -41,12 +41,13 @@ class Cluster:
 
     def __init__(self, servers: str) -> None:
         self.servers = servers
-        self._admin = admin_of(servers)
+        admin_of(servers)  # settings that it does not take are refused now
 
     def id(self) -> str:
         """Return the id that the cluster gave itself."""
         with as_storage_error(f"Kafka at {self.servers}"):
-            described = self._admin.describe_cluster(request_timeout=KAFKA_WAIT_S).result(2 * KAFKA_WAIT_S)
+            admin = admin_of(self.servers)  # it has to outlive what it is asked
+            described = admin.describe_cluster(request_timeout=KAFKA_WAIT_S).result(2 * KAFKA_WAIT_S)
         return quote(str(described.cluster_id), safe="")
 
     def partitions(self, cluster_id: str, topic: str) -> list[PartitionName]:
@@ -55,7 +56,8 @@ class Cluster:
         asked = kafka.TopicCollection([topic])
         with as_storage_error(f"topic {topic} of Kafka at {self.servers}"):
             try:
-                future = self._admin.describe_topics(asked, request_timeout=KAFKA_WAIT_S)[topic]
+                admin = admin_of(self.servers)
+                future = admin.describe_topics(asked, request_timeout=KAFKA_WAIT_S)[topic]
                 described = future.result(2 * KAFKA_WAIT_S)
             except kafka.KafkaException as error:
                 if code_of(error) == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -79,7 +81,8 @@ class Cluster:
         kafka = library()
         asked = {kafka.TopicPartition(name.topic, name.partition): spec for name in names}
         with as_storage_error(f"Kafka at {self.servers}"):
-            futures: Mapping[Any, Any] = self._admin.list_offsets(
+            admin = admin_of(self.servers)
+            futures: Mapping[Any, Any] = admin.list_offsets(
                 asked,
                 isolation_level=kafka.IsolationLevel.READ_COMMITTED,
                 request_timeout=KAFKA_WAIT_S,
@@ -109,7 +112,7 @@ class Cluster:
                 position = lost
                 continue
             before = position
-            for offset, value in self._messages(name, position, stop):
+            for offset, value in self.messages(name, position, stop):
                 position = offset + 1 if offset < stop else stop
                 if (
                     value is not None
@@ -118,7 +121,7 @@ class Cluster:
             if position == before and self.low(name) <= position:
                 raise StorageError(f"{name} of Kafka at {self.servers} does not give offset {position}")
 
-    def _messages(self, name: PartitionName, start: int, stop: int) -> Iterator[tuple[int, bytes | None]]:
+    def messages(self, name: PartitionName, start: int, stop: int) -> Iterator[tuple[int, bytes | None]]:
         """Yield offset and value of what is committed, and last (stop, None): what lies between is passed by.
 
         Where the broker has removed the next one meanwhile, it ends without a word.

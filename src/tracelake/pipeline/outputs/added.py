@@ -1,0 +1,106 @@
+"""Outputs that users add to a lake: records that every replica reads before it publishes a transaction."""
+
+from __future__ import annotations
+
+import pkgutil
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from tracelake._errors import ContentionError, UsageError
+from tracelake.formats import decode, encode
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.pipeline.kafka.client import SCHEME
+from tracelake.pipeline.outputs.kafka import KafkaSink
+from tracelake.pipeline.outputs.keyed import KeyedOutput, Sink
+from tracelake.pipeline.outputs.keyed_protocol import begins_at
+from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, ObjectStore
+
+FORMAT_VERSION: Final = 1
+
+
+class OutputRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One output that was added."""
+
+    name: str
+    to: str
+    """`kafka://brokers/topic`, or `module:name` of what makes a sink."""
+    id: str
+    """Random: one that is removed and added again is another."""
+    since: int | None = None
+    """Its first transaction; None until somebody has found out which it can be."""
+    format_version: int = FORMAT_VERSION
+
+
+class AddedOutputs:
+    """The outputs of one pipeline that users have added, and keep open."""
+
+    def __init__(self, key_value: KeyValueStore, objects: ObjectStore, pipeline: str = "main") -> None:
+        self._key_value = key_value
+        self._objects = objects
+        self._partition = f"outputs/{pipeline}"
+        self._open: dict[str, KeyedOutput] = {}
+
+    def records(self) -> list[OutputRecord]:
+        """Return what was added, by name."""
+        return [self._decode(entry) for entry in self._key_value.scan(self._partition, "", "~")]
+
+    def add(self, name: str, to: str, upper: Callable[[], int]) -> OutputRecord:
+        """Add an output, which begins with a transaction that nobody has begun. Raises UsageError."""
+        record = OutputRecord(name, to, uuid.uuid4().hex)
+        _sink(record)  # what cannot be opened is refused
+        if not isinstance(self._key_value.set_if(self._partition, name, encode(record), ABSENT), Done):
+            raise UsageError(f"output {name} is there already; remove it first, or choose another name.")
+        return self._begun(name, upper)
+
+    def remove(self, name: str) -> None:
+        """Write no more to an output. Raises UsageError where there is none of this name."""
+        entry = self._key_value.get(self._partition, name)
+        if entry is None:
+            raise UsageError(f"there is no output {name}. See `tracelake pipeline output list`.")
+        self._key_value.delete_if(self._partition, name, entry.version)
+
+    def opened(self, upper: Callable[[], int]) -> list[KeyedOutput]:
+        """Return the outputs as they are now; each transaction is published to these. Raises UsageError."""
+        records = [
+            self._begun(record.name, upper) if record.since is None else record for record in self.records()
+        ]
+        self._open = {record.id: self._open.get(record.id) or self._to_output(record) for record in records}
+        return list(self._open.values())
+
+    def _begun(self, name: str, upper: Callable[[], int]) -> OutputRecord:
+        """Settle with which transaction an output begins: the upper is read after its record was seen."""
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            entry = self._key_value.get(self._partition, name)
+            if entry is None:
+                raise UsageError(f"output {name} was removed meanwhile.")
+            record = self._decode(entry)
+            if record.since is not None:
+                return record
+            record = msgspec.structs.replace(record, since=begins_at(upper()))
+            self._key_value.set_if(self._partition, name, encode(record), entry.version)
+        raise ContentionError(f"{self._partition}/{name}: conditional writes were lost, too many in a row.")
+
+    def _to_output(self, record: OutputRecord) -> KeyedOutput:
+        assert record.since is not None
+        return KeyedOutput(record.name, record.since, _sink(record), self._key_value, self._objects)
+
+    def _decode(self, entry: Entry) -> OutputRecord:
+        return decode(OutputRecord, entry.value, f"record {self._partition}/{entry.key}", FORMAT_VERSION)
+
+
+def _sink(record: OutputRecord) -> Sink:
+    """Return what an output writes to. Raises UsageError."""
+    if record.to.startswith(f"{SCHEME}://"):
+        return KafkaSink(record.id, record.to)
+    try:
+        make = pkgutil.resolve_name(record.to)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"output {record.name}: {record.to!r} is neither kafka://brokers/topic nor module:name of what makes a "
+            f"sink: {error}"
+        ) from error
+    sink: Sink = make(record.id)
+    return sink

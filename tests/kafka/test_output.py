@@ -1,0 +1,198 @@
+"""Kafka as an output, with a real broker: a consumer of what is committed sees each transaction exactly once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+import tracelake
+from tests.kafka.broker import Broker
+from tests.kafka.test_source import messages
+from tests.patience import HANG_S, Patience, wait_until
+from tests.pipeline.spans import a_line, a_span
+from tracelake import Lake, StorageError
+from tracelake.otlp.framing import write_segment
+from tracelake.pipeline.kafka.client import library
+from tracelake.pipeline.outputs import kafka as sinks
+from tracelake.pipeline.outputs.commit import CommitOutput
+from tracelake.pipeline.outputs.kafka import TRANSACTION_HEADER, KafkaSink
+from tracelake.tasks.runners import InProcess
+
+
+@pytest.fixture
+def lake() -> Iterator[Lake]:
+    """A new lake."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as opened:
+        yield opened
+
+
+def arrive(lake: Lake, *numbers: int) -> None:
+    """Put a segment with some spans into the inbox."""
+    data = write_segment([("json", a_line(*(a_span(number, number) for number in numbers)))])
+    lake.objects.put(f"inbox/{uuid.uuid4().hex}.segment", data)
+
+
+def seen(broker: Broker, topic: str, *, committed: bool = True) -> dict[int, list[int]]:
+    """Return the numbers of the spans that a consumer sees, as often as it does, by transaction."""
+    by_transaction: dict[int, list[int]] = defaultdict(list)
+    for message in broker.read(topic, committed=committed):
+        t = int(dict(message.headers())[TRANSACTION_HEADER])
+        for resource in TracesData.FromString(message.value()).resource_spans:
+            for scope in resource.scope_spans:
+                by_transaction[t] += [int.from_bytes(span.span_id) - 1 for span in scope.spans]
+    return {t: sorted(numbers) for t, numbers in sorted(by_transaction.items())}
+
+
+def markers(broker: Broker, lake: Lake) -> list[int]:
+    """Return the transactions of the markers, in order."""
+    (info,) = lake.outputs.all()
+    return [int(dict(each.headers())[TRANSACTION_HEADER]) for each in broker.read(f"tracelake-{info.id}")]
+
+
+def test_each_transaction_is_there_once(lake: Lake, broker: Broker, topic: str) -> None:
+    """Two replicas write in turn, the broker is restarted between, repeats bring nothing, no batch is empty (J14)."""
+    broker.add_partitions(topic, 3)
+    lake.outputs.add("stream", broker.url(topic))
+    a, b = (lake.pipeline(replica=name, runner=InProcess()) for name in "ab")
+    for number, pipeline in enumerate((a, b, a, b)):
+        arrive(lake, number, number + 100)
+        assert pipeline.run_once() is not None
+        if number == 1:
+            broker.restart()
+    arrive(lake, 3)  # again
+    assert a.run_once() is not None
+    arrive(lake, 4)
+    assert b.run_once() is not None
+    # It was added before transaction 0, which somebody might have begun by then.
+    assert seen(broker, topic) == {1: [1, 101], 2: [2, 102], 3: [3, 103], 5: [4]}
+    assert markers(broker, lake) == [1, 2, 3, 5], "strictly increasing, and none for an empty transaction"
+
+
+def test_j6_a_writer_that_stops_inside_its_transaction_is_fenced(
+    lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a transaction is never seen; the writer that wrote it can write no more, and its peer writes it whole."""
+    lake.outputs.add("stream", broker.url(topic))
+    stopped, peer = (lake.pipeline(replica=name, runner=InProcess()) for name in "ab")
+    arrive(lake, 0)
+    assert stopped.run_once() is not None
+    arrive(lake, 1, 2, 3)
+    produce = KafkaSink._produce
+    halves: list[KafkaSink] = []
+
+    def stop(self: KafkaSink, to: str, value: bytes, headers: list[tuple[str, bytes]]) -> None:
+        produce(self, to, value, headers)
+        self._producer.flush(HANG_S)  # the broker has it
+        if not halves:
+            halves.append(self)
+            self._kept = self._producer  # type: ignore[attr-defined]
+            raise RuntimeError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSink, "_produce", stop)
+        with pytest.raises(RuntimeError, match="stopped"):
+            stopped.run_once()
+    assert seen(broker, topic) == {}
+    assert list(seen(broker, topic, committed=False)) == [1]
+    wait_until(lambda: peer.run_once() is None)
+    assert seen(broker, topic) == {1: [1, 2, 3]}
+    late = halves[0]._kept  # type: ignore[attr-defined]
+    with pytest.raises(library().KafkaException, match=r"(?i)fenced|epoch|state"):
+        late.commit_transaction(HANG_S)
+    arrive(lake, 4)
+    wait_until(lambda: stopped.run_once() is None)
+    assert seen(broker, topic) == {1: [1, 2, 3], 2: [4]}
+    assert markers(broker, lake) == [1, 2]
+
+
+def test_j7_a_writer_that_dies_after_its_transaction(
+    lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker says that it is there: the next run commits, and writes nothing."""
+    lake.outputs.add("stream", broker.url(topic))
+    pipeline = lake.pipeline(runner=InProcess())
+    arrive(lake, 0)
+    assert pipeline.run_once() is not None
+
+    def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    arrive(lake, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitOutput, "publish", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            pipeline.run_once()
+    assert seen(broker, topic) == {1: [1]}
+    wait_until(lambda: lake.pipeline(runner=InProcess()).run_once() is None)
+    assert seen(broker, topic, committed=False) == {1: [1]}
+    assert len(lake.branch("main").log()) == 2
+
+
+def test_a_broker_that_is_gone_holds_the_commit_back(
+    lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names output and brokers; when they are back, what waited is written and committed."""
+    lake.outputs.add("stream", broker.url(topic))
+    pipeline = lake.pipeline(runner=InProcess())
+    for number in range(2):
+        arrive(lake, number)
+        assert pipeline.run_once() is not None
+    broker.kill()
+    try:
+        arrive(lake, 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(sinks, "KAFKA_WAIT_S", 1.0)
+            patch.setattr(sinks, "KAFKA_TRANSACTION_MAX_S", 2.0)
+            with pytest.raises(StorageError, match=f"output stream, transaction 2: .*{broker.servers}"):
+                pipeline.run_once()
+        assert len(lake.branch("main").log()) == 2
+    finally:
+        broker.start()
+    patience = Patience()
+    while len(lake.branch("main").log()) < 3:
+        patience.look(None, lambda: "it does not go on")
+        try:
+            pipeline.run_once()
+        except StorageError:
+            time.sleep(0.1)
+    assert seen(broker, topic) == {1: [1], 2: [2]}
+
+
+def test_j8_from_topic_to_topic_whoever_is_killed(broker: Broker, topic: str, tmp_path: Path) -> None:
+    """Pipelines that are killed with -9 at any moment: each span comes in once, and goes out once."""
+    lake = tracelake.init(tmp_path / "lake", buckets=2)
+    out = broker.make_topic(f"out-{uuid.uuid4().hex}", 2)
+    arrive(lake, 5000)
+    lake.pipeline(runner=InProcess()).run_once()  # so that the output has the next one
+    lake.outputs.add("stream", broker.url(out))
+    arrive(lake, 5001)
+    lake.pipeline(runner=InProcess()).run_once()
+    sent = 0
+    command = [
+        *(sys.executable, "-m", "tracelake.cli", "pipeline", "run", "--lake", str(tmp_path / "lake")),
+        *("--watch", broker.url(topic), "--interval", "0.05"),
+    ]
+    for kill in range(3):
+        broker.send(topic, messages(range(sent, sent + 100)))
+        sent += 100
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        patience = Patience()
+        while (transactions := len(broker.read(out, committed=False))) <= kill:
+            patience.look(transactions, lambda: "nothing goes out")
+        process.send_signal(signal.SIGKILL)
+        process.wait(HANG_S)
+    pipeline = lake.pipeline(watch=[broker.url(topic)], runner=InProcess())
+    wait_until(lambda: pipeline.run_once() is None)
+    gone_out = seen(broker, out)
+    assert sorted(number for numbers in gone_out.values() for number in numbers) == list(range(sent))
+    assert markers(broker, lake) == list(gone_out)
+    lake.close()

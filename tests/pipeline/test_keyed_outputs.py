@@ -1,0 +1,196 @@
+"""Outputs that users add: each transaction that has new spans is there once, whatever fails and whoever writes."""
+
+from __future__ import annotations
+
+import re
+import sys
+import uuid
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.pipeline.spans import a_line, a_span
+from tracelake import Lake, StorageError, UsageError
+from tracelake.pipeline.outputs import keyed_protocol
+from tracelake.pipeline.outputs.commit import CommitOutput
+from tracelake.pipeline.outputs.keyed import KeyedOutput
+from tracelake.tasks.runners import InProcess
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "send-spans-elsewhere.md"
+
+
+@pytest.fixture
+def lake() -> Iterator[Lake]:
+    """A new lake."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as opened:
+        yield opened
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the sink of the documentation writes, as module `my_sinks`."""
+    (source,) = re.findall(r"```python\n(# my_sinks\.py\n.*?)```", HOW_TO.read_text("utf-8"), re.DOTALL)
+    module = ModuleType("my_sinks")
+    exec(compile(source, "my_sinks.py", "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, "my_sinks", module)
+    monkeypatch.setenv("SPANS_FOLDER", str(tmp_path / "out"))
+    return tmp_path / "out"
+
+
+def ingest(lake: Lake, path: Path, *numbers: int) -> None:
+    """Ingest a file with some spans."""
+    path.write_bytes(a_line(*(a_span(number, number) for number in numbers)))
+    lake.ingest(path, runner=InProcess())
+
+
+def written(folder: Path) -> dict[int, list[int]]:
+    """Return the numbers of the spans that an output has, by transaction."""
+    found = {}
+    for path in sorted(folder.glob("*/*.spans")):
+        data, numbers = path.read_bytes(), []
+        while data:
+            size = int.from_bytes(data[:4])
+            message = TracesData.FromString(data[4 : 4 + size])
+            data = data[4 + size :]
+            for resource in message.resource_spans:
+                numbers += [
+                    int.from_bytes(span.span_id) - 1 for scope in resource.scope_spans for span in scope.spans
+                ]
+        found[int(path.stem)] = sorted(numbers)
+    return found
+
+
+def test_the_sink_of_the_documentation_gets_each_transaction_once(
+    lake: Lake, folder: Path, tmp_path: Path
+) -> None:
+    """What was there before is not sent, what comes is, once; repeats are nothing new, and no batch is empty."""
+    ingest(lake, tmp_path / "a.jsonl", 0)
+    info = lake.outputs.add("files", "my_sinks:Files")
+    ingest(lake, tmp_path / "b.jsonl", 1)  # somebody might have begun it before the output was there
+    assert info.since == 2
+    ingest(lake, tmp_path / "c.jsonl", 2, 3)
+    ingest(lake, tmp_path / "d.jsonl", 3)
+    ingest(lake, tmp_path / "e.jsonl", 3, 4)
+    assert written(folder) == {2: [2, 3], 4: [4]}
+    lake.outputs.remove("files")
+    ingest(lake, tmp_path / "f.jsonl", 5)
+    assert written(folder) == {2: [2, 3], 4: [4]}
+    assert lake.outputs.all() == []
+
+
+def test_j7_a_run_that_dies_after_the_output_does_not_write_twice(
+    lake: Lake, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run finds the marker, and goes on to the commit."""
+    lake.outputs.add("files", "my_sinks:Files")
+    ingest(lake, tmp_path / "a.jsonl", 0)
+
+    def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitOutput, "publish", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            ingest(lake, tmp_path / "b.jsonl", 1)
+    assert written(folder) == {1: [1]}
+    (file,) = folder.glob("*/*.spans")
+    before = file.stat().st_mtime_ns
+    ingest(lake, tmp_path / "c.jsonl", 2)
+    assert written(folder) == {1: [1], 2: [2]}
+    assert file.stat().st_mtime_ns == before
+    assert len(lake.branch("main").log()) == 3
+
+
+def test_an_output_that_fails_holds_the_commit_back(
+    lake: Lake, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is committed that an output does not have; once it works again, all goes on. Its error names it."""
+    lake.outputs.add("files", "my_sinks:Files")
+    ingest(lake, tmp_path / "a.jsonl", 0)
+    sink = sys.modules["my_sinks"].Files
+
+    def fail(*_: object) -> None:
+        raise StorageError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "write", fail)
+        with pytest.raises(StorageError, match="output files, transaction 1: the disk is full"):
+            ingest(lake, tmp_path / "b.jsonl", 1)
+        assert len(lake.branch("main").log()) == 1
+    ingest(lake, tmp_path / "c.jsonl", 2)
+    assert written(folder) == {1: [1], 2: [2]}
+
+
+def test_an_output_that_cannot_be_opened_is_refused(lake: Lake, folder: Path) -> None:
+    """Names that lead nowhere, and names that are taken, are refused before anything is noted."""
+    del folder
+    for to in ("nowhere:at_all", "my_sinks:Nothing", "kafka://no-port/topic", "plain"):
+        with pytest.raises(UsageError):
+            lake.outputs.add("a", to)
+    assert lake.outputs.all() == []
+    lake.outputs.add("a", "my_sinks:Files")
+    with pytest.raises(UsageError, match="there already"):
+        lake.outputs.add("a", "my_sinks:Files")
+    with pytest.raises(UsageError, match="no output b"):
+        lake.outputs.remove("b")
+
+
+def test_what_is_written_follows_from_four_numbers() -> None:
+    """Each transaction of the output with rows is written once: where the system has no marker of it or a later one."""
+    for t, since, rows, marker in product(range(4), range(4), range(2), range(-1, 4)):
+        wanted = since <= t and rows == 1 and marker < t
+        assert keyed_protocol.is_to_be_written(t, since, rows, marker) == wanted
+    assert keyed_protocol.begins_at(5) > 5, "somebody may be at 5 and not know of it"
+
+
+RULES = (
+    Broken(
+        "before it begins nothing is written",
+        keyed_protocol.is_to_be_written,
+        "transaction >= since and ",
+        "",
+    ),
+    Broken("no batch is empty", keyed_protocol.is_to_be_written, "rows > 0 and ", ""),
+    Broken("at or below the marker is skipped", keyed_protocol.is_to_be_written, "> marker", ">= marker"),
+    Broken("it begins where nobody is", keyed_protocol.begins_at, "upper + 1", "upper"),
+)
+
+
+@pytest.mark.parametrize("broken", RULES, ids=lambda broken: broken.rule)
+def test_broken_rules_are_caught(broken: Broken) -> None:
+    """Each rule of the table is held by the test above."""
+    assert_caught(broken, test_what_is_written_follows_from_four_numbers)
+
+
+def test_a_marker_is_asked_for_anew_after_a_failure(
+    lake: Lake, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a try that was carried out, and of which nobody heard, is carried out twice."""
+
+    def check() -> None:
+        lake.outputs.add(name := f"n{uuid.uuid4().hex}", "my_sinks:Files")
+        ingest(lake, tmp_path / f"{name}-1.jsonl", int(uuid.uuid4().hex[:7], 16))
+        sink = sys.modules["my_sinks"].Files
+        write, wrote = sink.write, list[int]()
+
+        def lose_the_reply(self: object, t: int, messages: Iterator[bytes]) -> None:
+            wrote.append(t)
+            write(self, t, messages)
+            raise StorageError("no reply")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(sink, "write", lose_the_reply)
+            ingest(lake, tmp_path / f"{name}-2.jsonl", int(uuid.uuid4().hex[:7], 16))
+        lake.outputs.remove(name)
+        assert len(wrote) == 1
+
+    check()
+    rule = "after a failure nobody knows the marker"
+    assert_caught(Broken(rule, KeyedOutput._write, "self._marker = None", "pass"), check)
+    assert folder.exists()
