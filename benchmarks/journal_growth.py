@@ -97,7 +97,7 @@ def measure(folder: Path, url: str, transactions: int, kept: int | None) -> None
         journal.append_seal(Seal(t, *totals(step.sources), sealed_at="2026-01-01T00:00:00.000000+00:00"))
         times.append(time.perf_counter() - began)
         if t % 10 == 0:
-            known.remember(file_of(t))
+            known.remember([file_of(t)])
         if (t + 1) % (transactions // LINES) == 0:
             began = time.perf_counter()
             if kept is not None:

@@ -9,8 +9,9 @@ from threading import Event
 
 import pytest
 
+from tests.broken import Broken, assert_caught
 from tests.server.faults import FaultyStore, inbox_payloads
-from tracelake._errors import BackPressureError
+from tracelake._errors import BackPressureError, StorageError
 from tracelake.server.gathering import Gathering
 from tracelake.tracking.inbox import Inbox
 from tracelake.tracking.requests import RefusedSpans
@@ -161,3 +162,98 @@ def test_a_store_that_hangs_is_not_waited_for() -> None:
 
     run(test)
     assert [item.data for item in inbox_payloads(store)] == [b"late", b"late"]
+
+
+class LateStore(HeldStore):
+    """A store that is asked, answers after all deadlines, and then fails before or after it has written, or not."""
+
+    def __init__(self, fails: str) -> None:
+        """Begin held."""
+        super().__init__()
+        self.fails = fails
+        self.asked = Event()
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Create once released."""
+        self.asked.set()
+        assert self.released.wait(60)
+        if self.fails == "before":
+            raise StorageError("the connection was reset")
+        created = super().create(path, data)
+        if self.fails == "after":
+            raise StorageError("the reply was lost")
+        return created
+
+
+def check_deadlines(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two groups of eight, one under way and one behind it: each has one timer, and all are told by it, once."""
+    store, timers, unhandled = LateStore(fails), list[float](), list[object]()
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: unhandled.append(context))
+        later = loop.call_later
+
+        def counted(delay: float, callback: Callable[..., object], *given: object) -> asyncio.TimerHandle:
+            if callback == gathering._end:
+                timers.append(delay)
+            return later(delay, callback, *given)
+
+        async with opened(store, ack_timeout_s=0.01) as gathering:
+            monkeypatch.setattr(loop, "call_later", counted)
+            appends = [asyncio.ensure_future(gathering.append("json", b"%d" % n)) for n in range(8)]
+            await asyncio.sleep(0)
+            assert await asyncio.to_thread(store.asked.wait, 60)
+            appends += [asyncio.ensure_future(gathering.append("json", b"%d" % n)) for n in range(8, 16)]
+            outcomes = await asyncio.gather(*appends, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [BackPressureError] * 16
+            assert all("was not durable within 0.01 s" in str(outcome) for outcome in outcomes)
+            assert timers == [0.01, 0.01]
+            assert gathering._groups == {}, "nobody is left to be told"
+            store.released.set()
+            while gathering._queue._waiting_requests:
+                await asyncio.sleep(0.001)
+            store.fails, gathering._queue.ack_timeout_s = "", 60.0
+            assert await gathering.append("json", b"last") is None
+
+    try:
+        run(test)
+    finally:
+        store.released.set()
+    assert unhandled == []
+    there = sorted(item.data for item in inbox_payloads(store))
+    sent = sorted([b"last", *(b"%d" % n for n in range(0 if fails != "before" else 16, 16))])
+    assert there == sent
+
+
+@pytest.mark.parametrize("fails", ["", "before", "after"])
+def test_each_group_has_one_deadline(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late the store answers, and whatever: nobody is told twice or never, and the door goes on."""
+    check_deadlines(fails, monkeypatch)
+
+
+def check_late() -> None:
+    """A deadline that passes while the group still waits for others lets it be written all the same."""
+    store = FaultyStore()
+
+    async def test() -> None:
+        async with opened(store) as gathering:
+            append = asyncio.ensure_future(gathering.append("json", b"late"))
+            await asyncio.sleep(0)
+            (group,) = gathering._groups
+            gathering._end(group, gathering._queue.too_late)
+            with pytest.raises(BackPressureError):
+                await append
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert group.released
+
+    run(test)
+    assert segments(store) == 1
+
+
+def test_who_is_too_late_holds_nothing_back() -> None:
+    """Nobody waits for the group any more, and it does not wait for the next request."""
+    check_late()
+    old = "        self._queue.release(group)\n        return"
+    assert_caught(Broken("late groups are written", Gathering._look, old, "        return"), check_late)

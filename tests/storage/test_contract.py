@@ -168,6 +168,24 @@ def test_half_a_surrogate_pair_is_refused(records: KeyValueStore) -> None:
             call()
 
 
+def test_many_records_at_once(records: KeyValueStore) -> None:
+    """Each is written as by itself, over what was there, and is a record like any other from then on."""
+    records.set_all("p", {})
+    before = records.set("p", "b", b"before")
+    records.set("q", "b", b"other")
+    many = {key: key.encode() for key in ("a", "b", "\U0001f40d", *(f"{number:04}" for number in range(30)))}
+    records.set_all("p", many)
+    assert {entry.key: entry.value for entry in records.scan("p")} == many
+    entry = records.get("p", "b")
+    assert entry is not None
+    assert len({each.version for each in records.scan("p")} | {before}) == len(many) + 1
+    assert isinstance(records.set_if("p", "b", b"no", before), Conflict)
+    assert isinstance(records.set_if("p", "b", b"yes", entry.version), Done)
+    with pytest.raises(LimitError, match="the value of 'd'"):
+        records.set_all("p", {"d": b"x" * (limits.VALUE_MAX_BYTES + 1)})
+    assert [each.value for each in records.scan("q")] == [b"other"]
+
+
 def test_notes(records: KeyValueStore) -> None:
     """Notes come back in key order, replaced by later ones, apart from other partitions; forgotten ones are gone."""
     for key in ("b", "a", "\U0001f40d", "z" * 300, "b"):

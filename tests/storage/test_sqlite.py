@@ -54,6 +54,29 @@ def test_failed_commit_is_indeterminate_and_settles(store: Faulty, fail: str) ->
 
 
 @pytest.mark.parametrize("fail", ["before", "after"])
+def test_failed_commit_of_many_is_said_and_settled(store: Faulty, fail: str) -> None:
+    """Whoever wrote them is told that nobody knows, all of them are in doubt, and written again they are there."""
+    store.set("p", "a", b"before")
+    many = {"a": b"1", "b": b"2"}
+    store.fail = fail
+    with pytest.raises(IndeterminateError, match="2 records of 'p' may or may not"):
+        store.set_all("p", many)
+    log = store._path.with_name("records.db-wal")
+    before = log.read_bytes()
+    there = {entry.key: entry.value for entry in (store.get("p", "a"), store.get("p", "b")) if entry}
+    assert log.read_bytes() != before, "they are settled before they are read"
+    assert there == (many if fail == "after" else {"a": b"before"})
+    store.set_all("p", many)
+    assert {entry.key: entry.value for entry in store.scan("p")} == many
+    store.code = sqlite3.SQLITE_FULL
+    store.fail = "before"
+    with pytest.raises(StorageError):
+        store.set_all("p", {"a": b"3"})
+    store.code = sqlite3.SQLITE_IOERR_FSYNC
+    assert {entry.key: entry.value for entry in store.scan("p")} == many
+
+
+@pytest.mark.parametrize("fail", ["before", "after"])
 def test_failed_commit_of_a_delete_settles(store: Faulty, fail: str) -> None:
     """A delete whose COMMIT failed is settled by whether the record is still there."""
     version = store.set("p", "k", b"v")

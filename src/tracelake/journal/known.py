@@ -9,7 +9,7 @@ each content that was ever taken, and say only what a report says of a file that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -33,11 +33,15 @@ class KnownInputs:
         self.pipeline = pipeline
         self._partition = f"inputs/{pipeline}"
 
-    def remember(self, taken: ReadRange) -> None:
-        """Note an input of a committed transaction; again is fine."""
-        key = f"{taken.size_bytes:016x}-{taken.sha256}"
-        known = _KnownInput(taken.spans, FORMAT_VERSION, taken.problems, taken.problems_total)
-        self.store.set(self._partition, key, encode(known))
+    def remember(self, inputs: Iterable[ReadRange]) -> None:
+        """Note inputs of a committed transaction; again is fine."""
+        records = {
+            f"{taken.size_bytes:016x}-{taken.sha256}": encode(
+                _KnownInput(taken.spans, FORMAT_VERSION, taken.problems, taken.problems_total)
+            )
+            for taken in inputs
+        }
+        self.store.set_all(self._partition, records)
 
     def find(self, size_bytes: int, sha256: Callable[[], str]) -> ReadRange | None:
         """Return what was read of an input of this size and checksum before, without its path, or None.

@@ -77,8 +77,11 @@ class Gathering:
 
     def _look(self, group: RequestGroup, loop: asyncio.AbstractEventLoop) -> None:
         """Let the group be written, or look again in the next turn."""
+        if group.released:
+            return
         gathered = self._groups.get(group)
-        if gathered is None or group.released:
+        if gathered is None:  # too late already: nobody waits for it, and it is not to wait for the next request
+            self._queue.release(group)
             return
         come = len(group.requests)
         gathered.quiet_turns = 0 if come > gathered.seen else gathered.quiet_turns + 1

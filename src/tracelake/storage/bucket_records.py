@@ -15,6 +15,7 @@ import obstore
 from tracelake import limits
 from tracelake._errors import ContentionError, DamageError, IndeterminateError, StorageError
 from tracelake.storage.buckets import Bucket, BucketObjectStore, failed
+from tracelake.storage.each_alone import EachAlone
 from tracelake.storage.failures import OBSTORE_ERRORS, FailureKind, obstore_text, of_obstore
 from tracelake.storage.many import delete_all
 from tracelake.storage.names import check_value, encode_beginning
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
 
 
-class BucketKeyValueStore(NoteObjects):
+class BucketKeyValueStore(NoteObjects, EachAlone):
     """A `KeyValueStore` in a bucket; for any number of threads, and of processes that were not forked.
 
     Deleted records leave a small object. All methods raise StorageError where the store fails or cannot

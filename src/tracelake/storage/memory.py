@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Iterator
 
 from tracelake._errors import NotFoundError
+from tracelake.storage.each_alone import EachAlone
 from tracelake.storage.names import (
     check_path,
     check_prefix,
@@ -22,7 +23,7 @@ from tracelake.storage.outcomes import is_at, new_version
 from tracelake.storage.ports import Conflict, Done, Entry, Expected, ObjectInfo, Outcome, Version
 
 
-class MemoryKeyValueStore:
+class MemoryKeyValueStore(EachAlone):
     """A `KeyValueStore` in memory. `close` keeps the records, for `memory://name` may be opened again."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ A conditional write never raises for losing: it returns one of three outcomes, a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol, TypeAlias
@@ -74,6 +74,9 @@ class KeyValueStore(Protocol):
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """Write the record whatever was there."""
+
+    def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
+        """Write records by key, as `set` does; some of them, each whole, where it raises."""
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         """Write the record iff it is at `expected`."""

@@ -21,6 +21,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 
 from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError, UsageError
+from tracelake.storage.each_alone import EachAlone
 from tracelake.storage.failures import FailureKind, of_postgres
 from tracelake.storage.names import (
     check_scan_limit,
@@ -117,7 +118,7 @@ class _PostgresConnection(psycopg.Connection[Row]):
             return value
 
 
-class PostgresKeyValueStore:
+class PostgresKeyValueStore(EachAlone):
     """A `KeyValueStore` in the table `tracelake_records` of a database; safe for threads and processes.
 
     Every method raises StorageError where the database cannot be reached or refuses; nothing was written

@@ -6,7 +6,7 @@ record that came to the place of another, of this lake or of any, is damaged whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from tracelake._errors import DamagedRecordsError
@@ -38,6 +38,11 @@ class ScopedKeyValueStore:
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """Write the record whatever was there."""
         return self._store.set(self._prefix + partition, key, self._value(partition, key, value))
+
+    def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
+        """Write records by key; some of them where it raises."""
+        turned_by_key = {key: self._value(partition, key, value) for key, value in records.items()}
+        self._store.set_all(self._prefix + partition, turned_by_key)
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         """Write the record iff it is at `expected`."""

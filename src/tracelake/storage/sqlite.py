@@ -16,7 +16,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -120,6 +120,27 @@ class SqliteKeyValueStore:
             )
         assert isinstance(outcome, Done), "nothing was expected, so nothing can conflict"
         return outcome.version
+
+    def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
+        """Write records by key, in one transaction. Raises IndeterminateError where the commit itself failed."""
+        rows: dict[tuple[bytes, bytes], bytes] = {}
+        for key, value in records.items():
+            check_value(key, value)
+            rows[encode_key("partition", partition), encode_key("key", key)] = value
+        if not self._doubtful.isdisjoint(rows):
+            self._end_doubt()
+        with self._failures("write"), self._transaction() as connection:
+            connection.executemany(_PUT, [(*where, value, new_version()) for where, value in rows.items()])
+            try:
+                self._commit(connection)
+            except sqlite3.Error as error:
+                if of_sqlite_commit(error) is not FailureKind.UNKNOWN:
+                    raise
+                self._doubtful |= rows.keys()
+                raise IndeterminateError(
+                    f"the write of {len(rows)} records of {partition!r} may or may not have happened: {error}; "
+                    "write them again"
+                ) from error
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         """Write the record iff it is at `expected`."""

@@ -17,6 +17,7 @@ from itertools import groupby
 
 from tracelake import limits
 from tracelake._errors import ContentionError, DamageError, IndeterminateError, NotFoundError, StorageError
+from tracelake.storage.each_alone import EachAlone
 from tracelake.storage.many import delete_all
 from tracelake.storage.names import check_value, encode_beginning
 from tracelake.storage.note_objects import NoteObjects
@@ -43,7 +44,7 @@ from tracelake.storage.record_objects import (
 )
 
 
-class VersionedKeyValueStore(NoteObjects):
+class VersionedKeyValueStore(NoteObjects, EachAlone):
     """A `KeyValueStore` on any `ObjectStore`, by creating and never replacing; safe for processes.
 
     All methods raise StorageError where the object store fails, DamageError where a record is torn.

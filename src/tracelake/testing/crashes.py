@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
 
 from tracelake.storage import Entry, Expected, KeyValueStore, ObjectInfo, ObjectStore, Outcome, Version
+from tracelake.storage.each_alone import EachAlone
 
 ResultT = TypeVar("ResultT")
 
@@ -91,7 +92,7 @@ class CrashingObjectStore:
         return self._store.local_path(path)
 
 
-class CrashingKeyValueStore:
+class CrashingKeyValueStore(EachAlone):
     """A KeyValueStore whose calls pass a crash point."""
 
     def __init__(self, store: KeyValueStore, crash: CrashPoint) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from tracelake.storage import Conflict, Done, Entry, Expected, Indeterminate, KeyValueStore, Outcome, Version
+from tracelake.storage.each_alone import EachAlone
 from tracelake.storage.outcomes import is_at
 
 ResultT = TypeVar("ResultT")
@@ -37,7 +38,7 @@ class Operation:
     """Infinite where the outcome is unknown: it may still happen, or never."""
 
 
-class RecordingKeyValueStore:
+class RecordingKeyValueStore(EachAlone):
     """A KeyValueStore that writes every call on a single key into a history; safe for threads."""
 
     def __init__(

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from tracelake.storage import Entry, Expected, Indeterminate, ObjectInfo, Outcome, Version
+from tracelake.storage.each_alone import EachAlone
 from tracelake.storage.names import beginning_of_both, end_of
 from tracelake.testing.calls import Call, Touch
 from tracelake.testing.models import KeyValueModel, ObjectModel
@@ -25,7 +26,7 @@ class Caller(Protocol):
         """Return the simulated time in seconds."""
 
 
-class SimulatedKeyValueStore:
+class SimulatedKeyValueStore(EachAlone):
     """A KeyValueStore over the model, whose calls pass the scheduler."""
 
     def __init__(self, model: KeyValueModel, caller: Caller) -> None:

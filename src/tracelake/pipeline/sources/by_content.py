@@ -30,9 +30,7 @@ class ByContent:
 
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
         """Remember what is taken; inputs are their owner's, and stay."""
-        for each in taken:
-            assert not isinstance(each, SegmentOfRun), "a run is of segments"
-            self._known.remember(each)
+        self._known.remember(each for each in taken if not isinstance(each, SegmentOfRun))
 
     def give_up(self, path: str) -> None:
         """Leave it: it is its owner's."""
