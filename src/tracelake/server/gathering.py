@@ -80,7 +80,7 @@ class Gathering:
         if group.released:
             return
         gathered = self._groups.get(group)
-        if gathered is None:  # too late already: nobody waits for it, and it is not to wait for the next request
+        if gathered is None:  # it is too late: nobody waits for it any more
             self._queue.release(group)
             return
         come = len(group.requests)
