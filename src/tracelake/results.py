@@ -370,7 +370,8 @@ class Finding:
     kind: str
     """missing | damaged | mismatch"""
     what: str
-    """part | index part | file | batch | commit | journal | table | manifest | record | segment | archived trace"""
+    """part | index part | file | batch | commit | journal | table | manifest | record | segment | outbox row | trace |
+    archived trace | archive object"""
     path: str
     detail: str
 

@@ -22,6 +22,7 @@ from tracelake.archive.retention import TraceFate
 from tracelake.archive.rows import ArchiveRows, standing
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
+    RESTORED_SEQUENCE,
     TRACKING_STORE,
     archive_objects,
     assessments,
@@ -35,8 +36,6 @@ from tracelake.tracking.store import unpacked
 
 LateSpans: TypeAlias = tuple[frozenset[int], frozenset[int]]
 """The rows of the outbox that a trace came with, and those of them of which the store has the payload."""
-RESTORED_SEQUENCE = 0
-"""Of the part that a restore makes; no row of the outbox has it, for the tables hold what was archived."""
 _OF_TRACES = (trace_parts, spans, trace_tags, trace_metadata, assessments, trace_info)
 
 

@@ -1,50 +1,124 @@
-"""Reading back the archive repository, for `tracelake verify`: each trace that names an object of it (A14)."""
+"""Reading back the archive, for `tracelake verify`: each trace is where it says it is, and whole there (A14)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
-from sqlalchemy import select
+import pyarrow as pa
+from sqlalchemy import Connection, select
 
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.archive.archive import FOLDER
 from tracelake.archive.candidates import Candidates
-from tracelake.archive.layouts import read_archived
+from tracelake.archive.layouts import path_in, read_archived
+from tracelake.archive.protocol import LIVE
 from tracelake.results import Finding
-from tracelake.storage import ObjectStore, open_objects
-from tracelake.tracking.place import PLACE, find_tracking
-from tracelake.tracking.schema import ARCHIVE_REPO, LAKE_LOCATION, trace_info
+from tracelake.storage import open_objects
+from tracelake.tables.built_in import TABLE_SPANS
+from tracelake.tables.commit_view import CommitView
+from tracelake.tables.scan import connection as duckdb_connection
+from tracelake.tracking.schema import (
+    ARCHIVE_REPO,
+    LAKE_LOCATION,
+    archive_objects,
+    outbox,
+    spans,
+    trace_info,
+)
 from tracelake.tracking.store import TrackingStore
 
+_CLAIMS_AT_ONCE = 100_000
+_CLAIMS = pa.schema([("trace_id", pa.string()), ("span_id", pa.string())])
+_ALIKE_MAX = 10
 
-def check_archive(objects: ObjectStore) -> Iterator[Finding]:
-    """Yield what is missing, cut or altered of archived traces; nothing for a lake without a hot tier.
+
+def check_archive(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
+    """Yield what is missing, cut or altered of traces in the repository, and which objects are named otherwise.
 
     Raises StorageError where the tracking store or the repository cannot be asked.
     """
-    try:
-        tracking = find_tracking(objects)
-        if tracking is not None:
-            yield from _check(tracking, objects.url)
-    except DamageError as error:
-        yield Finding("damaged", "record", PLACE, str(error))
-
-
-def _check(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
-    info = trace_info.c
-    query = (
-        select(info.trace_id, info.archive_location, info.archive_bytes, info.archive_sha256)
-        .where(info.lake == tracking.lake, info.spans_location == ARCHIVE_REPO)
-        .where(info.archive_location.not_like(f"{LAKE_LOCATION}%"))
-        .order_by(info.trace_id)
-    )
     with tracking.database.reading() as connection:
-        rows = connection.execute(query).all()
-    if not rows:
+        info, objects = trace_info.c, archive_objects.c
+        query = (
+            select(info.trace_id, info.archive_location, info.archive_bytes, info.archive_sha256)
+            .where(info.lake == tracking.lake, info.spans_location == ARCHIVE_REPO)
+            .where(info.archive_location.not_like(f"{LAKE_LOCATION}%"))
+            .order_by(info.trace_id)
+        )
+        traces = connection.execute(query).all()
+        query = select(objects.path, objects.traces).where(
+            objects.lake == tracking.lake, objects.state == LIVE
+        )
+        live = {row.path: row.traces for row in connection.execute(query)}
+    if not traces and not live:
         return
     repository = open_objects(Candidates(tracking).settings().location or f"{lake_url}/{FOLDER}")
-    for trace_id, location, size_bytes, sha256 in rows:
+    named = Counter[str]()
+    for trace_id, location, size_bytes, sha256 in traces:
         try:
+            named[path_in(repository.url, location)] += 1
             read_archived(repository, location, size_bytes, sha256)
         except (DamageError, NotFoundError) as error:
-            yield Finding("damaged", "archived trace", trace_id, str(error))
+            if _is_still_at(tracking, trace_id, location):  # and not restored or deleted meanwhile
+                yield Finding("damaged", "archived trace", trace_id, str(error))
+    for path in sorted(live.keys() | named.keys()):
+        if named[path] != live.get(path, 0):
+            detail = (
+                f"{named[path]} traces are in it, and its row says {live.get(path, 0)}: a sweep may go wrong"
+            )
+            yield Finding("mismatch", "archive object", path, detail)
+
+
+def _is_still_at(tracking: TrackingStore, trace_id: str, location: str) -> bool:
+    info = trace_info.c
+    query = select(info.archive_location).where(info.lake == tracking.lake, info.trace_id == trace_id)
+    with tracking.database.reading() as connection:
+        return bool(connection.execute(query).scalar() == location)
+
+
+def spans_of_archived(tracking: TrackingStore) -> list[pa.RecordBatch]:
+    """Return the spans that the tables must have: of traces whose archive they are, but for what is under way to them.
+
+    What is read of the tables later has them. Raises StorageError.
+    """
+    of_trace = (trace_info.c.lake == spans.c.lake) & (trace_info.c.trace_id == spans.c.trace_id)
+    waiting = select(outbox.c.sequence).where(outbox.c.lake == tracking.lake)
+    query = (
+        select(spans.c.trace_id, spans.c.span_id)
+        .join(trace_info, of_trace)
+        .where(
+            trace_info.c.lake == tracking.lake,
+            trace_info.c.spans_location == ARCHIVE_REPO,
+            trace_info.c.archive_location.like(f"{LAKE_LOCATION}%"),
+            trace_info.c.archival_failure.is_(None),  # one that is incomplete says so
+            spans.c.sequence.not_in(waiting),
+        )
+    )
+    with tracking.database.reading() as connection:
+        return list(_batches(connection, query))
+
+
+def _batches(connection: Connection, query: Any) -> Iterator[pa.RecordBatch]:
+    for rows in connection.execute(query).partitions(_CLAIMS_AT_ONCE):
+        columns = zip(*rows, strict=True)
+        yield pa.RecordBatch.from_arrays([pa.array(each, pa.string()) for each in columns], schema=_CLAIMS)
+
+
+def check_tables(claims: list[pa.RecordBatch], view: CommitView) -> Iterator[Finding]:
+    """Yield archived traces of which the tables do not have all that they must."""
+    if not claims:
+        return
+    table = view.table(TABLE_SPANS.name).sql()
+    with duckdb_connection() as db:
+        db.register("claims", pa.Table.from_batches(claims))
+        missing = db.sql(
+            f"select trace_id, count(*) from (select distinct * from claims) anti join ({table}) "
+            f"using (trace_id, span_id) group by trace_id order by trace_id limit {_ALIKE_MAX}"
+        ).fetchall()
+    for trace_id, count in missing:
+        detail = (
+            f"it is archived in the tables, and {count} of its spans are not in them; look at `tracelake log`"
+        )
+        yield Finding("missing", "archived trace", trace_id, detail)

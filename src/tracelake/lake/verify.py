@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from typing import Final
 
-from tracelake.archive.verify import check_archive
+import pyarrow as pa
+
+from tracelake._errors import DamageError
+from tracelake.archive.verify import check_archive, check_tables, spans_of_archived
 from tracelake.datasets.verify import verify_files
+from tracelake.journal.model import Step
+from tracelake.journal.runs import inputs_of
 from tracelake.journal.store import Journal
+from tracelake.journal.suspects import Suspects
 from tracelake.journal.verify import check_journal, check_transactions
 from tracelake.pipeline.outputs.commit import SET_ASIDE
+from tracelake.pipeline.sources.outbox import OUTBOX
 from tracelake.pipeline.verify import check_counts, check_index, check_quarantine
 from tracelake.replicas.verify import check_heartbeats
 from tracelake.results import Finding, VerifyReport
@@ -22,7 +30,8 @@ from tracelake.tables.commit_view import CommitView, named_by
 from tracelake.tables.spec import table_names
 from tracelake.tables.verify import check_built_in, check_keys, check_spec, user_tables
 from tracelake.tasks.progress import OnProgress, Progress
-from tracelake.tracking.verify import check_inbox
+from tracelake.tracking.place import PLACE, find_tracking
+from tracelake.tracking.verify import check_inbox, check_store
 from tracelake.versions.store import Repository
 from tracelake.versions.verify import (
     CheckedCommit,
@@ -31,6 +40,9 @@ from tracelake.versions.verify import (
     check_history,
     read_records,
 )
+
+_SETTLING: Final = 2
+"""Transactions, the newest, of which inputs may not have been let go yet."""
 
 
 class Verifier:
@@ -78,11 +90,12 @@ class Verifier:
         self._findings += check_heartbeats(key_value)
         self._findings += records.findings
         self._findings += check_inbox(objects)
-        self._findings += check_archive(objects)
+        archived = self._check_tracking(steps, transactions)
         files, file_bytes = self._check_files(records, progress)
         if not self._findings:  # on whole parts only: a scan over a damaged one says nothing new
             view = self._view("main")
             self._findings += check_built_in(view)
+            self._findings += check_tables(archived, view)
             for name in written:
                 if entry_of(name) in commits[0].entries:
                     self._findings += check_keys(view, name)
@@ -97,6 +110,28 @@ class Verifier:
             findings=tuple(self._findings),
             set_aside=set_aside,
         )
+
+    def _check_tracking(self, steps: Mapping[int, Step], transactions: int) -> list[pa.RecordBatch]:
+        """Read the tracking store and its archive, where there are any; return what the tables must have of it."""
+        try:
+            store = find_tracking(self._objects)
+        except DamageError as error:
+            self._findings.append(Finding("damaged", "record", PLACE, str(error)))
+            return []
+        if store is None:
+            return []
+        # Inputs of the newest are let go now, perhaps; of each before them that was done before the next was begun.
+        kept = {suspect.path for suspect in Suspects(self._key_value, "main").all()}
+        taken = {
+            each.path
+            for t, step in steps.items()
+            if t < transactions - _SETTLING
+            for each in inputs_of(step.sources.get(OUTBOX, ()))
+        }
+        settled = {int(path.rpartition("/")[2]) for path in taken - kept}
+        self._findings += check_store(store, settled)
+        self._findings += check_archive(store, self._objects.url)
+        return spans_of_archived(store)
 
     def _check_tables(
         self, uppers: dict[str, int], leases: Leases, progress: OnProgress

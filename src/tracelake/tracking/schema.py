@@ -37,6 +37,8 @@ TRACKING_STORE: Final = "TRACKING_STORE"
 ARCHIVE_REPO: Final = "ARCHIVE_REPO"
 INCOMPLETE: Final = "INCOMPLETE_TRACE"
 """The mark of a trace of which the tables may lack spans for good: a row of the outbox was given up, or damaged."""
+RESTORED_SEQUENCE: Final = 0
+"""Of the part that a restore makes; no row of the outbox has it, for the tables hold what was archived."""
 DEFAULT_EXPERIMENT: Final = "0"
 LAKE_LOCATION: Final = "lake:"
 """How the archive location begins of a trace whose archive are the tables of the lake themselves."""

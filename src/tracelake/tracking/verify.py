@@ -1,14 +1,37 @@
-"""Reading back the inbox, for `tracelake verify`."""
+"""Reading back inbox and tracking store, for `tracelake verify`: what waits, and what is here of each trace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+from sqlalchemy import Connection, Select, exists, select
 
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.otlp.framing import segment_problem
 from tracelake.results import Finding, Problem
 from tracelake.storage import ObjectStore
+from tracelake.tracking.database import at_once
 from tracelake.tracking.inbox import PREFIX
+from tracelake.tracking.schema import (
+    ARCHIVE_REPO,
+    LAKE_LOCATION,
+    RESTORED_SEQUENCE,
+    TRACKING_STORE,
+    outbox,
+    spans,
+    trace_info,
+    trace_parts,
+)
+from tracelake.tracking.store import TrackingStore, unpacked
+
+ROW: Final = "outbox row"
+TRACE: Final = "trace"
+_ALIKE_MAX: Final = 10
+"""Traces that are told of the same thing at once."""
 
 
 def check_inbox(objects: ObjectStore) -> Iterator[Finding]:
@@ -22,3 +45,116 @@ def check_inbox(objects: ObjectStore) -> Iterator[Finding]:
             problem = Problem(str(error))
         if problem is not None:
             yield Finding("damaged", "segment", info.path, str(problem))
+
+
+def check_store(store: TrackingStore, settled: Collection[int]) -> Iterator[Finding]:
+    """Yield what is wrong with rows of the outbox, and traces; `settled` are rows that transactions have let go.
+
+    All is read in one transaction, so that what changes meanwhile is no finding. Raises StorageError.
+    """
+    with store.database.reading() as connection:
+        waiting = yield from _check_outbox(connection, store.lake, settled)
+        yield from _check_traces(connection, store.lake, waiting)
+
+
+def _check_outbox(
+    connection: Connection, lake: int, settled: Collection[int]
+) -> Generator[Finding, None, frozenset[int]]:
+    """Yield what is wrong with rows of the outbox; return their numbers."""
+    query = select(outbox.c.sequence).where(outbox.c.lake == lake).order_by(outbox.c.sequence)
+    waiting = list(connection.execute(query).scalars())
+    for sequence in waiting:  # one at a time: each may have megabytes
+        query = select(outbox.c.payload, outbox.c.size_bytes).where(outbox.c.sequence == sequence)
+        row = connection.execute(query).one()
+        if problem := _row_problem(row.payload, row.size_bytes):
+            yield Finding("damaged", ROW, f"outbox/{sequence}", problem)
+        if sequence in settled:
+            detail = (
+                "a transaction that is committed took it, and it was not deleted: it would be taken twice"
+            )
+            yield Finding("mismatch", ROW, f"outbox/{sequence}", detail)
+    return frozenset(waiting)
+
+
+def _row_problem(payload: bytes, size_bytes: int) -> str | None:
+    if len(payload) != size_bytes:
+        return f"it has {len(payload)} bytes, and says that it has {size_bytes}"
+    try:
+        problem = segment_problem(payload)
+    except DamageError as error:
+        return str(error)
+    return None if problem is None else str(problem)
+
+
+def _check_traces(connection: Connection, lake: int, waiting: Collection[int]) -> Iterator[Finding]:
+    ids = connection.execute(
+        select(trace_info.c.trace_id).where(trace_info.c.lake == lake).order_by(trace_info.c.trace_id)
+    ).scalars()
+    for some in at_once(list(ids)):
+        parts, claims = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
+        for part in connection.execute(_of(lake, some, trace_parts, *trace_parts.c)):
+            parts[part.trace_id].append(part)
+        for claim in connection.execute(
+            _of(lake, some, spans, spans.c.trace_id, spans.c.span_id, spans.c.sequence)
+        ):
+            claims[claim.trace_id].append(claim)
+        for info in connection.execute(_of(lake, some, trace_info, *trace_info.c)):
+            for problem in _trace_problems(info, parts[info.trace_id], claims[info.trace_id], waiting):
+                yield Finding("damaged", TRACE, info.trace_id, problem)
+    for table, what in ((trace_parts, "a payload"), (spans, "columns of spans")):
+        known = exists().where(trace_info.c.lake == table.c.lake, trace_info.c.trace_id == table.c.trace_id)
+        query = select(table.c.trace_id).where(table.c.lake == lake, ~known).distinct()
+        for trace_id in connection.execute(query.limit(_ALIKE_MAX)).scalars():
+            detail = f"the tracking store has {what} of it, and nothing that says what it is"
+            yield Finding("missing", TRACE, trace_id, detail)
+
+
+def _of(lake: int, trace_ids: Sequence[str], table: Any, *columns: Any) -> Select[Any]:
+    return (
+        select(*columns)
+        .where(table.c.lake == lake, table.c.trace_id.in_(trace_ids))
+        .order_by(table.c.trace_id)
+    )
+
+
+def _trace_problems(
+    info: Any, parts: Sequence[Any], claims: Sequence[Any], waiting: Collection[int]
+) -> Iterator[str]:
+    """Yield what is wrong with a trace: where it says it is, what is here of it, and its columns."""
+    location = info.archive_location or ""
+    if info.spans_location == TRACKING_STORE:
+        if not parts:
+            yield "it says that it is hot, and has no payload; restore the database"
+    elif info.spans_location != ARCHIVE_REPO or not location:
+        yield f"it says that it is in {info.spans_location} at {location!r}, which is no place; restore the database"
+    elif not location.startswith(LAKE_LOCATION) and parts:
+        yield f"it says that it is archived at {location}, and the tracking store has a payload too"
+    elif late := [part.sequence for part in parts if part.sequence not in waiting]:
+        yield f"it is archived in the tables, which must have its rows {late} too by now, and they are here still"
+    by_row: dict[int, set[str]] = defaultdict(set)
+    for claim in claims:
+        by_row[claim.sequence].add(claim.span_id)
+    for part in parts:
+        if problem := _part_problem(part, by_row):
+            yield problem
+
+
+def _part_problem(part: Any, by_row: Mapping[int, set[str]]) -> str | None:
+    """Say what is wrong with a payload. One that a restore made has the number of no row, and spans of several."""
+    try:
+        message = TracesData.FromString(unpacked(part.trace_id, part.payload, part.size_bytes))
+    except DamageError as error:
+        return str(error)
+    except DecodeError as error:
+        return f"its payload {part.sequence} cannot be decoded: {error}; restore the database"
+    stored = [span for group in message.resource_spans for scope in group.scope_spans for span in scope.spans]
+    if any(span.trace_id.hex() != part.trace_id for span in stored):
+        return f"its payload {part.sequence} has spans of another trace; restore the database"
+    if len(stored) != part.spans:
+        return f"its payload {part.sequence} has {len(stored)} spans, and says that it has {part.spans}"
+    ids = {span.span_id.hex() for span in stored}
+    is_restored = part.sequence == RESTORED_SEQUENCE
+    columns = set[str]().union(*by_row.values()) if is_restored else by_row.get(part.sequence, set())
+    if ids - columns or (columns - ids and not is_restored):
+        return f"its payload {part.sequence} has other spans than there are columns of; restore the database"
+    return None

@@ -1,0 +1,199 @@
+"""What `verify` says of the tracking store and its archive: each kind of damage is named, and what is whole is not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+import zstandard
+from sqlalchemy import delete, insert, select, update
+
+from tests.archive.place import HotLake
+from tests.broken import Broken, assert_caught
+from tests.tracking.requests import payload, request, trace_id
+from tracelake.archive import verify as archive_verify
+from tracelake.archive.verify import check_archive, check_tables, spans_of_archived
+from tracelake.results import Finding
+from tracelake.tracking import verify as tracking_verify
+from tracelake.tracking.schema import archive_objects, metadata, outbox, spans, trace_info, trace_parts
+from tracelake.tracking.verify import check_store
+
+LAKE, FILE, PACK, HOT, RESTORED, WAITING = range(1, 7)
+
+
+@pytest.fixture
+def lake(make: Callable[..., HotLake]) -> HotLake:
+    """Return a lake with a trace in each place: tables, with a late span on its way; file; pack; hot in three ways."""
+    lake = make("trace")
+    lake.write((FILE, 1))
+    lake.archive.run()
+    for layout, number in (("pack", PACK), ("lake", LAKE)):
+        lake.archive.configure(layout=layout)
+        lake.write((number, 1), (number, 2))
+        lake.archive.run()
+    lake.write((RESTORED, 1), (RESTORED, 2))
+    lake.archive.run()
+    assert lake.archive.restore(trace_id(RESTORED))
+    lake.write((HOT, 1), (HOT, 2))
+    lake.tracking.write([request((WAITING, 1), (LAKE, 3))])
+    return lake
+
+
+def findings(lake: HotLake, settled: tuple[int, ...] = ()) -> list[Finding]:
+    """Return what is wrong with the tracking store, its archive, and what the tables have of it."""
+    return [
+        *check_store(lake.tracking, settled),
+        *check_archive(lake.tracking, lake.lake.url),
+        *check_tables(spans_of_archived(lake.tracking), lake.lake._opened.view("main")),
+    ]
+
+
+def named(lake: HotLake) -> set[tuple[str, str]]:
+    """Return what is named, and which."""
+    return {(finding.what, finding.path) for finding in findings(lake)}
+
+
+@contextmanager
+def damaged(lake: HotLake, *statements: Any) -> Iterator[None]:
+    """Change the database for a while."""
+    with lake.tracking.database.reading() as connection:
+        before = {
+            table: [dict(row._mapping) for row in connection.execute(select(table))]
+            for table in metadata.sorted_tables
+        }
+    with lake.tracking.database.writing() as connection:
+        for statement in statements:
+            assert connection.execute(statement).rowcount
+    yield
+    with lake.tracking.database.writing() as connection:
+        for table, rows in before.items():
+            connection.execute(delete(table))
+            if rows:
+                connection.execute(insert(table), rows)
+
+
+def of(table: Any, number: int) -> Any:
+    """Return the condition for rows of a trace."""
+    return table.c.trace_id == trace_id(number)
+
+
+def a_row(table: Any, number: int, **others: Any) -> dict[str, Any]:
+    """Return a row of a trace that is not there."""
+    key = {"lake": 1, "trace_id": trace_id(number), "sequence": 99}
+    payload = zstandard.compress(b"")
+    rows: Mapping[str, dict[str, Any]] = {
+        trace_parts.name: {"spans": 0, "size_bytes": 0, "payload": payload},
+        spans.name: {"span_id": f"{9:016x}", "name": "", "kind": "", "start_ns": 1, "end_ns": 1},
+    }
+    return key | rows[table.name] | others
+
+
+TRACE: Final = "trace"
+ANY: Final = 0
+DAMAGES: Final[dict[str, tuple[list[Any], tuple[str, int]]]] = {
+    "hot, and no payload": ([delete(trace_parts).where(of(trace_parts, HOT))], (TRACE, HOT)),
+    "a payload cut": ([update(trace_parts).where(of(trace_parts, HOT)).values(payload=b"cut")], (TRACE, HOT)),
+    "another size": ([update(trace_parts).where(of(trace_parts, HOT)).values(size_bytes=3)], (TRACE, HOT)),
+    "other spans": ([update(trace_parts).where(of(trace_parts, HOT)).values(spans=7)], (TRACE, HOT)),
+    "no message": (
+        [
+            update(trace_parts)
+            .where(of(trace_parts, HOT))
+            .values(payload=zstandard.compress(b"no trace"), size_bytes=8)
+        ],
+        (TRACE, HOT),
+    ),
+    "of another trace": (
+        [
+            update(trace_parts)
+            .where(of(trace_parts, WAITING))
+            .values(payload=zstandard.compress(payload((HOT, 1))), size_bytes=len(payload((HOT, 1))))
+        ],
+        (TRACE, WAITING),
+    ),
+    "no columns": ([delete(spans).where(of(spans, HOT))], (TRACE, HOT)),
+    "a restored span without columns": (
+        [delete(spans).where(of(spans, RESTORED), spans.c.span_id == f"{2:016x}")],
+        (TRACE, RESTORED),
+    ),
+    "nothing says what it is": ([delete(trace_info).where(of(trace_info, HOT))], (TRACE, HOT)),
+    "in no place": (
+        [update(trace_info).where(of(trace_info, HOT)).values(spans_location="ELSEWHERE")],
+        (TRACE, HOT),
+    ),
+    "in two places": ([insert(trace_parts).values(a_row(trace_parts, PACK))], (TRACE, PACK)),
+    "late, and not on its way": ([delete(outbox)], (TRACE, LAKE)),
+    "an object of too many": (
+        [update(archive_objects).where(archive_objects.c.path.like("packs/%")).values(traces=2)],
+        ("archive object", ANY),
+    ),
+    "an object without a row": ([delete(archive_objects)], ("archive object", ANY)),
+    "not in the tables": ([insert(spans).values(a_row(spans, LAKE))], ("archived trace", LAKE)),
+    "another checksum": (
+        [update(trace_info).where(of(trace_info, FILE)).values(archive_sha256="0" * 64)],
+        ("archived trace", FILE),
+    ),
+}
+"""What is done, and what is named for it."""
+
+
+def check_damages(lake: HotLake) -> None:
+    """Do each kind of damage, and look what is said."""
+    assert findings(lake) == []
+    for kind, (statements, (what, number)) in DAMAGES.items():
+        with damaged(lake, *statements):
+            said = named(lake)
+        paths = {path for each, path in said if each == what}
+        assert paths if number == ANY else trace_id(number) in paths, (kind, said)
+
+
+def test_each_kind_of_damage_is_named(lake: HotLake) -> None:
+    """`verify` reads the tracking store, says nothing of what is whole, and names each kind of damage."""
+    assert lake.lake.verify().ok
+    check_damages(lake)
+    (row,) = findings(lake, settled=tuple(range(100)))
+    assert (row.kind, row.what) == ("mismatch", "outbox row")
+    with damaged(lake, update(outbox).values(size_bytes=1)):
+        report = lake.lake.verify()
+    assert [finding.what for finding in report.findings] == ["outbox row"]
+    pack = next(each for each in lake.lake.objects.list("archive/packs/"))
+    lake.lake.objects.delete(pack.path)
+    assert named(lake) == {("archived trace", trace_id(PACK))}
+
+
+RULES: Final = [
+    Broken("hot has a payload", tracking_verify._trace_problems, "if not parts:", "if False:"),
+    Broken("late spans go", tracking_verify._trace_problems, "not in waiting", "is None"),
+    Broken("spans of its own", tracking_verify._part_problem, "!= part.trace_id", "is None"),
+    Broken("as many", tracking_verify._part_problem, "!= part.spans", "< 0"),
+    Broken("columns", tracking_verify._part_problem, "if ids - columns or", "if False and"),
+    Broken("objects count", archive_verify.check_archive, "!= live.get(path, 0)", "is None"),
+    Broken("tables have it", archive_verify.check_tables, "anti join", "semi join"),
+]
+
+
+@pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
+def test_no_check_is_missing_and_no_bit(lake: HotLake) -> None:
+    """Each check that is left out is missed; a flipped bit is named, unless what it unpacks to is the same."""
+    for rule in RULES:
+        assert_caught(rule, lambda: check_damages(lake))
+    for table in (outbox, trace_parts):
+        check_flips(lake, table)
+
+
+def check_flips(lake: HotLake, table: Any) -> None:
+    """Flip a bit of each third byte of the newest row."""
+    chance = random.Random(7)
+    key = table.c.sequence
+    with lake.tracking.database.reading() as connection:
+        query = select(key, table.c.payload).order_by(key.desc()).limit(1)
+        sequence, whole = connection.execute(query).one()
+    for at in range(0, len(whole), 3):
+        flipped = whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1 :]
+        of_row = (key == sequence, table.c.payload == whole)
+        with damaged(lake, update(table).where(*of_row).values(payload=flipped)):
+            if not list(check_store(lake.tracking, ())):
+                assert zstandard.decompress(flipped) == zstandard.decompress(whole)
