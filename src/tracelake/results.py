@@ -370,8 +370,7 @@ class Finding:
     kind: str
     """missing | damaged | mismatch"""
     what: str
-    """part | index part | file | batch | commit | journal | table | manifest | record | segment | outbox row | trace |
-    archived trace | archive object"""
+    """part | index part | file | batch | commit | journal | table | record | outbox row | archived trace | …"""
     path: str
     detail: str
 
