@@ -490,6 +490,10 @@ TRACE_ARCHIVED_MAX_BYTES: Final = 1024 * MIB
 """What one archived trace unpacks to. Beyond: its frame is taken for damage."""
 ARCHIVE_FAILURES_TOLD_MAX: Final = 20
 """Traces that stayed hot which a pass tells the reasons of. Beyond: they are counted."""
+VERIFY_ALIKE_MAX: Final = 10
+"""Traces that `verify` names for one thing that is wrong with many. Beyond: the others are not named."""
+VERIFY_SPANS_AT_ONCE: Final = 100_000
+"""Spans of archived traces that `verify` reads at once. Beyond: it reads again."""
 ARCHIVE_RESTORE_TRIES_MAX: Final = 5
 """How often a restore begins again because a pass was faster. Beyond: it says so."""
 ARCHIVE_UPLOAD_GRACE_S: Final = 3600.0

@@ -14,6 +14,7 @@ from tracelake.archive.archive import FOLDER
 from tracelake.archive.candidates import Candidates
 from tracelake.archive.layouts import path_in, read_archived
 from tracelake.archive.protocol import LIVE
+from tracelake.limits import VERIFY_ALIKE_MAX, VERIFY_SPANS_AT_ONCE
 from tracelake.results import Finding
 from tracelake.storage import open_objects
 from tracelake.tables.built_in import TABLE_SPANS
@@ -29,9 +30,7 @@ from tracelake.tracking.schema import (
 )
 from tracelake.tracking.store import TrackingStore
 
-_CLAIMS_AT_ONCE = 100_000
 _CLAIMS = pa.schema([("trace_id", pa.string()), ("span_id", pa.string())])
-_ALIKE_MAX = 10
 
 
 def check_archive(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
@@ -55,19 +54,17 @@ def check_archive(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
     if not traces and not live:
         return
     repository = open_objects(Candidates(tracking).settings().location or f"{lake_url}/{FOLDER}")
-    named = Counter[str]()
+    by_path = Counter[str]()
     for trace_id, location, size_bytes, sha256 in traces:
         try:
-            named[path_in(repository.url, location)] += 1
+            by_path[path_in(repository.url, location)] += 1
             read_archived(repository, location, size_bytes, sha256)
         except (DamageError, NotFoundError) as error:
             if _is_still_at(tracking, trace_id, location):  # and not restored or deleted meanwhile
                 yield Finding("damaged", "archived trace", trace_id, str(error))
-    for path in sorted(live.keys() | named.keys()):
-        if named[path] != live.get(path, 0):
-            detail = (
-                f"{named[path]} traces are in it, and its row says {live.get(path, 0)}: a sweep may go wrong"
-            )
+    for path in sorted(live.keys() | by_path.keys()):
+        if by_path[path] != live.get(path, 0):
+            detail = f"{by_path[path]} traces are in it, and its row says {live.get(path, 0)}: a sweep may go wrong"
             yield Finding("mismatch", "archive object", path, detail)
 
 
@@ -101,7 +98,7 @@ def spans_of_archived(tracking: TrackingStore) -> list[pa.RecordBatch]:
 
 
 def _batches(connection: Connection, query: Any) -> Iterator[pa.RecordBatch]:
-    for rows in connection.execute(query).partitions(_CLAIMS_AT_ONCE):
+    for rows in connection.execute(query).partitions(VERIFY_SPANS_AT_ONCE):
         columns = zip(*rows, strict=True)
         yield pa.RecordBatch.from_arrays([pa.array(each, pa.string()) for each in columns], schema=_CLAIMS)
 
@@ -115,7 +112,7 @@ def check_tables(claims: list[pa.RecordBatch], view: CommitView) -> Iterator[Fin
         db.register("claims", pa.Table.from_batches(claims))
         missing = db.sql(
             f"select trace_id, count(*) from (select distinct * from claims) anti join ({table}) "
-            f"using (trace_id, span_id) group by trace_id order by trace_id limit {_ALIKE_MAX}"
+            f"using (trace_id, span_id) group by trace_id order by trace_id limit {VERIFY_ALIKE_MAX}"
         ).fetchall()
     for trace_id, count in missing:
         detail = (

@@ -11,6 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from sqlalchemy import Connection, Select, exists, select
 
 from tracelake._errors import DamageError, NotFoundError
+from tracelake.limits import VERIFY_ALIKE_MAX
 from tracelake.otlp.framing import segment_problem
 from tracelake.results import Finding, Problem
 from tracelake.storage import ObjectStore
@@ -30,8 +31,6 @@ from tracelake.tracking.store import TrackingStore, unpacked
 
 ROW: Final = "outbox row"
 TRACE: Final = "trace"
-_ALIKE_MAX: Final = 10
-"""Traces that are told of the same thing at once."""
 
 
 def check_inbox(objects: ObjectStore) -> Iterator[Finding]:
@@ -104,7 +103,7 @@ def _check_traces(connection: Connection, lake: int, waiting: Collection[int]) -
     for table, what in ((trace_parts, "a payload"), (spans, "columns of spans")):
         known = exists().where(trace_info.c.lake == table.c.lake, trace_info.c.trace_id == table.c.trace_id)
         query = select(table.c.trace_id).where(table.c.lake == lake, ~known).distinct()
-        for trace_id in connection.execute(query.limit(_ALIKE_MAX)).scalars():
+        for trace_id in connection.execute(query.limit(VERIFY_ALIKE_MAX)).scalars():
             detail = f"the tracking store has {what} of it, and nothing that says what it is"
             yield Finding("missing", TRACE, trace_id, detail)
 
