@@ -401,6 +401,16 @@ TRACKING_KEY_MAX_CHARS: Final = 250
 """The key of a tag, or an id that is no trace's. Beyond: it is refused."""
 TRACKING_VALUE_MAX_CHARS: Final = 8_000
 """The value of a tag. Beyond: it is refused."""
+EXPERIMENT_TAG_MAX_CHARS: Final = 5_000
+"""The value of a tag of an experiment. Beyond: it is refused."""
+ANNOTATIONS_MAX: Final = 1_000
+"""Tags, and assessments, of one trace or experiment. Beyond: one more is refused."""
+ASSESSMENT_MAX_BYTES: Final = 64 * 1024
+"""An assessment as JSON. Beyond: it is refused."""
+TAGGED_TRACES_MAX: Final = 10_000
+"""Traces that a filter by tags names. Beyond: it is refused; name more tags."""
+EXPERIMENTS_SHOWN_MAX: Final = 1_000
+"""Experiments in a list, the newest. Beyond: each is there by its id and name."""
 TRACKING_PREVIEW_MAX_CHARS: Final = 1_000
 """Input and output of a trace as lists show them. Beyond: they are cut; the spans keep them whole."""
 TRACKING_BUSY_TIMEOUT_S: Final = 10.0

@@ -29,6 +29,10 @@ class Client:
         """DELETE; options as `httpx.Client.request` takes them."""
         return self._request("DELETE", url, options)
 
+    def request(self, method: str, url: str, **options: Any) -> httpx.Response:
+        """Send a request of any method; options as `httpx.Client.request` takes them."""
+        return self._request(method, url, options)
+
     def _request(self, method: str, url: str, options: dict[str, Any]) -> httpx.Response:
         async def send() -> httpx.Response:
             transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)

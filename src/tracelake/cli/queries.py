@@ -175,6 +175,41 @@ def trace_show(
         _print_trace(trace)
 
 
+@trace_app.command(
+    "tag",
+    epilog=examples(
+        "tracelake trace tag 520a1c team=billing reviewed=yes", "tracelake trace tag 520a1c --delete reviewed"
+    ),
+)
+def trace_tag(
+    trace_id: Annotated[str, typer.Argument(help="The id, or at least 6 digits that only one trace has.")],
+    tags: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Tags to set.", show_default=False)
+    ] = None,
+    deleted: Annotated[
+        list[str] | None, typer.Option("--delete", metavar="KEY", help="A tag to delete.", show_default=False)
+    ] = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set and delete tags of a trace, and show all that it has.
+
+    The tracking store keeps them, wherever the spans of the trace are."""
+    pairs = [tag.partition("=") for tag in tags or ()]
+    if wrong := [key + value for key, equal, value in pairs if not (key and equal)]:
+        raise UsageError(f"{wrong[0]!r} is no tag; write it as KEY=VALUE.")
+    with opened(lake) as open_lake:
+        for key, _, value in pairs:
+            open_lake.annotations.set_tag(trace_id, key, value)
+        for key in deleted or ():
+            open_lake.annotations.delete_tag(trace_id, key)
+        standing = open_lake.annotations.tags(trace_id)
+    if as_json:
+        print_json(standing)
+    else:
+        console().print(render.grid(("tag", "value"), list(standing.items())) if standing else "No tags.")
+
+
 def _print_trace(trace: Trace) -> None:
     out = console()
     summary = trace.summary

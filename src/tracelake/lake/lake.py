@@ -10,6 +10,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from tracelake.lake.annotations import WithAnnotations
 from tracelake.lake.archive import WithArchive
 from tracelake.lake.datasets import Datasets
 from tracelake.lake.hot import HotTier
@@ -55,11 +56,8 @@ from tracelake.versions.branch import Branch
 from tracelake.versions.branches import MAIN
 
 
-class Lake(WithArchive):
-    """One lake. Threads may share it; `close` it, or use it in a `with` block.
-
-    `datasets`, `maintenance`, `quarantine`, `outputs`, `hot` and `archive` hold what is about these.
-    """
+class Lake(WithArchive, WithAnnotations):
+    """One lake: its parts are about themselves. Threads may share it; `close` it, or use it in a `with` block."""
 
     def __init__(self, location: Location) -> None:
         self._opened = OpenLake(location)

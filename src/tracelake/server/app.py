@@ -25,6 +25,7 @@ from tracelake.server.archive_pages import archive_pages
 from tracelake.server.archiving import Archiving
 from tracelake.server.errors import status_of
 from tracelake.server.metrics import OwnReplica, Requests, add_metrics
+from tracelake.server.mlflow_api import mlflow_api
 from tracelake.server.otlp import TracesEndpoint
 from tracelake.server.pages import STATIC, page_routes, page_templates
 from tracelake.server.search_pages import search_pages
@@ -75,6 +76,7 @@ def create_app(
     app.include_router(versions_api(lake))
     app.include_router(archive_api(lake, archiving))
     app.include_router(archive_pages(lake, archiving, templates))
+    app.include_router(mlflow_api(lake))
     app.include_router(versions_pages(lake, templates))
     app.mount("/static", StaticFiles(directory=STATIC))
     _add_health(app, queue, (pipeline_problem, archiving.problem))

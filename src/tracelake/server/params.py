@@ -8,12 +8,19 @@ from fastapi import Depends, Query
 from pydantic import BeforeValidator, Field
 
 from tracelake import limits
-from tracelake._errors import QueryError
+from tracelake._errors import QueryError, UsageError
 from tracelake.server.reads import Order, TraceFilter
 
 
 def _none_if_empty(value: object) -> object:
     return None if value == "" else value
+
+
+def _tag(text: str) -> tuple[str, str]:
+    key, equal, value = text.partition("=")
+    if not (key and equal):
+        raise UsageError(f"{text[: limits.NAME_QUOTED_MAX_CHARS]!r} is no tag; write it as KEY=VALUE")
+    return key, value
 
 
 Text = Annotated[
@@ -28,11 +35,14 @@ Milliseconds = Annotated[
 Limit = Annotated[int, Query(ge=1, le=limits.PAGE_ROWS_MAX)]
 Offset = Annotated[int, Query(ge=0, le=limits.PAGE_OFFSET_MAX)]
 Facets = Annotated[tuple[str, ...], Query(max_length=limits.FACETS_MAX)]
-
 VectorText = Annotated[
     Annotated[str, Field(max_length=limits.VECTOR_PARAMETER_MAX_CHARS)] | None,
     BeforeValidator(_none_if_empty),
     Query(description="Numbers with commas between."),
+]
+Tags = Annotated[
+    tuple[str, ...],
+    Query(max_length=limits.FACETS_MAX, description="KEY=VALUE, of a tag that a trace has"),
 ]
 Hits = Annotated[int, Query(ge=1, le=limits.SEARCH_HITS_MAX)]
 
@@ -54,11 +64,14 @@ def _trace_filter(
     name: Text = None,
     min_duration_ms: Milliseconds = None,
     errors: bool = False,
+    tag: Tags = (),
     order: Order = "newest",
     limit: Limit = limits.PAGE_ROWS_DEFAULT,
     offset: Offset = 0,
 ) -> TraceFilter:
-    return TraceFilter(service, session, user, name, min_duration_ms, errors, order, limit, offset)
+    return TraceFilter(
+        service, session, user, name, min_duration_ms, errors, tuple(map(_tag, tag)), order, limit, offset
+    )
 
 
 Wanted = Annotated[TraceFilter, Depends(_trace_filter)]

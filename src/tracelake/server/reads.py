@@ -40,6 +40,7 @@ class TraceFilter:
     name: str | None = None
     min_duration_ms: float | None = None
     errors: bool = False
+    tags: tuple[tuple[str, str], ...] = ()
     order: Order = "newest"
     limit: int = limits.PAGE_ROWS_DEFAULT
     offset: int = 0
@@ -62,6 +63,9 @@ def list_traces(lake: Lake, wanted: TraceFilter) -> TracePage:
         conditions.append(f"duration_ns >= {int(wanted.min_duration_ms * 1_000_000)}")
     if wanted.errors:
         conditions.append("error_count > 0")
+    if wanted.tags:
+        tagged = ", ".join(map(literal, lake.annotations.traces_with(dict(wanted.tags))))
+        conditions.append(f"trace_id IN ({tagged})" if tagged else "false")
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
     rows: list[Row] = lake.sql(
         f"SELECT {TRACE_COLUMNS} FROM traces {where} ORDER BY {ORDER_BY[wanted.order]}, trace_id "

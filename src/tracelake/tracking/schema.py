@@ -40,6 +40,7 @@ INCOMPLETE: Final = "INCOMPLETE_TRACE"
 RESTORED_SEQUENCE: Final = 0
 """Of the part that a restore makes; no row of the outbox has it, for the tables hold what was archived."""
 DEFAULT_EXPERIMENT: Final = "0"
+DEFAULT_WORKSPACE: Final = "default"
 LAKE_LOCATION: Final = "lake:"
 """How the archive location begins of a trace whose archive are the tables of the lake themselves."""
 

@@ -1,0 +1,144 @@
+"""Tags, experiments and assessments of a lake's traces, be they hot, archived or in its tables alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from tracelake import limits
+from tracelake._errors import LimitError, UsageError
+from tracelake.archive.retention import (
+    ARCHIVE_NOW_TAG,
+    RETENTION_TAG,
+    archive_now_of_tag,
+    retention_of_tag,
+)
+from tracelake.lake.opened import OpenLake
+from tracelake.tables.built_in import TABLE_TRACES
+from tracelake.tables.commit_view import CommitView, no_trace
+from tracelake.tracking.annotations import OF_COLUMNS, Annotations, Experiment
+from tracelake.tracking.place import find_tracking
+from tracelake.tracking.schema import DEFAULT_EXPERIMENT, DEFAULT_WORKSPACE
+from tracelake.tracking.store import TrackingStore
+from tracelake.versions.branches import MAIN
+
+_OF_EXPERIMENTS = {RETENTION_TAG: retention_of_tag, ARCHIVE_NOW_TAG: archive_now_of_tag}
+"""Tags of experiments that the archive reads: they have to be what it understands."""
+
+
+class LakeAnnotations:
+    """What is said of traces and experiments. Traces are named by id, `tr-` before it or not, or how it begins."""
+
+    def __init__(self, opened: OpenLake, store: TrackingStore) -> None:
+        self._opened = opened
+        self._store = store
+        self._annotations = Annotations(store)
+
+    def tags(self, trace_id: str) -> dict[str, str]:
+        """Return the tags of a trace; `mlflow.trace.spansLocation` says where it is. Raises NotFoundError."""
+        full = self._trace(trace_id)
+        return self._annotations.tags([full])[full]
+
+    def set_tag(self, trace_id: str, key: str, value: str) -> None:
+        """Set a tag of a trace: a key of up to 250 characters, a value of up to 8,000.
+
+        Raises NotFoundError, UsageError, and LimitError for more than 1,000 tags.
+        """
+        self._annotations.set_tag(self._trace(trace_id), key, value)
+
+    def delete_tag(self, trace_id: str, key: str) -> None:
+        """Delete a tag; without `mlflow.trace.archivalFailure` a trace is archived again. Raises NotFoundError."""
+        self._annotations.delete_tag(self._trace(trace_id), key)
+
+    def traces_with(self, tags: Mapping[str, str]) -> list[str]:
+        """Return the ids of all traces that have all of these tags. Raises UsageError, LimitError."""
+        if not tags or any(key in OF_COLUMNS for key in tags):
+            raise UsageError("name tags that were set; `tracelake archive status` says what is archived.")
+        most = limits.TAGGED_TRACES_MAX
+        trace_ids = self._annotations.traces_with(tags, most + 1)
+        if len(trace_ids) > most:
+            raise LimitError(f"more than {most:,} traces have these tags; name another tag beside them.")
+        return trace_ids
+
+    def create_experiment(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> str:
+        """Make an experiment, and return its id. Raises UsageError where the name is taken."""
+        return self._annotations.create_experiment(name, workspace)
+
+    def experiment(self, experiment_id: str) -> Experiment:
+        """Return an experiment with its tags; "0" is that of traces that name none. Raises NotFoundError."""
+        if experiment_id == DEFAULT_EXPERIMENT:
+            self._annotations.make_default()
+        return self._annotations.experiment(experiment_id)
+
+    def experiment_named(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> Experiment:
+        """Return an experiment by its name. Raises NotFoundError."""
+        return self._annotations.experiment_named(name, workspace)
+
+    def experiments(self) -> list[Experiment]:
+        """Return the newest experiments, at most 1,000."""
+        self._annotations.make_default()
+        return self._annotations.experiments()
+
+    def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
+        """Set a tag of an experiment; those of the archive must be what it understands. Raises UsageError."""
+        if key in _OF_EXPERIMENTS:
+            _OF_EXPERIMENTS[key](value)
+        if experiment_id == DEFAULT_EXPERIMENT:
+            self._annotations.make_default()
+        self._annotations.set_experiment_tag(experiment_id, key, value)
+
+    def delete_experiment_tag(self, experiment_id: str, key: str) -> None:
+        """Delete a tag of an experiment. Raises NotFoundError."""
+        self._annotations.delete_experiment_tag(experiment_id, key)
+
+    def assessments(self, trace_id: str) -> list[dict[str, Any]]:
+        """Return the assessments of a trace and its spans, the last changed at the end. Raises NotFoundError."""
+        return self._annotations.assessments(self._trace(trace_id))
+
+    def log_assessment(self, trace_id: str, assessment: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep an assessment: `{"assessment_name": "correct", "feedback": {"value": True}}`, or an `expectation`.
+
+        `span_id` says of which span, `source` and `rationale` who says it and why. Returns it with its id.
+        Raises NotFoundError, UsageError, LimitError.
+        """
+        return self._annotations.log_assessment(self._trace(trace_id), assessment)
+
+    def update_assessment(
+        self, trace_id: str, assessment_id: str, changes: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Change fields of an assessment; return it. Raises NotFoundError, UsageError."""
+        return self._annotations.update_assessment(self._trace(trace_id), assessment_id, changes)
+
+    def delete_assessment(self, trace_id: str, assessment_id: str) -> None:
+        """Delete an assessment. Raises NotFoundError."""
+        self._annotations.delete_assessment(self._trace(trace_id), assessment_id)
+
+    def _trace(self, trace_id: str) -> str:
+        """Return the full id of a trace that is there, in either tier. Raises NotFoundError."""
+        wanted = trace_id.lower().removeprefix("tr-")
+        hot = self._store.ids_that_begin(wanted, 2) if wanted.isalnum() else []
+
+        def read(view: CommitView) -> str:
+            full = view.full_id(wanted, hot)
+            if full not in hot and not len(view.table(TABLE_TRACES.name).lookup([full], ["trace_id"])):
+                raise no_trace(trace_id)
+            return full
+
+        return self._opened.read(MAIN, read)
+
+
+class WithAnnotations:
+    """What a lake has of its annotations."""
+
+    _opened: OpenLake
+
+    @cached_property
+    def annotations(self) -> LakeAnnotations:
+        """Tags, experiments and assessments. Raises UsageError for a lake without a tracking store."""
+        store = find_tracking(self._opened.objects)
+        if store is None:
+            raise UsageError(
+                "this lake has no tracking store, which keeps tags; `tracelake serve` makes one."
+            )
+        return LakeAnnotations(self._opened, store)

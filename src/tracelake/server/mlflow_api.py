@@ -1,0 +1,199 @@
+"""Tags, experiments and assessments over HTTP, in MLflow's words: paths, bodies and error codes of its REST API.
+
+What MLflow's client asks under `/api/2.0` or `/api/3.0` is answered under both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final, ParamSpec
+
+import msgspec
+from fastapi import APIRouter, Depends, Response
+
+from tracelake._errors import LimitError, NotFoundError, StorageError, TracelakeError, UsageError
+from tracelake.lake.lake import Lake
+from tracelake.limits import INGEST_RETRY_AFTER_S
+from tracelake.server.api import json_response
+from tracelake.server.errors import status_of
+from tracelake.server.json_body import json_body
+from tracelake.tracking.annotations import Experiment
+
+P = ParamSpec("P")
+_CODES: Final[tuple[tuple[type[TracelakeError], str], ...]] = (
+    (NotFoundError, "RESOURCE_DOES_NOT_EXIST"),
+    (UsageError, "INVALID_PARAMETER_VALUE"),
+    (LimitError, "RESOURCE_EXHAUSTED"),
+    (StorageError, "TEMPORARILY_UNAVAILABLE"),
+)
+_VERSIONS: Final = ("/api/2.0/mlflow", "/api/3.0/mlflow")
+
+
+class TraceTag(msgspec.Struct, frozen=True):
+    """A tag to set."""
+
+    key: str
+    value: str
+
+
+class TraceTagKey(msgspec.Struct, frozen=True):
+    """A tag to delete."""
+
+    key: str
+
+
+class ExperimentTag(msgspec.Struct, frozen=True):
+    """A tag to set of an experiment."""
+
+    experiment_id: str
+    key: str
+    value: str
+
+
+class ExperimentTagKey(msgspec.Struct, frozen=True):
+    """A tag to delete of an experiment."""
+
+    experiment_id: str
+    key: str
+
+
+class NewExperiment(msgspec.Struct, frozen=True):
+    """An experiment to make."""
+
+    name: str
+    tags: list[TraceTag] = []
+
+
+class Assessed(msgspec.Struct, frozen=True):
+    """An assessment, or what is to change of one."""
+
+    assessment: dict[str, Any]
+
+
+def mlflow_api(lake: Lake) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(include_in_schema=False)
+    for prefix in _VERSIONS:
+        _add_traces(router, prefix, lake)
+        _add_assessments(router, prefix, lake)
+        _add_experiments(router, prefix, lake)
+    return router
+
+
+def _answered(handler: Callable[P, object]) -> Callable[P, Response]:
+    """Answer with what a handler returns, or with its error as MLflow says it."""
+
+    @wraps(handler)
+    def answer(*args: P.args, **kwargs: P.kwargs) -> Response:
+        try:
+            return json_response(handler(*args, **kwargs))
+        except TracelakeError as error:
+            code = next((code for kind, code in _CODES if isinstance(error, kind)), "INTERNAL_ERROR")
+            response = json_response({"error_code": code, "message": str(error)}, status_of(type(error)))
+            if response.status_code == 503:
+                response.headers["Retry-After"] = str(INGEST_RETRY_AFTER_S)
+            return response
+
+    return answer
+
+
+def _add_traces(router: APIRouter, prefix: str, lake: Lake) -> None:
+    @router.get(f"{prefix}/traces/{{trace_id}}/tags")
+    @_answered
+    def tags(trace_id: str) -> object:
+        return {"tags": lake.annotations.tags(trace_id)}
+
+    @router.patch(f"{prefix}/traces/{{trace_id}}/tags")
+    @_answered
+    def set_tag(trace_id: str, body: TraceTag = Depends(json_body(TraceTag))) -> object:  # noqa: B008
+        lake.annotations.set_tag(trace_id, body.key, body.value)
+        return {}
+
+    @router.delete(f"{prefix}/traces/{{trace_id}}/tags")
+    @_answered
+    def delete_tag(trace_id: str, body: TraceTagKey = Depends(json_body(TraceTagKey))) -> object:  # noqa: B008
+        lake.annotations.delete_tag(trace_id, body.key)
+        return {}
+
+
+def _add_assessments(router: APIRouter, prefix: str, lake: Lake) -> None:
+    of_trace = f"{prefix}/traces/{{trace_id}}/assessments"
+
+    @router.get(of_trace)
+    @_answered
+    def assessments(trace_id: str) -> object:
+        return {"assessments": lake.annotations.assessments(trace_id)}
+
+    @router.post(of_trace)
+    @_answered
+    def log(trace_id: str, body: Assessed = Depends(json_body(Assessed))) -> object:  # noqa: B008
+        return {"assessment": lake.annotations.log_assessment(trace_id, body.assessment)}
+
+    @router.get(f"{of_trace}/{{assessment_id}}")
+    @_answered
+    def assessment(trace_id: str, assessment_id: str) -> object:
+        for each in lake.annotations.assessments(trace_id):
+            if each["assessment_id"] == assessment_id:
+                return {"assessment": each}
+        raise NotFoundError(f"trace {trace_id} has no assessment {assessment_id!r}.")
+
+    @router.patch(f"{of_trace}/{{assessment_id}}")
+    @_answered
+    def update(
+        trace_id: str,
+        assessment_id: str,
+        body: Assessed = Depends(json_body(Assessed)),  # noqa: B008
+    ) -> object:
+        return {"assessment": lake.annotations.update_assessment(trace_id, assessment_id, body.assessment)}
+
+    @router.delete(f"{of_trace}/{{assessment_id}}")
+    @_answered
+    def remove(trace_id: str, assessment_id: str) -> object:
+        lake.annotations.delete_assessment(trace_id, assessment_id)
+        return {}
+
+
+def _add_experiments(router: APIRouter, prefix: str, lake: Lake) -> None:
+    @router.post(f"{prefix}/experiments/create")
+    @_answered
+    def create(body: NewExperiment = Depends(json_body(NewExperiment))) -> object:  # noqa: B008
+        experiment_id = lake.annotations.create_experiment(body.name)
+        for tag in body.tags:
+            lake.annotations.set_experiment_tag(experiment_id, tag.key, tag.value)
+        return {"experiment_id": experiment_id}
+
+    @router.get(f"{prefix}/experiments/get")
+    @_answered
+    def get(experiment_id: str) -> object:
+        return {"experiment": _told(lake.annotations.experiment(experiment_id))}
+
+    @router.get(f"{prefix}/experiments/get-by-name")
+    @_answered
+    def get_by_name(experiment_name: str) -> object:
+        return {"experiment": _told(lake.annotations.experiment_named(experiment_name))}
+
+    @router.post(f"{prefix}/experiments/set-experiment-tag")
+    @_answered
+    def set_tag(body: ExperimentTag = Depends(json_body(ExperimentTag))) -> object:  # noqa: B008
+        lake.annotations.set_experiment_tag(body.experiment_id, body.key, body.value)
+        return {}
+
+    @router.post(f"{prefix}/experiments/delete-experiment-tag")
+    @_answered
+    def delete_tag(body: ExperimentTagKey = Depends(json_body(ExperimentTagKey))) -> object:  # noqa: B008
+        lake.annotations.delete_experiment_tag(body.experiment_id, body.key)
+        return {}
+
+
+def _told(experiment: Experiment) -> dict[str, object]:
+    """Return an experiment as MLflow's API says it; times are milliseconds there."""
+    created_ms = experiment.created_ns // 1_000_000
+    return {
+        "experiment_id": experiment.experiment_id,
+        "name": experiment.name,
+        "lifecycle_stage": "active",
+        "creation_time": created_ms,
+        "last_update_time": created_ms,
+        "tags": [{"key": key, "value": value} for key, value in experiment.tags.items()],
+    }

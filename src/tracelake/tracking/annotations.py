@@ -1,0 +1,344 @@
+"""What is said of traces and experiments beside their spans: tags, and assessments of people and programs.
+
+They are rows by the id of the trace, and not of its payload: whether that is hot, archived or in the tables alone, they
+stay. Three tags of MLflow's names stand for columns of `trace_info`, and only the archive sets them.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Table, and_, delete, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from tracelake import limits
+from tracelake._errors import LimitError, NotFoundError, UsageError
+from tracelake.tracking.database import at_once
+from tracelake.tracking.schema import (
+    DEFAULT_EXPERIMENT,
+    DEFAULT_WORKSPACE,
+    assessments,
+    experiment_tags,
+    experiments,
+    trace_info,
+    trace_tags,
+)
+from tracelake.tracking.store import TrackingStore
+
+FAILURE_TAG: Final = "mlflow.trace.archivalFailure"
+OF_COLUMNS: Final = {
+    "mlflow.trace.spansLocation": "spans_location",
+    "mlflow.trace.archiveLocation": "archive_location",
+    FAILURE_TAG: "archival_failure",
+}
+"""Tags that stand for columns."""
+_KINDS: Final = ("feedback", "expectation")
+_OF_SERVER: Final = ("assessment_id", "trace_id", "create_time", "last_update_time")
+"""What an assessment says that nobody else may say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What traces are grouped by: retention is set for it."""
+
+    experiment_id: str
+    name: str
+    workspace: str
+    created_ns: int
+    tags: Mapping[str, str]
+
+
+class Annotations:
+    """Tags, experiments and assessments of one lake. Threads may share it; each call is one transaction."""
+
+    def __init__(self, store: TrackingStore) -> None:
+        self._database = store.database
+        self._lake = store.lake
+        self._insert = sqlite.insert if store.database.is_sqlite else postgresql.insert
+
+    def tags(self, trace_ids: Collection[str]) -> dict[str, dict[str, str]]:
+        """Return the tags of traces, those of columns too; of traces without any, none."""
+        tags: dict[str, dict[str, str]] = {trace_id: {} for trace_id in trace_ids}
+        with self._database.reading() as connection:
+            for ids in at_once(tags):
+                told = select(trace_info.c.trace_id, *(trace_info.c[name] for name in OF_COLUMNS.values()))
+                for trace_id, *values in connection.execute(told.where(*self._of(trace_info, ids))):
+                    of_columns = zip(OF_COLUMNS, values, strict=True)
+                    tags[trace_id].update((key, str(value)) for key, value in of_columns if value is not None)
+                own = select(trace_tags.c.trace_id, trace_tags.c.key, trace_tags.c.value)
+                for trace_id, key, value in connection.execute(own.where(*self._of(trace_tags, ids))):
+                    tags[trace_id][key] = value
+        return {trace_id: dict(sorted(of_trace.items())) for trace_id, of_trace in tags.items()}
+
+    def set_tag(self, trace_id: str, key: str, value: str) -> None:
+        """Set a tag of a trace, which who calls knows to be there. Raises UsageError, LimitError."""
+        _check_tag(key, value, limits.TRACKING_VALUE_MAX_CHARS)
+        if key in OF_COLUMNS:
+            raise UsageError(f"tag {key} says where a trace is, and only the archive sets it.")
+        with self._database.writing() as connection:
+            self._set(connection, trace_tags, {"trace_id": trace_id}, key, value)
+
+    def delete_tag(self, trace_id: str, key: str) -> None:
+        """Delete a tag of a trace; without `archivalFailure` it is tried again. Raises NotFoundError, UsageError."""
+        with self._database.writing() as connection:
+            if key == FAILURE_TAG:
+                cleared = (
+                    update(trace_info)
+                    .where(*self._of(trace_info, [trace_id]), trace_info.c.archival_failure.is_not(None))
+                    .values(archival_failure=None)
+                )
+                gone = connection.execute(cleared).rowcount
+            elif key in OF_COLUMNS:
+                raise UsageError(f"tag {key} says where a trace is, and only the archive changes it.")
+            else:
+                gone = connection.execute(
+                    delete(trace_tags).where(*self._of(trace_tags, [trace_id]), trace_tags.c.key == key)
+                ).rowcount
+        if not gone:
+            raise NotFoundError(f"trace {trace_id} has no tag {_quoted(key)}.")
+
+    def traces_with(self, tags: Mapping[str, str], limit: int) -> list[str]:
+        """Return ids of traces that have all of these tags, in order; the tags are not those of columns."""
+        query = select(trace_tags.c.trace_id).where(trace_tags.c.lake == self._lake)
+        for number, (key, value) in enumerate(tags.items()):
+            if number == 0:
+                query = query.where(trace_tags.c.key == key, trace_tags.c.value == value)
+                continue
+            other = trace_tags.alias(f"tag_{number}")
+            query = query.join(
+                other,
+                and_(
+                    other.c.lake == self._lake,
+                    other.c.trace_id == trace_tags.c.trace_id,
+                    other.c.key == key,
+                    other.c.value == value,
+                ),
+            )
+        with self._database.reading() as connection:
+            return list(connection.execute(query.order_by(trace_tags.c.trace_id).limit(limit)).scalars())
+
+    def create_experiment(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> str:
+        """Make an experiment, and return its id. Raises UsageError where the name is taken, or no name."""
+        for what, text in (("experiment", name), ("workspace", workspace)):
+            if not text.strip() or len(text) > limits.TRACKING_NAME_MAX_CHARS or "\0" in text:
+                raise UsageError(
+                    f"the name of an {what} has 1 to {limits.TRACKING_NAME_MAX_CHARS} characters, and is not "
+                    f"{_quoted(text)}."
+                )
+        row = {
+            "lake": self._lake,
+            "experiment_id": str(10**17 + secrets.randbelow(9 * 10**17)),
+            "workspace": workspace,
+            "name": name,
+            "created_ns": time.time_ns(),
+        }
+        with self._database.writing() as connection:
+            self._make_default(connection)
+            # Not by the number of rows, which PostgreSQL's driver does not tell of such a statement.
+            statement = self._insert(experiments).on_conflict_do_nothing().returning(experiments.c.name)
+            if connection.execute(statement, row).scalar() is None:
+                raise UsageError(
+                    f"there is an experiment {_quoted(name)} in workspace {_quoted(workspace)} already."
+                )
+        return str(row["experiment_id"])
+
+    def experiment(self, experiment_id: str) -> Experiment:
+        """Return an experiment. Raises NotFoundError."""
+        for each in self._experiments(experiments.c.experiment_id == experiment_id):
+            return each
+        raise NotFoundError(f"no experiment {_quoted(experiment_id)}.")
+
+    def experiment_named(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> Experiment:
+        """Return an experiment by its name. Raises NotFoundError."""
+        for each in self._experiments(and_(experiments.c.name == name, experiments.c.workspace == workspace)):
+            return each
+        raise NotFoundError(f"no experiment {_quoted(name)} in workspace {_quoted(workspace)}.")
+
+    def experiments(self) -> list[Experiment]:
+        """Return the newest experiments, at most 1,000."""
+        return self._experiments(experiments.c.experiment_id.is_not(None))
+
+    def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
+        """Set a tag of an experiment. Raises NotFoundError, UsageError, LimitError."""
+        _check_tag(key, value, limits.EXPERIMENT_TAG_MAX_CHARS)
+        self.experiment(experiment_id)
+        with self._database.writing() as connection:
+            self._set(connection, experiment_tags, {"experiment_id": experiment_id}, key, value)
+
+    def delete_experiment_tag(self, experiment_id: str, key: str) -> None:
+        """Delete a tag of an experiment. Raises NotFoundError."""
+        tags = experiment_tags.c
+        here = (tags.lake == self._lake, tags.experiment_id == experiment_id, tags.key == key)
+        with self._database.writing() as connection:
+            gone = connection.execute(delete(experiment_tags).where(*here)).rowcount
+        if not gone:
+            raise NotFoundError(f"experiment {_quoted(experiment_id)} has no tag {_quoted(key)}.")
+
+    def log_assessment(self, trace_id: str, assessment: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep an assessment of a trace, or of a span of it, in MLflow's words; return it with id and times.
+
+        It has an `assessment_name`, and a `feedback` or an `expectation` with a `value`. Raises UsageError, LimitError.
+        """
+        assessment_id = f"a-{secrets.token_hex(16)}"
+        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        body = {
+            key: value for key, value in assessment.items() if key not in _OF_SERVER and value is not None
+        }
+        body = {
+            "assessment_id": assessment_id,
+            "trace_id": trace_id,
+            **body,
+            "create_time": now,
+            "last_update_time": now,
+        }
+        row = {"lake": self._lake, "trace_id": trace_id, "assessment_id": assessment_id, **_columns(body)}
+        with self._database.writing() as connection:
+            self._check_room(connection, assessments, self._of(assessments, [trace_id]), "assessments")
+            connection.execute(insert(assessments), row)
+        return body
+
+    def update_assessment(
+        self, trace_id: str, assessment_id: str, changes: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Change fields of an assessment; return it. Raises NotFoundError, UsageError, LimitError."""
+        here = self._assessment(trace_id, assessment_id)
+        with self._database.writing() as connection:
+            text = connection.execute(select(assessments.c.body).where(*here).with_for_update()).scalar()
+            if text is None:
+                raise _no_assessment(trace_id, assessment_id)
+            body = json.loads(text)
+            body.update({key: value for key, value in changes.items() if key not in _OF_SERVER})
+            body["last_update_time"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+            connection.execute(update(assessments).where(*here).values(_columns(body)))
+        return dict(body)
+
+    def delete_assessment(self, trace_id: str, assessment_id: str) -> None:
+        """Delete an assessment. Raises NotFoundError."""
+        with self._database.writing() as connection:
+            gone = connection.execute(
+                delete(assessments).where(*self._assessment(trace_id, assessment_id))
+            ).rowcount
+        if not gone:
+            raise _no_assessment(trace_id, assessment_id)
+
+    def assessments(self, trace_id: str) -> list[dict[str, Any]]:
+        """Return the assessments of a trace, in the order in which they were last changed."""
+        query = (
+            select(assessments.c.body)
+            .where(*self._of(assessments, [trace_id]))
+            .order_by(assessments.c.updated_ns, assessments.c.assessment_id)
+        )
+        with self._database.reading() as connection:
+            return [json.loads(body) for body in connection.execute(query).scalars()]
+
+    def _experiments(self, condition: Any) -> list[Experiment]:
+        columns = (experiments.c[name] for name in ("experiment_id", "name", "workspace", "created_ns"))
+        query = select(*columns).where(experiments.c.lake == self._lake, condition)
+        newest = query.order_by(experiments.c.created_ns.desc()).limit(limits.EXPERIMENTS_SHOWN_MAX)
+        with self._database.reading() as connection:
+            rows = [tuple(row) for row in connection.execute(newest)]
+            tags: dict[str, dict[str, str]] = {row[0]: {} for row in rows}
+            for ids in at_once(tags):
+                of = experiment_tags.c
+                own = select(of.experiment_id, of.key, of.value).where(
+                    of.lake == self._lake, of.experiment_id.in_(ids)
+                )
+                for experiment_id, key, value in connection.execute(own.order_by(of.key)):
+                    tags[experiment_id][key] = value
+        return [
+            Experiment(experiment_id, name, workspace, created_ns, tags[experiment_id])
+            for experiment_id, name, workspace, created_ns in rows
+        ]
+
+    def make_default(self) -> None:
+        """Make the experiment that traces are of that name none, where it is not there."""
+        with self._database.writing() as connection:
+            self._make_default(connection)
+
+    def _make_default(self, connection: Connection) -> None:
+        row = {
+            "lake": self._lake,
+            "experiment_id": DEFAULT_EXPERIMENT,
+            "workspace": DEFAULT_WORKSPACE,
+            "name": "Default",
+            "created_ns": time.time_ns(),
+        }
+        connection.execute(self._insert(experiments).on_conflict_do_nothing(), row)
+
+    def _set(self, connection: Connection, table: Table, of: Mapping[str, str], key: str, value: str) -> None:
+        here = [table.c.lake == self._lake, *(table.c[name] == one for name, one in of.items())]
+        self._check_room(connection, table, [*here, table.c.key != key], "tags")
+        statement = self._insert(table)
+        connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=["lake", *of, "key"], set_={"value": statement.excluded.value}
+            ),
+            {"lake": self._lake, **of, "key": key, "value": value},
+        )
+
+    def _check_room(self, connection: Connection, table: Table, here: Sequence[Any], what: str) -> None:
+        count = connection.execute(select(func.count()).select_from(table).where(*here)).scalar_one()
+        if count >= limits.ANNOTATIONS_MAX:
+            raise LimitError(
+                f"there are {count:,} {what} already, and the limit is {limits.ANNOTATIONS_MAX:,}."
+            )
+
+    def _of(self, table: Table, trace_ids: Collection[str]) -> list[Any]:
+        return [table.c.lake == self._lake, table.c.trace_id.in_(list(trace_ids))]
+
+    def _assessment(self, trace_id: str, assessment_id: str) -> list[Any]:
+        return [*self._of(assessments, [trace_id]), assessments.c.assessment_id == assessment_id]
+
+
+def _check_tag(key: str, value: str, value_max_chars: int) -> None:
+    if not key or len(key) > limits.TRACKING_KEY_MAX_CHARS:
+        raise UsageError(
+            f"the key of a tag has 1 to {limits.TRACKING_KEY_MAX_CHARS} characters, and {_quoted(key)} has {len(key)}."
+        )
+    if len(value) > value_max_chars:
+        raise UsageError(
+            f"tag {_quoted(key)} has {len(value)} characters, and the limit is {value_max_chars}."
+        )
+    if "\0" in key + value:
+        raise UsageError(f"tag {_quoted(key)} holds a NUL character; remove it.")
+
+
+def _columns(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of an assessment. Raises UsageError, LimitError."""
+    name, span_id = body.get("assessment_name"), body.get("span_id")
+    if not isinstance(name, str) or not 0 < len(name) <= limits.TRACKING_NAME_MAX_CHARS:
+        raise UsageError(
+            f"an assessment has an assessment_name of 1 to {limits.TRACKING_NAME_MAX_CHARS} characters."
+        )
+    kinds = [kind for kind in _KINDS if isinstance(body.get(kind), Mapping)]
+    if len(kinds) != 1 or any(kind in body and kind not in kinds for kind in _KINDS):
+        raise UsageError(
+            f"assessment {_quoted(name)} must have either feedback or expectation, an object with a value."
+        )
+    if span_id is not None and not (isinstance(span_id, str) and 0 < len(span_id) <= 16):
+        raise UsageError(f"assessment {_quoted(name)} is of a span by its id, up to 16 hex digits.")
+    try:
+        text = json.dumps(body, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"assessment {_quoted(name)} cannot be kept as JSON: {error}.") from error
+    if len(text) > limits.ASSESSMENT_MAX_BYTES or "\\u0000" in text:
+        raise LimitError(
+            f"assessment {_quoted(name)} takes {len(text):,} bytes as JSON, and the limit is "
+            f"{limits.ASSESSMENT_MAX_BYTES:,}, without NUL characters."
+        )
+    return {"name": name, "span_id": span_id, "body": text, "updated_ns": time.time_ns()}
+
+
+def _no_assessment(trace_id: str, assessment_id: str) -> NotFoundError:
+    return NotFoundError(f"trace {trace_id} has no assessment {_quoted(assessment_id)}.")
+
+
+def _quoted(text: str) -> str:
+    shown = text if len(text) <= limits.NAME_QUOTED_MAX_CHARS else text[: limits.NAME_QUOTED_MAX_CHARS] + "…"
+    return repr(shown)
