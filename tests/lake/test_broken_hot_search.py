@@ -1,4 +1,4 @@
-"""Rules of searches in what no commit holds yet, each broken once: one of the tests that hold it fails."""
+"""Rules of searches and lists of what no commit holds yet, each broken once: one of the tests that hold it fails."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 import tracelake
 from tests.broken import Broken, assert_caught
 from tests.lake import test_hot_search as tests
-from tracelake.lake import hot_search
+from tests.lake import test_hot_tier as list_tests
+from tracelake.lake import hot, hot_search
 from tracelake.lake.hot_search import HotSearch
 from tracelake.tasks.runners import InProcess
+from tracelake.tracking.store import TrackingStore
 
 Check = Callable[[tracelake.Lake, Path], object]
 
@@ -35,6 +37,11 @@ def check_said(lake: tracelake.Lake, _folder: Path) -> None:
 
 def check_damage(lake: tracelake.Lake, _folder: Path) -> None:
     tests.test_damage_hides_nothing_else(lake, lake.hot.set_up())
+
+
+def check_lists(lake: tracelake.Lake, _folder: Path) -> None:
+    with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
+        list_tests.test_lists_are_bounded(lake, lake.hot.set_up(), pipeline, patch)
 
 
 MUTANTS: list[tuple[Broken, Check]] = [
@@ -59,6 +66,24 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken("what is not searched is said", hot_search._taken, "lacking or more", "lacking"),
         check_said,
+    ),
+    (
+        Broken(
+            "lists read no huge trace",
+            TrackingStore.uncommitted,
+            "size <= min(room, limits.UNCOMMITTED_LIST_TRACE_MAX_BYTES)",
+            "size <= room",
+        ),
+        check_lists,
+    ),
+    (
+        Broken(
+            "lists read no trace of many committed spans",
+            hot._large,
+            "> limits.UNCOMMITTED_LIST_TRACE_MAX_SPANS",
+            "< 0",
+        ),
+        check_lists,
     ),
     (
         Broken("damage hides nothing else", hot_search._decoded, "except DamageError", "except KeyError"),

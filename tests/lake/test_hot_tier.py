@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from sqlalchemy import update
 import tracelake
 from tests.server.client import Client
 from tests.tracking.requests import payload, request, trace_id
+from tracelake import limits
 from tracelake._errors import NotFoundError, QueryError
 from tracelake.lake.claimed import standing
 from tracelake.otlp.by_trace import rows_of
@@ -23,7 +24,7 @@ from tracelake.tasks.runners import InProcess
 from tracelake.tracking.door import TrackingDoor
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import ARCHIVE_REPO, trace_info, trace_parts
-from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.store import HotTrace, TrackingStore
 
 
 @pytest.fixture
@@ -175,3 +176,42 @@ def test_a_trace_that_no_part_has_opens_none(
     monkeypatch.undo()
     with pytest.raises(QueryError):
         spans.lookup([trace_id(2)], ["nothing"])
+
+
+def test_lists_are_bounded(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One huge trace, many large ones, one with many committed spans: lists read none of them, and show the others."""
+
+    def counts() -> dict[str, int]:
+        rows = lake.sql("select trace_id, span_count from traces", uncommitted=True).to_pylist()
+        return {str(row["trace_id"]): int(row["span_count"]) for row in rows}
+
+    huge = "x" * (limits.UNCOMMITTED_LIST_TRACE_MAX_BYTES // 2)
+    store.write(
+        [request((2, 1)), request((1, 1), text=huge), request((1, 2), text=huge), request((3, 1), (3, 4))]
+    )
+    others = {trace_id(2): 1, trace_id(3): 2}
+    read: list[str] = []
+    traces = TrackingStore.traces
+
+    def noted(self: TrackingStore, ids: Collection[str]) -> dict[str, HotTrace]:
+        read.extend(ids)
+        return traces(self, ids)
+
+    monkeypatch.setattr(TrackingStore, "traces", noted)
+    assert counts() == others
+    assert sorted(read) == sorted(others)
+    assert len(lake.trace(trace_id(1)).spans) == 2
+    assert pipeline.run_once() is not None
+    assert counts() == {trace_id(1): 2, **others}
+
+    monkeypatch.setattr(limits, "UNCOMMITTED_LIST_TRACE_MAX_SPANS", 1)
+    store.write([request((3, 3)), request((2, 2))])
+    assert counts() == {trace_id(1): 2, trace_id(2): 2, trace_id(3): 2}
+    assert len(lake.trace(trace_id(3)).spans) == 3
+    assert pipeline.run_once() is not None
+    for number in (4, 5, 6):
+        store.write([request((number, 1))])
+    monkeypatch.setattr(limits, "UNCOMMITTED_LIST_MAX_BYTES", len(payload((6, 1))) + 1)
+    assert set(counts()) == {trace_id(number) for number in (1, 2, 3, 6)}

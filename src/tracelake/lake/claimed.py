@@ -22,15 +22,17 @@ def standing(claimed: Collection[pa.Table]) -> pa.Table:
 
 def standing_places(rows: pa.Table) -> npt.NDArray[np.int64]:
     """Return where the claims are that stand, of rows with the columns of SPANS; of equal ones the first."""
-    keys = rows.select(["trace_id", "span_id"]).append_column("ord", pa.array(range(len(rows)), pa.int64()))
+    keys = rows.select(["trace_id", "span_id"])
+    # Arrow sees it in a tenth of the time: of most traces there is one claim about each span.
+    if len(keys.group_by(["trace_id", "span_id"]).aggregate([])) == len(rows):
+        return np.arange(len(rows))
+    keys = keys.append_column("ord", pa.array(range(len(rows)), pa.int64()))
     with connection() as db:
         db.register("keys", keys)
         claimed_again = (
             "select ord from keys qualify count(*) over (partition by trace_id, span_id) > 1 order by ord"
         )
         several = db.sql(claimed_again).to_arrow_table()["ord"]
-        if not len(several):
-            return np.arange(len(rows))
         db.register("claimed", rows.take(several).append_column("ord", several))
         losers = db.sql(
             f"select ord from (select trace_id, span_id, ord, {claims.COLUMNS} from claimed) "

@@ -8,24 +8,25 @@ answer does not depend on the tier that gave it.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
 from typing import Final, Literal
 
 import pyarrow as pa
 
+from tracelake import limits
 from tracelake.lake.claimed import standing
 from tracelake.lake.hot_search import HotSearch, Search
 from tracelake.lake.opened import OpenLake
-from tracelake.limits import TRACKING_LOOK_S, UNCOMMITTED_TRACES_MAX
 from tracelake.otlp.by_trace import rows_of
 from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.results import InboxInfo, Trace
 from tracelake.search.results import SearchResults
+from tracelake.tables.built_in import TABLE_TRACES
 from tracelake.tables.commit_view import CommitView, no_trace, to_rows
 from tracelake.tables.result_pages import PageToken
 from tracelake.tables.scan import connection
-from tracelake.tables.traces import aggregate_sql
+from tracelake.tables.traces import SPAN_COLUMNS, aggregate_sql
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.place import find_tracking, has_place, set_up
 from tracelake.tracking.store import HotTrace, TrackingStore
@@ -64,7 +65,7 @@ class HotTier:
         """The tracking store; None where the lake has none, which is looked at again every few seconds."""
         with self._lock:
             if self._store is None and time.monotonic() >= self._next_look_s:
-                self._next_look_s = time.monotonic() + TRACKING_LOOK_S
+                self._next_look_s = time.monotonic() + limits.TRACKING_LOOK_S
                 self._store = find_tracking(self._opened.objects)
             return self._store
 
@@ -110,11 +111,17 @@ class HotTier:
         store = self.store
         if store is None:
             return {}
-        ids = store.uncommitted(UNCOMMITTED_TRACES_MAX)
-        hot = [_claims(trace) for trace in store.traces(ids).values() if trace.parts]
-        if not hot:
+        ids = store.uncommitted(limits.UNCOMMITTED_TRACES_MAX)
+        hot = {trace_id: _claims(trace) for trace_id, trace in store.traces(ids).items() if trace.parts}
+
+        def read(view: CommitView) -> pa.Table | None:
+            large = _large(view, list(hot))
+            left = [trace_id for trace_id in hot if trace_id not in large]
+            return standing([*map(hot.__getitem__, left), view.spans_of(left)]) if left else None
+
+        rows = self._opened.read(MAIN, read) if hot else None
+        if rows is None:
             return {}
-        rows = self._opened.read(MAIN, lambda view: standing([*hot, view.spans_of(ids)]))
         nothing = pa.nulls(len(rows), pa.int64())
         return {
             "spans": rows.append_column(TRANSACTION_FIELD.with_nullable(True), nothing),
@@ -145,6 +152,14 @@ class HotTier:
         return [_claims(trace) for trace in store.traces(ids).values() if trace.parts]
 
 
+def _large(view: CommitView, trace_ids: Sequence[str]) -> set[str]:
+    """Return the traces that have so many spans in a commit that lists show them as the commit has them."""
+    rows = view.table(TABLE_TRACES.name).lookup(trace_ids, ["trace_id", "span_count"]).to_pylist()
+    return {
+        str(row["trace_id"]) for row in rows if row["span_count"] > limits.UNCOMMITTED_LIST_TRACE_MAX_SPANS
+    }
+
+
 def _claims(trace: HotTrace) -> pa.Table:
     return pa.Table.from_batches([rows_of(trace.data).take()])
 
@@ -152,6 +167,6 @@ def _claims(trace: HotTrace) -> pa.Table:
 def _summaries(rows: pa.Table) -> pa.Table:
     """Return the rows of table `traces` that these spans make."""
     with connection() as db:
-        db.register("whole_traces", rows)
+        db.register("whole_traces", rows.select(list(SPAN_COLUMNS)))
         summaries: pa.Table = db.sql(aggregate_sql("whole_traces", 0)).to_arrow_table()
     return summaries
