@@ -181,7 +181,7 @@ def is_named(name: str, said: str) -> bool:
     partition, _, key = name.partition("/")
     others = {
         # What is gone of the floor shows in what is below it.
-        "journal": [f"transaction {int(key[5:]) // 2}" if key[5:].isdecimal() else "transaction 0"]
+        "journal": [f"transaction {int(key[5:21])}" if key[5:21].isdecimal() else "transaction 0"]
         if partition == "journal"
         else [],
         "asides": [f"transaction {int(key[5:])} "] if partition == "asides" else [],

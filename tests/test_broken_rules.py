@@ -26,6 +26,7 @@ from tracelake import Lake
 from tracelake._errors import DamageError
 from tracelake.journal import protocol
 from tracelake.journal.model import Aside
+from tracelake.journal.store import record_key
 from tracelake.journal.verify import check_transactions
 from tracelake.lake.verify import Verifier
 from tracelake.pipeline.fates import Fates
@@ -202,12 +203,12 @@ RECOVERY: list[tuple[str, Callable[..., object], str, str]] = [
     ("its way out is named", protocol._start, "'' if event.held else anew", "''"),
     ("tries are counted", protocol.advance, "tries < tries_max", "tries <= tries_max"),
     ("rows that stand are finished", protocol.advance, "GiveUp(t) if event.held else", ""),
-    ("what is fed is compared", protocol.advance, "difference is not None", "False"),
+    ("what is fed is compared", protocol._fed, "difference is not None", "False"),
     (
         "the sealed is not sealed again",
-        protocol.advance,
-        "Publish(t)) if sealed",
-        "Publish(t)) if True",
+        protocol._fed,
+        "if sealed:",
+        "if True:",
     ),
     (
         "one of several is tried once",
@@ -323,7 +324,7 @@ def head_at_first_commit(root: Path) -> None:
     [
         (
             Broken("a committed transaction is sealed", check_transactions, "or recorded.seal is None", ""),
-            lambda root: record_tests.forget(root, "journal/main", f"{3:016d}"),
+            lambda root: record_tests.forget(root, "journal/main", record_key(1, 1)),
             ("missing", "journal", "transaction 1"),
         ),
         (
@@ -334,7 +335,7 @@ def head_at_first_commit(root: Path) -> None:
                 "False",
             ),
             lambda root: record_tests.overwrite(
-                root, "journal/main", f"{0:016d}", b'"spans":4', b'"spans":5'
+                root, "journal/main", record_key(0, 0), b'"spans":4', b'"spans":5'
             ),
             ("mismatch", "journal", "transaction 0"),
         ),

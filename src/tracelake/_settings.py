@@ -52,6 +52,10 @@ class Settings(BaseSettings):
         default=limits.ARCHIVE_INTERVAL_S, ge=limits.ARCHIVE_INTERVAL_MIN_S, le=limits.ARCHIVE_INTERVAL_MAX_S
     )
     """Seconds between two of them."""
+    transaction_rows: int | None = Field(default=None, ge=1, le=limits.TRANSACTION_ROWS_MAX)
+    """With how many spans a pipeline that goes on seals a transaction; without it and the next, after each step."""
+    transaction_delay_s: float | None = Field(default=None, ge=0, le=limits.TRANSACTION_DELAY_MAX_S)
+    """How long such a transaction waits for more at most."""
     journal_transactions: int = Field(default=limits.JOURNAL_TRANSACTIONS_KEPT, ge=1)
     """Of how many transactions, the newest, `gc` leaves in the journal what they read."""
 

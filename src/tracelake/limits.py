@@ -77,6 +77,14 @@ TRANSACTION_ARROW_MAX_BYTES: Final = 1024 * MIB
 """Rows of a transaction in memory of all its tasks, to judge by the one before. Beyond: the next one is smaller."""
 STEP_RECORD_MAX_BYTES: Final = 4 * MIB
 """The journal's record of what a transaction takes; one input alone is always taken. Beyond: it takes half of them."""
+TRANSACTION_STEPS_MAX: Final = 1_000
+"""Steps of one transaction. Beyond: it is sealed; one that a client has begun takes no more before its commit."""
+TRANSACTION_ROWS_MAX: Final = 10_000_000
+"""Spans with which a pipeline may be told to seal a transaction. Beyond: more is refused."""
+TRANSACTION_DELAY_S: Final = 10.0
+"""How long a transaction waits for so many spans, by default. Beyond: it is sealed."""
+TRANSACTION_DELAY_MAX_S: Final = 3600.0
+"""What it may be told to wait. Beyond: longer is refused."""
 JOURNAL_TRANSACTIONS_KEPT: Final = 10_000
 """Newest transactions whose input the journal tells, by default. Beyond: `gc` erases the records of the oldest."""
 TRANSACTION_TRIES_MAX: Final = 3

@@ -59,10 +59,8 @@ class SetAsideInput:
 
     def explain(self) -> str:
         """Say what is the matter, why, and what to do."""
-        what, why = (
-            f"{self.path} ({self.size_bytes} bytes, transaction {self.transaction})",
-            self.reason.rstrip("."),
-        )
+        what = f"{self.path} ({self.size_bytes} bytes, transaction {self.transaction})"
+        why = self.reason.rstrip(".")
         if self.state != "set aside":
             return f"{what} is {self.state}{' again to the next run' * (self.state == 'offered')}: {why}."
         todo = "Mend it, or the software, and run `tracelake pipeline retry {0}`; or give it up by `… discard {0}`."
@@ -134,11 +132,11 @@ class GcReport:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What an ingest did."""
+    """What an ingest did; `open_transaction`, if any, has what was read last, and takes more before its commit."""
 
     files: int
     files_known: int
-    """Files of those whose bytes the lake holds already: not decoded again, their spans are repeats."""
+    """Files whose bytes the lake holds already: not decoded again, their spans are repeats."""
     spans_read: int
     spans_new: int
     spans_replaced: int
@@ -152,6 +150,7 @@ class IngestReport:
     bad: tuple[BadInput, ...]
     seconds: float
     set_aside: tuple[SetAsideInput, ...] = ()
+    open_transaction: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""

@@ -7,11 +7,27 @@ from dataclasses import replace
 
 import pytest
 
+from tracelake.journal.actions import (
+    Abort,
+    Append,
+    Feed,
+    GiveUp,
+    Look,
+    OpenInputs,
+    Publish,
+    PublishNothing,
+    Restage,
+    SealIt,
+    SetAside,
+    Stop,
+    Weigh,
+)
 from tracelake.journal.model import (
     OffsetRange,
     ReadRange,
     Seal,
     Segment,
+    Sources,
     Step,
     WholeFile,
     add_checksums,
@@ -19,33 +35,23 @@ from tracelake.journal.model import (
     to_bytes,
 )
 from tracelake.journal.protocol import (
-    Append,
     Appended,
     AtBoundary,
+    Decided,
     Event,
     Failed,
     Fed,
-    Feed,
     Finalizing,
-    GiveUp,
     Live,
-    Look,
     NoInput,
-    OpenInputs,
     Overtaken,
-    Publish,
     Published,
-    PublishNothing,
     Read,
     Replaying,
-    Restage,
     Sealed,
-    SealIt,
-    SetAside,
     Skipping,
     Started,
     State,
-    Stop,
     Undone,
     advance,
     compare,
@@ -61,50 +67,73 @@ def a_range(path: str = "a", records: int = 2, checksum: int = 7, sha256: str = 
 
 
 STEP = Step(3, {"files": (a_range(),)}, transform="1")
+SECOND = Step(3, {"files": (a_range("b"),), "inbox": (a_range("c"),)}, transform="1", number=1)
+BOTH = Step(3, {"files": (a_range(), a_range("b")), "inbox": (a_range("c"),)}, transform="1")
 
 
 def started(
     step: Step | None = STEP, *, sealed: bool = False, only_commit: bool = False, transform: str = "1"
 ) -> Started:
-    return Started(3, step, sealed, only_commit, transform)
+    return Started(3, () if step is None else (step,), sealed, only_commit, transform)
+
+
+def two(*, fed: int = 0, sealed: bool = False, held: bool = False) -> Started:
+    return Started(3, (STEP, SECOND), sealed, only_commit_missing=False, transform="1", fed=fed, held=held)
 
 
 ROWS: list[tuple[State | None, Event, State, object]] = [
     (None, started(None), Live(3), OpenInputs(3)),
     (Live(2), started(None), Live(3), OpenInputs(3)),
-    (None, started(), Replaying(3, STEP, False), Feed(STEP)),
-    (None, started(sealed=True), Replaying(3, STEP, True), Feed(STEP)),
+    (None, started(), Replaying(3, (STEP,), False), Feed(STEP)),
+    (None, started(sealed=True), Replaying(3, (STEP,), True), Feed(STEP)),
     (None, started(sealed=True, only_commit=True), Finalizing(3), Publish(3)),
-    (Replaying(3, STEP, False), Fed(STEP.sources), AtBoundary(3), SealIt(3)),
-    (Replaying(3, STEP, True), Fed(STEP.sources), Finalizing(3), Publish(3)),
-    (Replaying(3, STEP, True), Published(), Live(4), Look(4)),
-    (Live(3), Read(), Live(3), Append(3)),
+    (Replaying(3, (STEP,), False), Fed(STEP.sources), AtBoundary(3, 1), Weigh(3, 1)),
+    (Replaying(3, (STEP,), True), Fed(STEP.sources), Finalizing(3), Publish(3)),
+    (Replaying(3, (STEP,), True), Published(), Live(4), Look(4)),
+    (Live(3), Read(), Live(3), Append(3, 0)),
+    (Live(3, 2), Read(), Live(3, 2), Append(3, 2)),
     (Live(3), NoInput(), Live(3), Stop()),
-    (Live(3), Appended(STEP, ours=True, sealed=False), AtBoundary(3), SealIt(3)),
-    (Live(3), Appended(STEP, ours=False, sealed=False), Replaying(3, STEP, False), Feed(STEP)),
-    (Live(3), Appended(STEP, ours=False, sealed=True), Replaying(3, STEP, True), Feed(STEP)),
-    (AtBoundary(3), Sealed(), Finalizing(3), Publish(3)),
+    (Live(3, 2), NoInput(), AtBoundary(3, 2), Weigh(3, 2, exhausted=True)),
+    (Live(3), Appended(STEP, ours=True), AtBoundary(3, 1), Weigh(3, 1)),
+    (Live(3, 1), Appended(SECOND, ours=True), AtBoundary(3, 2), Weigh(3, 2)),
+    (Live(3), Appended(STEP, ours=False), Replaying(3, (STEP,), False), Feed(STEP)),
+    (Live(3, 1), Appended(SECOND, ours=False), Replaying(3, (SECOND,), False), Feed(SECOND)),
+    (AtBoundary(3, 1), Appended(SECOND, ours=False), Replaying(3, (SECOND,), False), Feed(SECOND)),
+    (Live(3, 1), Sealed(), Finalizing(3), Publish(3)),
+    (AtBoundary(3, 1), Sealed(), Finalizing(3), Publish(3)),
+    (AtBoundary(3, 1), Decided("more"), Live(3, 1), OpenInputs(3)),
+    (AtBoundary(3, 2), Decided("seal"), AtBoundary(3, 2), SealIt(3, 2)),
+    (AtBoundary(3, 1), Decided("wait"), Live(3, 1), Stop()),
+    (AtBoundary(3, 1), Decided("discard"), Live(3, 1), Abort(3)),
+    (Replaying(3, (STEP, SECOND), True), Fed(STEP.sources), Replaying(3, (SECOND,), True), Feed(SECOND)),
+    (Replaying(3, (SECOND,), True), Fed(SECOND.sources), Finalizing(3), Publish(3)),
+    (Replaying(3, (SECOND,), False), Fed(SECOND.sources), AtBoundary(3, 2), Weigh(3, 2)),
+    (None, two(), Replaying(3, (STEP, SECOND), False), Feed(STEP)),
+    (None, two(fed=1), Replaying(3, (SECOND,), False), Feed(SECOND)),
+    (None, two(fed=2), AtBoundary(3, 2), Weigh(3, 2)),
+    (None, two(fed=2, sealed=True), Finalizing(3), Publish(3)),
+    (None, two(sealed=True, held=True), Replaying(3, (BOTH,), True), Restage(BOTH)),
     (Finalizing(3), Published(), Live(4), Look(4)),
-    (Replaying(3, STEP, False), Undone(1, 2, suspected=False), Live(3), Look(3)),
+    (Replaying(3, (STEP,), False), Undone(1, 2, suspected=False), Live(3), Look(3)),
     (Finalizing(3), Undone(2, 2, suspected=False), Live(3), Look(3)),
     (Finalizing(3), Undone(3, 2, suspected=False), Live(3), SetAside(3)),
     (Finalizing(3), Undone(1, 2, suspected=True), Live(3), SetAside(3)),
     (Finalizing(3), Undone(2, 2, suspected=False, held=True), Live(3), Look(3)),
     (Finalizing(3), Undone(3, 2, suspected=False, held=True), Live(3), GiveUp(3)),
-    (Replaying(3, STEP, True), Undone(1, 2, suspected=True, held=True), Live(3), GiveUp(3)),
-    (None, replace(started(sealed=True), held=True), Replaying(3, STEP, True), Restage(STEP)),
-    (None, replace(started(sealed=True), held=True), Replaying(3, STEP, True), Restage(STEP)),
-    (None, replace(started(), held=True), Replaying(3, STEP, False), Feed(STEP)),
+    (Replaying(3, (STEP,), True), Undone(1, 2, suspected=True, held=True), Live(3), GiveUp(3)),
+    (None, replace(started(sealed=True), held=True), Replaying(3, (STEP,), True), Restage(STEP)),
+    (None, replace(started(sealed=True), held=True), Replaying(3, (STEP,), True), Restage(STEP)),
+    (None, replace(started(), held=True), Replaying(3, (STEP,), False), Feed(STEP)),
     (None, replace(started(sealed=True, only_commit=True), held=True), Finalizing(3), Publish(3)),
-    (Replaying(3, STEP, True), Undone(2, 1, suspected=True), Live(3), Look(3)),
-    (Replaying(3, STEP, True), Undone(3, 1, suspected=True), Live(3), SetAside(3)),
+    (Replaying(3, (STEP,), True), Undone(2, 1, suspected=True), Live(3), Look(3)),
+    (Replaying(3, (STEP,), True), Undone(3, 1, suspected=True), Live(3), SetAside(3)),
     (Live(3), replace(started(), aside=True), Skipping(3), PublishNothing(3)),
     (None, replace(started(sealed=True, transform="2"), aside=True), Skipping(3), PublishNothing(3)),
     (Skipping(3), Published(), Live(4), Look(4)),
     (Skipping(3), Overtaken(), Live(3), Look(3)),
     (Finalizing(3), Overtaken(), Live(3), Look(3)),
     (Live(3), Published(), Live(4), Look(4)),
-    (AtBoundary(3), Published(), Live(4), Look(4)),
+    (AtBoundary(3, 1), Published(), Live(4), Look(4)),
 ]
 
 
@@ -119,8 +148,8 @@ def test_everything_else_is_refused() -> None:
     states = [
         None,
         Live(3),
-        Replaying(3, STEP, False),
-        AtBoundary(3),
+        Replaying(3, (STEP,), False),
+        AtBoundary(3, 1),
         Finalizing(3),
         Skipping(3),
         Failed("x"),
@@ -130,7 +159,8 @@ def test_everything_else_is_refused() -> None:
         Fed(STEP.sources),
         Read(),
         NoInput(),
-        Appended(STEP, ours=True, sealed=False),
+        Appended(STEP, ours=True),
+        Decided("seal"),
         Sealed(),
         Published(),
         Undone(1, 1, suspected=False),
@@ -148,7 +178,7 @@ def test_everything_else_is_refused() -> None:
 
 def test_j11_a_changed_source_fails_loudly() -> None:
     """J11: what was read again differs from the record, so nothing is published and the file is named."""
-    state, action = advance(Replaying(3, STEP, True), Fed({"files": (a_range(sha256="11"),)}))
+    state, action = advance(Replaying(3, (STEP,), True), Fed({"files": (a_range(sha256="11"),)}))
     assert isinstance(state, Failed)
     assert isinstance(action, Stop)
     assert "transaction 3: source files: a has changed" in state.reason
@@ -167,7 +197,10 @@ def test_j15_a_changed_transform_is_refused() -> None:
 
 def test_sources_are_compared_before_values() -> None:
     """The error names the sources where they differ, and only then counts and checksums."""
-    assert "names the sources" in str(compare(STEP.sources, {"inbox": (a_range(),)}))
+    read: Sources = {"inbox": (a_range(records=3),)}
+    assert compare(STEP.sources, read) == "source files: the journal names it, and it was not read"
+    read |= {"files": (a_range(records=3),)}
+    assert compare(STEP.sources, read) == "source inbox: the journal does not name it, and it was read"
     assert "1 inputs, and 2" in str(compare(STEP.sources, {"files": (a_range(), a_range("b"))}))
     assert "3 records" in str(compare(STEP.sources, {"files": (a_range(records=3),)}))
     assert compare(STEP.sources, {"files": (a_range(),)}) is None

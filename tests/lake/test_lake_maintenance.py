@@ -18,6 +18,7 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake._errors import DamageError, ExpiredError, StorageError
+from tracelake.journal.store import record_key
 from tracelake.lake.pipelines import main_pipeline
 from tracelake.limits import LEASE_MARGIN_S, LEASE_S
 from tracelake.pipeline.outputs.commit import CommitOutput
@@ -90,7 +91,7 @@ def test_the_journal_keeps_the_newest_transactions(lake: Lake, tmp_path: Path) -
     trimmed = lake.maintenance.gc(journal_transactions=2)[-1]
     assert (dry.table, dry.replaced, trimmed.replaced) == ("journal", 3, 3)
     left = [entry.key for entry in lake._opened.key_value.scan("journal/main")]
-    assert left == [f"{number:016d}" for number in range(6, 10)] + ["floor"]
+    assert left == [record_key(t, number) for t in (3, 4) for number in (0, 1)] + ["floor"]
     assert lake.verify().findings == ()
     before = hashes(lake)
     path = tmp_path / "again.jsonl"  # the bytes of the first transaction, under another name

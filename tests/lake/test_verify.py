@@ -19,6 +19,7 @@ from tests.altered import altered, sealed
 from tests.patience import HANG_S
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import DamageError, Finding
+from tracelake.journal.store import record_key
 from tracelake.tasks.runners import InProcess
 
 PROGRAM = Path(sys.executable).with_name("tracelake")
@@ -154,18 +155,24 @@ def test_a_damaged_tree_of_a_commit_is_named(root: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        (lambda root: forget(root, "journal/main", f"{2:016d}"), [("damaged", "journal", "transaction 1")]),
-        (lambda root: forget(root, "journal/main", f"{3:016d}"), [("missing", "journal", "transaction 1")]),
         (
-            lambda root: overwrite(root, "journal/main", f"{2:016d}", b'"records":1', b'"records":2'),
+            lambda root: forget(root, "journal/main", record_key(1, 0)),
             [("damaged", "journal", "transaction 1")],
         ),
         (
-            lambda root: overwrite(root, "journal/main", f"{4:016d}", b'"spans":6', b'"spans":7'),
+            lambda root: forget(root, "journal/main", record_key(1, 1)),
+            [("missing", "journal", "transaction 1")],
+        ),
+        (
+            lambda root: overwrite(root, "journal/main", record_key(1, 0), b'"records":1', b'"records":2'),
+            [("damaged", "journal", "transaction 1")],
+        ),
+        (
+            lambda root: overwrite(root, "journal/main", record_key(2, 0), b'"spans":6', b'"spans":7'),
             [("mismatch", "journal", "transaction 2")],
         ),
         (
-            lambda root: overwrite(root, "journal/main", f"{4:016d}", b"{", b"["),
+            lambda root: overwrite(root, "journal/main", record_key(2, 0), b"{", b"["),
             [("damaged", "journal", "transaction 2")],
         ),
         (lambda root: forget(root, *SPANS_STATE), [("missing", "table", "spans")]),
@@ -223,7 +230,7 @@ def test_several_findings_in_one_run(root: Path) -> None:
     (root / pack).unlink()
     flip(root / batch)
     flip(root / commit)
-    forget(root, "journal/main", f"{3:016d}")
+    forget(root, "journal/main", record_key(1, 1))
     found = findings(root)
     assert {
         ("damaged", "part", part),

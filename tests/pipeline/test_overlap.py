@@ -15,8 +15,17 @@ from tests.patience import HANG_S
 from tests.pipeline.poison import good, names
 from tracelake import Lake
 from tracelake._errors import StorageError
+from tracelake.journal.actions import (
+    Append,
+    Feed,
+    GiveUp,
+    Look,
+    OpenInputs,
+    Publish,
+    SetAside,
+    Stop,
+)
 from tracelake.journal.model import Step
-from tracelake.journal.protocol import Append, Feed, GiveUp, Look, OpenInputs, Publish, SetAside, Stop
 from tracelake.pipeline.ahead import Beside, at_once, in_thread
 from tracelake.pipeline.decode import ReadTask
 from tracelake.pipeline.driver import Pipeline
@@ -271,7 +280,7 @@ STEP = Step(3, {}, "1")
         (Look(3), True),
         (OpenInputs(3), True),
         (Feed(STEP), False),
-        (Append(3), False),
+        (Append(3, 0), False),
         (Publish(3), False),
         (SetAside(3), False),
         (GiveUp(3), False),

@@ -7,7 +7,7 @@ import itertools
 import random
 from collections import Counter
 
-from tracelake.journal.model import Seal, Step, WholeFile
+from tracelake.journal.model import JournalRecord, Seal, Step, WholeFile
 from tracelake.journal.protocol import totals
 from tracelake.journal.store import Journal
 from tracelake.search.analyzers import ENGLISH
@@ -126,8 +126,10 @@ class JournalScenario(Scenario):
                 taken = WholeFile(
                     process.name, size_bytes=1, sha256="0" * 64, records=1, checksum=checksum, spans=1
                 )
-                step, _ = journal.append_step(Step(t, {"files": (taken,)}, "1"))
-            seal = recorded.seal
+                stands, _ = journal.append_step(Step(t, {"files": (taken,)}, "1"))
+                assert isinstance(stands, Step)
+                step = stands
+            seal: JournalRecord | None = recorded.seal
             if seal is None:
                 records, checksum = totals(step.sources)
                 seal = journal.append_seal(Seal(t, records, checksum, f"{process.name} at {process.attempt}"))

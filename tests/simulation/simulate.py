@@ -31,6 +31,7 @@ from tests.simulation.scenarios import (
     StoreScenario,
 )
 from tests.simulation.setting_aside import SettingAsideScenario
+from tests.simulation.steps import StepsScenario
 from tests.simulation.trimming import QuarantineTrimmingScenario, TrimmingScenario
 from tests.simulation.versions import COMPLETE, RepositoryScenario, VersionsScenario, small
 from tests.simulation.writes import WritesScenario
@@ -53,6 +54,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     DeathsScenario("merge"),
     FittingScenario(),
     OverlapScenario(),
+    StepsScenario(),
     TrimmingScenario(),
     QuarantineTrimmingScenario(),
     ArchivingScenario(2, rounds=2, traces=2, writes=3, others=("restore", "delete", "sweep")),

@@ -22,6 +22,8 @@ from tests.simulation.scenarios import (
 from tests.simulation.setting_aside import SettingAsideScenario
 from tests.simulation.setting_aside_mutants import SETTING_ASIDE_MUTANTS
 from tests.simulation.simulate import FAULTS, SCENARIOS, main
+from tests.simulation.steps import WAITS, StepsScenario
+from tests.simulation.steps_mutants import STEPS_MUTANTS
 from tests.simulation.trimming import TrimmingScenario
 from tests.simulation.trimming_mutants import TRIMMING_MUTANTS
 from tests.simulation.versions_mutants import VERSIONS_MUTANTS
@@ -59,6 +61,7 @@ SLICES = {
     "deaths": 40,
     "fitting": 12,
     "overlap": 15,
+    "steps": 15,
     "trimming": 15,
     "trimming aside": 12,
     "setting aside": 30,
@@ -124,6 +127,13 @@ def test_replicas_that_are_slow_are_not_counted_as_dead() -> None:
     assert report.completed == report.schedules == 20
 
 
+def test_j9_what_waits_for_more_over_runs() -> None:
+    """J9: replicas keep a transaction open over many runs, die, and go on: each segment is in one, once."""
+    report = search(StepsScenario(WAITS), FAULTS, seed=1, schedules_max=8)
+    assert report.failures == []
+    assert report.completed == report.schedules == 8
+
+
 def test_who_reads_late_of_a_transaction_that_is_trimmed_goes_on() -> None:
     """It finds nothing, or what a peer recorded late: neither is damage, nor the input of the transaction."""
     report = search(TrimmingScenario("reads"), FAULTS, seed=1, schedules_max=12)
@@ -157,6 +167,7 @@ def test_maintenance_seeds_that_failed_once(seed: int, what: str) -> None:
         *FITTING_MUTANTS,
         *OVERLAP_MUTANTS,
         *TRIMMING_MUTANTS,
+        *STEPS_MUTANTS,
     ],
     ids=lambda mutant: mutant.name,
 )

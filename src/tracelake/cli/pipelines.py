@@ -252,6 +252,8 @@ def _line(report: IngestReport) -> str:
     """Say what one run did."""
     if not report.transactions and report.set_aside:
         return report.set_aside[0].explain()
+    if not report.transactions and report.open_transaction is not None:
+        return f"transaction {report.open_transaction} is open and takes more"
     if not report.transactions:
         return "nothing left to do: a peer took what waited"
     first, last = report.transactions[0], report.transactions[-1]

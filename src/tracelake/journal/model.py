@@ -145,12 +145,16 @@ Recorded: TypeAlias = dict[str, tuple[RecordedRange, ...]]
 
 
 class Step(msgspec.Struct, frozen=True, tag="step", forbid_unknown_fields=True):
-    """One micro-batch of transaction T."""
+    """One micro-batch of transaction T; it may have more of them."""
 
     transaction: int
     sources: Recorded
     transform: str
     """Fingerprint of the code that shapes rows: a change while T is unfinished is refused (J15)."""
+    number: int = 0
+    """Its place among the records of T, from 0."""
+    client: str = ""
+    """Which explicit transaction of a client T is; empty where it is none. The first step of T decides."""
     format_version: int = FORMAT_VERSION
 
 

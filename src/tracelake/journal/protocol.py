@@ -2,11 +2,14 @@
 
 | state         | event                          | next state      | action              |
 |---------------|--------------------------------|-----------------|---------------------|
-| any but Failed| Started, T recorded, output of T in part or not at all | Replaying(T) | Feed(T) |
+| any but Failed| Started, T recorded, output of T in part or not at all | Replaying(T) | Feed(its first step left) |
+| any but Failed| Started, T recorded and fed, not sealed | AtBoundary(T) | Weigh(T)     |
+| any but Failed| Started, T recorded and fed, sealed     | Finalizing(T) | Publish(T)   |
 | any but Failed| Started, T recorded, only its commit missing, sealed   | Finalizing(T)| Publish(T) |
 | any but Failed| Started, T sealed, table spans has its rows, more is missing | Replaying(T) | Restage(T) |
 | any but Failed| Started, nothing recorded at T | Live(T)         | OpenInputs(T)       |
-| Replaying(T)  | Fed, equal to the record       | AtBoundary(T)   | SealIt(T), or        |
+| Replaying(T)  | Fed, equal to the record, more steps are | Replaying(T) | Feed(the next) |
+| Replaying(T)  | Fed, equal to the record, the last | AtBoundary(T) | Weigh(T), or      |
 |               |                                | Finalizing(T)   | Publish(T) if sealed |
 | Replaying(T)  | Fed, differs                   | Failed          | Stop                |
 | Replaying(T)  | Published, by a peer           | Live(T+1)       | Look(T+1)           |
@@ -14,9 +17,15 @@
 | Replaying(T), Finalizing(T) | Undone too often | Live(T)           | SetAside(T)         |
 | Replaying(T), Finalizing(T) | Undone too often, table spans has its rows | Live(T) | GiveUp(T) |
 | Live(T)       | Read                           | Live(T)         | Append(T)           |
-| Live(T)       | Appended, ours                 | AtBoundary(T)   | SealIt(T)           |
-| Live(T)       | Appended, a peer's             | Replaying(T)    | Feed(T)             |
-| Live(T)       | NoInput                        | Live(T)         | Stop                |
+| Live(T)       | Appended, ours                 | AtBoundary(T)   | Weigh(T)            |
+| Live(T), AtBoundary(T) | Appended, a peer's    | Replaying(T)    | Feed(it)            |
+| Live(T)       | Sealed, by a peer that was faster | Finalizing(T) | Publish(T)         |
+| Live(T)       | NoInput, T has no step         | Live(T)         | Stop                |
+| Live(T)       | NoInput, T has some            | AtBoundary(T)   | Weigh(T), exhausted |
+| AtBoundary(T) | Decided: more                  | Live(T)         | OpenInputs(T)       |
+| AtBoundary(T) | Decided: seal                  | AtBoundary(T)   | SealIt(T)           |
+| AtBoundary(T) | Decided: wait                  | Live(T)         | Stop                |
+| AtBoundary(T) | Decided: discard               | Live(T)         | Abort(T)            |
 | AtBoundary(T) | Sealed                         | Finalizing(T)   | Publish(T)          |
 | Finalizing(T) | Published                      | Live(T+1)       | Look(T+1)           |
 | any but Failed| Started, T set aside, no rows of it in a table | Skipping(T) | PublishNothing(T) |
@@ -25,17 +34,32 @@
 | Skipping(T)   | Overtaken: its rows were appended first | Live(T) | Look(T)            |
 | any but Failed| Published, by peers so long ago that T is trimmed | Live(T+1) | Look(T+1) |
 
-Each step is its own transaction so far. After `Look` the driver answers with `Started` again, so that records
-which a peer wrote meanwhile are taken up; so it does after `SetAside`. Anything not in the table is a mistake in
-the driver.
+After `Look` the driver answers with `Started` again, so that records which a peer wrote meanwhile are taken up; so it
+does after `SetAside` and `Abort`. Whether T takes more, `weigh` says. Anything else is a mistake in the driver.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
+from tracelake.journal.actions import (
+    Abort,
+    Action,
+    Append,
+    Feed,
+    GiveUp,
+    Look,
+    OpenInputs,
+    Publish,
+    PublishNothing,
+    Restage,
+    SealIt,
+    SetAside,
+    Stop,
+    Weigh,
+)
 from tracelake.journal.model import (
     RecordedInput,
     RecordedRange,
@@ -52,25 +76,28 @@ from tracelake.limits import TRANSACTION_TRIES_MAX
 # States
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Transaction T is open and has no record: take new input."""
+    """Transaction T is open, and all that is recorded of it is fed, so many steps: take new input."""
 
     transaction: int
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Replaying:
-    """Transaction T has records but not all of its output: read its input again."""
+    """Transaction T has records but not all of its output: read its input again, in the order of its steps."""
 
     transaction: int
-    step: Step
+    left: tuple[Step, ...]
+    """The steps that are not fed yet: the first of them is."""
     sealed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class AtBoundary:
-    """All input of T is read and recorded: seal it."""
+    """All that is recorded of T is fed, so many steps: it takes more, or is sealed, or waits."""
 
     transaction: int
+    steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +129,23 @@ State: TypeAlias = Live | Replaying | AtBoundary | Finalizing | Skipping | Faile
 class Started:
     """What stands at T, the least upper of all outputs: its records, and whether only the commit is missing.
 
-    `aside` says that T is set aside, and that no table has rows of it; `held` that table `spans` has them.
+    `aside` says that T is set aside, and that no table has rows of it; `held` that table `spans` has them; `fed` how
+    many of its steps are fed, as by the run before.
     """
 
     transaction: int
-    step: Step | None
+    steps: tuple[Step, ...]
     sealed: bool
     only_commit_missing: bool
     transform: str
+    fed: int = 0
     aside: bool = False
     held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """The recorded ranges of T were read again, with this result."""
+    """The recorded ranges of a step were read again, with this result."""
 
     sources: Mapping[str, Sequence[RecordedRange]]
 
@@ -133,11 +162,20 @@ class NoInput:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The step of T is recorded: ours, or that of a peer that was faster."""
+    """A step of T is recorded: ours, or that of a peer that was faster."""
 
     step: Step
     ours: bool
-    sealed: bool
+
+
+Verdict: TypeAlias = Literal["more", "seal", "wait", "discard"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What is to become of T, by `weigh`."""
+
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,114 +207,31 @@ class Overtaken:
     """A peer has appended to the first table: nothing where we have rows, or rows where we have nothing."""
 
 
-Event: TypeAlias = Started | Fed | Read | NoInput | Appended | Sealed | Published | Undone | Overtaken
-
-
-# Actions
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """Read the ranges that the step names, and answer Fed."""
-
-    step: Step
-
-
-@dataclass(frozen=True, slots=True)
-class Restage:
-    """Read the rows of T from table `spans`, in the place of the ranges that the step names, and answer Fed."""
-
-    step: Step
-
-
-@dataclass(frozen=True, slots=True)
-class OpenInputs:
-    """Read new input for T and answer Read, or NoInput."""
-
-    transaction: int
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """Record what was read as the step of T and answer Appended."""
-
-    transaction: int
-
-
-@dataclass(frozen=True, slots=True)
-class SealIt:
-    """Record Seal(T) and answer Sealed."""
-
-    transaction: int
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """Append to each table, finalize the index, commit; answer Published."""
-
-    transaction: int
-
-
-@dataclass(frozen=True, slots=True)
-class SetAside:
-    """Record that T is set aside, unless a peer has, and answer Started."""
-
-    transaction: int
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Raise what the tasks failed with: T can only be finished, and not here."""
-
-    transaction: int
-
-
-@dataclass(frozen=True, slots=True)
-class PublishNothing:
-    """Seal T where nobody has, let tables and index advance by nothing, commit; answer Published."""
-
-    transaction: int
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Look what stands at T and answer Started."""
-
-    transaction: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Nothing more to do; with a reason after a failure."""
-
-    reason: str | None = None
-
-
-Action: TypeAlias = (
-    Feed | Restage | OpenInputs | Append | SealIt | Publish | SetAside | GiveUp | PublishNothing | Look | Stop
+Event: TypeAlias = (
+    Started | Fed | Read | NoInput | Appended | Decided | Sealed | Published | Undone | Overtaken
 )
 
 
-def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa: PLR0911  one line for each row
+def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa: PLR0911, PLR0912  one line for each row
     """Return the next state and the one action to carry out; `state` is None at the very start."""
     match state, event:
         case (None | Live(), Started()):
             return _start(event)
-        case Live(t), Read():
-            return Live(t), Append(t)
-        case Live(t), NoInput():
+        case Live(t, steps), Read():
+            return Live(t, steps), Append(t, steps)
+        case Live(t, 0), NoInput():
             return Live(t), Stop()
-        case Live(t), Appended(ours=True):
-            return AtBoundary(t), SealIt(t)
-        case Live(t), Appended(step, sealed=sealed):
-            return Replaying(t, step, sealed), Feed(step)
-        case Replaying(t, step, sealed), Fed(sources):
-            difference = compare(step.sources, sources)
-            if difference is not None:
-                return _fail(
-                    f"transaction {t}: {difference}; or take its inputs as they are now, by `tracelake pipeline "
-                    f"retry {t}`; or give up those that changed, by `tracelake pipeline discard {t}`"
-                )
-            return (Finalizing(t), Publish(t)) if sealed else (AtBoundary(t), SealIt(t))
-        case AtBoundary(t), Sealed():
+        case Live(t, steps), NoInput():
+            return AtBoundary(t, steps), Weigh(t, steps, exhausted=True)
+        case Live(t, steps), Appended(ours=True):
+            return AtBoundary(t, steps + 1), Weigh(t, steps + 1)
+        case ((Live(t) | AtBoundary(t)), Appended(step)):
+            return Replaying(t, (step,), sealed=False), Feed(step)
+        case Replaying(t, left, sealed), Fed(sources):
+            return _fed(t, left, sources, sealed=sealed)
+        case AtBoundary(t, steps), Decided(verdict):
+            return _weighed(t, steps, verdict)
+        case ((Live(t) | AtBoundary(t)), Sealed()):
             return Finalizing(t), Publish(t)
         case ((Live(t) | Replaying(t) | AtBoundary(t) | Finalizing(t) | Skipping(t)), Published()):
             return Live(t + 1), Look(t + 1)
@@ -289,30 +244,76 @@ def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa:
     raise AssertionError(f"the pipeline answered {event!r} in state {state!r}; this is a bug in Tracelake")
 
 
+def _fed(
+    t: int, left: tuple[Step, ...], sources: Mapping[str, Sequence[RecordedRange]], *, sealed: bool
+) -> tuple[State, Action]:
+    step, more = left[0], left[1:]
+    difference = compare(step.sources, sources)
+    if difference is not None:
+        return _fail(
+            f"transaction {t}: {difference}; or take its inputs as they are now, by `tracelake pipeline "
+            f"retry {t}`; or give up those that changed, by `tracelake pipeline discard {t}`"
+        )
+    if more:
+        return Replaying(t, more, sealed), Feed(more[0])
+    if sealed:
+        return Finalizing(t), Publish(t)
+    return AtBoundary(t, step.number + 1), Weigh(t, step.number + 1)
+
+
+def _weighed(t: int, steps: int, verdict: Verdict) -> tuple[State, Action]:
+    match verdict:
+        case "more":
+            return Live(t, steps), OpenInputs(t)
+        case "seal":
+            return AtBoundary(t, steps), SealIt(t, steps)
+        case "wait":
+            return Live(t, steps), Stop()
+        case "discard":
+            return Live(t, steps), Abort(t)
+
+
 def tries_max(event: Undone) -> int:
     """Return how often a transaction is tried; once where it only remains to find out which input is at fault."""
     return 1 if event.suspected and event.inputs > 1 else TRANSACTION_TRIES_MAX
 
 
-def _start(event: Started) -> tuple[State, Action]:
-    t, step = event.transaction, event.step
+def _start(event: Started) -> tuple[State, Action]:  # noqa: PLR0911  one line for each row
+    t, steps = event.transaction, event.steps
     if event.aside:
         return Skipping(t), PublishNothing(t)
-    if step is None:
+    if not steps:
         return Live(t), OpenInputs(t)
     if event.sealed and event.only_commit_missing:
         return Finalizing(t), Publish(t)
-    if step.transform != event.transform:
-        # Once a table has its rows they are of that release, and so has to be what is made of them.
-        anew = f"; or let this one take its inputs anew: `tracelake pipeline retry {t}`"
-        return _fail(
-            f"transaction {t} was begun by another release (transform {step.transform}, now {event.transform}). "
-            f"Finish it with that release by `tracelake pipeline run --once`, then upgrade"
-            f"{'' if event.held else anew}"
-        )
+    for step in steps:
+        if step.transform != event.transform:
+            # Once a table has its rows they are of that release, and so has to be what is made of them.
+            anew = f"; or let this one take its inputs anew: `tracelake pipeline retry {t}`"
+            return _fail(
+                f"transaction {t} was begun by another release (transform {step.transform}, now {event.transform}). "
+                f"Finish it with that release by `tracelake pipeline run --once`, then upgrade"
+                f"{'' if event.held else anew}"
+            )
     if event.sealed and event.held:
-        return Replaying(t, step, sealed=True), Restage(step)
-    return Replaying(t, step, event.sealed), Feed(step)
+        whole = together(steps)
+        return Replaying(t, (whole,), sealed=True), Restage(whole)
+    left = steps[event.fed :]
+    if left:
+        return Replaying(t, left, event.sealed), Feed(left[0])
+    return (Finalizing(t), Publish(t)) if event.sealed else (AtBoundary(t, len(steps)), Weigh(t, len(steps)))
+
+
+def together(steps: Sequence[Step]) -> Step:
+    """Return all steps of a transaction as one: the inputs of each source, in the order in which they were taken."""
+    first, *others = steps
+    if not others:
+        return first
+    sources: dict[str, tuple[RecordedRange, ...]] = {}
+    for step in steps:
+        for source, ranges in step.sources.items():
+            sources[source] = (*sources.get(source, ()), *ranges)
+    return Step(first.transaction, sources, first.transform, client=first.client)
 
 
 def _fail(reason: str) -> tuple[State, Action]:
@@ -329,8 +330,9 @@ def compare(
     recorded: Mapping[str, Sequence[RecordedRange]], read: Mapping[str, Sequence[RecordedRange]]
 ) -> str | None:
     """Say how what was read differs from what the journal recorded, or None: first the sources, then values."""
-    if recorded.keys() != read.keys():
-        return f"the journal names the sources {sorted(recorded)}, and {sorted(read)} were read"
+    for source in sorted(recorded.keys() ^ read.keys()):
+        names, was = ("names", "was not read") if source in recorded else ("does not name", "was read")
+        return f"source {source}: the journal {names} it, and it {was}"
     for source, ranges in recorded.items():
         before, again = list(inputs_of(ranges)), list(inputs_of(read[source]))
         if [taken.path for taken in before] != [taken.path for taken in again]:

@@ -1,7 +1,8 @@
 """The journal in the key-value store: records created if absent at the next sequence number.
 
-Each transaction has one step so far, so transaction T stands at sequence 2T (Step) and 2T+1 (Seal): a reader
-finds T without a scan, and a gap is damage. That T is set aside stands in a partition of its own.
+The records of transaction T have numbers of their own, 0, 1, 2 and so on: its steps, and last its seal. Whoever adds a
+step and whoever seals T race for the same number, so all agree on what T is made of. A gap is damage. That T is set
+aside stands in a partition of its own.
 
 Records below the *floor* are erased, once all is done of their transactions (`trimming.py`). Who is late may find
 nothing there then, or record something anew. So what is read or recorded counts only if the floor, read afterwards,
@@ -10,6 +11,7 @@ is not above it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,21 +27,26 @@ from tracelake.journal.model import (
     from_bytes,
     to_bytes,
 )
-from tracelake.journal.protocol import beginnings_below, sealed_totals_agree
+from tracelake.journal.protocol import beginnings_below, sealed_totals_agree, together
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Conflict, Done, Entry, Expected, KeyValueStore, settle
 
 _FLOOR: Final = "floor"
 _ERASED_DIGITS: Final = 3
-"""Records of a thousand keys are erased together."""
+"""Records of a thousand transactions are erased together."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
     """What the journal holds of one transaction."""
 
-    step: Step | None
-    seal: Seal | None
+    steps: tuple[Step, ...] = ()
+    seal: Seal | None = None
+
+    @property
+    def step(self) -> Step | None:
+        """All its steps as one, None where there is none yet."""
+        return together(self.steps) if self.steps else None
 
 
 class Journal:
@@ -57,39 +64,24 @@ class Journal:
             DamageError: they are torn, or contradict one another (J12).
             TrimmedError: they are erased, or may have been.
         """
-        # The seal first: a peer may record both between two reads, and who then saw no step and a seal would
-        # take a whole journal for a damaged one. Above the floor nothing is deleted, so a seal seen has its step.
-        seal = self._get(2 * transaction + 1)
-        step = self._get(2 * transaction)
+        records = self._records(transaction)
+        if not _follow(records):  # or a peer has recorded both between two reads: then the second sees them
+            records = self._records(transaction)
         self._require_kept(transaction)
-        if step is None and seal is None:
-            return TransactionRecord(None, None)
-        if not isinstance(step, Step) or step.transaction != transaction:
-            raise DamageError(
-                f"the journal has no step for transaction {transaction}. Restore it from a backup."
-            )
-        if seal is None:
-            return TransactionRecord(step, None)
-        if not isinstance(seal, Seal) or seal.transaction != transaction:
-            raise DamageError(f"the journal record at the seal of transaction {transaction} is none.")
-        if not sealed_totals_agree(step, seal):
-            raise DamageError(f"the seal of transaction {transaction} does not carry the totals of its step.")
-        return TransactionRecord(step, seal)
+        return _whole(transaction, records)
 
-    def append_step(self, step: Step) -> tuple[Step, bool]:
-        """Record the step unless a peer has recorded one; return the one that stands, and whether it is ours.
+    def append_step(self, step: Step) -> tuple[JournalRecord, bool]:
+        """Record the step unless a peer has recorded one, or the seal; return what stands, and whether it is ours.
 
         Raises TrimmedError where peers have passed the transaction long ago: a step that is recorded then is nobody's.
         """
-        stands, ours = self._create(2 * step.transaction, step)
+        stands, ours = self._create(step.transaction, step.number, step)
         self._require_kept(step.transaction)
-        assert isinstance(stands, Step)
         return stands, ours
 
-    def append_seal(self, seal: Seal) -> Seal:
-        """Record the seal unless a peer has; return the one that stands."""
-        stands, _ = self._create(2 * seal.transaction + 1, seal)
-        assert isinstance(stands, Seal)
+    def append_seal(self, seal: Seal, number: int = 1) -> JournalRecord:
+        """Record the seal behind `number` steps unless a peer has, or one more step; return what stands."""
+        stands, _ = self._create(seal.transaction, number, seal)
         return stands
 
     def aside(self, transaction: int) -> Aside | None:
@@ -97,13 +89,13 @@ class Journal:
 
         Raises TrimmedError where it is erased, or may have been.
         """
-        entry = self._store.get(self._asides, self._key(transaction))
+        entry = self._store.get(self._asides, _key(transaction))
         self._require_kept(transaction)
         return self._to_aside(entry) if entry else None
 
     def set_aside(self, aside: Aside) -> Aside:
         """Record that a transaction is set aside unless a peer has; return the record that stands."""
-        entry = self._create_entry(self._asides, self._key(aside.transaction), encode(aside))
+        entry = self._create_entry(self._asides, _key(aside.transaction), encode(aside))
         return aside if entry is None else self._to_aside(entry)
 
     def floor(self) -> int:
@@ -129,10 +121,11 @@ class Journal:
 
         A few at a time: some stores do all that one call erases while everybody waits.
         """
-        for partition, stop in ((self._partition, self._key(2 * floor)), (self._asides, self._key(floor))):
-            start = self._key(0)
+        stop = _key(floor)
+        for partition in (self._partition, self._asides):
+            start = _key(0)
             while left := self._store.scan(partition, start, stop, limit=1):
-                begin = left[0].key[:-_ERASED_DIGITS]
+                begin = left[0].key[: len(stop) - _ERASED_DIGITS]
                 for beginning in [begin] if begin < stop[: len(begin)] else beginnings_below(stop, begin):
                     self._store.erase(partition, beginning)
                 start = f"{begin}~"
@@ -152,18 +145,27 @@ class Journal:
     def _to_aside(self, entry: Entry) -> Aside:
         return decode(Aside, entry.value, f"record {self._asides}/{entry.key}", FORMAT_VERSION)
 
-    def _key(self, sequence: int) -> str:
-        return f"{sequence:016d}"
+    def _records(self, transaction: int) -> list[tuple[int, JournalRecord]]:
+        """Return the records of a transaction with the numbers in their keys; most have two."""
+        records = [(number, record) for number in (0, 1) if (record := self._get(transaction, number))]
+        if records and isinstance(records[-1][1], Step):
+            start, stop = record_key(transaction, 2), f"{_key(transaction)}~"
+            for entry in self._store.scan(self._partition, start, stop):
+                number = entry.key.removeprefix(f"{_key(transaction)}-")
+                records.append((int(number) if number.isdecimal() else -1, self._decode(entry)))
+        return records
 
-    def _get(self, sequence: int) -> JournalRecord | None:
-        entry = self._store.get(self._partition, self._key(sequence))
-        return from_bytes(entry.value, f"{self._partition}/{entry.key}") if entry else None
+    def _get(self, transaction: int, number: int) -> JournalRecord | None:
+        entry = self._store.get(self._partition, record_key(transaction, number))
+        return self._decode(entry) if entry else None
 
-    def _create(self, sequence: int, record: JournalRecord) -> tuple[JournalRecord, bool]:
-        entry = self._create_entry(self._partition, self._key(sequence), to_bytes(record))
-        if entry is None:
-            return record, True
-        return from_bytes(entry.value, f"{self._partition}/{entry.key}"), False
+    def _decode(self, entry: Entry) -> JournalRecord:
+        return from_bytes(entry.value, f"{self._partition}/{entry.key}")
+
+    def _create(self, transaction: int, number: int, record: JournalRecord) -> tuple[JournalRecord, bool]:
+        key = record_key(transaction, number)
+        entry = self._create_entry(self._partition, key, to_bytes(record))
+        return (record, True) if entry is None else (self._decode(entry), False)
 
     def _create_entry(self, partition: str, key: str, value: bytes) -> Entry | None:
         """Create a record unless there is one; return what another has created, None where it is ours."""
@@ -178,3 +180,42 @@ class Journal:
         raise ContentionError(
             f"{partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
         )
+
+
+def record_key(transaction: int, number: int) -> str:
+    """Return the key of a record of a transaction: of a step, or of the seal behind so many steps."""
+    return f"{_key(transaction)}-{number:04d}"
+
+
+def _key(transaction: int) -> str:
+    return f"{transaction:016d}"
+
+
+def _follow(records: Sequence[tuple[int, JournalRecord]]) -> bool:
+    return [number for number, _ in records] == list(range(len(records)))
+
+
+def _whole(t: int, records: Sequence[tuple[int, JournalRecord]]) -> TransactionRecord:
+    """Return the records of a transaction. Raises DamageError where one is gone, or is none that can stand there."""
+    steps: list[Step] = []
+    seal = None
+    for number, record in records:
+        if seal is not None or number != len(steps) or record.transaction != t:
+            raise DamageError(f"{_gap(t, len(steps), seal)} Restore it from a backup.")
+        if isinstance(record, Seal):
+            seal = record
+        elif record.number == number:
+            steps.append(record)
+        else:
+            raise DamageError(f"{_gap(t, number, seal)} Restore it from a backup.")
+    if seal is not None and not steps:
+        raise DamageError(f"{_gap(t, 0, None)} Restore it from a backup.")
+    if seal is not None and not sealed_totals_agree(together(steps), seal):
+        raise DamageError(f"the seal of transaction {t} does not carry the totals of its steps.")
+    return TransactionRecord(tuple(steps), seal)
+
+
+def _gap(t: int, number: int, seal: Seal | None) -> str:
+    if seal is not None:
+        return f"the journal has a record of transaction {t} behind its seal."
+    return f"the journal has no step {number} of transaction {t}."

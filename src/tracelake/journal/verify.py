@@ -80,9 +80,8 @@ def check_journal(key_value: KeyValueStore, told: Iterable[Finding]) -> Iterator
 
 
 def _transaction_of(partition: str, key: str) -> int | None:
-    if partition not in (_STEPS, _ASIDES) or not key.isdecimal():
-        return None
-    return int(key) // 2 if partition == _STEPS else int(key)
+    number = key.partition("-")[0] if partition == _STEPS else key
+    return int(number) if partition in (_STEPS, _ASIDES) and number.isdecimal() else None
 
 
 def _name(t: int) -> str:

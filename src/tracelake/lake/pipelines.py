@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterable, Sequence
 
 from tracelake._errors import UsageError
-from tracelake._settings import find_watch
+from tracelake._settings import Settings, find_watch, load_settings
+from tracelake.journal.modes import EACH_STEP, StepMode
 from tracelake.lake.opened import OpenLake
-from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
+from tracelake.limits import TRANSACTION_DELAY_S, TRANSACTION_INPUT_MAX_BYTES, TRANSACTION_ROWS_MAX
 from tracelake.pipeline.ahead import in_thread
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.driver import Pipeline
@@ -69,7 +70,16 @@ def inbox_pipeline(
         replica=replica,
         watch=find_watch(watch),
         text=config.text,
+        mode=mode_of(load_settings()),
     )
+
+
+def mode_of(settings: Settings) -> StepMode:
+    """Return how many steps make a transaction of a pipeline that goes on."""
+    rows, delay_s = settings.transaction_rows, settings.transaction_delay_s
+    if rows is None and delay_s is None:
+        return EACH_STEP
+    return StepMode(rows or TRANSACTION_ROWS_MAX, TRANSACTION_DELAY_S if delay_s is None else delay_s)
 
 
 def replicas(opened: OpenLake) -> list[ReplicaInfo]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import NoReturn
 
 from tracelake._errors import DeathsError, TaskError
@@ -53,6 +53,10 @@ class Attempts:
             self._rooms.tries.over(t)
             raise fault.error from fault  # no input is at fault
         return undone
+
+    def is_suspected(self, inputs: Set[tuple[str, str]]) -> bool:
+        """Whether some of these inputs, by source and path, are suspected."""
+        return any((suspect.source, suspect.path) in inputs for suspect in self._rooms.suspects.all())
 
     def _undone_of(self, step: Step) -> Undone:
         suspects = {suspect.path for suspect in self._rooms.suspects.all()}

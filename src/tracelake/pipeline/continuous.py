@@ -9,6 +9,7 @@ from typing import Final
 
 from tracelake._errors import StorageError, UnreadInputsError
 from tracelake.journal.known import KnownInputs
+from tracelake.journal.modes import EACH_STEP, StepMode
 from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.ahead import in_thread
 from tracelake.pipeline.driver import Pipeline
@@ -58,6 +59,7 @@ class InboxPipeline:
         replica: str | None = None,
         watch: Sequence[str] = (),
         text: str = ENGLISH.name,
+        mode: StepMode = EACH_STEP,
     ) -> None:
         tally = BatchCounts()
         self._runner = runner
@@ -73,6 +75,7 @@ class InboxPipeline:
             in_thread,
             text,
             AddedOutputs(key_value, objects),
+            mode,
         )
         self._pauses_of_watches = Pauses[int]()
         self._pauses_of_inputs = Pauses[tuple[str, str]]()
@@ -125,12 +128,21 @@ class InboxPipeline:
                 return None
             self._account.begin("preparing")
             runs = into_transactions(inputs, TRANSACTION_INPUT_MAX_BYTES)
-            result = self._pipeline.run(runs, self._follow(progress or silent), stopping)
+            follow = self._follow(progress or silent)
+            result = self._pipeline.run(runs, follow, stopping, goes_on=goes_on)
             if not stopping():  # else some of them may have been left
-                took = [item for item in inputs if item.path not in result.failed]
+                left = self._pipeline.in_open()  # looked for again, since it may be discarded yet
+                took = [
+                    item
+                    for item in inputs
+                    if item.path not in result.failed and (item.source, item.path) not in left
+                ]
                 for watch in self._watches:
                     watch.took(item.path for item in took if item.source == watch.source)
             self._note_failures(inputs, result.failed)
+            if result.waits is not None and not result.steps and not result.transactions:
+                _raise_failures(unseen, failing | result.failed)
+                return None
             report = report_of(result, time.monotonic() - started)
             _raise_failures(unseen, failing | result.failed, report)
             return report

@@ -5,49 +5,56 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from tracelake._errors import DamageError, SourceChangedError, StorageError, TracelakeError, TrimmedError
-from tracelake.journal.model import Seal, Step, Suspect
-from tracelake.journal.protocol import (
+from tracelake._errors import DamageError, SourceChangedError, TracelakeError, TrimmedError
+from tracelake.journal.actions import (
     Action,
     Append,
-    Appended,
-    Event,
-    Fed,
     Feed,
     GiveUp,
     Look,
-    NoInput,
     OpenInputs,
-    Overtaken,
     Publish,
-    Published,
     PublishNothing,
-    Read,
     Restage,
-    Sealed,
     SealIt,
     SetAside,
-    Started,
-    State,
     Stop,
+    Weigh,
+)
+from tracelake.journal.model import Seal, Step, Suspect
+from tracelake.journal.modes import EACH_STEP, OpenTransaction, StepMode, weigh
+from tracelake.journal.protocol import (
+    Appended,
+    Decided,
+    Event,
+    NoInput,
+    Overtaken,
+    Published,
+    Read,
+    Sealed,
+    State,
     Undone,
+    Verdict,
     advance,
-    compare,
-    totals,
+    together,
 )
 from tracelake.journal.runs import folded, inputs_of
 from tracelake.limits import STAGED_ROWS_AGE_MAX_S
 from tracelake.pipeline.ahead import Beside, ReadAhead
 from tracelake.pipeline.attempts import Attempts
 from tracelake.pipeline.faults import Guarded, InputFaultError
+from tracelake.pipeline.feeding import Feeding, OpenSteps
 from tracelake.pipeline.fitting import Fitting
+from tracelake.pipeline.looking import Looking
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.outputs.port import OvertakenError
 from tracelake.pipeline.protocol import keeps
 from tracelake.pipeline.publish import TRANSFORM
 from tracelake.pipeline.rooms import Dependencies
+from tracelake.pipeline.sealing import seal, seal_whatever_stands
 from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.pipeline.taking import Taking
@@ -73,11 +80,15 @@ class Pipeline:
         beside: Beside | None = None,
         text: str = ENGLISH.name,
         added: AddedOutputs | None = None,
+        mode: StepMode = EACH_STEP,
     ) -> None:
-        """With `fitting`, runs are cut into transactions of some seconds. `text` is the analyzer of a first index.
+        """With `fitting`, runs are cut into steps of some seconds. `text` is the analyzer of a first index.
         `added` are outputs of users. `beside` reads the input of a transaction while the one before is published.
+        `mode` says how many steps make a transaction.
         """
         self._beside = beside
+        self._mode = mode
+        self._opened: OpenSteps | None = None  # of a transaction that waits for more
         self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally, fitting, text, added)
 
     def run(
@@ -85,11 +96,13 @@ class Pipeline:
         runs: Sequence[Sequence[Input]],
         progress: OnProgress = silent,
         stopping: Callable[[], bool] = lambda: False,
+        *,
+        goes_on: bool = False,
     ) -> RunResult:
         """Finish what an earlier run left, then make each run of inputs a transaction.
 
         Files whose bytes a transaction holds already are not read a second time. Once `stopping` answers
-        True, no other transaction is begun.
+        True, no other transaction is begun. Who `goes_on` calls it again: a transaction may wait for more till then.
 
         What no task can do is set aside: an input that fails alone, again and again. All others are taken.
 
@@ -97,11 +110,25 @@ class Pipeline:
             SourceChangedError: the unfinished transaction cannot be replayed as it was recorded.
             DamageError: the journal contradicts the tables.
         """
-        return _DriverRun(self._rooms, progress, stopping, self._beside).go(runs)
+        opened, self._opened = self._opened, None
+        weighing = partial(weigh, self._mode, goes_on=goes_on)
+        run = _DriverRun(self._rooms, progress, stopping, self._beside, weighing, opened)
+        result = run.go(runs)
+        self._opened = run.opened()
+        return result
 
     def upper(self) -> int:
         """Return the least transaction that has no commit."""
         return self._rooms.outputs.upper()
+
+    def in_open(self) -> set[tuple[str, str]]:
+        """Return sources and paths of what the transaction has that waits for more, whoever has read it."""
+        try:
+            recorded = self._rooms.journal.read(self.upper())
+        except TrimmedError:
+            return set()
+        sources = recorded.step.sources if recorded.step is not None else {}
+        return {(source, taken.path) for source, ranges in sources.items() for taken in inputs_of(ranges)}
 
     def unfinished(self) -> bool:
         """Whether an earlier run, or a peer, has begun a transaction that has no commit yet."""
@@ -124,26 +151,28 @@ class _DriverRun:
         progress: OnProgress,
         stopping: Callable[[], bool],
         beside: Beside | None,
+        weighing: Callable[..., Verdict],
+        opened: OpenSteps | None,
     ) -> None:
+        self._weighing = weighing
         self._rooms = rooms
         self._progress = progress
         self._stopping = stopping
         self._result = RunResult()
         self._reader = InputReader(rooms.objects, rooms.buckets, rooms.runner, self._tell)
         self._ahead = ReadAhead(rooms, self._tell, beside)
-        self._taking = Taking(self._reader, rooms, self._result, stopping, self._ahead)
         self._attempts = Attempts(rooms, self._reader, stopping)
+        self._feeding = Feeding(rooms, self._reader, self._attempts, self._result, opened)
+        self._looking = Looking(rooms, self._feeding, self._result)
+        self._taking = Taking(self._reader, rooms, self._result, stopping, self._ahead, self._feeding.paths)
         self._read: ReadInput | None = None  # new input that is not recorded yet
-        self._fed: ReadInput | None = None  # the staged rows of the transaction under way
-        self._new: ReadInput | None = None  # the same, where they are read for the first time
         self._opened_s = 0.0
-        self._settled = -1  # the transaction of which this run has let the inputs go
 
     def go(self, runs: Sequence[Sequence[Input]]) -> RunResult:
         self._taking.add(runs)
         self._reader.clean(now().timestamp() - STAGED_ROWS_AGE_MAX_S)
         try:
-            self._note(self._rooms.settling.let_go_again())
+            self._result.note(self._rooms.settling.let_go_again())
             self._go()
             if not self._result.transactions and not self._stopping():
                 self._maintain()  # a run that was killed meanwhile may have left some
@@ -152,6 +181,10 @@ class _DriverRun:
             raise
         self._rooms.tries.end()
         return self._result
+
+    def opened(self) -> OpenSteps | None:
+        """Return what is read of a transaction that waits for more."""
+        return self._feeding.opened
 
     def _tell(self, step: Progress) -> None:
         """Tell what is going on, those included who look whether we live."""
@@ -166,7 +199,7 @@ class _DriverRun:
 
     def _go(self) -> None:
         state: State | None = None
-        event: Event = self._look(0)
+        event: Event = self._looking.look(0)
         while True:
             state, action = self._advance(state, event)
             if isinstance(action, Stop):
@@ -181,23 +214,26 @@ class _DriverRun:
     def _carry_out(self, action: Action, event: Event) -> Event:
         match action:
             case Look(t):
-                event = self._look(t)
+                event = self._looking.look(t)
             case OpenInputs(t):
                 event = self._open_inputs(t)
-            case Feed(step) | Restage(step):
-                event = self._restage(step) if isinstance(action, Restage) else self._feed(step)
-            case Append(t):
-                event = self._append(t)
+            case Feed(step):
+                event = self._feeding.feed(step)
+            case Restage(step):
+                event = self._feeding.restage(step)
+            case Append(t, number):
+                event = self._append(t, number)
+            case Weigh(t, exhausted=exhausted):
+                event = self._weigh(t, exhausted=exhausted)
             case SealIt(t):
-                self._seal(t)
-                event = Sealed()
+                event = seal(self._rooms.journal, t, self._feeding.steps())
             case Publish(t):
-                event = self._publish(t, only_commit_missing=isinstance(event, Started))
+                event = self._publish(t)
             case GiveUp(t):
                 self._attempts.give_up(t)
             case SetAside(t):
-                self._attempts.set_aside(self._recorded(t))
-                event = self._look(t)
+                self._attempts.set_aside(self._feeding.recorded(t))
+                event = self._looking.look(t)
             case PublishNothing(t):
                 event = self._publish_nothing(t)
         return event
@@ -205,99 +241,28 @@ class _DriverRun:
     def _passed(self) -> Published:
         """Drop what we have for a transaction that peers have published so long ago that it is trimmed."""
         self._put_back()
-        self._discard_fed()
+        self._feeding.discard()
         return Published()
-
-    def _look(self, at_least: int) -> Started:
-        while True:
-            t = max(at_least, self._rooms.outputs.upper())
-            try:
-                return self._look_at(t)
-            except TrimmedError:  # we were late: peers have gone on
-                self._rooms.outputs.require_committed(t)
-
-    def _look_at(self, t: int) -> Started:
-        if t > 0 and t - 1 != self._settled:
-            # Before T is open, the segments that T-1 holds are gone: none can be recorded a second time.
-            self._note(self._rooms.settling.settle(t - 1))
-            self._settled = t - 1
-        # Outputs first: a peer may seal and append between the two looks, and a seal is never taken back.
-        begun = self._rooms.outputs.begun(t)
-        recorded = self._rooms.journal.read(t)
-        aside = recorded.step is not None and self._rooms.journal.aside(t) is not None
-        if recorded.seal is None and begun:
-            raise DamageError(
-                f"tables or index hold transaction {t}, and the journal has no seal of it. "
-                "Restore the metadata from a backup."
-            )
-        held = recorded.step is not None and self._rooms.outputs.has_rows(t)
-        return Started(
-            transaction=t,
-            step=recorded.step,
-            sealed=recorded.seal is not None,
-            only_commit_missing=recorded.seal is not None and self._rooms.outputs.only_commit_missing(t),
-            transform=TRANSFORM,
-            aside=aside and not held,
-            held=held,
-        )
 
     def _open_inputs(self, t: int) -> Read | NoInput:
         if self._read is None:
             self._opened_s = time.monotonic()
-            self._read = self._taking.open(t)
+            self._read = self._taking.open(t, goes_on=self._feeding.opened is not None)
         return NoInput() if self._read is None else Read()
 
-    def _feed(self, step: Step) -> Fed | Published | Undone:
-        if step.transaction not in self._result.recovered and self._attempts.is_first(step.transaction):
-            self._result.recovered.append(step.transaction)
-        if (died := self._attempts.died(step)) is not None:
-            return died
-        inputs = [
-            Input(source, taken.path, taken.size_bytes)
-            for source, ranges in step.sources.items()
-            for taken in inputs_of(ranges)
-        ]
-        try:
-            fed = self._reader.stage(inputs, step.transaction)
-        except InputFaultError as fault:
-            return self._undone(step, fault)
-        differs = compare(step.sources, fed.sources) is not None
-        if differs and self._rooms.outputs.upper() > step.transaction:
-            self._rooms.outputs.tally.rows_dropped += sum(piece.rows for piece in fed.pieces)
-            self._reader.discard(fed)
-            return Published()  # a peer was faster, and has deleted what it took from the inbox
-        for path, reason in fed.failed.items():
-            self._reader.discard(fed)
-            raise StorageError(
-                f"transaction {step.transaction}: {path} {reason}. Nothing was published; the next run reads it again."
-            )
-        self._fed = fed  # and not before: these rows must not be taken for those of the next transaction
-        return Fed(fed.sources)
-
-    def _restage(self, step: Step) -> Fed | Published | Undone:
-        t = step.transaction
-        if t not in self._result.recovered:
-            self._result.recovered.append(t)
-        try:
-            pieces = self._reader.restage(self._rooms.outputs.rows_of(t), t)
-        except InputFaultError as fault:
-            return self._undone(step, fault)
-        except TracelakeError:
-            if self._rooms.outputs.upper() > t:
-                return Published()  # and what a peer has published may be compacted by now
-            raise
-        self._fed = ReadInput({}, pieces, ())
-        return Fed(step.sources)
-
-    def _append(self, t: int) -> Appended:
+    def _append(self, t: int, number: int) -> Appended | Sealed:
         assert self._read is not None
-        step, ours = self._rooms.journal.append_step(Step(t, folded(self._read.sources), TRANSFORM))
+        opened = self._feeding.opened
+        assert number == (0 if opened is None else len(opened.steps)), "all that is recorded was fed before"
+        step = Step(t, folded(self._read.sources), TRANSFORM, number)
+        stands, ours = self._rooms.journal.append_step(step)
         if ours:
-            self._fed = self._new = self._read
+            self._feeding.add(step, self._read, is_new=True)
+            self._result.steps += 1
             self._read = None
-            return Appended(step, ours, sealed=False)
+            return Appended(step, ours)
         self._put_back()
-        return Appended(step, ours, sealed=self._rooms.journal.read(t).seal is not None)
+        return Sealed() if isinstance(stands, Seal) else Appended(stands, ours)
 
     def _put_back(self) -> None:
         """Let new input wait again: a peer's step may hold some of it, and the rest is read again."""
@@ -306,49 +271,62 @@ class _DriverRun:
             self._reader.discard(self._read)
             self._read = None
 
-    def _seal(self, t: int) -> None:
-        records, checksum = totals(self._recorded(t).sources)
-        self._rooms.journal.append_seal(Seal(t, records, checksum, now().isoformat(timespec="microseconds")))
+    def _weigh(self, t: int, *, exhausted: bool) -> Decided:
+        opened = self._feeding.opened
+        assert opened is not None
+        age_s = time.monotonic() - opened.began_s
+        facts = OpenTransaction(len(opened.steps), opened.rows, age_s)
+        verdict = self._weighing(facts, exhausted=exhausted or self._stopping())
+        if verdict != "seal" and self._attempts.is_suspected(opened.paths()):
+            verdict = "seal"  # what failed before is a transaction of its own
+        if verdict == "wait":
+            self._result.waits = t
+        return Decided(verdict)
 
-    def _recorded(self, t: int) -> Step:
-        step = self._rooms.journal.read(t).step
-        assert step is not None
-        return step
-
-    def _publish(self, t: int, *, only_commit_missing: bool) -> Published | Undone | Overtaken:
-        if only_commit_missing:
+    def _publish(self, t: int) -> Published | Undone | Overtaken:
+        if self._feeding.opened is None:  # only its commit is missing
             self._result.recovered.append(t)
         recorded = self._rooms.journal.read(t)
         assert recorded.step is not None
         assert recorded.seal is not None
-        pieces = self._fed.pieces if self._fed is not None else None
+        opened = self._feeding.opened
+        if opened is not None:
+            assert together(opened.steps) == recorded.step, "what is published is what is sealed"
         if not self._rooms.outputs.has_rows(t):  # else done it must be, however often a run dies of it
             self._rooms.tries.begin(t)
-        is_new = self._fed is not None and self._fed is self._new
+        is_new = opened is not None and opened.is_new
         self._taking.read_ahead(t + 1, is_new=is_new and self._attempts.is_first(t))
         try:
             commit, counts = self._rooms.outputs.publish(
-                recorded.step, recorded.seal, pieces, Guarded(self._rooms.runner), self._tell
+                recorded.step,
+                recorded.seal,
+                None if opened is None else opened.pieces,
+                Guarded(self._rooms.runner),
+                self._tell,
             )
         except InputFaultError as fault:
-            return self._undone(recorded.step, fault)
+            return self._feeding.undone(t, fault)
         except OvertakenError:
             return self._overtaken(t)
-        self._note(self._rooms.settling.settle(t))
-        self._settled = t
+        self._looking.settle(t)
         self._rooms.tries.over(t)
-        fitting = self._rooms.fitting
-        if fitting is not None and self._fed is not None and is_new:
-            arrow_bytes = sum(piece.arrow_bytes for piece in self._fed.pieces)
-            seconds = time.monotonic() - self._opened_s
-            fitting.took(self._fed.inputs, arrow_bytes, seconds, was_cut=self._taking.waits())
-        self._discard_fed()
-        self._result.transactions.append(t)
-        self._result.ranges += [taken for ranges in recorded.step.sources.values() for taken in ranges]
-        self._result.counts.append(counts)
-        self._result.commit = commit
+        self._fit(opened)
+        self._feeding.discard()
+        result = self._result
+        result.transactions.append(t)
+        result.ranges += [taken for ranges in recorded.step.sources.values() for taken in ranges]
+        result.counts.append(counts)
+        result.commit = commit
         self._maintain()
         return Published()
+
+    def _fit(self, opened: OpenSteps | None) -> None:
+        """Note how long a transaction took, of one step: one of more has waited for some of them."""
+        fitting = self._rooms.fitting
+        if fitting is not None and opened is not None and opened.is_new and len(opened.steps) == 1:
+            arrow_bytes = sum(piece.arrow_bytes for piece in opened.pieces)
+            seconds = time.monotonic() - self._opened_s
+            fitting.took(opened.inputs, arrow_bytes, seconds, was_cut=self._taking.waits())
 
     def _maintain(self) -> None:
         for output in self._rooms.outputs.tables.values():
@@ -363,38 +341,26 @@ class _DriverRun:
                 f"table spans has passed transaction {t} without its rows, and the journal does not say that it "
                 "is set aside. Restore the metadata from a backup."
             )
-        self._discard_fed()
+        self._feeding.discard()
         return Overtaken()
 
     def _publish_nothing(self, t: int) -> Published | Overtaken:
         aside = self._rooms.journal.aside(t)
         assert aside is not None
-        self._seal(t)  # whatever has an output is sealed, and so a seal that is gone is missed
+        self._feeding.discard()
+        seal_whatever_stands(self._rooms.journal, t)
         try:
             self._result.commit = self._rooms.outputs.publish_nothing(aside)
         except OvertakenError:
             return Overtaken()
-        self._note(self._rooms.settling.settle(t))
+        self._result.note(self._rooms.settling.settle(t))
         return Published()
-
-    def _note(self, kept: Sequence[Suspect]) -> None:
-        for suspect in kept:
-            self._result.note_aside(suspect)
-
-    def _undone(self, step: Step, fault: InputFaultError) -> Undone:
-        self._discard_fed()
-        return self._attempts.undone(step, fault)
-
-    def _discard_fed(self) -> None:
-        if self._fed is not None:
-            self._reader.discard(self._fed)
-            self._fed = self._new = None
 
     def _clean_up(self) -> None:
         """Delete what this try has staged, as well as it goes: the next one reads its input again."""
         self._ahead.drop()
-        for staged in (self._read, self._fed):
-            if staged is not None:
-                with contextlib.suppress(TracelakeError, OSError):
-                    self._reader.discard(staged)
+        self._feeding.clean_up()
+        if self._read is not None:
+            with contextlib.suppress(TracelakeError, OSError):
+                self._reader.discard(self._read)
         self._rooms.tries.end()

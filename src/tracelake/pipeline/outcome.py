@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -26,6 +27,15 @@ class RunResult:
     """Inputs that are not taken: set aside in this run, or before and named again."""
     counts: list[Counts] = field(default_factory=list)
     commit: str | None = None
+    steps: int = 0
+    """How many steps it recorded."""
+    waits: int | None = None
+    """The transaction that is open at the end, and waits for more: its input is recorded, and not committed."""
+
+    def note(self, kept: Iterable[Suspect]) -> None:
+        """Note inputs that are not taken."""
+        for suspect in kept:
+            self.note_aside(suspect)
 
     def note_aside(self, suspect: Suspect) -> None:
         """Note an input that is not taken, once."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelake.journal.protocol import Action, Look, OpenInputs
+from tracelake.journal.actions import Action, Look, OpenInputs
 
 
 def may_read_ahead(*, is_new: bool, is_alone: bool, is_stopping: bool) -> bool:

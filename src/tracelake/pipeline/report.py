@@ -40,6 +40,7 @@ def report_of(result: RunResult, seconds: float) -> IngestReport:
         bad=bad,
         seconds=seconds,
         set_aside=tuple(map(shown, result.set_aside)),
+        open_transaction=result.waits,
     )
 
 

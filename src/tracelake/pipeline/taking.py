@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from msgspec.structs import replace
 
@@ -34,8 +34,11 @@ class Taking:
         result: RunResult,
         stopping: Callable[[], bool],
         ahead: ReadAhead,
+        held: Callable[[], Set[tuple[str, str]]],
     ) -> None:
+        """`held` tells sources and paths of what the open transaction has already."""
         self._ahead = ahead
+        self._held = held
         self._cut: list[Input] | None = None  # what waits first, where it is read ahead
         self._narrowing = Narrowing(reader, rooms, result, stopping)
         self._reader = reader
@@ -78,6 +81,8 @@ class Taking:
 
     def _seems_new(self, item: Input, held: Held) -> bool:
         source = self._rooms.sources[item.source]
+        if (item.source, item.path) in self._held():
+            return False
         if source.is_ours:
             return (item.source, item.path) not in held.by_path
         return item.size_bytes != UNKNOWN_SIZE and isinstance(source.judge(item, held), New)
@@ -92,10 +97,11 @@ class Taking:
         self._cut = None
         return taken
 
-    def open(self, t: int) -> ReadInput | None:
-        """Read what is to be transaction T; None where there is nothing more.
+    def open(self, t: int, *, goes_on: bool) -> ReadInput | None:
+        """Read what is to be the next step of transaction T; None where there is nothing more.
 
-        What a transaction that was set aside has left comes last: new input does not wait for it.
+        What a transaction that was set aside has left comes last: new input does not wait for it. It is a
+        transaction of its own, and so not taken where T has a step already, and `goes_on`.
         """
         if self._stopping():
             self._ahead.drop()  # and nobody waits until it is read
@@ -105,6 +111,8 @@ class Taking:
             offers: list[Suspect] = []
             if self._waiting:
                 inputs = self._without_taken(self._next(), standing)
+            elif goes_on:
+                return None
             else:
                 offers = next_offer(suspect for suspect in standing.whole if suspect not in self._offered)
                 if not offers:
@@ -187,10 +195,12 @@ class Taking:
     def _without_taken(self, inputs: list[Input], standing: Standing) -> list[Input]:
         """Leave out what a peer took, what an earlier transaction holds, and all that is set aside."""
         left = []
+        in_open = self._held()
+        inputs = [item for item in inputs if (item.source, item.path) not in in_open]
         taken_now = {
             (taken.path, taken.sha256) for taken in self._result.ranges if isinstance(taken, WholeFile)
         }
-        held = self._rooms.sources.held(standing.whole)
+        held = self._rooms.sources.held(standing.whole, in_open)
         for item in self._measured(inputs):
             source = self._rooms.sources[item.source]
             match source.judge(item, held):

@@ -56,7 +56,7 @@ class KafkaSource:
         name, start, stop = name_of(item.path)
         position = self._positions.find(name)
         taken = () if position is None else position.taken
-        of_partition = (name_of(path) for source, path in held.by_path if source == KAFKA)
+        of_partition = (name_of(path) for source, path in (*held.by_path, *held.in_open) if source == KAFKA)
         suspects = [(first, last) for of, first, last in of_partition if of == name]
         busy = (*taken, *protocol.still_held(taken, suspects))
         return Gone() if protocol.has_any(busy, start, stop) else New()

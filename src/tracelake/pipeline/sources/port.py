@@ -71,6 +71,8 @@ class Held:
     """By size and SHA-256, of sources whose inputs stay where they are: they are known under any name."""
     sizes: frozenset[int]
     """Of those by content: an input of another size need not be read to tell."""
+    in_open: frozenset[tuple[str, str]] = frozenset()
+    """Sources and paths of what the open transaction has."""
 
 
 class Source(Protocol):

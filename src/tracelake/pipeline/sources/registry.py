@@ -103,14 +103,15 @@ class SourceRegistry:
         _kind(name)
         return self._sources[name]
 
-    def held(self, suspects: Iterable[Suspect]) -> Held:
+    def held(self, suspects: Iterable[Suspect], in_open: Iterable[tuple[str, str]] = ()) -> Held:
         """Return inputs that were set aside, as sources ask for them."""
         by_path, by_content = {}, {}
         for suspect in suspects:
             by_path[suspect.source, suspect.path] = suspect
             if suspect.source in KINDS and not self[suspect.source].is_ours:
                 by_content[suspect.size_bytes, suspect.sha256] = suspect
-        return Held(by_path, by_content, frozenset(size_bytes for size_bytes, _ in by_content))
+        sizes = frozenset(size_bytes for size_bytes, _ in by_content)
+        return Held(by_path, by_content, sizes, frozenset(in_open))
 
 
 def fetch(objects: ObjectStore, source: str, path: str, size_bytes: int, folder: Path) -> str:

@@ -1,0 +1,172 @@
+"""The input of the transaction that is open: its steps as they were read here, and their rows as staged.
+
+Where a transaction waits for more, both outlive the run: the next one goes on behind them. Who is killed reads them
+anew, as the journal has recorded them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+
+from tracelake._errors import StorageError, TracelakeError
+from tracelake.journal.model import Step
+from tracelake.journal.protocol import Fed, Published, Undone, compare, together
+from tracelake.journal.runs import inputs_of
+from tracelake.pipeline.attempts import Attempts
+from tracelake.pipeline.faults import InputFaultError
+from tracelake.pipeline.outcome import RunResult
+from tracelake.pipeline.pieces import Piece
+from tracelake.pipeline.rooms import Dependencies
+from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.staging import InputReader, ReadInput
+
+
+class OpenSteps:
+    """Steps of one transaction that were read here, with their rows."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.read: list[ReadInput] = []
+        self.is_new = True
+        """Whether all of it was read for the first time."""
+        self.began_s = time.monotonic()
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """Their staged rows."""
+        return [piece for each in self.read for piece in each.pieces]
+
+    @property
+    def inputs(self) -> list[Input]:
+        """What was read."""
+        return [item for each in self.read for item in each.inputs]
+
+    @property
+    def rows(self) -> int:
+        """How many rows are staged."""
+        return sum(piece.rows for piece in self.pieces)
+
+    def paths(self) -> set[tuple[str, str]]:
+        """Return sources and paths of its inputs: none is taken a second time before all this is committed."""
+        steps = ((source, ranges) for step in self.steps for source, ranges in step.sources.items())
+        return {(source, taken.path) for source, ranges in steps for taken in inputs_of(ranges)}
+
+    def add(self, step: Step, read: ReadInput, *, is_new: bool) -> None:
+        """Put one more step to it."""
+        self.steps.append(step)
+        self.read.append(read)
+        self.is_new = self.is_new and is_new
+
+
+class Feeding:
+    """Reads what the journal has recorded of a transaction, step by step."""
+
+    def __init__(
+        self,
+        rooms: Dependencies,
+        reader: InputReader,
+        attempts: Attempts,
+        result: RunResult,
+        opened: OpenSteps | None,
+    ) -> None:
+        """`opened` is what an earlier run has left of a transaction that waits."""
+        self._rooms = rooms
+        self._reader = reader
+        self._attempts = attempts
+        self._result = result
+        self.opened = opened
+
+    def paths(self) -> set[tuple[str, str]]:
+        """Return sources and paths of what the open transaction has."""
+        return set() if self.opened is None else self.opened.paths()
+
+    def steps(self) -> list[Step]:
+        """Return the steps of the open transaction that are fed; there is one at least."""
+        assert self.opened is not None
+        return self.opened.steps
+
+    def fed(self, steps: Sequence[Step]) -> int:
+        """Return how many of the recorded steps of a transaction are fed; what was fed of another one is dropped."""
+        ours = [] if self.opened is None else self.opened.steps
+        if ours and list(steps[: len(ours)]) == ours:
+            return len(ours)
+        self.discard()
+        return 0
+
+    def add(self, step: Step, read: ReadInput, *, is_new: bool) -> None:
+        """Take a step for fed."""
+        self.opened = self.opened or OpenSteps()
+        self.opened.add(step, read, is_new=is_new)
+
+    def feed(self, step: Step) -> Fed | Published | Undone:
+        """Read a step again as it was recorded."""
+        t = step.transaction
+        if t not in self._result.recovered and self._attempts.is_first(t):
+            self._result.recovered.append(t)
+        if step.number == 0:
+            if (died := self._attempts.died(self.recorded(t))) is not None:
+                return died
+        else:
+            self._rooms.tries.begin(t)
+        inputs = [
+            Input(source, taken.path, taken.size_bytes)
+            for source, ranges in step.sources.items()
+            for taken in inputs_of(ranges)
+        ]
+        try:
+            read = self._reader.stage(inputs, t)
+        except InputFaultError as fault:
+            return self.undone(t, fault)
+        differs = compare(step.sources, read.sources) is not None
+        if differs and self._rooms.outputs.upper() > t:
+            self._rooms.outputs.tally.rows_dropped += sum(piece.rows for piece in read.pieces)
+            self._reader.discard(read)
+            self.discard()
+            return Published()  # a peer was faster, and has deleted what it took from the inbox
+        for path, reason in read.failed.items():
+            self._reader.discard(read)
+            raise StorageError(
+                f"transaction {t}: {path} {reason}. Nothing was published; the next run reads it again."
+            )
+        self.add(step, read, is_new=False)
+        return Fed(read.sources)
+
+    def restage(self, step: Step) -> Fed | Published | Undone:
+        """Read the rows that table `spans` has of a transaction."""
+        t = step.transaction
+        self.discard()
+        if t not in self._result.recovered:
+            self._result.recovered.append(t)
+        try:
+            pieces = self._reader.restage(self._rooms.outputs.rows_of(t), t)
+        except InputFaultError as fault:
+            return self.undone(t, fault)
+        except TracelakeError:
+            if self._rooms.outputs.upper() > t:
+                return Published()  # and what a peer has published may be compacted by now
+            raise
+        self.add(step, ReadInput({}, pieces, ()), is_new=False)
+        return Fed(step.sources)
+
+    def recorded(self, t: int) -> Step:
+        """Return all recorded steps of a transaction as one."""
+        return together(self._rooms.journal.read(t).steps)
+
+    def undone(self, t: int, fault: InputFaultError) -> Undone:
+        """Say that a task failed on what a transaction has."""
+        self.discard()
+        return self._attempts.undone(self.recorded(t), fault)
+
+    def discard(self) -> None:
+        """Delete the rows that are staged."""
+        if self.opened is not None:
+            opened, self.opened = self.opened, None
+            for read in opened.read:
+                self._reader.discard(read)
+
+    def clean_up(self) -> None:
+        """Delete them as well as it goes: the next run reads its input again."""
+        with contextlib.suppress(TracelakeError, OSError):
+            self.discard()

@@ -1,0 +1,160 @@
+"""Transactions of many steps: modes, what waits over runs, and what a kill leaves (J9)."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.pipeline.spans import a_line, a_span
+from tracelake import limits
+from tracelake._errors import SourceChangedError
+from tracelake.journal.modes import EACH_STEP, OpenTransaction, StepMode, weigh
+from tracelake.journal.protocol import Verdict
+from tracelake.journal.store import Journal
+from tracelake.otlp.framing import write_segment
+from tracelake.pipeline.driver import Pipeline
+from tracelake.pipeline.feeding import Feeding
+from tracelake.pipeline.outcome import RunResult
+from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.sources.registry import find
+from tracelake.storage import open_key_value, open_objects
+from tracelake.tasks.runners import InProcess
+
+BUCKETS = 2
+MANY = StepMode(max_rows=100, max_delay_s=1e9)
+
+
+class World:
+    """Stores, and pipelines over them."""
+
+    def __init__(self) -> None:
+        url = f"memory://{uuid.uuid4().hex}"
+        self.objects = open_objects(url)
+        self.key_value = open_key_value(f"{url}/metadata")
+        self.journal = Journal(self.key_value, "main")
+
+    def pipeline(self, mode: StepMode = MANY) -> Pipeline:
+        return Pipeline("main", self.key_value, self.objects, BUCKETS, InProcess(), mode=mode)
+
+    def arrive(self, number: int) -> None:
+        segment = write_segment([("json", a_line(a_span(number, number)))])
+        self.objects.put(f"inbox/{number}.segment", segment)
+
+    def take(self, pipeline: Pipeline, *, goes_on: bool = True) -> RunResult:
+        waiting = [Input(INBOX, info.path, info.size_bytes) for info in self.objects.list("inbox/")]
+        return pipeline.run([[item] for item in waiting], goes_on=goes_on)
+
+    def steps(self, t: int) -> list[int]:
+        """Return how many inputs each step of a transaction has."""
+        return [sum(map(len, step.sources.values())) for step in self.journal.read(t).steps]
+
+
+@pytest.mark.parametrize(
+    ("mode", "opened", "exhausted", "goes_on", "verdict"),
+    [
+        (EACH_STEP, OpenTransaction(1, 1, 0.0), False, True, "seal"),
+        (MANY, OpenTransaction(1, 99, 0.0), False, True, "more"),
+        (MANY, OpenTransaction(1, 100, 0.0), False, True, "seal"),
+        (MANY, OpenTransaction(1, 99, 0.0), True, True, "wait"),
+        (MANY, OpenTransaction(1, 99, 0.0), True, False, "seal"),
+        (StepMode(100, 5.0), OpenTransaction(1, 1, 4.9), False, True, "more"),
+        (StepMode(100, 5.0), OpenTransaction(1, 1, 5.0), False, True, "seal"),
+        (MANY, OpenTransaction(limits.TRANSACTION_STEPS_MAX - 1, 1, 0.0), False, True, "more"),
+        (MANY, OpenTransaction(limits.TRANSACTION_STEPS_MAX, 1, 0.0), False, True, "seal"),
+        (EACH_STEP, OpenTransaction(1, 1, 0.0, "open"), False, True, "more"),
+        (EACH_STEP, OpenTransaction(1, 1, 0.0, "open"), True, False, "wait"),
+        (EACH_STEP, OpenTransaction(limits.TRANSACTION_STEPS_MAX, 1, 0.0, "open"), False, True, "wait"),
+        (EACH_STEP, OpenTransaction(1, 1, 0.0, "commit"), False, True, "more"),
+        (EACH_STEP, OpenTransaction(1, 1, 0.0, "commit"), True, True, "seal"),
+        (EACH_STEP, OpenTransaction(1, 1, 0.0, "abort"), False, True, "discard"),
+    ],
+)
+def test_when_a_transaction_takes_more(
+    mode: StepMode, opened: OpenTransaction, *, exhausted: bool, goes_on: bool, verdict: Verdict
+) -> None:
+    """By rows, by time, by the wish of a client, and never beyond the bound of steps."""
+    assert weigh(mode, opened, exhausted=exhausted, goes_on=goes_on) == verdict
+
+
+def test_j9_an_open_transaction_outlives_runs_and_processes() -> None:
+    """J9: steps of three runs are one transaction, though a process that knew nothing came in between."""
+    world = World()
+    first = world.pipeline()
+    for number in range(2):
+        world.arrive(number)
+        result = world.take(first)
+        assert (result.waits, result.transactions, result.steps) == (0, [], 1)
+    assert world.steps(0) == [1, 1]
+    assert (world.take(first).waits, world.steps(0)) == (0, [1, 1])  # nothing of it is taken twice
+    second = world.pipeline()  # the first is killed
+    world.arrive(2)
+    result = world.take(second, goes_on=False)
+    assert (result.waits, result.transactions, result.recovered, result.steps) == (None, [0], [0], 1)
+    assert world.steps(0) == [1, 1, 1]
+    assert sum(counts.new for counts in result.counts) == 3
+    assert not list(world.objects.list("inbox/"))
+
+
+def peer_goes_on(world: World) -> None:
+    """One waits; a peer commits what it waits for, and opens the next."""
+    late, peer = world.pipeline(), world.pipeline()
+    world.arrive(0)
+    assert world.take(late).waits == 0
+    world.take(peer, goes_on=False)
+    world.arrive(1)
+    assert world.take(peer).waits == 1
+    world.arrive(2)
+    result = world.take(late, goes_on=False)
+    assert (result.transactions, world.steps(1)) == ([1], [1, 1])
+    assert sum(counts.new for counts in result.counts) == 2
+
+
+def test_what_waits_is_dropped_where_a_peer_has_committed_it() -> None:
+    """Rows that were kept for one transaction never count for another."""
+    peer_goes_on(World())
+    broken = Broken(
+        "what was fed of one stands for another", Feeding.fed, "list(steps[: len(ours)]) == ours", "True"
+    )
+    assert_caught(broken, lambda: peer_goes_on(World()))
+
+
+def changed_between(tmp_path: Path) -> None:
+    """The file of the second step of an open transaction changes while nobody runs."""
+    world = World()
+    first = world.pipeline()
+    for number in range(2):
+        (tmp_path / f"{number}.jsonl").write_bytes(a_line(a_span(number, number)))
+        first.run([find(world.objects, [str(tmp_path / f"{number}.jsonl")])], goes_on=True)
+    assert world.steps(0) == [1, 1]
+    path = tmp_path / "1.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"work", b"play"))
+    with pytest.raises(SourceChangedError, match=r"transaction 0: source files: .*1\.jsonl has changed"):
+        world.pipeline().run([])
+    assert world.journal.read(0).seal is None
+
+
+def test_j9_each_step_is_verified_before_more_is_taken(tmp_path: Path) -> None:
+    """J9, J11: a later step that does not read as recorded stops the pipeline, and nothing is sealed."""
+    changed_between(tmp_path)
+
+
+def test_a_pipeline_that_goes_on_tells_of_what_is_open(tmp_path: Path) -> None:
+    """It says so once for each step; and one that is to end seals it."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        pipeline = lake.pipeline(runner=InProcess())
+        pipeline._pipeline._mode = MANY
+        lake.objects.put("inbox/0.segment", write_segment([("json", a_line(a_span(0, 0)))]))
+        report = pipeline.run_once(goes_on=True)
+        assert report is not None
+        assert (report.open_transaction, report.transactions) == (0, ())
+        assert pipeline.run_once(goes_on=True) is None
+        ended = pipeline.run_once()
+        assert ended is not None
+        assert (ended.open_transaction, ended.transactions) == (None, (0,))
+        assert lake.table("spans").info().rows == 1
+        assert lake.verify().findings == ()
