@@ -19,6 +19,7 @@ from tracelake.pipeline.outcome import RunResult
 from tracelake.pipeline.sources.inbox import INBOX
 from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.sources.registry import find
+from tracelake.pipeline.tries import Tries
 from tracelake.search.finalize import read_manifest
 from tracelake.shards.store import Shard
 from tracelake.storage import (
@@ -105,6 +106,12 @@ class World:
             assert isinstance(reference, IndexAt)
             hashes.append(f"documents {read_manifest(self.objects, reference.manifest).documents}")
         return hashes
+
+
+@pytest.fixture(autouse=True)
+def no_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no call be of a beat: a process that is slow makes one more for each three seconds."""
+    monkeypatch.setattr(Tries, "beat", lambda _: None)
 
 
 @pytest.fixture(name="whole")
