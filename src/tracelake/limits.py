@@ -85,6 +85,13 @@ TRANSACTION_DELAY_S: Final = 10.0
 """How long a transaction waits for so many spans, by default. Beyond: it is sealed."""
 TRANSACTION_DELAY_MAX_S: Final = 3600.0
 """What it may be told to wait. Beyond: longer is refused."""
+CLIENT_TIMEOUT_S: Final = 300.0
+"""How long the client of an explicit transaction may show nothing of itself, by default. Beyond: it is sealed, or
+discarded, as the client has said."""
+CLIENT_TIMEOUT_MAX_S: Final = 6 * 3600.0
+"""What it may ask for: what is staged lives longer. Beyond: more is refused."""
+CLIENT_RUNS_MAX: Final = 60
+"""Runs, each a look after the one before, until the transaction of a client is over. Beyond: an error says so."""
 JOURNAL_TRANSACTIONS_KEPT: Final = 10_000
 """Newest transactions whose input the journal tells, by default. Beyond: `gc` erases the records of the oldest."""
 TRANSACTION_TRIES_MAX: Final = 3

@@ -188,7 +188,7 @@ class Aside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transaction: int
     reason: str
     tries: int
-    by: Literal["pipeline", "user"]
+    by: Literal["pipeline", "user", "client"]
     set_aside_at: str
     """ISO 8601, UTC. The empty commit of T carries this time."""
     together: int

@@ -20,6 +20,7 @@ from tracelake.lake.opened import OpenLake
 from tracelake.lake.outputs import LakeOutputs
 from tracelake.lake.pipelines import inbox_pipeline, ingest, replicas
 from tracelake.lake.quarantine import Quarantine
+from tracelake.lake.transactions import Transactions
 from tracelake.lake.verify import Verifier
 from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.pipeline.continuous import InboxPipeline
@@ -65,6 +66,7 @@ class Lake(WithArchive, WithAnnotations):
         self.maintenance = Maintenance(self._opened)
         self.quarantine = Quarantine(self._opened)
         self.outputs = LakeOutputs(self._opened)
+        self.transactions = Transactions(self._opened)
         self.hot = HotTier(self._opened)
 
     def __enter__(self) -> Lake:

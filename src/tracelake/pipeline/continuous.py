@@ -118,12 +118,13 @@ class InboxPipeline:
         """
         with self._accounted():
             started = time.monotonic()
+            heard = self._pipeline.listen()
             suspects = self._pipeline.suspects()
             waiting, unseen = self._look({suspect.path for suspect in suspects}, goes_on=goes_on)
             failing = self._failing(waiting) if goes_on else {}
             inputs = [item for item in waiting if item.path not in failing]
             offered = any(suspect.state == "offered" for suspect in suspects)
-            if not inputs and not offered and not self._pipeline.unfinished():
+            if not inputs and not offered and not heard.is_ending and not self._pipeline.unfinished():
                 _raise_failures(unseen, failing)
                 return None
             self._account.begin("preparing")

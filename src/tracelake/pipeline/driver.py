@@ -9,6 +9,7 @@ from functools import partial
 
 from tracelake._errors import DamageError, SourceChangedError, TracelakeError, TrimmedError
 from tracelake.journal.actions import (
+    Abort,
     Action,
     Append,
     Feed,
@@ -47,6 +48,7 @@ from tracelake.pipeline.attempts import Attempts
 from tracelake.pipeline.faults import Guarded, InputFaultError
 from tracelake.pipeline.feeding import Feeding, OpenSteps
 from tracelake.pipeline.fitting import Fitting
+from tracelake.pipeline.hearing import Hearing
 from tracelake.pipeline.looking import Looking
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.outputs.added import AddedOutputs
@@ -89,6 +91,7 @@ class Pipeline:
         self._beside = beside
         self._mode = mode
         self._opened: OpenSteps | None = None  # of a transaction that waits for more
+        self._heard: Hearing | None = None
         self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally, fitting, text, added)
 
     def run(
@@ -110,9 +113,10 @@ class Pipeline:
             SourceChangedError: the unfinished transaction cannot be replayed as it was recorded.
             DamageError: the journal contradicts the tables.
         """
+        heard, self._heard = self._heard or self.listen(), None
         opened, self._opened = self._opened, None
         weighing = partial(weigh, self._mode, goes_on=goes_on)
-        run = _DriverRun(self._rooms, progress, stopping, self._beside, weighing, opened)
+        run = _DriverRun(self._rooms, progress, stopping, self._beside, weighing, opened, heard)
         result = run.go(runs)
         self._opened = run.opened()
         return result
@@ -120,6 +124,14 @@ class Pipeline:
     def upper(self) -> int:
         """Return the least transaction that has no commit."""
         return self._rooms.outputs.upper()
+
+    def listen(self) -> Hearing:
+        """Look what a client wants of its transaction. Who looks for input does so before, and runs afterwards.
+
+        So all is taken that waited when a client said that it is to be committed.
+        """
+        self._heard = Hearing.now(self._rooms)
+        return self._heard
 
     def in_open(self) -> set[tuple[str, str]]:
         """Return sources and paths of what the transaction has that waits for more, whoever has read it."""
@@ -153,8 +165,10 @@ class _DriverRun:
         beside: Beside | None,
         weighing: Callable[..., Verdict],
         opened: OpenSteps | None,
+        heard: Hearing,
     ) -> None:
         self._weighing = weighing
+        self._heard = heard
         self._rooms = rooms
         self._progress = progress
         self._stopping = stopping
@@ -180,6 +194,7 @@ class _DriverRun:
             self._clean_up()
             raise
         self._rooms.tries.end()
+        self._heard.over(self._result.waits, stopped=self._stopping())
         return self._result
 
     def opened(self) -> OpenSteps | None:
@@ -226,7 +241,13 @@ class _DriverRun:
             case Weigh(t, exhausted=exhausted):
                 event = self._weigh(t, exhausted=exhausted)
             case SealIt(t):
-                event = seal(self._rooms.journal, t, self._feeding.steps())
+                steps = self._feeding.steps()
+                self._heard.bind(steps[0].client, t)
+                event = seal(self._rooms.journal, t, steps)
+            case Abort(t):
+                self._heard.bind(self._feeding.steps()[0].client, t)
+                self._rooms.journal.set_aside(self._heard.aside(t))
+                event = self._looking.look(t)
             case Publish(t):
                 event = self._publish(t)
             case GiveUp(t):
@@ -247,14 +268,16 @@ class _DriverRun:
     def _open_inputs(self, t: int) -> Read | NoInput:
         if self._read is None:
             self._opened_s = time.monotonic()
-            self._read = self._taking.open(t, goes_on=self._feeding.opened is not None)
+            goes_on = self._feeding.opened is not None or self._heard.takes(t)
+            self._read = self._taking.open(t, goes_on=goes_on)
         return NoInput() if self._read is None else Read()
 
     def _append(self, t: int, number: int) -> Appended | Sealed:
         assert self._read is not None
         opened = self._feeding.opened
         assert number == (0 if opened is None else len(opened.steps)), "all that is recorded was fed before"
-        step = Step(t, folded(self._read.sources), TRANSFORM, number)
+        client = self._heard.client_of(t) if opened is None else opened.steps[0].client
+        step = Step(t, folded(self._read.sources), TRANSFORM, number, client)
         stands, ours = self._rooms.journal.append_step(step)
         if ours:
             self._feeding.add(step, self._read, is_new=True)
@@ -275,9 +298,10 @@ class _DriverRun:
         opened = self._feeding.opened
         assert opened is not None
         age_s = time.monotonic() - opened.began_s
-        facts = OpenTransaction(len(opened.steps), opened.rows, age_s)
+        wish = self._heard.wish(opened.steps[0].client)
+        facts = OpenTransaction(len(opened.steps), opened.rows, age_s, wish)
         verdict = self._weighing(facts, exhausted=exhausted or self._stopping())
-        if verdict != "seal" and self._attempts.is_suspected(opened.paths()):
+        if wish is None and verdict != "seal" and self._attempts.is_suspected(opened.paths()):
             verdict = "seal"  # what failed before is a transaction of its own
         if verdict == "wait":
             self._result.waits = t

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tracelake.journal.clients import Clients
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects
@@ -27,6 +28,7 @@ class Dependencies:
     """What a pipeline works with."""
 
     journal: Journal
+    clients: Clients
     sources: SourceRegistry
     suspects: Suspects
     outputs: Outputs
@@ -65,6 +67,7 @@ class Dependencies:
         merger = IndexMerger(Builder(key_value, objects, buckets, maintaining))
         return cls(
             journal,
+            Clients(key_value, name),
             sources,
             suspects,
             outputs,

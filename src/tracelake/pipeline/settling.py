@@ -105,6 +105,8 @@ class Settling:
         return self._sources[suspect.source].is_taken(suspect.path, suspect.size_bytes, suspect.sha256)
 
     def _keep(self, aside: Aside, step: Step) -> list[Suspect]:
+        if aside.by == "client":
+            return []  # nothing is wrong with it: what is the lake's own waits as before
         kept = []
         for suspect in suspects_of(aside, step):
             stands = None

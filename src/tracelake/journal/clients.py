@@ -1,0 +1,165 @@
+"""Explicit transactions of clients: all that a pipeline takes from `begin` on is one, until `commit` or `abort`.
+
+| it stands       | event                                 | then                                       |
+|-----------------|---------------------------------------|--------------------------------------------|
+| nowhere, or over| begun                                 | open                                       |
+| open            | its client shows that it lives        | open                                       |
+| open            | commit, or abort, by its client       | commit, or abort                           |
+| open            | its client is gone for `timeout_s`    | commit, or abort, as it said when it began |
+| commit, abort   | its steps are about to be sealed, or set aside | the same, of transaction T        |
+| commit, abort   | T has a commit, or nothing was taken  | over                                       |
+
+There is one at a time. The record decides what becomes of its steps: who seals them, or sets them aside, has read there
+that they are to be, and whoever changes it meets a conflict. Clocks decide only when a client counts as gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from tracelake._errors import ContentionError, UsageError
+from tracelake.formats import decode, encode
+from tracelake.journal.model import FORMAT_VERSION
+from tracelake.journal.modes import Wish
+from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.storage import ABSENT, Done, KeyValueStore
+
+WhenGone: TypeAlias = Literal["seal", "discard"]
+_KEY: Final = "open"
+
+
+class ClientTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a client has begun, and what is to become of it."""
+
+    id: str
+    when_gone: WhenGone
+    timeout_s: float
+    """How long its client may show nothing of itself."""
+    seen_s: float
+    """When it showed itself last, in seconds since 1970."""
+    wish: Wish = "open"
+    is_gone: bool = False
+    """Whether a pipeline has spoken for it."""
+    transaction: int | None = None
+    """What its steps are, once they are sealed or set aside; None where there are none."""
+    is_over: bool = False
+    format_version: int = FORMAT_VERSION
+
+
+Decision: TypeAlias = Callable[[ClientTransaction | None], ClientTransaction | None]
+
+
+# Decisions
+
+
+def on_begin(standing: ClientTransaction | None, wanted: ClientTransaction) -> ClientTransaction:
+    """Decide on a beginning. Raises UsageError where another client's transaction is not over."""
+    if standing is not None and not standing.is_over and standing.id != wanted.id:
+        raise UsageError(
+            f"another client has begun a transaction ({standing.id}, {standing.wish}). Wait until it is over: "
+            "see `tracelake pipeline status`."
+        )
+    return wanted
+
+
+def on_end(standing: ClientTransaction | None, of: str, wish: Wish) -> ClientTransaction:
+    """Decide on what a client wants of its transaction. Raises UsageError where it is decided otherwise already."""
+    if standing is None or standing.id != of:
+        raise UsageError(f"there is no transaction {of} any more: it was over, and another has begun.")
+    if standing.wish in ("open", wish):
+        return replace(standing, wish=wish)
+    why = f", since nothing was seen of its client for {standing.timeout_s:g} s" if standing.is_gone else ""
+    done = {"commit": "is committed", "abort": "was discarded"}[standing.wish]
+    raise UsageError(f"transaction {of} {done}{why}. Begin another.")
+
+
+def on_seen(standing: ClientTransaction | None, of: str, now_s: float) -> ClientTransaction | None:
+    """Decide on a sign that a client lives."""
+    if standing is None or standing.id != of or standing.wish != "open":
+        return standing
+    return replace(standing, seen_s=max(standing.seen_s, now_s))
+
+
+def on_look(standing: ClientTransaction | None, now_s: float) -> ClientTransaction | None:
+    """Decide whether a client is gone: then it is as it has said when it began."""
+    if standing is None or standing.wish != "open":
+        return standing
+    if now_s - standing.seen_s <= standing.timeout_s + CLOCK_DIFFERENCE_MAX_S:
+        return standing
+    return replace(standing, wish="commit" if standing.when_gone == "seal" else "abort", is_gone=True)
+
+
+def on_bound(standing: ClientTransaction | None, of: str, t: int) -> ClientTransaction | None:
+    """Decide which transaction the steps of a client are: the first that is said stays."""
+    if standing is None or standing.id != of or standing.transaction is not None:
+        return standing
+    return replace(standing, transaction=t)
+
+
+def on_over(standing: ClientTransaction | None, of: str, upper: int) -> ClientTransaction | None:
+    """Decide whether a transaction is over, all below `upper` being committed."""
+    if standing is None or standing.id != of or standing.wish == "open":
+        return standing
+    if standing.transaction is not None and standing.transaction >= upper:
+        return standing
+    return replace(standing, is_over=True)
+
+
+def wish_of(steps_of: str, heard: ClientTransaction | None, now: ClientTransaction | None) -> Wish | None:
+    """Return what the client of recorded steps wants; None where they belong to no client.
+
+    `heard` is the record as it was before anybody looked for input, `now` as it is: a commit counts once all is
+    taken that waited when it was said. Where neither speaks of these steps, it is long over: peers have sealed them.
+    """
+    if not steps_of:
+        return None
+    if heard is not None and heard.id == steps_of:
+        return heard.wish
+    if now is None or now.id != steps_of:
+        return "commit"
+    return now.wish if now.is_over else "open"
+
+
+def takes(standing: ClientTransaction | None, t: int) -> str:
+    """Return the client that the first step of T belongs to; empty for none."""
+    if standing is None or standing.is_over or standing.wish == "abort":
+        return ""
+    return standing.id if standing.transaction in (None, t) else ""
+
+
+# Records
+
+
+class Clients:
+    """The record of one pipeline."""
+
+    def __init__(self, store: KeyValueStore, pipeline: str) -> None:
+        self._store = store
+        self._partition = f"clients/{pipeline}"
+
+    def read(self) -> ClientTransaction | None:
+        """Return what was begun last; None where nothing ever was."""
+        entry = self._store.get(self._partition, _KEY)
+        return None if entry is None else self._decode(entry.value)
+
+    def change(self, decide: Decision) -> ClientTransaction | None:
+        """Carry out a decision until it is done; return what stands then. Raises what it raises."""
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            entry = self._store.get(self._partition, _KEY)
+            standing = None if entry is None else self._decode(entry.value)
+            wanted = decide(standing)
+            if wanted is None or wanted == standing:
+                return standing
+            expected = ABSENT if entry is None else entry.version
+            if isinstance(self._store.set_if(self._partition, _KEY, encode(wanted), expected), Done):
+                return wanted  # else it is decided anew: a decision that stands already is taken once
+        raise ContentionError(
+            f"{self._partition}/{_KEY}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
+        )
+
+    def _decode(self, value: bytes) -> ClientTransaction:
+        return decode(ClientTransaction, value, f"record {self._partition}/{_KEY}", FORMAT_VERSION)

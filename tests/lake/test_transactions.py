@@ -1,0 +1,187 @@
+"""Explicit transactions: all of it or nothing, and what becomes of it once its client is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.pipeline.spans import a_line, a_span
+from tracelake import Lake
+from tracelake._errors import UsageError
+from tracelake.journal.clients import (
+    ClientTransaction,
+    WhenGone,
+    on_bound,
+    on_look,
+    on_over,
+    takes,
+    wish_of,
+)
+from tracelake.limits import CLOCK_DIFFERENCE_MAX_S
+from tracelake.otlp.framing import write_segment
+from tracelake.tasks.runners import InProcess
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """Return a new lake."""
+    with tracelake.init(tmp_path / "lake") as opened:
+        yield opened
+
+
+def a_file(tmp_path: Path, number: int) -> Path:
+    path = tmp_path / f"{number}.jsonl"
+    path.write_bytes(a_line(a_span(number, number)))
+    return path
+
+
+def arrive(lake: Lake, number: int) -> None:
+    lake.objects.put(f"inbox/{number}.segment", write_segment([("json", a_line(a_span(number, number)))]))
+
+
+def spans(lake: Lake) -> int:
+    return 0 if not lake.tables() else lake.table("spans").info().rows
+
+
+def committed(lake: Lake, tmp_path: Path) -> None:
+    """Two files and a segment between `begin` and `commit` are one transaction, and invisible before."""
+    lake.ingest(a_file(tmp_path, 0), runner=InProcess())
+    own = lake.transactions.begin()
+    for number in (1, 2):
+        report = lake.ingest(a_file(tmp_path, number), runner=InProcess())
+        assert (report.open_transaction, report.transactions) == (1, ())
+    arrive(lake, 3)
+    assert spans(lake) == 1
+    with pytest.raises(UsageError, match="another client has begun"):
+        lake.transactions.begin()
+    assert own.commit(InProcess()) == 1
+    assert spans(lake) == 4
+    assert len(lake.log()) == 2
+    stands = lake.transactions.current()
+    assert stands is not None
+    assert (stands.state, stands.transaction, stands.discarded) == ("over", 1, False)
+    assert lake.ingest(a_file(tmp_path, 4), runner=InProcess()).transactions == (2,)
+    assert lake.verify().findings == ()
+
+
+def test_what_is_between_begin_and_commit_is_one_transaction(lake: Lake, tmp_path: Path) -> None:
+    """Files of several calls, and what servers received."""
+    committed(lake, tmp_path)
+
+
+def test_abort_publishes_nothing_and_loses_nothing(lake: Lake, tmp_path: Path) -> None:
+    """Its files can be taken again; what servers received is acknowledged, and so the next transaction has it."""
+    own = lake.transactions.begin()
+    arrive(lake, 0)
+    lake.pipeline(runner=InProcess()).run_once()
+    lake.ingest(a_file(tmp_path, 1), runner=InProcess())
+    own.abort(InProcess())
+    assert [commit.metadata.get("set_aside") for commit in lake.log()] == [None, "client"]
+    assert (spans(lake), lake.quarantine.all(), lake.inbox().segments) == (1, [], 0)
+    with pytest.raises(UsageError, match="was discarded"):
+        own.commit(InProcess())
+    assert lake.ingest(a_file(tmp_path, 1), runner=InProcess()).spans_new == 1
+    assert spans(lake) == 2
+    assert lake.verify().findings == ()
+
+
+@pytest.mark.parametrize(("when_gone", "rows"), [("seal", 1), ("discard", 0)])
+def test_a_client_that_is_gone_is_spoken_for(
+    lake: Lake, tmp_path: Path, when_gone: WhenGone, rows: int
+) -> None:
+    """The next run of any pipeline seals what it left, or discards it, as it has said; it is told so later."""
+    own = lake.transactions.begin(when_gone=when_gone, timeout_s=5.0)
+    lake.ingest(a_file(tmp_path, 0), runner=InProcess())
+    pipeline = lake.pipeline(runner=InProcess())
+    pipeline.run_once()
+    assert spans(lake) == 0
+    clients = lake.transactions._clients()
+    clients.change(lambda stands: None if stands is None else _long_ago(stands))
+    pipeline.run_once()
+    assert spans(lake) == rows
+    stands = lake.transactions.current()
+    assert stands is not None
+    assert (stands.state, stands.was_gone, stands.discarded) == ("over", True, rows == 0)
+    if not rows:
+        with pytest.raises(UsageError, match="nothing was seen of its client for 5 s"):
+            own.commit(InProcess())
+    pipeline.close()
+
+
+def _long_ago(stands: ClientTransaction) -> ClientTransaction:
+    return replace(stands, seen_s=0.0)
+
+
+def test_as_a_context_it_is_committed_or_aborted(lake: Lake, tmp_path: Path) -> None:
+    """An exception leaves nothing of it."""
+
+    def fails() -> None:
+        with lake.transactions.begin() as own:
+            lake.ingest(a_file(tmp_path, 0), runner=InProcess())
+            own.abort(InProcess())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert spans(lake) == 0
+    own = lake.transactions.begin()
+    assert own.commit(InProcess()) is None  # nothing was taken
+    lake.transactions.begin(id="next")
+    with pytest.raises(UsageError, match="no transaction"):
+        own.commit(InProcess())
+
+
+OPEN = ClientTransaction("a", "seal", 5.0, 100.0)
+
+
+def decisions() -> None:
+    """Which client a step belongs to, when one is gone, and when it is over."""
+    limit = 100.0 + 5.0 + CLOCK_DIFFERENCE_MAX_S
+    assert on_look(OPEN, limit) == OPEN
+    gone = on_look(OPEN, limit + 1)
+    assert gone is not None
+    assert (gone.wish, gone.is_gone) == ("commit", True)
+    assert takes(None, 3) == ""
+    assert takes(OPEN, 3) == takes(gone, 3) == "a"
+    bound = on_bound(gone, "a", 3)
+    assert bound is not None
+    assert on_bound(bound, "a", 4) == bound
+    assert (takes(bound, 3), takes(bound, 4)) == ("a", "")
+    assert on_over(bound, "a", 3) == bound
+    over = on_over(bound, "a", 4)
+    assert over is not None
+    assert over.is_over
+    assert takes(over, 3) == ""
+    assert on_over(OPEN, "a", 9) == OPEN
+    assert wish_of("", OPEN, OPEN) is None
+    assert wish_of("a", OPEN, gone) == "open"  # what waited when it was said is not taken yet
+    assert wish_of("a", gone, gone) == "commit"
+    assert wish_of("a", None, gone) == "open"
+    assert wish_of("a", None, None) == "commit"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("the clocks of machines are one", on_look, " + CLOCK_DIFFERENCE_MAX_S", ""),
+        Broken("every transaction is the client's", takes, "in (None, t)", "in (None, t, 3)"),
+        Broken("over before its commit", on_over, "standing.transaction >= upper", "False"),
+        Broken("bound twice", on_bound, "or standing.transaction is not None", ""),
+        Broken(
+            "a commit counts before what waited is taken",
+            wish_of,
+            'return now.wish if now.is_over else "open"',
+            "return now.wish",
+        ),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_rules_of_clients(broken: Broken) -> None:
+    """Each rule holds, and its test notices where it is broken."""
+    decisions()
+    assert_caught(broken, decisions)
