@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy.exc import ProgrammingError
 
 from tests.archive.place import HotLake
 from tests.archive.test_archive import tag
@@ -18,7 +19,9 @@ from tests.server.fake_lake import FakeLake
 from tests.server.faults import FaultyStore
 from tests.server.process import serving
 from tests.server.test_metrics import Samples, scrape
+from tracelake.archive.archive import LakeArchive
 from tracelake.archive.retention import ARCHIVE_NOW_TAG
+from tracelake.archive.scheduling import Marks
 from tracelake.server.app import create_app
 from tracelake.server.archiving import Archiving
 from tracelake.tracking.inbox import Inbox
@@ -103,6 +106,26 @@ def test_what_is_due_is_archived(
         "uploads",
     )
     assert [figures[name] for name in (*zero, "last_pass_failed")] == [0] * 7
+
+
+def test_whatever_the_database_raises_the_scheduler_goes_on(
+    make: Make, start: Callable[[HotLake], Archiving], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver knows errors that are none of ours; when they are over, marks are taken again."""
+    lake = make(layout="lake")
+
+    def refuse(_archive: LakeArchive) -> Marks:
+        asked.append(True)
+        raise ProgrammingError("SELECT", None, Exception("no such table"))
+
+    asked: list[bool] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(LakeArchive, "marks", refuse)
+        archiving = start(lake)
+        wait_until(lambda: len(asked) > 2)
+    tag(lake, ARCHIVE_NOW_TAG, "{}")
+    wait_until(lambda: not lake.hot([1, 2, 3]))
+    assert archiving.totals.passes["failed"] >= 1
 
 
 def test_a_mark_is_taken_between(make: Make, start: Callable[[HotLake], Archiving]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from threading import Event
+import gc
+import weakref
+from threading import Event, Thread
 
 import pytest
 
@@ -75,3 +77,43 @@ def test_a_fault_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> Non
     assert operation.state == "failed"
     assert isinstance(operation.error, InternalError)
     assert "division" in caplog.text
+
+
+class _Batch:
+    """Much of memory."""
+
+
+def test_what_failed_keeps_nothing_of_what_it_worked_on() -> None:
+    """An operation is known for long after its end, and a batch of traces that it had is not."""
+    batches: list[weakref.ref[_Batch]] = []
+
+    def fail(_tell: Tell) -> Result:
+        batch = _Batch()
+        batches.append(weakref.ref(batch))
+        try:
+            raise ValueError("of the database")
+        except ValueError as error:
+            raise StorageError("away") from error
+
+    operations = Operations()
+    operation = operations.carry_out("pass", "interval", fail)
+    with pytest.raises(StorageError, match="away"):
+        operations.wait(operation, 0.0)
+    gc.collect()
+    assert operation.to_dict()["error"] == "away"
+    assert batches[0]() is None
+
+
+def test_no_thread_to_be_had_is_back_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing stays known as under way that never began."""
+
+    def refuse(_thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    operations = Operations()
+    with monkeypatch.context() as patched:
+        patched.setattr(Thread, "start", refuse)
+        with pytest.raises(BackPressureError, match="no thread"):
+            operations.begin("pass", "request", lambda _tell: {})
+    assert operations.newest() == []
+    assert operations.wait(operations.begin("pass", "request", lambda _tell: {}), HANG_S).state == "done"

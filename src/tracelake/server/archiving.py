@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tracelake import limits
-from tracelake._errors import DamageError, LimitError, NotFoundError, StorageError, TracelakeError
+from tracelake._errors import DamageError, LimitError, NotFoundError, StorageError
 from tracelake.archive.model import ArchiveReport
 from tracelake.archive.retention import duration_ns
 from tracelake.archive.scheduling import ArchiveLoop, Marks
@@ -140,13 +140,13 @@ class Archiving:
         """Whether there may be something to archive; a pass says what the matter is where nobody can tell."""
         try:
             return self._lake.hot.store is not None
-        except (TracelakeError, OSError):
+        except Exception:  # noqa: BLE001  whatever it is, the pass tells of it, and the scheduler goes on
             return True
 
     def _marks(self) -> Marks:
         try:
             return frozenset() if self._lake.hot.store is None else self._lake.archive.marks()
-        except (TracelakeError, OSError):
+        except Exception:  # noqa: BLE001  an error of the database's driver, too, must not end the scheduler
             return frozenset()  # the next pass says what the matter is
 
     def _pass(self, tell: Tell, is_whole: bool, **wanted: Any) -> Result:

@@ -76,8 +76,14 @@ class Operations:
             thread = threading.Thread(
                 target=self._carry_out, args=(operation, body), name=f"tracelake-{kind}", daemon=True
             )
+            try:
+                thread.start()
+            except RuntimeError as error:
+                del self._known[operation.id]
+                raise BackPressureError(
+                    f"there is no thread for a {kind} on this server: {error}; ask again later"
+                ) from error
             self._threads[operation.id] = thread
-            thread.start()
         return operation
 
     def wait(self, operation: ServerOperation, wait_s: float) -> ServerOperation:
@@ -140,7 +146,7 @@ class Operations:
         try:
             operation.result = body(tell)
         except (TracelakeError, OSError) as error:
-            operation.error = error
+            operation.error = _alone(error)
         except Exception:  # noqa: BLE001  whoever asked is told, and the thread has nobody else to tell
             _log.exception("a %s failed by a fault of the server", operation.kind)
             operation.error = InternalError("internal error; the log of the server says more")
@@ -150,3 +156,9 @@ class Operations:
             known = self._known.get(operation.id)
         if known is not None:
             known[1].set()
+
+
+def _alone(error: Exception) -> Exception:
+    """Return an error without the frames that it came through: they hold what was worked on, such as a batch."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
