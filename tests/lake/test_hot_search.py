@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,6 +21,7 @@ from tracelake._errors import QueryError, StorageError
 from tracelake.cli import run
 from tracelake.otlp.by_trace import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.search.cache import TEMPORARY
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.door import TrackingDoor
@@ -379,6 +381,22 @@ def test_small_parts_become_one(
         store.write([request((number, 1), text="apple")])
         assert lake.search("apple").total == number
     assert len(lake.hot._search._parts) < 6
+
+
+def test_what_others_swept_away_is_indexed_again(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """Beyond an hour another process takes the files of a part for what a killed one left, and deletes them."""
+    store.write([request((1, 1), text="apple")])
+    assert pipeline.run_once() is not None
+    store.write([request((2, 1), (3, 1), text="apple")])
+    first = lake.search("apple", limit=1)
+    cache = lake.hot._opened.stores.cache / "search"
+    for directory in cache.glob(f"{TEMPORARY}*"):
+        shutil.rmtree(directory)
+    store.write([request((4, 1), text="apple")])
+    assert lake.search("apple").total == 4
+    assert lake.search("apple", limit=2, page=first.next_page).total == 3
 
 
 def test_runs() -> None:

@@ -60,6 +60,11 @@ class _HotPart:
         """How many claims about spans it has."""
         return 0 if self.index is None else len(self.index.rows)
 
+    @property
+    def is_there(self) -> bool:
+        """Whether its files are: another process deletes those that are old, as if they were of a killed one."""
+        return self.index is None or self.index.directory.is_dir()
+
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
@@ -141,7 +146,9 @@ class HotSearch:
             raise QueryError(f"{str(token)!r} is no page; take `next_page` of a result as it is.")
         with self._lock:
             for (commit, parts), newer in self._kept.items():
-                if (commit, newer.name) == (token.commit, token.newer):
+                if (commit, newer.name) == (token.commit, token.newer) and all(
+                    part.is_there for part in parts
+                ):
                     return _taken(parts)
             wanted = uncommitted.within(runs, limits.UNCOMMITTED_SEARCH_ROWS_MAX)
             parts, lacking = self._covering(uncommitted, wanted, analyzer, (), None)
@@ -245,11 +252,13 @@ def _fitting(uncommitted: Uncommitted, wanted: Sequence[int], known: Mapping[int
 
 
 def _useful(parts: Iterable[_HotPart], wanted: Collection[int], analyzer: Analyzer) -> list[_HotPart]:
-    """Return the parts of which most is wanted still: of others what is wanted is indexed anew."""
+    """Return the parts that are there and of which most is wanted: of others what is wanted is indexed anew."""
     return [
         part
         for part in parts
-        if part.analyzer is analyzer and 2 * sum(each in wanted for each in part.sizes) >= len(part.sizes)
+        if part.analyzer is analyzer
+        and 2 * sum(each in wanted for each in part.sizes) >= len(part.sizes)
+        and part.is_there
     ]
 
 
