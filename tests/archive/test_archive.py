@@ -466,10 +466,18 @@ def test_a13_the_check_and_the_clearing_are_one(make: Make) -> None:
 def test_settings_that_make_no_sense(make: Make) -> None:
     """They are refused, and so is a move away from what is archived."""
     lake = make("trace")
-    for name, value in (("layout", "box"), ("retention", "1y"), ("location", "ftp://x")):
+    for name, value in (
+        ("layout", "box"),
+        ("retention", "1y"),
+        ("location", "ftp://x"),
+        ("location", "file:///"),
+    ):
         wrong: dict[str, Any] = {name: value}
         with pytest.raises(UsageError):
             lake.archive.configure(**wrong)
+    for no_name in ("memory://", "memory:///"):  # what is left of it is no URL, and would fail every pass
+        with pytest.raises(UsageError, match="no object store"):
+            lake.archive.configure(location=no_name)
     lake.write((1, 1))
     lake.archive.run()
     with pytest.raises(UsageError, match="restore or delete"):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from tests.tracking.requests import request, trace_id
 from tracelake._errors import NotFoundError, UsageError
+from tracelake.archive.store import ArchiveStore
 from tracelake.tracking.annotations import Annotations
 from tracelake.tracking.store import TrackingStore
 
@@ -43,3 +46,22 @@ def test_both_databases_keep_them(store: TrackingStore) -> None:
     said.delete_assessment(trace_id(1), logged["assessment_id"])
     said.delete_tag(trace_id(1), "k")
     assert other.tags([trace_id(1)]) == {trace_id(1): {"k": "theirs"}}
+
+
+def test_what_no_database_holds_is_the_mistake_of_who_asked(store: TrackingStore) -> None:
+    """PostgreSQL has no text with NUL, and none has half a surrogate: who asks finds none, or is told so."""
+    said, archive = Annotations(store), ArchiveStore(store)
+    with pytest.raises(UsageError, match="no place"):
+        said.set_tag(trace_id(1), "\ud800", "v")
+    for ask in (
+        lambda: said.experiment("a\0"),
+        lambda: said.experiment_named("a\0"),
+        lambda: said.delete_tag(trace_id(1), "a\0"),
+        lambda: said.delete_assessment(trace_id(1), "a\0"),
+        lambda: said.delete_experiment_tag("0", "a\0"),
+    ):
+        with pytest.raises((NotFoundError, UsageError)):
+            ask()
+    for find in (lambda: said.traces_with({"a\0": "b"}, 5), lambda: archive.archived(["a\0"])):
+        with contextlib.suppress(UsageError):
+            assert not find()

@@ -63,8 +63,9 @@ class LakeArchive:
                 raise UsageError(f"{layout!r} is no layout; choose {', '.join(LAYOUTS)}")
             settings = replace(settings, layout=known)
         if location is not None:
+            location = location.rstrip("/")
             self._check_location(location, settings)
-            settings = replace(settings, location=location.rstrip("/") or None)
+            settings = replace(settings, location=location or None)
         if retention is not None:
             if retention:
                 duration_ns(retention)
@@ -235,7 +236,7 @@ class LakeArchive:
 
     def _check_location(self, location: str, settings: ArchiveSettings) -> None:
         """Refuse to move the repository away from what is in it."""
-        if (location.rstrip("/") or None) != settings.location and self._store.has_objects():
+        if (location or None) != settings.location and self._store.has_objects():
             raise UsageError(
                 "traces are archived in the present repository: restore or delete them first, or keep it where it is"
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tracelake import limits
-from tracelake._errors import DamageError, LimitError, NotFoundError, StorageError
+from tracelake._errors import LimitError, StorageError, TracelakeError
 from tracelake.archive.model import ArchiveReport
 from tracelake.archive.retention import duration_ns
 from tracelake.archive.scheduling import ArchiveLoop, Marks
@@ -109,7 +109,7 @@ class Archiving:
                     continue
                 try:
                     restored[trace_id] = archive.restore(trace_id)
-                except (NotFoundError, StorageError, DamageError) as error:
+                except TracelakeError as error:
                     failed[trace_id] = str(error)
                 tell({"restored": dict(restored), "failed": dict(failed)})
             return {"restored": restored, "failed": failed}

@@ -35,7 +35,10 @@ _SQLITE_PRAGMAS: Final = (
 
 
 class TrackingDatabase:
-    """Connections to one database. Every method raises StorageError where it is away, full, or busy for too long."""
+    """Connections to one database. Every method raises StorageError where it is away, full, or busy for too long.
+
+    And UsageError for a value that no column holds, such as a text with a NUL on PostgreSQL.
+    """
 
     def __init__(self, url: str) -> None:
         """Open `sqlite:///absolute/file`, made if absent, or `postgresql://…`.
@@ -137,6 +140,9 @@ class TrackingDatabase:
             raise StorageError(
                 f"cannot {doing} {self.name}: {_text(error)}; repair it, then try again"
             ) from error
+        except (exc.DataError, UnicodeEncodeError) as error:
+            why = _text(error) if isinstance(error, exc.DataError) else str(error)
+            raise UsageError(f"{self.name} has no place for such a value: {why}") from error
         except exc.DBAPIError as error:
             if isinstance(error.orig, sqlite3.DatabaseError) and type(error.orig) is sqlite3.DatabaseError:
                 raise StorageError(f"cannot {doing} {self.name}: {_text(error)}; restore it") from error
