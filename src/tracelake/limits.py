@@ -547,7 +547,8 @@ ARCHIVE_GRACE_MAX_S: Final = 31_536_000.0
 ARCHIVE_LISTED_DEFAULT: Final = 20
 """Traces and operations that the page of the archive lists of each kind. Beyond: parameter `limit` asks for more."""
 OPERATIONS_AT_ONCE: Final = 4
-"""Passes, restores, deletions and sweeps that requests asked a server for and that are under way. Beyond: 503."""
+"""Passes, restores, deletions and sweeps that requests asked a server for and that are under way; of one kind one less.
+Beyond: 503."""
 OPERATIONS_KEPT: Final = 100
 """Of them, and of passes by interval, that a server tells of. Beyond: the oldest that is over is forgotten."""
 OPERATION_ANSWER_WAIT_S: Final = 10.0

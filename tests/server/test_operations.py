@@ -52,6 +52,20 @@ def test_only_so_many_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert operations.wait(operations.begin("pass", "request", lambda _tell: {}), HANG_S).state == "done"
 
 
+def test_passes_that_wait_leave_room_for_a_restore(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many of one kind, behind each other for hours perhaps, are refused before they hold up all others."""
+    monkeypatch.setattr(limits, "OPERATIONS_AT_ONCE", 3)
+    operations, over = Operations(), Event()
+    for _ in range(2):
+        operations.begin("pass", "request", lambda _tell: {"waited": over.wait(HANG_S)})
+    with pytest.raises(BackPressureError, match="2 operations"):
+        operations.begin("pass", "request", lambda _tell: {})
+    restore = operations.begin("restore", "request", lambda _tell: {})
+    assert operations.wait(restore, HANG_S).state == "done"
+    over.set()
+    assert operations.join(HANG_S)
+
+
 @pytest.mark.parametrize(
     ("raised", "told"), [(StorageError("away"), StorageError), (OSError(5, "EIO"), OSError)]
 )

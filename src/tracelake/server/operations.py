@@ -67,15 +67,16 @@ class Operations:
         """Do something in a thread of its own. Raises BackPressureError where too many are under way."""
         with self._lock:
             self._threads = {id_: thread for id_, thread in self._threads.items() if thread.is_alive()}
-            if len(self._threads) >= limits.OPERATIONS_AT_ONCE:
+            name, at_once = f"tracelake-{kind}", limits.OPERATIONS_AT_ONCE
+            alike = sum(thread.name == name for thread in self._threads.values())
+            # One place is for another kind: passes wait for each other, and a restore must not wait for them.
+            if len(self._threads) >= at_once or alike >= max(1, at_once - 1):
                 raise BackPressureError(
                     f"{len(self._threads)} operations are under way on this server, and no more at once are begun; "
                     "ask again when one of them is over"
                 )
             operation = self._new(kind, asked_by, locked=True)
-            thread = threading.Thread(
-                target=self._carry_out, args=(operation, body), name=f"tracelake-{kind}", daemon=True
-            )
+            thread = threading.Thread(target=self._carry_out, args=(operation, body), name=name, daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
