@@ -194,3 +194,20 @@ def test_a_marker_is_asked_for_anew_after_a_failure(
     rule = "after a failure nobody knows the marker"
     assert_caught(Broken(rule, KeyedOutput._write, "self._marker = None", "pass"), check)
     assert folder.exists()
+
+
+@pytest.mark.parametrize("name", ["", "ü", "~", "two words", "a/b", "n" * 65])
+def test_an_output_that_no_pipeline_would_look_up_is_refused(lake: Lake, folder: Path, name: str) -> None:
+    """A name beyond those that are listed had an output to which nothing was ever written, without a word."""
+    del folder
+    with pytest.raises(UsageError, match="is no name of an output"):
+        lake.outputs.add(name, "my_sinks:Files")
+    assert lake.outputs.all() == []
+
+
+@pytest.mark.parametrize("to", ["json", "json:loads", "os:getcwd", "types:SimpleNamespace", "builtins:str"])
+def test_what_makes_no_sink_is_refused_in_words(lake: Lake, to: str) -> None:
+    """Something that can be imported, and is no sink, is a mistake of the user."""
+    with pytest.raises(UsageError, match="does not make a sink"):
+        lake.outputs.add("files", to)
+    assert lake.outputs.all() == []

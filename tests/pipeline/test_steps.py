@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,14 @@ from tracelake.journal.modes import EACH_STEP, OpenTransaction, StepMode, weigh
 from tracelake.journal.protocol import Verdict
 from tracelake.journal.store import Journal
 from tracelake.otlp.framing import write_segment
+from tracelake.pipeline.ahead import at_once
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.feeding import Feeding
+from tracelake.pipeline.feeding import Feeding, OpenSteps
 from tracelake.pipeline.outcome import RunResult
-from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.pipeline.sources.inbox import INBOX, InboxWatch
 from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.sources.registry import find
+from tracelake.replicas.account import Waiting
 from tracelake.storage import open_key_value, open_objects
 from tracelake.tasks.runners import InProcess
 
@@ -158,3 +161,49 @@ def test_a_pipeline_that_goes_on_tells_of_what_is_open(tmp_path: Path) -> None:
         assert (ended.open_transaction, ended.transactions) == (None, (0,))
         assert lake.table("spans").info().rows == 1
         assert lake.verify().findings == ()
+
+
+class FirstOnly(InboxWatch):
+    """Gives no more than the first that waits, as some looks do of very many."""
+
+    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[Waiting]:
+        return super().look(suspects, goes_on=goes_on)[:1]
+
+
+def test_looks_that_give_the_first_only_fill_a_transaction_that_waits(tmp_path: Path) -> None:
+    """What it has already hides nothing that comes behind: ranges of Kafka and rows of the outbox are looked at so."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        pipeline = lake.pipeline(runner=InProcess())
+        pipeline._pipeline._mode = MANY
+        pipeline._watches = [FirstOnly(lake.objects)]
+        for number in range(3):
+            lake.objects.put(
+                f"inbox/{number}.segment", write_segment([("json", a_line(a_span(number, number)))])
+            )
+        for _ in range(3):
+            pipeline.run_once(goes_on=True)
+        assert len(pipeline._pipeline.in_open()) == 3
+
+
+def test_what_a_transaction_has_is_told_a_few_times_however_much_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each answer names all its inputs: one for each input that waits took minutes where thousands did."""
+    world = World()
+    for number in range(20):
+        world.arrive(number)
+    told = 0
+    paths = OpenSteps.paths
+
+    def counted(opened: OpenSteps) -> set[tuple[str, str]]:
+        nonlocal told
+        told += 1
+        return paths(opened)
+
+    monkeypatch.setattr(OpenSteps, "paths", counted)
+    pipeline = Pipeline(
+        "main", world.key_value, world.objects, BUCKETS, InProcess(), beside=at_once, mode=EACH_STEP
+    )
+    waiting = [Input(INBOX, info.path, info.size_bytes) for info in world.objects.list("inbox/")]
+    assert pipeline.run([waiting[:5], waiting[5:]]).transactions == [0, 1]
+    assert told < len(waiting) // 2

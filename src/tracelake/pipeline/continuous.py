@@ -120,7 +120,9 @@ class InboxPipeline:
             started = time.monotonic()
             heard = self._pipeline.listen()
             suspects = self._pipeline.suspects()
-            waiting, unseen = self._look({suspect.path for suspect in suspects}, goes_on=goes_on)
+            # What a transaction that waits has is left out, too: some looks give no more than the first that they see.
+            in_open = {path for _, path in self._pipeline.in_open()} if self._pipeline.waits() else set()
+            waiting, unseen = self._look({suspect.path for suspect in suspects} | in_open, goes_on=goes_on)
             failing = self._failing(waiting) if goes_on else {}
             inputs = [item for item in waiting if item.path not in failing]
             offered = any(suspect.state == "offered" for suspect in suspects)

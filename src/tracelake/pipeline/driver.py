@@ -133,6 +133,10 @@ class Pipeline:
         self._heard = Hearing.now(self._rooms)
         return self._heard
 
+    def waits(self) -> bool:
+        """Whether a transaction waits for more here, or did so at the end of the last run."""
+        return self._opened is not None
+
     def in_open(self) -> set[tuple[str, str]]:
         """Return sources and paths of what the transaction has that waits for more, whoever has read it."""
         try:

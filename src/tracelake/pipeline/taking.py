@@ -75,13 +75,13 @@ class Taking:
             self._waiting.appendleft(taken)
             is_alone = self._rooms.tries.is_alone(t - 1, taken)
             if may_read_ahead(is_new=is_new, is_alone=is_alone, is_stopping=self._stopping()):
-                held = self._rooms.sources.held(self._rooms.suspects.all())
+                held = self._rooms.sources.held(self._rooms.suspects.all(), self._held())
                 if inputs := [item for item in taken if self._seems_new(item, held)]:
                     self._ahead.begin(t, inputs)
 
     def _seems_new(self, item: Input, held: Held) -> bool:
         source = self._rooms.sources[item.source]
-        if (item.source, item.path) in self._held():
+        if (item.source, item.path) in held.in_open:
             return False
         if source.is_ours:
             return (item.source, item.path) not in held.by_path
@@ -195,7 +195,7 @@ class Taking:
     def _without_taken(self, inputs: list[Input], standing: Standing) -> list[Input]:
         """Leave out what a peer took, what an earlier transaction holds, and all that is set aside."""
         left = []
-        in_open = self._held()
+        in_open = set(self._held())
         inputs = [item for item in inputs if (item.source, item.path) not in in_open]
         taken_now = {
             (taken.path, taken.sha256) for taken in self._result.ranges if isinstance(taken, WholeFile)
@@ -206,6 +206,7 @@ class Taking:
             match source.judge(item, held):
                 case New(is_there) if not self._is_damaged(item, standing):
                     left.append(item)
+                    in_open.add((item.source, item.path))  # another look may have cut what overlaps it
                     if not is_there:
                         self._ahead.drop()  # a peer may have taken it since
                 case HeldBack(suspect) if source.is_ours:

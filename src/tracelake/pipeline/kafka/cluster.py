@@ -74,7 +74,11 @@ class Cluster:
         return {name: Ends(first[name], last[name]) for name in names}
 
     def low(self, name: PartitionName) -> int:
-        """Return the first offset that a partition still has."""
+        """Return the first offset that a partition still has. Raises NotFoundError where its topic is gone."""
+        if name not in self.partitions(name.cluster, name.topic):
+            raise NotFoundError(
+                f"{name} (id {name.topic_id}) is not at Kafka at {self.servers} any more: it was deleted, or made anew"
+            )
         return self._offsets([name], library().admin.OffsetSpec.earliest())[name]
 
     def _offsets(self, names: list[PartitionName], spec: Any) -> dict[PartitionName, int]:
@@ -98,10 +102,6 @@ class Cluster:
 
         Raises NotFoundError where the partition is another by now, or gone.
         """
-        if name not in self.partitions(name.cluster, name.topic):
-            raise NotFoundError(
-                f"{name} (id {name.topic_id}) is not at Kafka at {self.servers} any more: it was deleted, or made anew"
-            )
         yield LOG_MAGIC
         position = start
         while position < stop:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pkgutil
+import re
 import uuid
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from tracelake._errors import ContentionError, UsageError
+from tracelake._errors import ContentionError, TracelakeError, UsageError
 from tracelake.formats import decode, encode
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.pipeline.kafka.client import SCHEME
@@ -19,6 +20,7 @@ from tracelake.pipeline.outputs.keyed_protocol import begins_at
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, ObjectStore
 
 FORMAT_VERSION: Final = 1
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class OutputRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,6 +51,10 @@ class AddedOutputs:
 
     def add(self, name: str, to: str, upper: Callable[[], int]) -> OutputRecord:
         """Add an output, which begins with a transaction that nobody has begun. Raises UsageError."""
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r} is no name of an output: it has 1 to 64 letters of A-Z, digits, and . _ -"
+            )
         record = OutputRecord(name, to, uuid.uuid4().hex)
         _sink(record)  # what cannot be opened is refused
         if not isinstance(self._key_value.set_if(self._partition, name, encode(record), ABSENT), Done):
@@ -59,7 +65,7 @@ class AddedOutputs:
         """Write no more to an output. Raises UsageError where there is none of this name."""
         entry = self._key_value.get(self._partition, name)
         if entry is None:
-            raise UsageError(f"there is no output {name}. See `tracelake pipeline output list`.")
+            raise UsageError(f"there is no output {name}. See `tracelake output list`.")
         self._key_value.delete_if(self._partition, name, entry.version)
 
     def opened(self, upper: Callable[[], int]) -> list[KeyedOutput]:
@@ -102,5 +108,19 @@ def _sink(record: OutputRecord) -> Sink:
             f"output {record.name}: {record.to!r} is neither kafka://brokers/topic nor module:name of what makes a "
             f"sink: {error}"
         ) from error
-    sink: Sink = make(record.id)
+    try:
+        sink: Sink = make(record.id)
+    except TracelakeError:
+        raise
+    except Exception as error:  # it is code of the user
+        raise _no_sink(record, f"{type(error).__name__}: {error}") from error
+    for method in ("fence", "write"):
+        if not callable(getattr(sink, method, None)):
+            raise _no_sink(record, f"it made a {type(sink).__name__}, which has no {method}")
     return sink
+
+
+def _no_sink(record: OutputRecord, reason: str) -> UsageError:
+    return UsageError(
+        f"output {record.name}: {record.to!r} does not make a sink of the id of an output: {reason}"
+    )

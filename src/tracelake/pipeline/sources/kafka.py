@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -56,8 +57,13 @@ class KafkaSource:
         name, start, stop = name_of(item.path)
         position = self._positions.find(name)
         taken = () if position is None else position.taken
-        of_partition = (name_of(path) for source, path in (*held.by_path, *held.in_open) if source == KAFKA)
-        suspects = [(first, last) for of, first, last in of_partition if of == name]
+        begin = name.path(start, stop).rpartition("/")[0] + "/"
+        ranges = (
+            name_of(path)
+            for source, path in chain(held.by_path, held.in_open)
+            if source == KAFKA and path.startswith(begin)
+        )
+        suspects = [(first, last) for _, first, last in ranges]
         busy = (*taken, *protocol.still_held(taken, suspects))
         return Gone() if protocol.has_any(busy, start, stop) else New()
 

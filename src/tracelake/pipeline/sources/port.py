@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +71,8 @@ class Held:
     """By size and SHA-256, of sources whose inputs stay where they are: they are known under any name."""
     sizes: frozenset[int]
     """Of those by content: an input of another size need not be read to tell."""
-    in_open: frozenset[tuple[str, str]] = frozenset()
-    """Sources and paths of what the open transaction has."""
+    in_open: Set[tuple[str, str]] = frozenset()
+    """Sources and paths of what the open transaction has, or is about to have."""
 
 
 class Source(Protocol):
@@ -109,7 +109,7 @@ class Watch(Protocol):
         """The name of the source."""
 
     def look(self, suspects: Collection[str], *, goes_on: bool) -> list[Waiting]:
-        """Return what waits, without the paths that were set aside.
+        """Return what waits, without the paths that were set aside, or are in a transaction that waits for more.
 
         Where it `goes_on`, some of it will do, and what takes long to look at: a later look gives it. Else all.
         Raises StorageError or OSError where it cannot be told this time: that stops no other watch.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -103,7 +103,7 @@ class SourceRegistry:
         _kind(name)
         return self._sources[name]
 
-    def held(self, suspects: Iterable[Suspect], in_open: Iterable[tuple[str, str]] = ()) -> Held:
+    def held(self, suspects: Iterable[Suspect], in_open: Set[tuple[str, str]] = frozenset()) -> Held:
         """Return inputs that were set aside, as sources ask for them."""
         by_path, by_content = {}, {}
         for suspect in suspects:
@@ -111,7 +111,7 @@ class SourceRegistry:
             if suspect.source in KINDS and not self[suspect.source].is_ours:
                 by_content[suspect.size_bytes, suspect.sha256] = suspect
         sizes = frozenset(size_bytes for size_bytes, _ in by_content)
-        return Held(by_path, by_content, sizes, frozenset(in_open))
+        return Held(by_path, by_content, sizes, in_open)
 
 
 def fetch(objects: ObjectStore, source: str, path: str, size_bytes: int, folder: Path) -> str:

@@ -1,0 +1,85 @@
+"""Ranges of Kafka without a broker: what the pipeline asks about them, and what it is told."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tracelake._errors import NotFoundError
+from tracelake.journal.known import KnownInputs
+from tracelake.pipeline.driver import Pipeline
+from tracelake.pipeline.kafka.cluster import Cluster, remember_cluster
+from tracelake.pipeline.kafka.model import PartitionName
+from tracelake.pipeline.sources import kafka
+from tracelake.pipeline.sources.kafka import KAFKA, KafkaSource
+from tracelake.pipeline.sources.port import Gone, Held, Input, New
+from tracelake.pipeline.staging import InputReader, ReadInput
+from tracelake.storage import open_key_value, open_objects
+from tracelake.tasks.runners import InProcess
+
+NAME = PartitionName("cluster", "topic", "id", 0)
+
+
+def a_source() -> KafkaSource:
+    """Return the source of a new lake that knows the cluster."""
+    url = f"memory://{uuid.uuid4().hex}"
+    objects = open_objects(url)
+    remember_cluster(objects, NAME.cluster, "broker:1")
+    return KafkaSource(objects, KnownInputs(open_key_value(f"{url}/metadata"), "main"))
+
+
+def test_a_range_that_an_open_transaction_has_in_part_is_cut_anew() -> None:
+    """Who looked when less was there has cut otherwise: an offset is in one transaction once."""
+    source = a_source()
+    held = Held({}, {}, frozenset(), frozenset([(KAFKA, NAME.path(10, 20))]))
+    for start, stop, judged in [(0, 10, New), (0, 11, Gone), (10, 20, Gone), (19, 30, Gone), (20, 30, New)]:
+        assert isinstance(source.judge(Input(KAFKA, NAME.path(start, stop), 1), held), judged), (start, stop)
+
+
+def test_of_ranges_that_overlap_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two looks at one topic, between which more came, are offered together."""
+    url = f"memory://{uuid.uuid4().hex}"
+    read: list[str] = []
+
+    def stage(_reader: InputReader, inputs: Sequence[Input], *_: Any) -> ReadInput:
+        read.extend(item.path for item in inputs)
+        return ReadInput({}, [], tuple(inputs))
+
+    monkeypatch.setattr(InputReader, "stage", stage)
+    pipeline = Pipeline("main", open_key_value(f"{url}/metadata"), open_objects(url), 2, InProcess())
+    ranges = [(0, 10), (0, 12), (12, 14), (10, 14)]
+    pipeline.run([[Input(KAFKA, NAME.path(start, stop), 1) for start, stop in ranges]])
+    assert read == [NAME.path(0, 10), NAME.path(12, 14)]
+
+
+def of_another_id(cluster_id: str, topic: str) -> list[PartitionName]:
+    """A topic that was made anew."""
+    return [PartitionName(cluster_id, topic, "another", 0)]
+
+
+def gone(cluster_id: str, topic: str) -> list[PartitionName]:
+    """A topic that was deleted."""
+    raise NotFoundError(f"no topic {topic} at {cluster_id}")
+
+
+@pytest.mark.parametrize("partitions", [of_another_id, gone])
+def test_ranges_of_a_topic_that_is_gone_can_be_given_up(
+    partitions: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of them is left to read: all of each is over, and no broker's word on another topic counts."""
+
+    class Deleted(Cluster):
+        def __init__(self) -> None:
+            self.servers = "broker:1"
+            self.partitions = partitions  # type: ignore[method-assign]  # what the broker would say
+
+        def _offsets(self, *_: Any) -> dict[PartitionName, int]:
+            raise AssertionError("nothing is asked of a topic that is gone")
+
+    monkeypatch.setattr(kafka, "cluster_of", lambda _objects, _cluster: Deleted())
+    source = a_source()
+    source.give_up(NAME.path(5, 9))
+    assert source.is_taken(NAME.path(5, 9), 0, "")
