@@ -172,11 +172,9 @@ def test_no_test_forks_itself() -> None:
 
     `archive/test_kills.py` forks a process of its own that has imported and done nothing else.
     """
-    calls = [
+    pattern = re.compile(r"\b(os\.fork|multiprocessing\.Process)\(")
+    assert [
         file.relative_to(TESTS).as_posix()
         for file in sorted(TESTS.rglob("*.py"))
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
-        if isinstance(node, ast.Call)
-        and ast.unparse(node).startswith(("os.fork(", "multiprocessing.Process("))
-    ]
-    assert calls == []
+        if file.name not in {"test_kills.py", "test_tidy.py"} and pattern.search(file.read_text("utf-8"))
+    ] == []

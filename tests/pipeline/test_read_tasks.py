@@ -170,7 +170,7 @@ def check_all(folder: Path) -> None:
         Broken(
             "rows mix only where they are of whole inputs",
             decode._Reader.read,
-            "why_not_whole(share.size_bytes, [receipt.whole]) is None",
+            "why_not_whole(size_bytes, [receipt.whole]) is None",
             "True",
         ),
         Broken("what is large is staged alone", decode._first_few, "return few, False", "return few, True"),

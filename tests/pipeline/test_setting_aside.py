@@ -309,7 +309,7 @@ def test_a_lake_that_begins_with_poison_has_an_index(lake: Lake) -> None:
 def test_inputs_of_a_transaction_are_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """By number, and by the size of the journal's record: what is too much waits for the next transaction."""
     monkeypatch.setattr("tracelake.pipeline.inputs.TRANSACTION_INPUTS_MAX", 4)
-    monkeypatch.setattr("tracelake.pipeline.taking.STEP_RECORD_MAX_BYTES", 340)
+    monkeypatch.setattr("tracelake.pipeline.taking.STEP_RECORD_MAX_BYTES", 360)
     fill(lake, 9, poison=9)
     report = lake.pipeline(runner=InProcess()).run_once()
     assert report is not None
