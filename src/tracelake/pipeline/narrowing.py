@@ -63,8 +63,9 @@ class Narrowing:
         except OSError as failure:
             self._result.failed[item.path] = f"cannot be read: {failure.strerror or failure}"
             return
-        if not sha256:
-            return  # gone meanwhile
+        if not sha256:  # gone meanwhile: where it was offered, nobody could ever take it
+            self._rooms.suspects.forget({item.path: None})
+            return
         suspect = Suspect(
             source=item.source,
             path=item.path,
