@@ -111,6 +111,26 @@ def test_parts_that_compaction_kept_stay(tmp_path: Path, monkeypatch: pytest.Mon
     assert lab.stored() == lab.live()
 
 
+def test_parts_of_a_batch_under_a_lease_stay_though_an_older_one_had_them_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replaced batch that is held shares its parts with one that is not: these stay with it."""
+    monkeypatch.setattr("tracelake.shards.compaction.COMPACTED_PART_MAX_BYTES", 1)
+    lab = Lab(tmp_path, buckets=1)
+    for number in range(4):
+        lab.upsert({f"k{number}": number})
+    lab.compact(0, 4)
+    with Lease(lab.shard, lab.key_value) as lease:
+        held = {part.path for ref in lease.state.batches for part in lab.shard.batch(ref).parts}
+        lab.upsert(dict.fromkeys((f"k{number}" for number in range(4)), 9))
+        lab.compact(0, 2)
+        report = lab.collector().retired()
+        assert (report.objects > 0, report.held) == (True, 1)
+        assert held <= lab.stored()
+        assert not held & lab.live()
+    lab.check()
+
+
 def test_many_collectors_at_once(tmp_path: Path) -> None:
     """Records that one deletes under another are no damage: their parts went before."""
     lab = a_lab(tmp_path)
