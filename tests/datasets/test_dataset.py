@@ -164,6 +164,24 @@ def test_every_version_can_be_exported_again(lake: Lake, refunds: Dataset, tmp_p
     assert (tmp_path / "no-ending").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
 
 
+def test_an_export_is_of_the_commit_that_it_names(
+    refunds: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is committed after it began is not in it."""
+    refunds.add(search="refund", message="three")
+    whole = Dataset.examples
+
+    def after_a_commit(of: Dataset) -> object:
+        monkeypatch.setattr(Dataset, "examples", whole)
+        refunds.remove([ids(0, 1)], message="two")
+        return whole(of)
+
+    monkeypatch.setattr(Dataset, "examples", after_a_commit)
+    report = refunds.export(tmp_path / "1.jsonl")
+    assert report.examples == len((tmp_path / "1.jsonl").read_text("utf-8").splitlines()) == 3
+    assert len(list(refunds.examples())) == 2
+
+
 def test_an_export_that_fails_leaves_the_old_file(refunds: Dataset, tmp_path: Path) -> None:
     """A file that is damaged in the lake is named, and what was exported before stays whole, with nothing beside."""
     refunds.add(search="refund", message="three")
