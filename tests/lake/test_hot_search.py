@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from tracelake.otlp.by_trace import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.search.cache import TEMPORARY
 from tracelake.server.app import create_app
-from tracelake.tasks.runners import InProcess
 from tracelake.tracking.door import TrackingDoor
 from tracelake.tracking.requests import TracedRequest
 from tracelake.tracking.schema import trace_parts
@@ -45,26 +43,6 @@ WORDS = (
 )
 SERVICES = ("checkout", "Agent", "search")
 MODELS = ("gpt-4o", "claude")
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[tracelake.Lake]:
-    """Return an empty lake in a directory."""
-    with tracelake.init(tmp_path / "lake") as opened:
-        yield opened
-
-
-@pytest.fixture
-def store(lake: tracelake.Lake) -> TrackingStore:
-    """Return its tracking store."""
-    return lake.hot.set_up()
-
-
-@pytest.fixture
-def pipeline(lake: tracelake.Lake) -> Iterator[InboxPipeline]:
-    """Return a pipeline whose tasks run in this process."""
-    with closing(lake.pipeline(runner=InProcess())) as running:
-        yield running
 
 
 def some_request(chance: random.Random, traces: range) -> TracedRequest:

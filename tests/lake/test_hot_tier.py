@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import closing
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,31 +19,10 @@ from tracelake.otlp.by_trace import rows_of
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.server.app import create_app
 from tracelake.tables.scan import Scan
-from tracelake.tasks.runners import InProcess
 from tracelake.tracking.door import TrackingDoor
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import ARCHIVE_REPO, trace_info, trace_parts
 from tracelake.tracking.store import HotTrace, TrackingStore
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[tracelake.Lake]:
-    """Return an empty lake in a directory."""
-    with tracelake.init(tmp_path / "lake") as opened:
-        yield opened
-
-
-@pytest.fixture
-def store(lake: tracelake.Lake) -> TrackingStore:
-    """Return its tracking store."""
-    return lake.hot.set_up()
-
-
-@pytest.fixture
-def pipeline(lake: tracelake.Lake) -> Iterator[InboxPipeline]:
-    """Return a pipeline whose tasks run in this process."""
-    with closing(lake.pipeline(runner=InProcess())) as running:
-        yield running
 
 
 def answers(lake: tracelake.Lake, store: TrackingStore) -> list[object]:
