@@ -36,6 +36,7 @@ from tracelake.pipeline.sources.by_content import ByContent
 from tracelake.pipeline.sources.inbox import InboxSource
 from tracelake.pipeline.verify import check_counts
 from tracelake.search.index_check import IndexCheck
+from tracelake.search.vectors import PLAIN
 from tracelake.shards import verify as shard_checks
 from tracelake.shards.verify import ShardCheck
 from tracelake.tables.verify import check_built_in
@@ -144,7 +145,7 @@ def check_commit_is_asked() -> None:
         made.objects.put("inbox/0.segment", good(0))
         made.pipeline(runner=InProcess()).run_once()
         made.objects.put("inbox/0.segment", good(0))  # killed before it was deleted
-        fates = Fates("main", made._opened.key_value, made.objects, 2, "english")
+        fates = Fates("main", made._opened.key_value, made.objects, 2, PLAIN)
         fates._journal.set_aside(Aside(0, "no", 3, "pipeline", "now", 0, ()))
         assert fates._settling.settle(0) == []
         assert list(made.objects.list("inbox/")) == []

@@ -38,6 +38,12 @@ class Settings(BaseSettings):
     `tracking.json` says."""
     text: str = "english"
     """How texts become words in the full-text index of lakes that are made."""
+    vectors: str | None = None
+    """What the vectors of lakes that are made are of: `module:function`, `attributes.KEY`, or `none`."""
+    vector_dimensions: int | None = None
+    """Numbers of each vector of an attribute."""
+    vector_metric: str | None = None
+    """How vectors of an attribute are compared."""
     committer: str | None = None
     """Who commits, for commits that people make; the name of the user by default."""
     segment_wait_s: float = Field(default=limits.SEGMENT_WAIT_S, ge=0, le=limits.INBOX_ACK_TIMEOUT_S / 2)
@@ -116,6 +122,26 @@ def find_tracking_url(explicit: str | None = None) -> str | None:
 def find_text(explicit: str | None = None) -> str:
     """Return how texts become words in a new lake: `explicit`, else the setting. Raises UsageError."""
     return explicit or load_settings().text
+
+
+def find_vectors(
+    explicit: str | None = None, dimensions: int | None = None, metric: str | None = None
+) -> tuple[str, int | None, str | None] | None:
+    """Return what vectors of a new lake are of, their dimensions and metric; None where nobody asks for any.
+
+    What is said of an attribute goes with it: the settings of both count only where the attribute is a setting too.
+    Raises UsageError.
+    """
+    if explicit is not None:
+        return explicit, dimensions, metric
+    settings = load_settings()
+    dimensions = settings.vector_dimensions if dimensions is None else dimensions
+    metric = metric or settings.vector_metric
+    if settings.vectors is not None:
+        return settings.vectors, dimensions, metric
+    if (dimensions, metric) != (None, None):
+        raise UsageError("dimensions and metric are of vectors in an attribute; say which, with vectors.")
+    return None
 
 
 def find_watch(explicit: Sequence[str] | None = None) -> Sequence[str]:

@@ -60,6 +60,18 @@ def test_init_says_where_the_metadata_is(cli: RunCli) -> None:
     assert not list(Path("two").glob("metadata*"))
 
 
+def test_init_says_which_vectors_spans_will_have(cli: RunCli) -> None:
+    """For people and as JSON; what cannot be is refused. A search by meaning before the first span finds nothing."""
+    done = cli("init", "./lake", "--vectors", "attributes.embedding", "--dimensions", "3")
+    assert "Spans have vectors of attributes.embedding (3 dimensions, cosine)." in done.out
+    told = json.loads(cli("init", "./more", "--vectors", "attributes.e", "--dimensions", "3", "--json").out)
+    assert told["vectors"] == "attributes.e (3 dimensions, cosine)"
+    refused = cli("init", "./third", "--vectors", "nowhere:embed")
+    assert (refused.code, Path("third").exists()) == (2, False)
+    assert "cannot be imported here" in refused.err
+    assert cli("search", "--semantic", "flight").code == 0
+
+
 def test_ingest_reports_what_it_did(cli: RunCli) -> None:
     """Patterns are expanded, bad lines named with place and reason, good spans taken, and the exit code is 1."""
     spans = [

@@ -21,9 +21,11 @@ from tracelake import Lake
 from tracelake._errors import EmbeddingError, QueryError, UsageError
 from tracelake.limits import INDEX_FAN_OUT
 from tracelake.pipeline.index_merge import IndexMerger
+from tracelake.pipeline.outputs.index import IndexOutput
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.semantic import Vectors
 from tracelake.search.tiers import without_vectors
+from tracelake.search.vectors import PLAIN
 from tracelake.tasks.runners import InProcess
 
 VOCABULARY = [
@@ -282,7 +284,7 @@ def test_parts_that_were_built_before_the_vectors_are_merged_with_them(
     ingest(lake, tmp_path, 0, said(0, 0, "refund"))
     rebuild(lake)
     with monkeypatch.context() as patch:
-        patch.setattr("tracelake.pipeline.publish.vectors_at", lambda *_: None)
+        patch.setattr(IndexOutput, "settings", lambda _: PLAIN)
         patch.setattr(IndexMerger, "maintain", lambda *_: None)
         ingest(lake, tmp_path, 1, said(1, 0, "refund again"))
     info = lake.index()

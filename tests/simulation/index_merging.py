@@ -24,12 +24,13 @@ from tracelake.pipeline.index_merge import IndexMerger, StandingIndex
 from tracelake.pipeline.outputs.index import IndexOutput
 from tracelake.pipeline.outputs.port import Publication, SealedTransaction
 from tracelake.pipeline.reindex import Rebuild
-from tracelake.search.analyzers import ENGLISH, WHITESPACE, Analyzer
+from tracelake.search.analyzers import ENGLISH, WHITESPACE, Analyzer, named
 from tracelake.search.collect import collect as collect_index
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Manifest, PartRef, Receipt, staged_path
 from tracelake.search.protocol import first_missing
 from tracelake.search.tiers import Generation
+from tracelake.search.vectors import PLAIN
 from tracelake.shards.model import Batch
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
@@ -84,8 +85,8 @@ def publish(key_value: KeyValueStore, objects: ObjectStore, t: int, who: str) ->
     if head is not None and repository.transaction_of(head) >= t:
         return
     Shard("spans", key_value, objects).compare_and_append(Batch(t, t + 1, who, (), (), {}))
-    output = SimulatedIndexOutput(key_value, objects, 1, ENGLISH.name)
-    stage(objects, build_name(t), who, [t], output.analyzer())
+    output = SimulatedIndexOutput(key_value, objects, 1, PLAIN)
+    stage(objects, build_name(t), who, [t], named(output.settings().text))
     publication = Publication()
     output.publish(SealedTransaction(Step(t, {}, ""), Seal(t, 0, "", ""), {}, {}), publication)
     entries: dict[str, Reference] = {TABLE_ENTRY: TableAt("spans", t), **publication.entries}
@@ -100,7 +101,8 @@ class SimulatedIndexOutput(IndexOutput):
     def _stage(self, t: int, base: Manifest | None) -> None:
         first = first_missing(t + 1, base)
         transactions = range(t if first is None else first, t + 1)
-        stage(self._objects, build_name(t), uuid.uuid4().hex, transactions, self._analyzer(base), first)
+        analyzer = named(self._settings(base).text)
+        stage(self._objects, build_name(t), uuid.uuid4().hex, transactions, analyzer, first)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from tracelake.pipeline.outputs.commit import SET_ASIDE
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.sources.inbox import INBOX
 from tracelake.pipeline.sources.port import Input
+from tracelake.search.vectors import PLAIN
 from tracelake.shards.store import Shard
 from tracelake.storage import Entry, Expected, KeyValueStore, Outcome
 from tracelake.testing import Actor, Process, Run
@@ -154,7 +155,7 @@ class QuarantineTrimmingScenario(SettingAsideScenario):
     def _decide(self, process: Process) -> None:
         for t in (0, 1, 2):
             with contextlib.suppress(UsageError):
-                Fates("main", process.key_value, process.objects, BUCKETS, "english").decide(t, "retry")
+                Fates("main", process.key_value, process.objects, BUCKETS, PLAIN).decide(t, "retry")
 
     def check(self, run: Run) -> None:
         """Each good segment is in the tables once; the poisoned one is, or is kept and named."""

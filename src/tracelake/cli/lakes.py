@@ -16,7 +16,17 @@ import typer
 from tracelake._errors import UsageError
 from tracelake.cli import render
 from tracelake.cli.exits import FAILED
-from tracelake.cli.options import TEXTS, AtOption, JsonOption, LakeOption, examples, opened
+from tracelake.cli.options import (
+    TEXTS,
+    VECTORS,
+    AtOption,
+    DimensionsOption,
+    JsonOption,
+    LakeOption,
+    MetricOption,
+    examples,
+    opened,
+)
 from tracelake.cli.output import console, plain, print_json
 from tracelake.cli.pipelines import print_replicas
 from tracelake.cli.progress import progress_bar
@@ -29,6 +39,8 @@ app = typer.Typer()
         "tracelake init ./lake",
         "tracelake init",
         "tracelake init --text cjk",
+        "tracelake init ./lake --vectors my_vectors:embed",
+        "tracelake init ./lake --vectors attributes.embedding --dimensions 384",
         "tracelake init s3://bucket/traces",
         "tracelake init s3://bucket/traces --metadata postgresql://ada@db.internal/lakes",
         "tracelake init --lake ./lake --json",
@@ -57,6 +69,17 @@ def init(
             show_default=False,
         ),
     ] = None,
+    vectors: Annotated[
+        str | None,
+        typer.Option(
+            metavar=VECTORS,
+            help="Have vectors for searches by meaning, by this function or of this attribute; else TRACELAKE_VECTORS, "
+            "else tracelake.toml, else none. `tracelake index rebuild --vectors` changes it.",
+            show_default=False,
+        ),
+    ] = None,
+    dimensions: DimensionsOption = None,
+    metric: MetricOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a lake in a directory or a bucket.
@@ -69,16 +92,19 @@ def init(
     if where.startswith("memory://"):
         raise UsageError(f"{where} would go with this command; give a directory or the URL of a bucket.")
     asked = find_metadata(metadata)
-    created = tracelake.init(where, metadata=asked, text=text)
-    url, kept, chosen = created.url, created.config.metadata, created.config.text
+    created = tracelake.init(
+        where, metadata=asked, text=text, vectors=vectors, dimensions=dimensions, metric=metric
+    )
+    url, kept, chosen = created.url, created.config.metadata, created.config.first_index
     created.close()
     settings = Path(SETTINGS_FILE)
     if wrote := find_lake() != where and not settings.exists():
         settings.write_text(f"lake = {json.dumps(where)}\n", encoding="utf-8")
     is_found = find_lake() == where
     if as_json:
-        told = {"lake": where, "url": url, "metadata": kept, "text": chosen}
-        print_json({**told, "settings_written": wrote, "found_by_default": is_found})
+        told = {"lake": where, "url": url, "metadata": kept, "text": chosen.text}
+        vectors_told = None if chosen.vectors is None else str(chosen.vectors)
+        print_json({**told, "vectors": vectors_told, "settings_written": wrote, "found_by_default": is_found})
         return
     out = console()
     out.print(f"Created a lake in {where}.", soft_wrap=True)
@@ -86,6 +112,8 @@ def init(
         out.print(f"Its metadata is in {kept}.", soft_wrap=True)
         if "://" in (asked or "") and asked != kept and kept.startswith("postgres"):
             out.print("The password is not kept; other commands need it by PGPASSWORD or ~/.pgpass.")
+    if chosen.vectors is not None:
+        out.print(plain(f"Spans have vectors of {chosen.vectors}."), soft_wrap=True)
     if wrote:
         out.print(f"Wrote {SETTINGS_FILE} here, so that commands in this directory use it without --lake.")
     if not is_found:

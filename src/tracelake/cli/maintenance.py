@@ -11,7 +11,16 @@ import typer
 
 from tracelake.cli import render
 from tracelake.cli.exits import FAILED
-from tracelake.cli.options import TEXTS, JsonOption, LakeOption, examples, opened
+from tracelake.cli.options import (
+    TEXTS,
+    VECTORS,
+    DimensionsOption,
+    JsonOption,
+    LakeOption,
+    MetricOption,
+    examples,
+    opened,
+)
 from tracelake.cli.output import console, print_json
 from tracelake.cli.progress import progress_bar
 from tracelake.limits import EPOCH_MIN_S
@@ -74,21 +83,14 @@ def index_rebuild(
     vectors: Annotated[
         str | None,
         typer.Option(
-            metavar="MODULE:FUNCTION|attributes.KEY|none",
+            metavar=VECTORS,
             help="Have vectors for searches by meaning from now on, by this function or of this attribute, or none; "
             "else the kind stays that there is.",
             show_default=False,
         ),
     ] = None,
-    dimensions: Annotated[
-        int | None, typer.Option(help="Numbers of a vector in an attribute.", show_default=False)
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            metavar="cosine|dot", help="How vectors in an attribute are compared.", show_default=False
-        ),
-    ] = None,
+    dimensions: DimensionsOption = None,
+    metric: MetricOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build the index anew.

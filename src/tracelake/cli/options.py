@@ -24,6 +24,15 @@ LakeOption: TypeAlias = Annotated[
 ]
 TEXTS: Final = "english|whitespace|cjk"
 """How texts become words; `search.analyzers` imports too much for a list of names."""
+VECTORS: Final = "MODULE:FUNCTION|attributes.KEY|none"
+"""Where vectors come from."""
+DimensionsOption: TypeAlias = Annotated[
+    int | None, typer.Option(help="Numbers of a vector in an attribute.", show_default=False)
+]
+MetricOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="cosine|dot", help="How vectors in an attribute are compared.", show_default=False),
+]
 WatchOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(

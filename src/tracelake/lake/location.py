@@ -31,6 +31,7 @@ from tracelake._errors import (
 )
 from tracelake.formats import decode, encode
 from tracelake.search.analyzers import ENGLISH
+from tracelake.search.vectors import PLAIN, IndexSettings, VectorSettings
 from tracelake.storage import (
     KeyValueStore,
     ObjectStore,
@@ -69,7 +70,14 @@ class LakeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """SQLITE, OBJECTS, or the URL of another key-value store, without a password."""
     text: str = ENGLISH.name
     """How texts become words in the index of the first transaction; an index that is there says it for the next."""
+    vectors: VectorSettings | None = None
+    """Which vectors the index of the first transaction has, likewise; None for none."""
     format_version: int = FORMAT_VERSION
+
+    @property
+    def first_index(self) -> IndexSettings:
+        """What the index of the first transaction is built with."""
+        return IndexSettings(text=self.text, vectors=self.vectors)
 
 
 class _KnownLake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +102,7 @@ class Location:
         return ScopedKeyValueStore(open_key_value(self.records_url), self.config.id)
 
 
-def make_lake(place: str, metadata: str | None, buckets: int, text: str = ENGLISH.name) -> None:
+def make_lake(place: str, metadata: str | None, buckets: int, index: IndexSettings = PLAIN) -> None:
     """Make a lake in a place that is empty or absent; see `tracelake.init`."""
     url = _url_of(place)
     metadata = _named(metadata, url) or (OBJECTS if _directory(url) is None else SQLITE)
@@ -104,7 +112,8 @@ def make_lake(place: str, metadata: str | None, buckets: int, text: str = ENGLIS
         datetime.now(UTC).isoformat(timespec="seconds"),
         buckets,
         without_password(metadata),
-        text,
+        index.text,
+        index.vectors,
     )
     _check_empty(url)
     objects = open_objects(url)

@@ -125,7 +125,7 @@ class Maintenance:
             chosen,
             progress or silent,
             text,
-            self._opened.config.text,
+            self._opened.config.first_index,
             wanted,
         )
         self._opened.forget_view()

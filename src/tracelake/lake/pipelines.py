@@ -52,7 +52,7 @@ def main_pipeline(opened: OpenLake, runner: TaskRunner) -> Pipeline:
         buckets,
         runner,
         beside=in_thread,
-        text=opened.config.text,
+        first=opened.config.first_index,
         added=AddedOutputs(opened.key_value, opened.objects),
     )
 
@@ -69,7 +69,7 @@ def inbox_pipeline(
         runner,
         replica=replica,
         watch=find_watch(watch),
-        text=config.text,
+        first=config.first_index,
         mode=mode_of(load_settings()),
     )
 

@@ -46,5 +46,7 @@ class Quarantine:
 
     def _decide(self, transaction: int, fate: Fate) -> list[SetAsideInput]:
         opened = self._opened
-        fates = Fates("main", opened.key_value, opened.objects, opened.config.buckets, opened.config.text)
+        fates = Fates(
+            "main", opened.key_value, opened.objects, opened.config.buckets, opened.config.first_index
+        )
         return [shown(suspect) for suspect in fates.decide(transaction, fate)]

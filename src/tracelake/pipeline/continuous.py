@@ -24,7 +24,7 @@ from tracelake.replicas.account import BatchCounts, ReplicaProgress, Waiting, de
 from tracelake.replicas.heartbeat import Heartbeat
 from tracelake.replicas.info import describe
 from tracelake.results import IngestReport, ReplicaInfo
-from tracelake.search.analyzers import ENGLISH
+from tracelake.search.vectors import PLAIN, IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.built_in import BUILT_IN
 from tracelake.tasks.progress import OnProgress, Progress, Stage, silent
@@ -58,7 +58,7 @@ class InboxPipeline:
         *,
         replica: str | None = None,
         watch: Sequence[str] = (),
-        text: str = ENGLISH.name,
+        first: IndexSettings = PLAIN,
         mode: StepMode = EACH_STEP,
     ) -> None:
         tally = BatchCounts()
@@ -73,7 +73,7 @@ class InboxPipeline:
             tally,
             Fitting(),
             in_thread,
-            text,
+            first,
             AddedOutputs(key_value, objects),
             mode,
         )

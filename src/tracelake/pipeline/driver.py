@@ -61,7 +61,7 @@ from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.pipeline.taking import Taking
 from tracelake.replicas.account import BatchCounts
-from tracelake.search.analyzers import ENGLISH
+from tracelake.search.vectors import PLAIN, IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tasks.progress import OnProgress, Progress, silent
 from tracelake.tasks.runners import TaskRunner
@@ -80,7 +80,7 @@ class Pipeline:
         tally: BatchCounts | None = None,
         fitting: Fitting | None = None,
         beside: Beside | None = None,
-        text: str = ENGLISH.name,
+        first: IndexSettings = PLAIN,
         added: AddedOutputs | None = None,
         mode: StepMode = EACH_STEP,
     ) -> None:
@@ -92,7 +92,7 @@ class Pipeline:
         self._mode = mode
         self._opened: OpenSteps | None = None  # of a transaction that waits for more
         self._heard: Hearing | None = None
-        self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally, fitting, text, added)
+        self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally, fitting, first, added)
 
     def run(
         self,

@@ -17,6 +17,7 @@ from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.settling import Settling
 from tracelake.pipeline.sources.registry import SourceRegistry, content_of
+from tracelake.search.vectors import IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tasks.runners import InProcess
 
@@ -27,16 +28,16 @@ class Fates:
     """Decides the fate of transactions and inputs of one pipeline; safe beside its replicas."""
 
     def __init__(
-        self, name: str, key_value: KeyValueStore, objects: ObjectStore, buckets: int, text: str
+        self, name: str, key_value: KeyValueStore, objects: ObjectStore, buckets: int, first: IndexSettings
     ) -> None:
         self._objects = objects
         self._journal = Journal(key_value, name)
         self._suspects = Suspects(key_value, name)
-        self._outputs = Outputs(key_value, objects, buckets, text=text)
+        self._outputs = Outputs(key_value, objects, buckets, first=first)
         sources = SourceRegistry(objects, KnownInputs(key_value, name))
         self._settling = Settling(self._journal, sources, self._suspects, self._outputs)
         added = AddedOutputs(key_value, objects)
-        self._pipeline = Pipeline(name, key_value, objects, buckets, InProcess(), text=text, added=added)
+        self._pipeline = Pipeline(name, key_value, objects, buckets, InProcess(), first=first, added=added)
 
     def decide(self, t: int, fate: Fate) -> list[Suspect]:
         """Offer the inputs of a transaction again, or give up those at fault; return what stands of each.

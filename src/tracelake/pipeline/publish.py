@@ -23,12 +23,12 @@ from tracelake.pipeline.outputs.port import Output, Publication, SealedTransacti
 from tracelake.pipeline.outputs.tables import TableOutput
 from tracelake.pipeline.pieces import Piece
 from tracelake.replicas.account import BatchCounts
-from tracelake.search.analyzers import ENGLISH
+from tracelake.search.vectors import PLAIN, IndexSettings
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Part, ShardState
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, TABLE_TRACES
-from tracelake.tables.indexes import INDEX, build_name, vectors_at
+from tracelake.tables.indexes import INDEX, build_name
 from tracelake.tasks.progress import OnProgress, Progress
 from tracelake.tasks.runners import TaskRunner
 from tracelake.versions.store import Repository
@@ -43,26 +43,26 @@ class Outputs:
         objects: ObjectStore,
         buckets: int,
         tally: BatchCounts | None = None,
-        text: str = ENGLISH.name,
+        first: IndexSettings = PLAIN,
         added: AddedOutputs | None = None,
     ) -> None:
-        """`text` is the analyzer of the index of a lake that has none yet; `added` are outputs that users added."""
+        """`first` is what the index of a lake begins with; `added` are outputs that users added."""
         self._added = added
         self._key_value = key_value
         self._objects = objects
         self._buckets = buckets
         self.tally = tally or BatchCounts()
         self.repository = Repository(key_value, objects)
-        first, *_ = BUILT_IN
+        deciding, *_ = BUILT_IN
         self.tables = {
-            name: TableOutput(table, key_value, objects, self.tally, decides=name == first)
+            name: TableOutput(table, key_value, objects, self.tally, decides=name == deciding)
             for name, table in BUILT_IN.items()
         }
-        self._first = self.tables[first]
+        self._first = self.tables[deciding]
         self.commit = CommitOutput(
             self.repository, *(self.tables[table.name].shard for table in (TABLE_SPANS, TABLE_TRACES))
         )
-        self._index = IndexOutput(key_value, objects, buckets, text)
+        self._index = IndexOutput(key_value, objects, buckets, first)
         # What is put between holds T before readers see it; the commit is the last, and its upper that of all.
         self._before_commit: Sequence[Output] = (*self.tables.values(), self._index)
 
@@ -180,17 +180,16 @@ class Outputs:
 
     def _tasks(self, t: int, pieces: Sequence[Piece], states: Mapping[str, ShardState]) -> list[ShapeTask]:
         live = {name: self.tables[name].shard.snapshot(t - 1, state) for name, state in states.items()}
-        text = self._index.analyzer().name
+        settings = self._index.settings()
         groups = shape_tasks(sum(piece.rows for piece in pieces), sum(piece.arrow_bytes for piece in pieces))
         bounds = [self._buckets * group // groups for group in range(groups + 1)]
-        vectors = vectors_at(self.repository, self._objects, self.repository.head())
         return [
             ShapeTask(
                 objects_url=self._objects.url,
                 transaction=t,
                 index=INDEX,
                 build=build_name(t),
-                text=text,
+                text=settings.text,
                 buckets=self._buckets,
                 low=low,
                 high=high,
@@ -199,7 +198,7 @@ class Outputs:
                     name: TableBefore(live[name].for_buckets(set(range(low, high))), state.epoch)
                     for name, state in states.items()
                 },
-                vectors=vectors,
+                vectors=settings.vectors,
             )
             for low, high in pairwise(bounds)
             if low < high

@@ -16,7 +16,7 @@ from tracelake._errors import ContentionError, DamageError, UsageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_COMMITS_BACK_MAX
 from tracelake.pipeline.index_build import Begun, Builder, IndexedRows
 from tracelake.results import IndexReport
-from tracelake.search.analyzers import ENGLISH, Analyzer, named, of_fingerprint
+from tracelake.search.analyzers import Analyzer, named, of_fingerprint
 from tracelake.search.finalize import (
     clean_staging,
     read_manifest,
@@ -26,7 +26,7 @@ from tracelake.search.finalize import (
 )
 from tracelake.search.model import Manifest, PartRef, manifest_path
 from tracelake.search.protocol import parts_of_build
-from tracelake.search.vectors import VectorSettings
+from tracelake.search.vectors import PLAIN, IndexSettings, VectorSettings
 from tracelake.shards.leases import Lease
 from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
@@ -48,12 +48,12 @@ def rebuild(
     runner: TaskRunner,
     progress: OnProgress,
     text: str | None = None,
-    first: str = ENGLISH.name,
+    first: IndexSettings = PLAIN,
     vectors: Vectors = AS_BEFORE,
 ) -> IndexReport:
     """Build the index anew, and publish it on `main`, with these vectors; by default with those that it has.
 
-    `text` is the analyzer; by default that of the index that stands, or `first` where nobody can read it.
+    `text` is the analyzer; by default that of the index that stands, or that of `first` where nobody can read it.
 
     Raises:
         UsageError: the lake is still empty, or there is no such analyzer.
@@ -71,7 +71,7 @@ class Rebuild:
         builder: Builder,
         progress: OnProgress,
         text: str | None = None,
-        first: str = ENGLISH.name,
+        first: IndexSettings = PLAIN,
         vectors: Vectors = AS_BEFORE,
     ) -> None:
         self._chosen = None if text is None else named(text)
@@ -79,9 +79,9 @@ class Rebuild:
         self._progress = progress
         self._objects = builder.objects
         self._repository = Repository(builder.key_value, builder.objects)
-        self._vectors = self._standing_vectors() if vectors == AS_BEFORE else vectors
+        self._vectors = self._standing_vectors(first) if vectors == AS_BEFORE else vectors
         self._builds: list[str] = []
-        self._begin(self._chosen or self._standing_analyzer() or named(first))
+        self._begin(self._chosen or self._standing_analyzer() or named(first.text))
 
     def _begin(self, analyzer: Analyzer) -> None:
         self._analyzer = analyzer
@@ -178,8 +178,8 @@ class Rebuild:
             sum(each.failed for each in counted),
         )
 
-    def _standing_vectors(self) -> VectorSettings | None:
-        """Return the settings of the vectors that the index has; where it is damaged, that it had before."""
+    def _standing_vectors(self, first: IndexSettings) -> VectorSettings | None:
+        """Return which vectors the index has; where it is damaged, which it had before, or began with."""
         commit_id = self._repository.head()
         for _ in range(INDEX_COMMITS_BACK_MAX):
             if commit_id is None:
@@ -188,7 +188,7 @@ class Rebuild:
                 return vectors_at(self._repository, self._objects, commit_id)
             parents = self._repository.commit(commit_id).parents
             commit_id = parents[0] if parents else None
-        return None
+        return first.vectors
 
     def _later(self) -> tuple[str | None, list[PartRef], int]:
         """Return the manifest to replace, its parts of transactions that are not built, and its upper then."""

@@ -18,6 +18,7 @@ from tracelake.pipeline.settling import Settling
 from tracelake.pipeline.sources.registry import SourceRegistry
 from tracelake.pipeline.tries import Tries
 from tracelake.replicas.account import BatchCounts
+from tracelake.search.vectors import IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.maintenance import Maintainer
 from tracelake.tasks.runners import TaskRunner
@@ -52,14 +53,14 @@ class Dependencies:
         runner: TaskRunner,
         tally: BatchCounts | None,
         fitting: Fitting | None,
-        text: str,
+        first: IndexSettings,
         added: AddedOutputs | None,
     ) -> Dependencies:
         """Open those of a pipeline."""
         journal = Journal(key_value, name)
         sources = SourceRegistry(objects, KnownInputs(key_value, name))
         suspects = Suspects(key_value, name)
-        outputs = Outputs(key_value, objects, buckets, tally, text, added)
+        outputs = Outputs(key_value, objects, buckets, tally, first, added)
         settling = Settling(journal, sources, suspects, outputs)
         tries = Tries(key_value, name)
         runner, maintaining = runners(runner, tries)

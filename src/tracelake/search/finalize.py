@@ -41,6 +41,7 @@ def finalize(
     parent: Manifest | None,
     fingerprint: str = ENGLISH.fingerprint,
     restage: Callable[[], None] | None = None,
+    vectors: VectorSettings | None = None,
 ) -> tuple[str, Manifest]:
     """Publish the staged parts of a build, after those of the parent; return the manifest and its path.
 
@@ -53,6 +54,7 @@ def finalize(
         parent: The index as it was before, or None for the first build.
         fingerprint: The settings of the index.
         restage: Stages the rows again, with these settings, where they were staged with others.
+        vectors: The vectors of an index that has no parent; else those of the parent count.
 
     Raises:
         DamageError: A range is missing (F9), or no part of it is there whole (F8); names it.
@@ -66,15 +68,15 @@ def finalize(
         try:
             _check_settings(index, parent, fingerprint)
             lower = first_missing(upper, parent)
-            vectors = parent.vectors if parent is not None else None
+            wanted = parent.vectors if parent is not None else vectors
             try:
-                chosen = write_parts(objects, index, build, input_size, fingerprint, lower, vectors)
+                chosen = write_parts(objects, index, build, input_size, fingerprint, lower, wanted)
             except UsageError:
                 if restage is None or published(objects, path) is not None:
                     raise
                 restage()
-                chosen = write_parts(objects, index, build, input_size, fingerprint, lower, vectors)
-            draft = assemble(index, build, upper, chosen, parent, fingerprint)
+                chosen = write_parts(objects, index, build, input_size, fingerprint, lower, wanted)
+            draft = assemble(index, build, upper, chosen, parent, fingerprint, vectors)
             draft = with_lists(objects, draft)
         except (DamageError, UsageError):
             # F11: we saw no marker; another finalizer wrote it and cleaned the staging that we then read.
@@ -99,13 +101,15 @@ def finalize_nothing(
     upper: int,
     parent: Manifest | None,
     fingerprint: str = ENGLISH.fingerprint,
+    vectors: VectorSettings | None = None,
 ) -> tuple[str, Manifest]:
     """Publish a build that adds nothing to its parent, whatever is staged for it; as idempotent as `finalize`."""
     path = manifest_path(index, build)
     manifest = published(objects, path)
     if manifest is None:
         _check_settings(index, parent, fingerprint)
-        manifest = write_marker(objects, path, assemble(index, build, upper, (), parent, fingerprint))
+        draft = assemble(index, build, upper, (), parent, fingerprint, vectors)
+        manifest = write_marker(objects, path, draft)
     clean_staging(objects, index, build)
     return path, manifest
 

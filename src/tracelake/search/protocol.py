@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from tracelake._errors import DamageError, UsageError
 from tracelake.limits import INDEX_NEWEST_PARTS_MAX
 from tracelake.search.model import Manifest, PartRef, Receipt, manifest_path, part_path
+from tracelake.search.vectors import VectorSettings
 
 
 def choose(
@@ -85,11 +86,18 @@ def _what_lacks(receipts: Sequence[Receipt], size: int) -> str:
 
 
 def assemble(
-    index: str, build: str, upper: int, chosen: Sequence[Receipt], parent: Manifest | None, fingerprint: str
+    index: str,
+    build: str,
+    upper: int,
+    chosen: Sequence[Receipt],
+    parent: Manifest | None,
+    fingerprint: str,
+    vectors: VectorSettings | None = None,
 ) -> Manifest:
     """Return the manifest: what the parent has first, then the new parts in order of range.
 
-    Where the parent ends before the transaction of the build, the new parts hold all from there on.
+    Where the parent ends before the transaction of the build, the new parts hold all from there on. Without
+    a parent, the index has these vectors.
 
     Raises:
         UsageError: The parent is of another index or a later transaction.
@@ -113,7 +121,7 @@ def assemble(
             *(parent.newest if parent is not None else ()),
             *parts_of_build(index, chosen, upper - 1 if lower is None else lower, upper, as_of=upper - 1),
         ),
-        vectors=parent.vectors if parent is not None else None,
+        vectors=parent.vectors if parent is not None else vectors,
     )
 
 

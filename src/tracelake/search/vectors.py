@@ -85,6 +85,18 @@ def has_vectors(known: PartVectors | None, wanted: VectorSettings | None) -> boo
     return wanted is None or (known is not None and known.fingerprint == wanted.fingerprint)
 
 
+class IndexSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an index is built with: how texts become words, and which vectors it has."""
+
+    text: str = "english"
+    """The name of the analyzer."""
+    vectors: VectorSettings | None = None
+
+
+PLAIN: Final = IndexSettings()
+"""What an index is built with where nobody says anything."""
+
+
 class PartVectors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a part says of its vectors."""
 

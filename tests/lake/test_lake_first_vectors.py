@@ -1,0 +1,113 @@
+"""Vectors that a lake has from its first span on, chosen when it is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.lake.test_lake_vectors import ingest, nearest_plainly, said, told
+from tests.search.embedders import HERE, bag
+from tracelake import Lake
+from tracelake._errors import UsageError
+from tracelake.pipeline.index_merge import IndexMerger
+from tracelake.pipeline.outputs.index import IndexOutput
+from tracelake.search.protocol import assemble
+
+SOURCE = f"{HERE}:bag_of_words"
+DESCRIBED = f"{SOURCE} (32 dimensions, cosine, version 1)"
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def check_first_spans(folder: Path) -> None:
+    """The spans of the first transaction have vectors, all of them, and those of the second."""
+    with tracelake.init(folder / "lake", buckets=2, vectors=SOURCE) as lake:
+        ingest(lake, folder, 0, said(0, 0, "refund of my flight"), said(0, 1, "the weather is nice"))
+        check_all(lake, 2)
+        ingest(lake, folder, 1, said(1, 0, "cancel the flight"))
+        check_all(lake, 3)
+
+
+def check_all(lake: Lake, spans: int) -> None:
+    """All spans have vectors, and are found by them."""
+    info = lake.index()
+    assert info is not None
+    assert (info.vectors, info.without_vector, info.documents) == (DESCRIBED, 0, spans)
+    results = lake.search("flight", mode="semantic")
+    assert told(results) == nearest_plainly(lake, bag("flight").astype(np.float64))
+
+
+def test_the_first_spans_of_a_lake_have_its_vectors(tmp_path: Path) -> None:
+    """No rebuild is needed, and nothing of maintenance."""
+    check_first_spans(tmp_path)
+
+
+BROKEN = [
+    Broken(
+        "tasks of the first transaction make vectors",
+        IndexOutput.settings,
+        "self._settings(standing_manifest(self._repository, self._objects))",
+        "IndexSettings(text=self._first.text)",
+    ),
+    Broken(
+        "the first index says which vectors it has",
+        assemble,
+        "parent.vectors if parent is not None else vectors",
+        "parent.vectors if parent is not None else None",
+    ),
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.rule)
+def test_a_broken_rule_is_caught(broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each half is needed: what tasks make, and what the manifest says."""
+    monkeypatch.setattr(IndexMerger, "maintain", lambda *_: None)
+    assert_caught(broken, lambda: check_first_spans(tmp_path))
+
+
+def test_settings_say_it_where_no_argument_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environment before file, with dimensions and metric of an attribute; `none` overrides both."""
+    Path("tracelake.toml").write_text(
+        'vectors = "attributes.embedding"\nvector_dimensions = 3\nvector_metric = "dot"\n'
+    )
+    with tracelake.init(tmp_path / "file") as lake:
+        assert str(lake.config.vectors) == "attributes.embedding (3 dimensions, dot)"
+    with tracelake.init(tmp_path / "argument", dimensions=4) as lake:
+        assert str(lake.config.vectors) == "attributes.embedding (4 dimensions, dot)"
+    with tracelake.init(tmp_path / "none", vectors="none") as lake:
+        assert lake.config.vectors is None
+    with tracelake.init(tmp_path / "function", vectors=SOURCE) as lake:
+        assert str(lake.config.vectors) == DESCRIBED
+    monkeypatch.setenv("TRACELAKE_VECTORS", "attributes.other")
+    with tracelake.init(tmp_path / "environment") as lake:
+        assert str(lake.config.vectors) == "attributes.other (3 dimensions, dot)"
+
+
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        ({"vectors": "nowhere:embed"}, "cannot be imported here: ModuleNotFoundError"),
+        ({"vectors": f"{HERE}:bag"}, "is not declared to make vectors"),
+        ({"vectors": SOURCE, "dimensions": 3}, "says its dimensions and metric itself"),
+        ({"vectors": "attributes.e"}, "say how many numbers a vector in attributes.e has"),
+        ({"vectors": "attributes.e", "dimensions": 0}, "dimensions must be from 1 to"),
+        ({"vectors": "attributes.e", "dimensions": 3, "metric": "taxi"}, "must be cosine or dot, not 'taxi'"),
+        ({"vectors": "embed"}, "neither module:function nor an attribute"),
+        ({"dimensions": 3}, "say which, with vectors"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_made(
+    asked: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    """The error says what is wrong with it."""
+    with pytest.raises(UsageError, match=what):
+        tracelake.init(tmp_path / "lake", **asked)
+    assert not (tmp_path / "lake").exists()
