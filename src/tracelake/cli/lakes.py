@@ -95,7 +95,7 @@ def init(
     created = tracelake.init(
         where, metadata=asked, text=text, vectors=vectors, dimensions=dimensions, metric=metric
     )
-    url, kept, chosen = created.url, created.config.metadata, created.config.first_index
+    url, kept, chosen = created.url, created.config.metadata, created.config
     created.close()
     settings = Path(SETTINGS_FILE)
     if wrote := find_lake() != where and not settings.exists():
@@ -103,15 +103,12 @@ def init(
     is_found = find_lake() == where
     if as_json:
         told = {"lake": where, "url": url, "metadata": kept, "text": chosen.text}
-        vectors_told = None if chosen.vectors is None else str(chosen.vectors)
-        print_json({**told, "vectors": vectors_told, "settings_written": wrote, "found_by_default": is_found})
+        had = None if chosen.vectors is None else str(chosen.vectors)
+        print_json({**told, "vectors": had, "settings_written": wrote, "found_by_default": is_found})
         return
     out = console()
     out.print(f"Created a lake in {where}.", soft_wrap=True)
-    if "://" in kept:
-        out.print(f"Its metadata is in {kept}.", soft_wrap=True)
-        if "://" in (asked or "") and asked != kept and kept.startswith("postgres"):
-            out.print("The password is not kept; other commands need it by PGPASSWORD or ~/.pgpass.")
+    _say_where_metadata_is(kept, asked)
     if chosen.vectors is not None:
         out.print(plain(f"Spans have vectors of {chosen.vectors}."), soft_wrap=True)
     if wrote:
@@ -119,6 +116,15 @@ def init(
     if not is_found:
         out.print(f"Other commands here use {find_lake()}: give them --lake {where}.", soft_wrap=True)
     out.print("Next: tracelake ingest 'traces/*.otlp.jsonl.gz'")
+
+
+def _say_where_metadata_is(kept: str, asked: str | None) -> None:
+    """Say it where that is not in the lake itself."""
+    out = console()
+    if "://" in kept:
+        out.print(f"Its metadata is in {kept}.", soft_wrap=True)
+        if "://" in (asked or "") and asked != kept and kept.startswith("postgres"):
+            out.print("The password is not kept; other commands need it by PGPASSWORD or ~/.pgpass.")
 
 
 @app.command(epilog=examples("tracelake tables", "tracelake tables --at 4f2a91 --json"))

@@ -74,10 +74,10 @@ class LakeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which vectors the index of the first transaction has, likewise; None for none."""
     format_version: int = FORMAT_VERSION
 
-    @property
-    def first_index(self) -> IndexSettings:
-        """What the index of the first transaction is built with."""
-        return IndexSettings(text=self.text, vectors=self.vectors)
+
+def first_index(config: LakeConfig) -> IndexSettings:
+    """Return what the index of the first transaction is built with."""
+    return IndexSettings(text=config.text, vectors=config.vectors)
 
 
 class _KnownLake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

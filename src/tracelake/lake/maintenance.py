@@ -11,6 +11,7 @@ from typing import Final
 from tracelake._errors import DamageError, RefNotFoundError, UsageError
 from tracelake.journal.store import Journal
 from tracelake.journal.trimming import trim
+from tracelake.lake.location import first_index
 from tracelake.lake.opened import OpenLake
 from tracelake.limits import EPOCH_MIN_S, JOURNAL_TRANSACTIONS_KEPT
 from tracelake.pipeline.publish import Outputs
@@ -125,7 +126,7 @@ class Maintenance:
             chosen,
             progress or silent,
             text,
-            self._opened.config.first_index,
+            first_index(self._opened.config),
             wanted,
         )
         self._opened.forget_view()

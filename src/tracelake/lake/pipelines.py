@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from tracelake._errors import UsageError
 from tracelake._settings import Settings, find_watch, load_settings
 from tracelake.journal.modes import EACH_STEP, StepMode
+from tracelake.lake.location import first_index
 from tracelake.lake.opened import OpenLake
 from tracelake.limits import TRANSACTION_DELAY_S, TRANSACTION_INPUT_MAX_BYTES, TRANSACTION_ROWS_MAX
 from tracelake.pipeline.ahead import in_thread
@@ -52,7 +53,7 @@ def main_pipeline(opened: OpenLake, runner: TaskRunner) -> Pipeline:
         buckets,
         runner,
         beside=in_thread,
-        first=opened.config.first_index,
+        first=first_index(opened.config),
         added=AddedOutputs(opened.key_value, opened.objects),
     )
 
@@ -69,7 +70,7 @@ def inbox_pipeline(
         runner,
         replica=replica,
         watch=find_watch(watch),
-        first=config.first_index,
+        first=first_index(config),
         mode=mode_of(load_settings()),
     )
 

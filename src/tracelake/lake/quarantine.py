@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracelake.journal.suspects import Suspects
+from tracelake.lake.location import first_index
 from tracelake.lake.opened import OpenLake
 from tracelake.pipeline.fates import Fate, Fates
 from tracelake.pipeline.report import shown
@@ -47,6 +48,6 @@ class Quarantine:
     def _decide(self, transaction: int, fate: Fate) -> list[SetAsideInput]:
         opened = self._opened
         fates = Fates(
-            "main", opened.key_value, opened.objects, opened.config.buckets, opened.config.first_index
+            "main", opened.key_value, opened.objects, opened.config.buckets, first_index(opened.config)
         )
         return [shown(suspect) for suspect in fates.decide(transaction, fate)]
