@@ -52,6 +52,10 @@ class Settings(BaseSettings):
         default=limits.INBOX_SEGMENT_MAX_BYTES, ge=1, le=limits.INBOX_QUEUE_MAX_BYTES
     )
     """Payload of a segment; one request alone may have more."""
+    grpc: bool = True
+    """Whether a server takes OTLP/gRPC."""
+    grpc_port: int = Field(default=4317, ge=0, le=limits.PORT_MAX)
+    """The port that it does so on."""
     archive: bool = True
     """Whether a server makes archive passes by itself."""
     archive_interval_s: float = Field(

@@ -390,7 +390,9 @@ REQUESTS_MEMORY_MAX_BYTES: Final = 2048 * MIB
 """What all requests together may take as sent, decompressed and decoded. Beyond: the answer is 503, or 413 where one
 alone takes more."""
 COMPRESSED_MEMBERS_MAX: Final = 1_000
-"""Members of one gzip body. Beyond: the answer is 400."""
+"""Members of one gzip body, or frames of one of zstd. Beyond: the answer is 400."""
+ZSTD_WINDOW_MAX_BYTES: Final = 8 * MIB
+"""What a zstd body looks back on: as RFC 8878 asks every decoder to take. Beyond: the answer is 400."""
 DECOMPRESSED_PIECE_BYTES: Final = 256 * 1024
 """What is decompressed before more memory is asked for. Beyond: the next piece."""
 DECODE_THREADS_MAX: Final = 4
@@ -497,6 +499,27 @@ CONNECTION_GRACE_S: Final = 20.0
 off."""
 CONNECTION_MIN_BYTES_PER_S: Final = 16 * 1024
 """What these may take: a second for so many. Beyond: it is cut off."""
+PORT_MAX: Final = 65_535
+"""The number of a port. Beyond: it is refused."""
+GRPC_MESSAGE_MAX_BYTES: Final = 16 * MIB
+"""One gRPC message as sent. Beyond: it is refused with RESOURCE_EXHAUSTED, before it is read."""
+GRPC_STREAMS_MAX: Final = 100
+"""Calls of one gRPC connection at one time. Beyond: they wait at the client."""
+GRPC_READING_MAX: Final = 64
+"""gRPC calls whose message is not here yet. Beyond: the slowest is ended with RESOURCE_EXHAUSTED, and
+may be made again."""
+GRPC_READ_MAX_S: Final = 60.0
+"""How long the message of a gRPC call may take to come. Beyond: the call is ended with DEADLINE_EXCEEDED."""
+GRPC_METADATA_MAX_BYTES: Final = 16 * 1024
+"""Metadata of a gRPC call. Beyond: it is refused."""
+GRPC_HANDSHAKE_MAX_S: Final = 10.0
+"""How long a connection may take to begin to speak gRPC. Beyond: it is ended."""
+GRPC_IDLE_MAX_S: Final = 300.0
+"""How long a gRPC connection may be without a call. Beyond: it is closed, and clients open another."""
+GRPC_KEEPALIVE_S: Final = 60.0
+"""How long a gRPC connection may be silent before its client is asked whether it is there. Beyond: it is asked."""
+GRPC_KEEPALIVE_ANSWER_S: Final = 20.0
+"""How long it may take to answer that. Beyond: the connection is ended."""
 CONNECTION_LOOK_S: Final = 1.0
 """How often the server looks whether a connection is too slow. Beyond: it looks again."""
 HEAD_MAX_BYTES: Final = 64 * 1024

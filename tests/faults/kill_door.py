@@ -2,9 +2,10 @@
 
     python -m tests.faults.kill_door --kills 10 --seed 7
 
-Requests share segments. Whatever was acknowledged is in the tables once, each span of it; what was refused, and spans
-that an answer counted as refused, are not. A request without an answer may be there or not, but whole. The seed
-decides the moments and what is sent; what runs at a moment also depends on the machine.
+Half of them send over HTTP, half over gRPC. Requests share segments. Whatever was acknowledged is in the tables once,
+each span of it; what was refused, and spans that an answer counted as refused, are not. A request without an answer may
+be there or not, but whole. The seed decides the moments and what is sent; what runs at a moment also depends on the
+machine.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
+import grpc
 import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
@@ -30,6 +34,7 @@ from tests.patience import HANG_S
 from tests.server.otlp_requests import export_request
 from tests.server.process import ServerProcess, serving
 from tracelake import Lake
+from tracelake.server.grpc_door import TRACES
 from tracelake.tasks.runners import InProcess
 
 SENDERS = 64
@@ -63,6 +68,43 @@ class Request:
     def good(self) -> set[str]:
         """Return the ids of the spans that can be taken."""
         return set() if self.cut else {f"{span:016x}" for span in self.spans if span}
+
+
+class Answer(NamedTuple):
+    """What a sender is answered, as HTTP says it."""
+
+    status: int
+    content: bytes
+
+
+Post: TypeAlias = Callable[[bytes], Answer | None]
+"""Sends a request; None where the server is gone."""
+
+
+def _post(client: httpx.Client, url: str, body: bytes) -> Answer | None:
+    try:
+        answer = client.post(url, content=body)
+    except httpx.TransportError:
+        return None
+    return Answer(answer.status_code, answer.content)
+
+
+def _export_of(channel: grpc.Channel) -> Callable[..., bytes]:
+    return channel.unary_unary(f"/{TRACES}/Export")  # type: ignore[no-any-return]
+
+
+def _call(export: Callable[..., bytes], body: bytes) -> Answer | None:
+    try:
+        return Answer(200, export(body, timeout=HANG_S))
+    except grpc.RpcError as raised:
+        error = raised
+    text = str(error.details()).encode()
+    if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+        return Answer(400, text)
+    # What the server says itself has details; what the client says of a server that is gone has none.
+    told = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
+    assert told or error.code() is grpc.StatusCode.UNAVAILABLE, error
+    return Answer(503, text) if told else None
 
 
 @dataclass
@@ -118,8 +160,13 @@ class Campaign:
         with (
             ThreadPoolExecutor(SENDERS) as pool,
             httpx.Client(headers=HEADERS, timeout=HANG_S, limits=many) as client,
+            grpc.insecure_channel(server.grpc_address) as channel,
         ):
-            sending = [pool.submit(self._send, client, url, random.Random(seed), answers) for seed in seeds]
+            ways: tuple[Post, Post] = (partial(_post, client, url), partial(_call, _export_of(channel)))
+            sending = [
+                pool.submit(self._send, client, url, ways[number % 2], random.Random(seed), answers)
+                for number, seed in enumerate(seeds)
+            ]
             for _ in range(dies_after):
                 assert answers.acquire(timeout=HANG_S), "the server answers nobody"
             server.kill()
@@ -128,16 +175,17 @@ class Campaign:
             for each in done:
                 each.result()
 
-    def _send(self, client: httpx.Client, url: str, rng: random.Random, answers: threading.Semaphore) -> None:
+    def _send(
+        self, client: httpx.Client, url: str, post: Post, rng: random.Random, answers: threading.Semaphore
+    ) -> None:
         while True:
             request = Request.drawn(next(self._numbers), rng)
-            try:
-                answer = client.post(url, content=request.body())
-            except httpx.TransportError:
+            answer = post(request.body())
+            if answer is None:
                 self.outcomes.unanswered.append(request)
                 return
             self._note(request, answer)
-            if answer.status_code == 200 and not self._look(client, url, request):
+            if answer.status == 200 and not self._look(client, url, request):
                 return
             answers.release()
 
@@ -146,16 +194,16 @@ class Campaign:
         del client, url, request  # it need not be readable yet
         return True
 
-    def _note(self, request: Request, answer: httpx.Response) -> None:
-        if answer.status_code == 200:
+    def _note(self, request: Request, answer: Answer) -> None:
+        if answer.status == 200:
             told = ExportTraceServiceResponse.FromString(answer.content).partial_success
             assert told.rejected_spans == request.spans.count(0), (request, told)
             self.outcomes.acknowledged.append(request)
-        elif answer.status_code == 400:
+        elif answer.status == 400:
             assert request.cut, (request, answer.content)
             self.outcomes.refused.append(request)
         else:
-            assert answer.status_code == 503, (request, answer.status_code)
+            assert answer.status == 503, (request, answer)
             self.outcomes.unanswered.append(request)
 
     def check(self, lake: Lake) -> None:

@@ -1,4 +1,4 @@
-"""O1 on a real server: kill -9 while 64 senders share segments loses nothing that was acknowledged."""
+"""O1 on a real server: kill -9 while 64 senders of HTTP and gRPC share segments loses nothing acknowledged."""
 
 from __future__ import annotations
 

@@ -3,36 +3,54 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
+from opentelemetry._logs import LogRecord
+from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogExporter
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetricExporter
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpanExporter
 from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, format_trace_id
 
 import tracelake
 from tests import npm
 from tests.patience import HANG_S
-from tests.server.process import serving
+from tests.server.process import ServerProcess, serving
 
 JAVASCRIPT = Path(__file__).parent / "js"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of a server with its pipeline, over a new lake."""
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Return a server with its pipeline, over a new lake."""
     path = tmp_path_factory.mktemp("exporters") / "lake"
     tracelake.init(path).close()
     with serving(path, pipeline=True) as process:
-        yield process.url
+        yield process
+
+
+@pytest.fixture(scope="module")
+def server(process: ServerProcess) -> str:
+    """Return its address."""
+    return process.url
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +89,10 @@ def check_trace(spans: dict[str, dict[str, Any]], service: str, times: dict[str,
     assert {name: (span["start_ns"], span["end_ns"]) for name, span in spans.items()} == times
 
 
-@pytest.mark.parametrize("kind", ["proto", "http"])
-def test_javascript_exporters(server: str, node: str, kind: str) -> None:
-    """The JavaScript exporters, protobuf and JSON, both with gzip."""
-    command = [node, "export.mjs", server, kind]
+@pytest.mark.parametrize("kind", ["proto", "http", "grpc"])
+def test_javascript_exporters(process: ServerProcess, server: str, node: str, kind: str) -> None:
+    """The JavaScript exporters: protobuf, JSON and gRPC, each with gzip."""
+    command = [node, "export.mjs", f"http://{process.grpc_address}" if kind == "grpc" else server, kind]
     done = subprocess.run(
         command, cwd=JAVASCRIPT, capture_output=True, text=True, timeout=HANG_S, check=False
     )
@@ -87,7 +105,40 @@ def test_javascript_exporters(server: str, node: str, kind: str) -> None:
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip, Compression.Deflate])
 def test_python_exporter(server: str, compression: Compression) -> None:
     """The Python exporter, protobuf, with each compression that it knows."""
-    exporter = OTLPSpanExporter(f"{server}/v1/traces", compression=compression)
+    check_python(server, OTLPSpanExporter(f"{server}/v1/traces", compression=compression))
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_python_grpc_exporter(process: ServerProcess, server: str, compression: grpc.Compression) -> None:
+    """The Python exporter over gRPC."""
+    address = f"http://{process.grpc_address}"
+    check_python(server, GrpcSpanExporter(address, insecure=True, compression=compression))
+
+
+def test_other_signals_warn_nobody(process: ServerProcess, caplog: pytest.LogCaptureFixture) -> None:
+    """An SDK that exports metrics and logs too has nothing to say of it, over either protocol; they are counted."""
+    grpc_url = f"http://{process.grpc_address}"
+    for export in (
+        OTLPMetricExporter(f"{process.url}/v1/metrics"),
+        GrpcMetricExporter(grpc_url, insecure=True),
+    ):
+        metrics = MeterProvider([PeriodicExportingMetricReader(export, math.inf)])
+        metrics.get_meter("exporter-test").create_counter("asked").add(1)
+        metrics.force_flush()
+        metrics.shutdown()
+    for logs in (OTLPLogExporter(f"{process.url}/v1/logs"), GrpcLogExporter(grpc_url, insecure=True)):
+        provider = LoggerProvider()
+        provider.add_log_record_processor(BatchLogRecordProcessor(logs))
+        provider.get_logger("exporter-test").emit(LogRecord(body="asked"))
+        provider.shutdown()
+    assert not caplog.records, caplog.text
+    told = httpx.get(f"{process.url}/metrics").text
+    for signal in ("metrics", "logs"):
+        assert f'tracelake_not_kept_requests_total{{signal="{signal}"}} 2.0' in told
+
+
+def check_python(server: str, exporter: SpanExporter) -> None:
+    """Send a trace by an exporter, and compare it with what comes back."""
     provider = TracerProvider(resource=Resource({"service.name": "python"}))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     tracer = provider.get_tracer("exporter-test", "1.0.0")

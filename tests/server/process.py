@@ -20,7 +20,7 @@ logging.basicConfig(level=logging.WARNING)
 with tracelake.open(sys.argv[1]) as lake:
     serve(lake, port=int(sys.argv[2]), pipeline=sys.argv[3] == "pipeline", interval_s=0.2,
           hot_tier=sys.argv[5] == "hot",
-          on_listening=lambda url: print(url, flush=True))
+          grpc_port=0, on_listening=lambda served: print(served.url, served.grpc_url, flush=True))
 print("closed", flush=True)
 """
 
@@ -31,6 +31,7 @@ class ServerProcess:
 
     process: subprocess.Popen[str]
     url: str
+    grpc_address: str
 
     def kill(self) -> None:
         """End it at once, as kill -9 does."""
@@ -54,8 +55,8 @@ def serving(
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            url = process.stdout.readline().strip()
+            url, _, grpc_url = process.stdout.readline().strip().partition(" ")
             assert url, "the server did not start; see its standard error"
-            yield ServerProcess(process, url)
+            yield ServerProcess(process, url, grpc_url.removeprefix("http://"))
         finally:
             process.kill()

@@ -7,6 +7,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import zstandard
 
 from tracelake import limits
 from tracelake._errors import BackPressureError, DecodeError, LimitError
@@ -68,3 +69,41 @@ def test_decompression_holds_what_it_makes() -> None:
         for end in range(len(whole)):
             with pytest.raises(DecodeError, match="ends in the middle"):
                 decompress(whole[:end], "gzip", 1_000, share)
+
+
+@pytest.mark.parametrize("size", [0, 1, 131_072, 1_000_000])
+def test_zstd_of_all_sizes(size: int) -> None:
+    """A zstd body comes back whole, of one frame or several, with or without a size in it."""
+    body = bytes(number * number % 251 for number in range(size))
+    streamed = zstandard.ZstdCompressor().compressobj()
+    with Budget(10_000_000).share() as share:
+        assert decompress(zstandard.compress(body), "zstd", size, share) == body
+        assert decompress(streamed.compress(body) + streamed.flush(), "zstd", size, share) == body
+        halves = zstandard.compress(body[: size // 2]) + zstandard.compress(body[size // 2 :])
+        assert decompress(halves, "zstd", size, share) == body
+        assert share.size_bytes == 3 * size
+
+
+def test_zstd_is_bounded() -> None:
+    """A bomb, a window that is too large, very many frames and a body that is cut off anywhere are refused."""
+    bomb = zstandard.compress(bytes(50_000_000))
+    with Budget(60_000_000).share() as share, pytest.raises(LimitError, match="1000000"):
+        decompress(bomb, "zstd", 1_000_000, share)
+    with Budget(40_000_000).share() as share, pytest.raises(LimitError, match="40000000"):
+        decompress(bomb, "zstd", 60_000_000, share)
+    with Budget(1_000_000).share() as share:
+        wide = zstandard.ZstdCompressor(
+            compression_params=zstandard.ZstdCompressionParameters(window_log=24)
+        ).compressobj()
+        with pytest.raises(DecodeError, match="is not zstd"):
+            decompress(wide.compress(b"a span, say") + wide.flush(), "zstd", 1_000, share)
+        frames = zstandard.compress(b"") * (limits.COMPRESSED_MEMBERS_MAX + 1)
+        with pytest.raises(DecodeError, match="frames"):
+            decompress(frames, "zstd", 1_000, share)
+        whole = zstandard.compress(b"a span, say")
+        for end in range(len(whole)):
+            with pytest.raises(DecodeError, match="ends in the middle"):
+                decompress(whole[:end], "zstd", 1_000, share)
+        for damaged in (whole + b"rest", b"plain text"):
+            with pytest.raises(DecodeError):
+                decompress(damaged, "zstd", 1_000, share)

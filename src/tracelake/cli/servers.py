@@ -6,55 +6,31 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final
 
 import typer
 
 from tracelake.cli.options import JsonOption, LakeOption, WatchOption, examples, opened
 from tracelake.cli.output import log_lines, print_json
-from tracelake.limits import (
-    ARCHIVE_INTERVAL_MAX_S,
-    ARCHIVE_INTERVAL_MIN_S,
-    INBOX_ACK_TIMEOUT_S,
-    INBOX_QUEUE_MAX_BYTES,
-    PIPELINE_POLL_MIN_S,
-    PIPELINE_POLL_S,
+from tracelake.cli.serve_options import (
+    ArchiveIntervalOption,
+    ArchiveOption,
+    GrpcOption,
+    GrpcPortOption,
+    HostOption,
+    HotTierOption,
+    IntervalOption,
+    PipelineOption,
+    PortOption,
+    SegmentBytesOption,
+    SegmentWaitOption,
 )
+from tracelake.limits import PIPELINE_POLL_S
 
 app = typer.Typer()
 
 PROGRAM: Final = (sys.executable, "-m", str(__package__))
 """What starts the command line in a process of its own, where the script is not on the path either."""
-
-
-HotTierOption: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--hot-tier/--no-hot-tier",
-        help="Keep what comes in a tracking store, where it can be read at once; without, in the inbox "
-        "until the pipeline takes it. By default where the lake is in a directory, has its metadata in PostgreSQL, "
-        "or TRACELAKE_TRACKING names a database.",
-        show_default=False,
-    ),
-]
-ArchiveOption: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--archive/--no-archive",
-        help="Make archive passes by itself; else TRACELAKE_ARCHIVE, else tracelake.toml, else it does. Without a "
-        "retention (`tracelake archive retention`) they take nothing but what is marked archiveNow.",
-        show_default=False,
-    ),
-]
-ArchiveIntervalOption: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        min=ARCHIVE_INTERVAL_MIN_S,
-        max=ARCHIVE_INTERVAL_MAX_S,
-        help="Seconds between archive passes; else TRACELAKE_ARCHIVE_INTERVAL_S, else tracelake.toml, else 300.",
-        show_default=False,
-    ),
-]
 
 
 @app.command(
@@ -67,54 +43,41 @@ ArchiveIntervalOption: TypeAlias = Annotated[
 def serve(
     *,
     lake: LakeOption = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 4318,
-    pipeline: Annotated[
-        bool, typer.Option("--pipeline/--no-pipeline", help="Run the pipeline in this process too.")
-    ] = True,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 4318,
+    grpc: GrpcOption = None,
+    grpc_port: GrpcPortOption = None,
+    pipeline: PipelineOption = True,
     hot_tier: HotTierOption = None,
     watch: WatchOption = None,
-    interval: Annotated[
-        float, typer.Option(min=PIPELINE_POLL_MIN_S, help="Seconds between looks at the inbox.")
-    ] = PIPELINE_POLL_S,
-    segment_wait: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=INBOX_ACK_TIMEOUT_S / 2,
-            help="Seconds a request waits at most for others that come, to be written with them; else "
-            "TRACELAKE_SEGMENT_WAIT_S, else tracelake.toml, else 0.05.",
-            show_default=False,
-        ),
-    ] = None,
-    segment_bytes: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=INBOX_QUEUE_MAX_BYTES,
-            help="Bytes of requests that are written together; else TRACELAKE_SEGMENT_MAX_BYTES, else "
-            "tracelake.toml, else 32 MiB.",
-            show_default=False,
-        ),
-    ] = None,
+    interval: IntervalOption = PIPELINE_POLL_S,
+    segment_wait: SegmentWaitOption = None,
+    segment_bytes: SegmentBytesOption = None,
     archive: ArchiveOption = None,
     archive_interval: ArchiveIntervalOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve OTLP, API and web pages.
 
-    Takes traces over OTLP/HTTP and runs the pipeline in the same process, until Ctrl-C."""
+    Takes traces over OTLP/HTTP and OTLP/gRPC and runs the pipeline in the same process, until Ctrl-C."""
     from tracelake._settings import load_settings
+    from tracelake.server.run import Served
     from tracelake.server.run import serve as serve_lake
 
     settings = load_settings()
+    grpc = settings.grpc if grpc is None else grpc
+    if grpc_port is None:
+        grpc_port = settings.grpc_port if port else 0
     with opened(lake) as open_lake, log_lines():
 
-        def say(url: str) -> None:
+        def say(served: Served) -> None:
             if as_json:
-                print_json({"url": url, "lake": open_lake.url})
+                print_json({"url": served.url, "grpc_url": served.grpc_url, "lake": open_lake.url})
             else:
-                print(f"Serving {open_lake.place} at {url}; send traces to {url}/v1/traces. Ctrl-C ends it.")
+                ways = f"{served.url}/v1/traces" + (
+                    f", or by gRPC to {served.grpc_url}" if served.grpc_url else ""
+                )
+                print(f"Serving {open_lake.place} at {served.url}; send traces to {ways}. Ctrl-C ends it.")
             sys.stdout.flush()
 
         serve_lake(
@@ -133,6 +96,7 @@ def serve(
                 if (settings.archive if archive is None else archive)
                 else None
             ),
+            grpc_port=grpc_port if grpc else None,
         )
 
 

@@ -12,7 +12,7 @@ import zstandard
 
 from tracelake.limits import GZIP_READ_BYTES, OTLP_BLOCK_BYTES, ZSTD_READ_BYTES
 
-_GZIP_MAGIC: Final = b"\x1f\x8b"
+GZIP_MAGIC: Final = b"\x1f\x8b"
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 
@@ -33,7 +33,7 @@ def decompressed(file: Readable) -> Iterator[bytes]:
     Raises DamagedError at the place where a compressed stream is cut or corrupt.
     """
     head = file.read(4)
-    if head.startswith(_GZIP_MAGIC):
+    if head.startswith(GZIP_MAGIC):
         return _gunzipped(head, file)
     if head == ZSTD_MAGIC:
         return _unzstd(head, file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -26,6 +27,7 @@ from tracelake.server.archiving import Archiving
 from tracelake.server.errors import status_of
 from tracelake.server.metrics import OwnReplica, Requests, add_metrics
 from tracelake.server.mlflow_api import mlflow_api
+from tracelake.server.not_kept import SIGNALS, NotKeptEndpoint
 from tracelake.server.otlp import TracesEndpoint
 from tracelake.server.pages import STATIC, page_routes, page_templates
 from tracelake.server.search_pages import search_pages
@@ -69,7 +71,11 @@ def create_app(
     app = FastAPI(title="Tracelake", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
     templates = page_templates()
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_HOSTS)
-    _add_otlp(app, TracesEndpoint(queue, segment_wait_s))
+    requests = add_metrics(app, lake, own_replica, archiving)
+    traces = TracesEndpoint(queue, segment_wait_s)
+    _add_otlp(app, traces, requests)
+    # For gRPC, which has a port of its own.
+    app.state.otlp = OtlpDoor(traces, requests)
     app.include_router(api_routes(lake))
     app.include_router(page_routes(lake, templates))
     app.include_router(search_pages(lake, templates))
@@ -81,8 +87,15 @@ def create_app(
     app.mount("/static", StaticFiles(directory=STATIC))
     _add_health(app, queue, (pipeline_problem, archiving.problem))
     _add_errors(app, templates)
-    app.add_middleware(_Answers, requests=add_metrics(app, lake, own_replica, archiving))
+    app.add_middleware(_Answers, requests=requests)
     return app
+
+
+class OtlpDoor(NamedTuple):
+    """What takes traces, and what counts requests."""
+
+    traces: TracesEndpoint
+    requests: Requests
 
 
 class _Answers:
@@ -110,13 +123,19 @@ class _Answers:
             raise
 
 
-def _add_otlp(app: FastAPI, endpoint: TracesEndpoint) -> None:
-    @app.post("/v1/traces", summary="Take an OTLP ExportTraceServiceRequest, protobuf or JSON")
-    async def export_traces() -> None:
-        """Stand for the endpoint in the OpenAPI document."""
+def _add_otlp(app: FastAPI, traces: TracesEndpoint, requests: Requests) -> None:
+    def add(signal: str, endpoint: ASGIApp, summary: str) -> None:
+        @app.post(f"/v1/{signal}", summary=summary)
+        async def export() -> None:
+            """Stand for the endpoint in the OpenAPI document."""
 
-    # The route is the framework's, and so is what it says of it; a request goes by what that does for others.
-    app.router.routes[-1].app = endpoint  # type: ignore[attr-defined]
+        # The route is the framework's, and so is what it says of it; a request goes by what that does for others.
+        app.router.routes[-1].app = endpoint  # type: ignore[attr-defined]
+
+    add("traces", traces, "Take an OTLP ExportTraceServiceRequest, protobuf or JSON")
+    for signal in SIGNALS:
+        endpoint = NotKeptEndpoint(signal, requests.count_not_kept)
+        add(signal, endpoint, f"Answer an OTLP export of {signal}, which are counted and not kept")
 
 
 def _add_health(app: FastAPI, queue: RequestGroups, problems: Sequence[Callable[[], str | None]]) -> None:

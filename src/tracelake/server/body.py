@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 
+import zstandard
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
@@ -15,6 +16,8 @@ from tracelake._errors import BackPressureError, DecodeError, LimitError
 
 WINDOW_BITS = {"gzip": 31, "deflate": 15}
 """Content-Encoding → what zlib calls its format."""
+ENCODINGS = frozenset({*WINDOW_BITS, "zstd"})
+"""Each Content-Encoding that is undone."""
 
 
 class Budget:
@@ -108,10 +111,12 @@ async def read_body(declared: bytes, receive: Receive, share: BudgetShare, max_b
 
 
 def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -> bytes:
-    """Undo the Content-Encoding `gzip` or `deflate`; a gzip body may have several members.
+    """Undo the Content-Encoding `gzip`, `deflate` or `zstd`; a gzip body may have several members, one of zstd frames.
 
     Raises DecodeError where the body is damaged or cut off, LimitError beyond `max_bytes`, BackPressureError.
     """
+    if encoding == "zstd":
+        return _unzstd(body, max_bytes, share)
     out = bytearray()
     position = 0
     for _ in range(limits.COMPRESSED_MEMBERS_MAX):
@@ -136,6 +141,31 @@ def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -
         if position == len(body):
             return bytes(out)
     raise DecodeError(f"the body has more than {limits.COMPRESSED_MEMBERS_MAX} {encoding} members")
+
+
+def _unzstd(body: bytes, max_bytes: int, share: BudgetShare) -> bytes:
+    """Undo all frames of a zstd body (RFC 8878), with a bound on the window that a client can ask for."""
+    out = bytearray()
+    position = 0
+    for _ in range(limits.COMPRESSED_MEMBERS_MAX):
+        frame = zstandard.ZstdDecompressor(max_window_size=limits.ZSTD_WINDOW_MAX_BYTES).decompressobj()
+        while not frame.eof:
+            given = body[position : position + limits.ZSTD_READ_BYTES]
+            if not given:
+                raise DecodeError(f"the zstd body ends in the middle, after {len(body)} bytes")
+            position += len(given)
+            try:
+                piece = frame.decompress(given)
+            except zstandard.ZstdError as error:
+                raise DecodeError(f"the body is not zstd: {error}; see Content-Encoding") from None
+            share.take(len(piece))
+            out += piece
+            if len(out) > max_bytes:
+                raise _too_large(max_bytes)
+        position -= len(frame.unused_data)
+        if position == len(body):
+            return bytes(out)
+    raise DecodeError(f"the body has more than {limits.COMPRESSED_MEMBERS_MAX} zstd frames")
 
 
 def _too_large(max_bytes: int) -> LimitError:

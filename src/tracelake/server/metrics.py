@@ -61,11 +61,31 @@ class Requests:
             ["endpoint", "status"],
             registry=registry,
         )
+        self._grpc = Counter(
+            "tracelake_grpc_requests",
+            "Calls of OTLP/gRPC by service and code.",
+            ["service", "code"],
+            registry=registry,
+        )
+        self._not_kept = Counter(
+            "tracelake_not_kept_requests",
+            "Requests with metrics or logs, which were answered and not kept.",
+            ["signal"],
+            registry=registry,
+        )
 
     def count(self, scope: Scope, status: int) -> None:
         """Count one request that was answered."""
         endpoint = getattr(scope.get("route"), "path", OTHER)
         self._counter.labels(endpoint, str(status)).inc()
+
+    def count_call(self, service: str, code: str) -> None:
+        """Count one gRPC call that was answered."""
+        self._grpc.labels(service, code).inc()
+
+    def count_not_kept(self, signal: str) -> None:
+        """Count one request whose signal is not kept."""
+        self._not_kept.labels(signal).inc()
 
 
 def add_metrics(app: FastAPI, lake: Lake, own: OwnReplica | None, archiving: Archiving) -> Requests:

@@ -38,7 +38,7 @@ from tracelake.otlp.columns import SpanChecks
 from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
 from tracelake.otlp.framing import Format
 from tracelake.otlp.size import MESSAGE_BYTES, PayloadSize, has_spans_beyond, parse_max_bytes
-from tracelake.server.body import WINDOW_BITS, Budget, BudgetShare, decompress, read_body
+from tracelake.server.body import ENCODINGS, Budget, BudgetShare, decompress, read_body
 from tracelake.server.errors import status_of
 from tracelake.server.gathering import Gathering
 from tracelake.tracking.groups import RequestGroups
@@ -85,7 +85,7 @@ class TracesEndpoint:
             message = f"Content-Type {content_type or 'is missing'}: send application/x-protobuf or application/json"
             return _failure("json", UnsupportedError(message))
         try:
-            return _success(format, await self._take(headers, receive, format))
+            return _response(format, 200, success_message(await self._take(headers, receive, format)))
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -95,31 +95,44 @@ class TracesEndpoint:
             return _failure(format, InternalError("internal error; the log of the server says more"))
 
     async def _take(self, headers: dict[bytes, bytes], receive: Receive, format: Format) -> Decoded:
-        experiment_id = _experiment(headers)
+        experiment_id = experiment_of(headers.get(b"x-mlflow-experiment-id", b"").decode("latin-1"))
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
-        if encoding != "identity" and encoding not in WINDOW_BITS:
-            raise UnsupportedError(f"Content-Encoding {encoding}: send gzip, deflate or none")
+        if encoding != "identity" and encoding not in ENCODINGS:
+            raise UnsupportedError(f"Content-Encoding {encoding}: send gzip, zstd, deflate or none")
         max_bytes = limits.OTLP_REQUEST_MAX_BYTES
         with self._budget.share() as share:
             payload = await read_body(headers.get(b"content-length", b""), receive, share, max_bytes)
-            if encoding != "identity":
-                compressed = payload
-                payload = await self._do(
-                    len(compressed), lambda: decompress(compressed, encoding, max_bytes, share)
-                )
-                share.give_back(len(compressed))
-            decoded, traces = await self._do(
-                len(payload), lambda: _decode(format, payload, share, takes_apart=self._takes_apart)
+            return await self._store(format, payload, encoding, experiment_id, share)
+
+    async def take_message(self, payload: bytes, encoding: str, experiment_id: str) -> Decoded:
+        """Take a protobuf message that came by another way than HTTP. Raises TracelakeError."""
+        with self._budget.share() as share:
+            share.take(len(payload))
+            return await self._store("protobuf", payload, encoding, experiment_id, share)
+
+    async def _store(
+        self, format: Format, payload: bytes, encoding: str, experiment_id: str, share: BudgetShare
+    ) -> Decoded:
+        """Take a request of which the share holds the bytes as they were sent."""
+        if encoding != "identity":
+            compressed = payload
+            payload = await self._do(
+                len(compressed),
+                lambda: decompress(compressed, encoding, limits.OTLP_REQUEST_MAX_BYTES, share),
             )
-            # The pipeline decodes it, and refuses the same spans. Without one good span it is not stored.
-            if decoded.accepted:
-                refused = await self._gathering.append(format, payload, traces, experiment_id)
-                if refused is not None:
-                    return Decoded(
-                        decoded.accepted - refused.spans,
-                        decoded.rejected + refused.spans,
-                        (*decoded.reasons, refused.reason),
-                    )
+            share.give_back(len(compressed))
+        decoded, traces = await self._do(
+            len(payload), lambda: _decode(format, payload, share, takes_apart=self._takes_apart)
+        )
+        # The pipeline decodes it, and refuses the same spans. Without one good span it is not stored.
+        if decoded.accepted:
+            refused = await self._gathering.append(format, payload, traces, experiment_id)
+            if refused is not None:
+                return Decoded(
+                    decoded.accepted - refused.spans,
+                    decoded.rejected + refused.spans,
+                    (*decoded.reasons, refused.reason),
+                )
         return decoded
 
     async def _do(self, size_bytes: int, work: Callable[[], ResultT]) -> ResultT:
@@ -146,9 +159,9 @@ class TracesEndpoint:
             del outcome
 
 
-def _experiment(headers: dict[bytes, bytes]) -> str:
-    """Return the experiment that a request names as MLflow's clients do. Raises LimitError."""
-    experiment_id = headers.get(b"x-mlflow-experiment-id", b"").decode("latin-1").strip()
+def experiment_of(header: str) -> str:
+    """Return the experiment that a request names as MLflow's clients do, in a header. Raises LimitError."""
+    experiment_id = header.strip()
     if len(experiment_id) > limits.TRACKING_KEY_MAX_CHARS:
         raise LimitError(
             f"x-mlflow-experiment-id has more than {limits.TRACKING_KEY_MAX_CHARS} characters; send an id"
@@ -188,12 +201,13 @@ def _too_many(what: str) -> LimitError:
     return LimitError(f"the request has more than {what}; send smaller batches")
 
 
-def _success(format: Format, decoded: Decoded) -> Response:
+def success_message(decoded: Decoded) -> ExportTraceServiceResponse:
+    """Return what a client is told of a request that was taken, or a part of it."""
     message = ExportTraceServiceResponse()
     if decoded.rejected:
         message.partial_success.rejected_spans = decoded.rejected
         message.partial_success.error_message = "; ".join(decoded.reasons)
-    return _response(format, 200, message)
+    return message
 
 
 def _failure(format: Format, error: TracelakeError) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import ipaddress
@@ -10,6 +11,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from typing import Final
 
 import uvicorn
@@ -19,9 +21,10 @@ from tracelake._errors import UsageError
 from tracelake.lake.lake import Lake
 from tracelake.pipeline.background import PipelineLoop
 from tracelake.results import ReplicaInfo
-from tracelake.server.app import create_app
+from tracelake.server.app import OtlpDoor, create_app
 from tracelake.server.archiving import Archiving
 from tracelake.server.connections import Connection
+from tracelake.server.grpc_door import GrpcDoor
 from tracelake.server.log_rate import once_per_second
 from tracelake.tracking.door import TrackingDoor
 from tracelake.tracking.groups import RequestGroups
@@ -40,15 +43,17 @@ def serve(
     pipeline: bool = True,
     watch: Sequence[str] | None = None,
     interval_s: float = limits.PIPELINE_POLL_S,
-    on_listening: Callable[[str], None] = lambda _url: None,
+    on_listening: Callable[[Served], None] = lambda _served: None,
     segment_wait_s: float = limits.SEGMENT_WAIT_S,
     segment_max_bytes: int = limits.INBOX_SEGMENT_MAX_BYTES,
     hot_tier: bool | None = None,
     archive_interval_s: float | None = limits.ARCHIVE_INTERVAL_S,
+    grpc_port: int | None = None,
 ) -> None:
     """Serve OTLP, API and pages until SIGINT or SIGTERM; requests under way are finished, the inbox drained.
 
-    `port` 0 takes a free one; `on_listening` is called with the address, such as `http://127.0.0.1:4318`.
+    `port` 0 takes a free one; `on_listening` is called with the addresses once requests are answered there. With
+    `grpc_port` OTLP/gRPC is taken too, on a port of its own of the same host.
     With `pipeline`, what comes in is taken into the tables every `interval_s` seconds, and what appears where the
     patterns of `watch` say. Requests that come together share segments of the inbox: for as many bytes, and so long
     a wait, at most. With `hot_tier` requests go into the tracking store, which is made where the lake has none, and can
@@ -78,8 +83,9 @@ def serve(
             queue = Inbox(lake.objects, set_aside=lake.quarantine.paths, segment_max_bytes=segment_max_bytes)
         stack.enter_context(closing(queue))
         archiving.start()
+        app = create_app(lake, queue, problem, own, segment_wait_s, archiving)
         config = uvicorn.Config(
-            create_app(lake, queue, problem, own, segment_wait_s, archiving),
+            app,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=limits.SHUTDOWN_MAX_S,
@@ -87,18 +93,55 @@ def serve(
             ws="none",
             backlog=limits.LISTEN_BACKLOG,
         )
-        server = uvicorn.Server(config)
+        grpc_door = None if grpc_port is None else _grpc_door(app.state.otlp, host, grpc_port)
+        server = _Server(config, grpc_door, lambda port: on_listening(_served(listener, port)))
         # uvicorn raises the signal that stopped it again once it is done, which would end the process
         # before the inbox is drained: these handlers catch it. They stay for no longer, so that a second
         # signal ends a shutdown that takes too long.
         before = {number: signal.signal(number, lambda *_: _stop(server)) for number in STOP_SIGNALS}
         try:
-            on_listening(_address(listener))
             server.run(sockets=[listener])
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
         logger.info("the server has stopped; finishing what it took")
+
+
+@dataclass(frozen=True)
+class Served:
+    """Where a server can be reached."""
+
+    url: str
+    """Such as `http://127.0.0.1:4318`."""
+    grpc_url: str | None
+    """Of OTLP/gRPC, such as `http://127.0.0.1:4317`; None where it is not taken."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with the gRPC door in the same event loop."""
+
+    def __init__(
+        self, config: uvicorn.Config, grpc_door: GrpcDoor | None, on_listening: Callable[[int | None], None]
+    ) -> None:
+        super().__init__(config)
+        self._grpc_door = grpc_door
+        self._on_listening = on_listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        port = None if self._grpc_door is None else await self._grpc_door.start()
+        await super().startup(sockets)
+        self._on_listening(port)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._grpc_door is None:
+            await super().shutdown(sockets)
+        else:
+            await asyncio.gather(self._grpc_door.stop(), super().shutdown(sockets))
+
+
+def _grpc_door(door: OtlpDoor, host: str, port: int) -> GrpcDoor:
+    counted = (door.requests.count_call, door.requests.count_not_kept)
+    return GrpcDoor(door.traces, f"{_authority(host)}:{port}", *counted)
 
 
 def _start_pipeline(
@@ -147,6 +190,13 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _address(listener: socket.socket) -> str:
+def _served(listener: socket.socket, grpc_port: int | None) -> Served:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    authority = _authority(host)
+    return Served(
+        f"http://{authority}:{port}", None if grpc_port is None else f"http://{authority}:{grpc_port}"
+    )
+
+
+def _authority(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,13 +1,15 @@
-// Exports a trace of two spans. Arguments: the server's address, and which exporter: http (JSON) or proto.
+// Exports a trace of two spans. Arguments: the server's address, and which exporter: http (JSON), proto or grpc.
 import { context, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
+import { OTLPTraceExporter as GrpcExporter } from "@opentelemetry/exporter-trace-otlp-grpc";
 import { OTLPTraceExporter as HttpExporter } from "@opentelemetry/exporter-trace-otlp-http";
 import { OTLPTraceExporter as ProtoExporter } from "@opentelemetry/exporter-trace-otlp-proto";
 import { resourceFromAttributes } from "@opentelemetry/resources";
 import { BasicTracerProvider, BatchSpanProcessor } from "@opentelemetry/sdk-trace-base";
 
 const [address, kind] = process.argv.slice(2);
-const Exporter = kind === "proto" ? ProtoExporter : HttpExporter;
-const exporter = new Exporter({ url: `${address}/v1/traces`, compression: "gzip" });
+const Exporter = { http: HttpExporter, proto: ProtoExporter, grpc: GrpcExporter }[kind];
+const url = kind === "grpc" ? address : `${address}/v1/traces`;
+const exporter = new Exporter({ url, compression: "gzip" });
 const provider = new BasicTracerProvider({
   resource: resourceFromAttributes({ "service.name": `js-${kind}` }),
   spanProcessors: [new BatchSpanProcessor(exporter)],

@@ -1,0 +1,93 @@
+"""The options of `tracelake serve`."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+from tracelake.limits import (
+    ARCHIVE_INTERVAL_MAX_S,
+    ARCHIVE_INTERVAL_MIN_S,
+    INBOX_ACK_TIMEOUT_S,
+    INBOX_QUEUE_MAX_BYTES,
+    PIPELINE_POLL_MIN_S,
+    PORT_MAX,
+)
+
+HostOption: TypeAlias = Annotated[str, typer.Option(help="The address to listen on.")]
+PortOption: TypeAlias = Annotated[
+    int, typer.Option(min=0, max=PORT_MAX, help="The port; 0 takes a free one.")
+]
+GrpcOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--grpc/--no-grpc",
+        help="Take OTLP/gRPC too; else TRACELAKE_GRPC, else tracelake.toml, else it does.",
+        show_default=False,
+    ),
+]
+GrpcPortOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=PORT_MAX,
+        help="The port of OTLP/gRPC; else TRACELAKE_GRPC_PORT, else tracelake.toml, else 4317, or a free one with "
+        "--port 0.",
+        show_default=False,
+    ),
+]
+PipelineOption: TypeAlias = Annotated[
+    bool, typer.Option("--pipeline/--no-pipeline", help="Run the pipeline in this process too.")
+]
+HotTierOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--hot-tier/--no-hot-tier",
+        help="Keep what comes in a tracking store, where it can be read at once; without, in the inbox "
+        "until the pipeline takes it. By default where the lake is in a directory, has its metadata in PostgreSQL, "
+        "or TRACELAKE_TRACKING names a database.",
+        show_default=False,
+    ),
+]
+IntervalOption: TypeAlias = Annotated[
+    float, typer.Option(min=PIPELINE_POLL_MIN_S, help="Seconds between looks at the inbox.")
+]
+SegmentWaitOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=INBOX_ACK_TIMEOUT_S / 2,
+        help="Seconds a request waits at most for others that come, to be written with them; else "
+        "TRACELAKE_SEGMENT_WAIT_S, else tracelake.toml, else 0.05.",
+        show_default=False,
+    ),
+]
+SegmentBytesOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=INBOX_QUEUE_MAX_BYTES,
+        help="Bytes of requests that are written together; else TRACELAKE_SEGMENT_MAX_BYTES, else "
+        "tracelake.toml, else 32 MiB.",
+        show_default=False,
+    ),
+]
+ArchiveOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--archive/--no-archive",
+        help="Make archive passes by itself; else TRACELAKE_ARCHIVE, else tracelake.toml, else it does. Without a "
+        "retention (`tracelake archive retention`) they take nothing but what is marked archiveNow.",
+        show_default=False,
+    ),
+]
+ArchiveIntervalOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        min=ARCHIVE_INTERVAL_MIN_S,
+        max=ARCHIVE_INTERVAL_MAX_S,
+        help="Seconds between archive passes; else TRACELAKE_ARCHIVE_INTERVAL_S, else tracelake.toml, else 300.",
+        show_default=False,
+    ),
+]

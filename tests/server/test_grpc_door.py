@@ -1,0 +1,177 @@
+"""OTLP/gRPC: what is taken, and what each kind of bad call is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import random
+from contextlib import suppress
+
+import grpc
+import grpc.aio
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from tests.patience import HANG_S
+from tests.server.faults import FaultyStore, inbox_payloads
+from tests.server.grpc_client import export_call, refusal_of, with_door
+from tests.server.otlp_requests import export_request
+from tracelake import UsageError, limits
+from tracelake.server.grpc_door import NOT_KEPT, GrpcDoor
+from tracelake.server.otlp import TracesEndpoint
+
+GOOD = export_request(1, 2).SerializeToString()
+
+
+@pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
+def test_a_call_is_stored_before_it_is_acknowledged(store: FaultyStore, compression: object) -> None:
+    """A message lies in the inbox, decompressed, when its call is answered; spans that are refused are counted."""
+
+    async def use(address: str) -> None:
+        async with grpc.aio.insecure_channel(address, compression=compression) as channel:
+            export = export_call(channel)
+            assert await export(GOOD) == b""
+            assert [(item.format, item.data) for item in inbox_payloads(store)] == [("protobuf", GOOD)]
+            answer = ExportTraceServiceResponse.FromString(
+                await export(export_request(3, 0).SerializeToString())
+            )
+            assert answer.partial_success.rejected_spans == 1
+            assert "span" in answer.partial_success.error_message
+            assert await export(b"") == b""
+
+    assert with_door(store, use) == [("TraceService", "OK")] * 3
+    assert len(list(inbox_payloads(store))) == 2
+
+
+def test_calls_of_many_connections_share_segments(store: FaultyStore) -> None:
+    """Group commit: messages that come together are in fewer objects than there are messages, each once."""
+    bodies = [export_request(1, trace_id=number).SerializeToString() for number in range(1, 41)]
+
+    async def use(address: str) -> None:
+        channels = [grpc.aio.insecure_channel(address, options=[("test.n", n)]) for n in range(8)]
+        try:
+            calls = [
+                export_call(channels[number % 8])(body, wait_for_ready=True)
+                for number, body in enumerate(bodies)
+            ]
+            assert set(await asyncio.gather(*calls)) == {b""}
+        finally:
+            for channel in channels:
+                await channel.close()
+
+    with_door(store, use)
+    assert sorted(item.data for item in inbox_payloads(store)) == sorted(bodies)
+    assert len(list(store.list("inbox/"))) < len(bodies)
+
+
+def test_bad_calls_are_told_what_to_do(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What can never be taken is INVALID_ARGUMENT; what may be sent again says when; a good call goes on beside it."""
+    monkeypatch.setattr(limits, "OTLP_REQUEST_MAX_BYTES", 1_000_000)
+    bomb = gzip.compress(bytes(50_000_000), 1)
+
+    async def use(address: str) -> None:
+        async with grpc.aio.insecure_channel(address) as channel:
+            export = export_call(channel)
+            for body in (GOOD[:-5], b"\xff" * 9, gzip.compress(GOOD)[:-9], bomb):
+                code, text, wait_s = await refusal_of(export(body))
+                assert (code, wait_s) == ("INVALID_ARGUMENT", None), text
+            many = export_request(*range(1, 9_000), text="x" * 2_000).SerializeToString()
+            assert len(many) > limits.GRPC_MESSAGE_MAX_BYTES
+            assert (await refusal_of(export(many)))[::2] == ("RESOURCE_EXHAUSTED", None)
+            headers = (("x-mlflow-experiment-id", "9" * 300),)
+            assert (await refusal_of(export(GOOD, metadata=headers)))[0] == "INVALID_ARGUMENT"
+            unknown = channel.unary_unary("/opentelemetry.proto.collector.trace.v1.TraceService/Import")
+            assert (await refusal_of(unknown(GOOD)))[0] == "UNIMPLEMENTED"
+            store.failing = True
+            code, text, wait_s = await refusal_of(export(GOOD))
+            assert code in {"RESOURCE_EXHAUSTED", "UNAVAILABLE"}
+            assert (wait_s, "no space left" in text) == (limits.INGEST_RETRY_AFTER_S, True)
+            store.failing = False
+            assert await export(GOOD) == b""
+        async with grpc.aio.insecure_channel(address, compression=grpc.Compression.Deflate) as channel:
+            assert (await refusal_of(export_call(channel)(GOOD)))[0] == "UNIMPLEMENTED"
+
+    with_door(store, use)
+    assert [item.data for item in inbox_payloads(store)] == [GOOD]
+
+
+def test_noise_is_never_an_internal_error(store: FaultyStore) -> None:
+    """Messages with bytes altered, cut or made up are taken or refused; none is a fault of the server."""
+    rng = random.Random(16)
+
+    def altered() -> bytes:
+        body = bytearray(gzip.compress(GOOD) if rng.random() < 0.3 else GOOD)
+        for _ in range(rng.randrange(4)):
+            body[rng.randrange(len(body))] = rng.randrange(256)
+        return bytes(body[: rng.randrange(len(body))] if rng.random() < 0.3 else body)
+
+    async def use(address: str) -> None:
+        async with grpc.aio.insecure_channel(address) as channel:
+            export = export_call(channel)
+            for _ in range(200):
+                with suppress(grpc.aio.AioRpcError):
+                    await export(altered())
+            assert await export(GOOD) == b""
+
+    assert {code for _, code in with_door(store, use)} == {"OK", "INVALID_ARGUMENT"}
+
+
+def test_slow_clients_keep_nobody_out(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of calls whose messages do not come, the slowest makes room, and is told to try again."""
+    monkeypatch.setattr(limits, "GRPC_READING_MAX", 5)
+
+    async def use(address: str) -> None:
+        async with grpc.aio.insecure_channel(address) as channel:
+            silent = channel.stream_unary("/opentelemetry.proto.collector.trace.v1.TraceService/Export")
+            calls = [silent(timeout=HANG_S) for _ in range(5)]
+            for call in calls:
+                await call.wait_for_connection()
+            assert await asyncio.wait_for(export_call(channel)(GOOD), HANG_S) == b""
+            ended, _ = await asyncio.wait(
+                [asyncio.ensure_future(refusal_of(call)) for call in calls],
+                timeout=HANG_S,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            assert [each.result()[::2] for each in ended] == [
+                ("RESOURCE_EXHAUSTED", limits.INGEST_RETRY_AFTER_S)
+            ]
+            for call in calls:
+                call.cancel()
+
+    with_door(store, use)
+
+
+def test_a_message_has_a_time_to_come(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call without a message ends after a while."""
+    monkeypatch.setattr(limits, "GRPC_READ_MAX_S", 0.05)
+
+    async def use(address: str) -> None:
+        async with grpc.aio.insecure_channel(address) as channel:
+            call = channel.stream_unary("/opentelemetry.proto.collector.trace.v1.TraceService/Export")()
+            assert (await refusal_of(call))[0] == "DEADLINE_EXCEEDED"
+
+    with_door(store, use)
+
+
+def test_metrics_and_logs_are_answered_and_counted(store: FaultyStore) -> None:
+    """Other signals are a success, are counted, and leave nothing in the inbox."""
+    signals: list[str] = []
+
+    async def use(address: str) -> None:
+        async with grpc.aio.insecure_channel(address) as channel:
+            for service in NOT_KEPT.values():
+                assert await export_call(channel, service)(GOOD) == b""
+
+    with_door(store, use, not_kept=signals.append)
+    assert signals == ["metrics", "logs"]
+    assert not list(store.list("inbox/"))
+
+
+def test_a_taken_port_is_refused(store: FaultyStore) -> None:
+    """A port that another server has gives an error that names it, and the way out."""
+
+    async def use(address: str) -> None:
+        with pytest.raises(UsageError, match=rf"{address}.*--grpc-port"):
+            await GrpcDoor(TracesEndpoint.__new__(TracesEndpoint), address).start()
+
+    with_door(store, use)
