@@ -97,6 +97,12 @@ JOURNAL_TRANSACTIONS_KEPT: Final = 10_000
 TRANSACTION_TRIES_MAX: Final = 3
 """Times that a task may fail on the same inputs. Beyond: the transaction is taken in halves, and an input that fails
 alone is set aside."""
+UNREAD_INPUT_MAX_S: Final = 15 * 60.0
+"""How long a recorded input, or one that is offered again, may not be readable. Beyond: it is set aside, by name, and
+the others of its transaction are taken."""
+UNREAD_TRY_COUNTS_MAX_S: Final = 3 * 60.0
+"""What the time between two tries to read it counts for, at most: else a stop of the pipeline would. Beyond: it counts
+for this."""
 TRY_BEAT_S: Final = 3.0
 """How long a process that reads input or does a transaction shows nothing of it. Beyond: it shows that it lives."""
 TRY_LOOKS: Final = 5
@@ -179,6 +185,9 @@ SPARK_POLL_S: Final = 0.2
 KAFKA_WAIT_S: Final = 10.0
 """How long a broker of Kafka may take to answer, or to send the next message of a range. Beyond: the input waits, or
 the output fails, and is tried again."""
+KAFKA_ASKED_AGAIN_MAX_S: Final = 10 * 60.0
+"""The longest pause until a cluster that did not answer is asked again of what was given up, or is to be kept; it
+doubles up to there. Beyond: it is asked."""
 KAFKA_RANGE_FIRST_MESSAGES: Final = 100
 """Messages of the first range of a partition, before it is known how large they are. Beyond: the next range."""
 KAFKA_RANGE_MESSAGES_MAX: Final = 10_000
@@ -197,6 +206,8 @@ KAFKA_MESSAGE_MAX_BYTES: Final = 64 * MIB
 """A message that is sent. Beyond: the output fails, as it does where the topic takes less (its max.message.bytes)."""
 KAFKA_MARKERS_READ: Final = 200
 """Offsets at the end of its markers that an output looks at first. Beyond: it looks at all of them."""
+OUTPUT_NAME_MAX_CHARS: Final = 64
+"""The name of an output. Beyond: it is refused."""
 OUTPUT_MESSAGE_BYTES: Final = 512 * 1024
 """Rows of one message of an output, as they are in memory. Beyond: the next message; a row alone is one."""
 OUTPUT_WRITE_TRIES_MAX: Final = 3

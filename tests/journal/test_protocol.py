@@ -118,6 +118,7 @@ ROWS: list[tuple[State | None, Event, State, object]] = [
     (Finalizing(3), Undone(2, 2, suspected=False), Live(3), Look(3)),
     (Finalizing(3), Undone(3, 2, suspected=False), Live(3), SetAside(3)),
     (Finalizing(3), Undone(1, 2, suspected=True), Live(3), SetAside(3)),
+    (Replaying(3, (STEP,), False), Undone(1, 2, suspected=False, unread=True), Live(3), SetAside(3)),
     (Finalizing(3), Undone(2, 2, suspected=False, held=True), Live(3), Look(3)),
     (Finalizing(3), Undone(3, 2, suspected=False, held=True), Live(3), GiveUp(3)),
     (Replaying(3, (STEP,), True), Undone(1, 2, suspected=True, held=True), Live(3), GiveUp(3)),

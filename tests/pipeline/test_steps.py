@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tracelake.journal.modes import EACH_STEP, OpenTransaction, StepMode, weigh
 from tracelake.journal.protocol import Verdict
 from tracelake.journal.store import Journal
 from tracelake.otlp.framing import write_segment
+from tracelake.pipeline import feeding
 from tracelake.pipeline.ahead import at_once
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.feeding import Feeding, OpenSteps
@@ -207,3 +209,34 @@ def test_what_a_transaction_has_is_told_a_few_times_however_much_waits(
     waiting = [Input(INBOX, info.path, info.size_bytes) for info in world.objects.list("inbox/")]
     assert pipeline.run([waiting[:5], waiting[5:]]).transactions == [0, 1]
     assert told < len(waiting) // 2
+
+
+def test_the_delay_of_a_transaction_does_not_begin_anew_with_each_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else one whose processes are ended again and again before it is over would never be sealed."""
+
+    def check() -> None:
+        world, mode = World(), StepMode(100, 60.0)
+        world.arrive(0)
+        assert world.take(world.pipeline(mode)).waits == 0
+        later = datetime.now(UTC) + timedelta(seconds=61)
+        with monkeypatch.context() as patch:
+            patch.setattr(feeding, "now", lambda: later)
+            assert world.take(world.pipeline(mode)).transactions == [0]
+
+    check()
+    rule = "the first step says when it was begun"
+    assert_caught(Broken(rule, OpenSteps.age_s, "max(", "min("), check)
+
+
+def test_a_pipeline_that_is_closed_leaves_no_rows_staged() -> None:
+    """Who goes on reads the input again: rows that were staged would stay for a day."""
+    world = World()
+    world.arrive(0)
+    pipeline = world.pipeline()
+    assert world.take(pipeline).waits == 0
+    assert list(world.objects.list("staging/"))
+    pipeline.close()
+    assert not list(world.objects.list("staging/"))
+    assert world.take(world.pipeline(), goes_on=False).transactions == [0]

@@ -155,6 +155,8 @@ class Step(msgspec.Struct, frozen=True, tag="step", forbid_unknown_fields=True):
     """Its place among the records of T, from 0."""
     client: str = ""
     """Which explicit transaction of a client T is; empty where it is none. The first step of T decides."""
+    began_at: str = ""
+    """When T was begun, ISO 8601, UTC: of its first step. Others, and those of before, do not say it."""
     format_version: int = FORMAT_VERSION
 
 
@@ -195,6 +197,8 @@ class Aside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Its inputs are taken again, at most so many in one transaction; 0: the only one is at fault, and waits."""
     given_up: tuple[str, ...] = ()
     """Paths of inputs that are not taken again."""
+    unread: tuple[str, ...] = ()
+    """Paths of inputs that could not be read, for long: these wait for the user, and not the others."""
     format_version: int = FORMAT_VERSION
 
 
@@ -219,6 +223,8 @@ class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Offered: it shares a transaction with others up to this number."""
     damaged: bool = False
     """Taken: its bytes are to be kept, since not all of them could be read."""
+    unread: bool = False
+    """Whether nobody could read it, for long: nothing is known to be wrong with it but that."""
     format_version: int = FORMAT_VERSION
 
 

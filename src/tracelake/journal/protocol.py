@@ -193,13 +193,14 @@ class Undone:
     """A task failed on the input of T, which has so many inputs, for the so manieth time in this run.
 
     `suspected` says that the inputs come from a transaction that was set aside, `held` that table `spans` has rows
-    of T: then it can only be finished.
+    of T: then it can only be finished, `unread` that some could not be read, for too long.
     """
 
     tries: int
     inputs: int
     suspected: bool
     held: bool = False
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +276,7 @@ def _weighed(t: int, steps: int, verdict: Verdict) -> tuple[State, Action]:
 
 def tries_max(event: Undone) -> int:
     """Return how often a transaction is tried; once where it only remains to find out which input is at fault."""
-    return 1 if event.suspected and event.inputs > 1 else TRANSACTION_TRIES_MAX
+    return 1 if event.unread or (event.suspected and event.inputs > 1) else TRANSACTION_TRIES_MAX
 
 
 def _start(event: Started) -> tuple[State, Action]:  # noqa: PLR0911  one line for each row

@@ -6,7 +6,9 @@
 | nowhere, or offered| it is one of several of which runs died     | offered, in halves |
 | nowhere, or offered| it failed alone                             | set aside          |
 | offered, set aside | a transaction with it is committed          | nowhere            |
-| set aside          | retried by the user                         | offered, alone     |
+| nowhere, or offered| it could not be read for long               | set aside          |
+| offered            | it was set aside for that, and again cannot be read | set aside  |
+| set aside          | retried by the user                         | offered, alone; unread: with those beside it |
 | set aside          | given up by the user                        | discarded, for ever|
 | nowhere            | a commit holds it, and it cannot be deleted | taken              |
 | taken              | it is deleted                               | nowhere            |
@@ -27,7 +29,7 @@ from msgspec.structs import replace
 
 from tracelake._errors import ContentionError, DamageError
 from tracelake.formats import decode, encode
-from tracelake.journal.model import FORMAT_VERSION, Aside, RecordedInput, Step, Suspect
+from tracelake.journal.model import FORMAT_VERSION, Aside, RecordedInput, Step, Suspect, SuspectState
 from tracelake.journal.runs import inputs_of
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, RECORD_NAME_KEY_BYTES
 from tracelake.storage import ABSENT, Done, KeyValueStore
@@ -63,14 +65,25 @@ def suspects_of(aside: Aside, step: Step) -> list[Suspect]:
             reason=aside.reason,
             tries=aside.tries,
             at=aside.set_aside_at,
-            state=(
-                "discarded" if taken.path in aside.given_up else "offered" if aside.together else "set aside"
-            ),
-            together=0 if taken.path in aside.given_up else aside.together,
+            state=_state_of(aside, taken.path),
+            together=_together_of(aside, taken.path),
+            unread=taken.path in aside.unread,
         )
         for source, ranges in step.sources.items()
         for taken in inputs_of(ranges)
     ]
+
+
+def _state_of(aside: Aside, path: str) -> SuspectState:
+    if path in aside.given_up:
+        return "discarded"
+    return "set aside" if path in aside.unread or not aside.together else "offered"
+
+
+def _together_of(aside: Aside, path: str) -> int:
+    if path in aside.given_up:
+        return 0
+    return len(aside.unread) if path in aside.unread else aside.together
 
 
 def on_transaction(standing: Suspect | None, suspect: Suspect) -> Suspect:
@@ -101,11 +114,19 @@ def on_stay(standing: Suspect | None, suspect: Suspect) -> Suspect:
     return standing if standing is not None and standing.state in ("taken", "discarded") else suspect
 
 
+def on_unread(standing: Suspect | None, reason: str) -> Suspect | None:
+    """Decide on an input that was offered again, and could not be read for too long."""
+    if standing is None or standing.state != "offered":
+        return standing
+    return replace(standing, state="set aside", reason=reason, unread=True)
+
+
 def on_retry(standing: Suspect | None) -> Suspect | None:
     """Decide on an input that the user offers again."""
     if standing is None or standing.state != "set aside":
         return standing
-    return replace(standing, state="offered", together=1)
+    # What could not be read failed in no task: all of it is asked for at once.
+    return replace(standing, state="offered", together=max(1, standing.together) if standing.unread else 1)
 
 
 def on_discard(standing: Suspect | None) -> Suspect | None:

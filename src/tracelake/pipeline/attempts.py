@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
 from typing import NoReturn
 
-from tracelake._errors import DeathsError, TaskError
+from tracelake._errors import DeathsError, StorageError, TaskError
 from tracelake.journal.model import Aside, Step
 from tracelake.journal.protocol import Undone, tries_max
 from tracelake.journal.runs import inputs_of
 from tracelake.journal.suspects import narrowed
-from tracelake.limits import ASIDE_REASON_MAX_CHARS
+from tracelake.limits import ASIDE_REASON_MAX_CHARS, UNREAD_INPUT_MAX_S
 from tracelake.pipeline.faults import InputFaultError
 from tracelake.pipeline.outcome import now
 from tracelake.pipeline.rooms import Dependencies
 from tracelake.pipeline.staging import InputReader
+from tracelake.pipeline.unread import aside_unread
 
 
 class Attempts:
@@ -27,6 +29,7 @@ class Attempts:
         self._stopping = stopping
         self._tries: Counter[int] = Counter()
         self._fault: InputFaultError | None = None  # of the last try that failed
+        self._unread: dict[str, str] = {}  # inputs that could not be read for too long, with the reason
 
     def is_first(self, t: int) -> bool:
         """Whether no try of a transaction has failed yet in this run."""
@@ -54,6 +57,19 @@ class Attempts:
             raise fault.error from fault  # no input is at fault
         return undone
 
+    def unread(self, step: Step, failed: Mapping[str, str]) -> Undone:
+        """Say that inputs could not be read for too long. Raises StorageError as long as they may be waited for."""
+        t = step.transaction
+        path, reason = next(iter(failed.items()))
+        waited_s = self._rooms.unread.again(t, str(step.number))
+        if waited_s < UNREAD_INPUT_MAX_S or self._stopping():
+            raise StorageError(
+                f"transaction {t}: {path} {reason}. Nothing was published; the next run reads it again. What cannot be "
+                f"read for {UNREAD_INPUT_MAX_S / 60:g} minutes is set aside; `tracelake pipeline retry {t}` does so now"
+            )
+        self._unread = dict(failed)
+        return replace(self._undone_of(step), tries=1, unread=True)
+
     def is_suspected(self, inputs: Set[tuple[str, str]]) -> bool:
         """Whether some of these inputs, by source and path, are suspected."""
         return any((suspect.source, suspect.path) in inputs for suspect in self._rooms.suspects.all())
@@ -78,6 +94,10 @@ class Attempts:
 
     def set_aside(self, step: Step) -> None:
         """Record that a transaction is set aside."""
+        if self._unread:
+            self._rooms.journal.set_aside(aside_unread(step, self._unread))
+            self._rooms.unread.over(step.transaction)
+            return
         assert self._fault is not None
         t, undone = step.transaction, self._undone_of(step)
         died = isinstance(self._fault.error, DeathsError)

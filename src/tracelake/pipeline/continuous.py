@@ -153,6 +153,7 @@ class InboxPipeline:
     def close(self) -> None:
         """End Spark, and say no more of this replica."""
         self._heartbeat.stop()
+        self._pipeline.close()
         self._runner.stop()
 
     @contextmanager

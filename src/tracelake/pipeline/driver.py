@@ -62,7 +62,7 @@ from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.pipeline.taking import Taking
 from tracelake.replicas.account import BatchCounts
 from tracelake.search.vectors import PLAIN, IndexSettings
-from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage import KeyValueStore, ObjectStore, delete_all
 from tracelake.tasks.progress import OnProgress, Progress, silent
 from tracelake.tasks.runners import TaskRunner
 
@@ -120,6 +120,12 @@ class Pipeline:
         result = run.go(runs)
         self._opened = run.opened()
         return result
+
+    def close(self) -> None:
+        """Delete the rows of a transaction that waits: whoever goes on with it reads its input again."""
+        opened, self._opened = self._opened, None
+        with contextlib.suppress(TracelakeError, OSError):  # they are deleted when they are old
+            delete_all(self._rooms.objects, [] if opened is None else opened.staged())
 
     def upper(self) -> int:
         """Return the least transaction that has no commit."""
@@ -281,7 +287,8 @@ class _DriverRun:
         opened = self._feeding.opened
         assert number == (0 if opened is None else len(opened.steps)), "all that is recorded was fed before"
         client = self._heard.client_of(t) if opened is None else opened.steps[0].client
-        step = Step(t, folded(self._read.sources), TRANSFORM, number, client)
+        began_at = "" if number else now().isoformat(timespec="milliseconds")
+        step = Step(t, folded(self._read.sources), TRANSFORM, number, client, began_at)
         stands, ours = self._rooms.journal.append_step(step)
         if ours:
             self._feeding.add(step, self._read, is_new=True)
@@ -301,9 +308,8 @@ class _DriverRun:
     def _weigh(self, t: int, *, exhausted: bool) -> Decided:
         opened = self._feeding.opened
         assert opened is not None
-        age_s = time.monotonic() - opened.began_s
         wish = self._heard.wish(opened.steps[0].client)
-        facts = OpenTransaction(len(opened.steps), opened.rows, age_s, wish)
+        facts = OpenTransaction(len(opened.steps), opened.rows, opened.age_s(), wish)
         verdict = self._weighing(facts, exhausted=exhausted or self._stopping())
         if wish is None and verdict != "seal" and self._attempts.is_suspected(opened.paths()):
             verdict = "seal"  # what failed before is a transaction of its own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeAlias
 
 from tracelake._errors import StorageError, TrimmedError, UsageError
@@ -11,12 +12,14 @@ from tracelake.journal.model import Aside, RecordedInput, Step, Suspect
 from tracelake.journal.runs import inputs_of
 from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects, narrowed, on_discard, on_retry
+from tracelake.limits import ASIDE_REASON_MAX_CHARS, INPUTS_FETCHED_AT_ONCE
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.outcome import now
 from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.settling import Settling
 from tracelake.pipeline.sources.registry import SourceRegistry, content_of
+from tracelake.pipeline.unread import Unread
 from tracelake.search.vectors import IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tasks.runners import InProcess
@@ -33,6 +36,7 @@ class Fates:
         self._objects = objects
         self._journal = Journal(key_value, name)
         self._suspects = Suspects(key_value, name)
+        self._unread = Unread(key_value, name)
         self._outputs = Outputs(key_value, objects, buckets, first=first)
         sources = SourceRegistry(objects, KnownInputs(key_value, name))
         self._settling = Settling(self._journal, sources, self._suspects, self._outputs)
@@ -43,7 +47,7 @@ class Fates:
         """Offer the inputs of a transaction again, or give up those at fault; return what stands of each.
 
         A transaction that is stuck is set aside first. Of its inputs those at fault are the ones that changed since
-        the journal recorded them, or the only one it has; all others are taken again.
+        the journal recorded them, or else those that cannot be read, or the only one it has; others are taken again.
 
         Raises UsageError where there is nothing to decide, StorageError where an input cannot be read this time.
         """
@@ -71,42 +75,57 @@ class Fates:
                 f"table spans has the rows of transaction {t} already: it can only be finished, and its inputs are "
                 "not needed for it. Run `tracelake pipeline run --once`."
             )
-        changed = self._changed(step)
+        changed, unread = self._changed(step)
         inputs = len(_paths(step))
-        at_fault = changed or (_paths(step) if inputs == 1 else [])
+        at_fault = changed or list(unread) or (_paths(step) if inputs == 1 else [])
         reason = "set aside by the user"
         if changed:
             reason = f"{', '.join(changed[:3])} changed since the journal recorded it"
+        elif unread:
+            path, why = next(iter(unread.items()))
+            reason = f"{path} cannot be read: {why}"
         self._journal.set_aside(
             Aside(
                 transaction=t,
-                reason=reason,
+                reason=reason[:ASIDE_REASON_MAX_CHARS],
                 tries=0,
                 by="user",
                 set_aside_at=now().isoformat(timespec="microseconds"),
                 together=max(1, narrowed(inputs, died=False, suspected=True)),
                 given_up=tuple(at_fault) if fate == "discard" else (),
+                # Beside one that changed, nobody has given up what cannot be read: it is offered again.
+                unread=() if fate == "discard" and changed else tuple(unread),
             )
         )
+        self._unread.over(t)
         # No other transaction is begun here, so that no task is run.
         self._pipeline.run([], stopping=lambda: True)
 
-    def _changed(self, step: Step) -> list[str]:
-        """Return the inputs that are not any more what the journal recorded."""
-        return [
-            taken.path
-            for source, ranges in step.sources.items()
-            for taken in inputs_of(ranges)
-            if self._content(source, taken) != (taken.size_bytes, taken.sha256)
-        ]
+    def _changed(self, step: Step) -> tuple[list[str], dict[str, str]]:
+        """Return the inputs that are not any more what the journal recorded, and with the reason those unreadable.
 
-    def _content(self, source: str, taken: RecordedInput) -> tuple[int, str]:
+        Raises StorageError for one that cannot be read, where no run has said the same: it may be so for a moment.
+        """
+        inputs = [(source, taken) for source, ranges in step.sources.items() for taken in inputs_of(ranges)]
+        with ThreadPoolExecutor(
+            INPUTS_FETCHED_AT_ONCE
+        ) as pool:  # one whose store is gone takes its time to fail
+            contents = list(pool.map(lambda each: self._content(*each), inputs))
+        changed, unread = [], {}
+        for (_, taken), content in zip(inputs, contents, strict=True):
+            if isinstance(content, OSError):
+                unread[taken.path] = content.strerror or str(content)
+            elif content != (taken.size_bytes, taken.sha256):
+                changed.append(taken.path)
+        for path, reason in () if self._unread.stands(step.transaction) else unread.items():
+            raise StorageError(f"{path} cannot be read: {reason}. Nothing was decided; try again.")
+        return changed, unread
+
+    def _content(self, source: str, taken: RecordedInput) -> tuple[int, str] | OSError:
         try:
             return content_of(self._objects, source, taken.path, taken.size_bytes)
         except OSError as error:  # which is not to say that it has changed
-            raise StorageError(
-                f"{taken.path} cannot be read: {error.strerror or error}. Nothing was decided; try again."
-            ) from error
+            return error
 
     def _decide(self, suspect: Suspect, fate: Fate) -> Suspect:
         stands = self._suspects.change(suspect, on_retry if fate == "retry" else on_discard) or suspect

@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from datetime import datetime
 
-from tracelake._errors import StorageError, TracelakeError
+from tracelake._errors import TracelakeError
 from tracelake.journal.model import Step
 from tracelake.journal.protocol import Fed, Published, Undone, compare, together
 from tracelake.journal.runs import inputs_of
 from tracelake.pipeline.attempts import Attempts
 from tracelake.pipeline.faults import InputFaultError
-from tracelake.pipeline.outcome import RunResult
+from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.pieces import Piece
 from tracelake.pipeline.rooms import Dependencies
 from tracelake.pipeline.sources.port import Input
@@ -38,10 +39,19 @@ class OpenSteps:
         """Their staged rows."""
         return [piece for each in self.read for piece in each.pieces]
 
+    def staged(self) -> list[str]:
+        """Return the objects that have these rows."""
+        return sorted({piece.path for piece in self.pieces})
+
     @property
     def inputs(self) -> list[Input]:
         """What was read."""
         return [item for each in self.read for item in each.inputs]
+
+    def age_s(self) -> float:
+        """Return how long ago the transaction was begun, whoever began it: never less than here."""
+        here_s, began_at = time.monotonic() - self.began_s, self.steps[0].began_at
+        return max(here_s, (now() - datetime.fromisoformat(began_at)).total_seconds() if began_at else 0.0)
 
     @property
     def rows(self) -> int:
@@ -125,11 +135,12 @@ class Feeding:
             self._reader.discard(read)
             self.discard()
             return Published()  # a peer was faster, and has deleted what it took from the inbox
-        for path, reason in read.failed.items():
+        if read.failed:
             self._reader.discard(read)
-            raise StorageError(
-                f"transaction {t}: {path} {reason}. Nothing was published; the next run reads it again."
-            )
+            undone = self._attempts.unread(step, read.failed)
+            self.discard()
+            return undone
+        self._rooms.unread.was_read(t, str(step.number))
         self.add(step, read, is_new=False)
         return Fed(read.sources)
 

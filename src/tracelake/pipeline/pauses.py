@@ -28,8 +28,11 @@ class _Failure:
 class Pauses(Generic[KeyT]):
     """The failures of things that are tried again: each doubles the pause of its own thing."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, longest_s: float = PIPELINE_PAUSE_MAX_S
+    ) -> None:
         self._clock = clock
+        self._longest_s = longest_s
         self._failures: dict[KeyT, _Failure] = {}
         # None is over before: so where very many fail at once, not all are looked through for each.
         self._first_over_s = math.inf
@@ -46,7 +49,7 @@ class Pauses(Generic[KeyT]):
             self._failures = {of: each for of, each in self._failures.items() if now_s < each.over_s}
             self._first_over_s = min((each.over_s for each in self._failures.values()), default=math.inf)
         before = self._failures.get(key)
-        pause_s = PIPELINE_POLL_S if before is None else min(2 * before.pause_s, PIPELINE_PAUSE_MAX_S)
+        pause_s = PIPELINE_POLL_S if before is None else min(2 * before.pause_s, self._longest_s)
         self._failures[key] = failure = _Failure(reason, pause_s, now_s + pause_s)
         self._first_over_s = min(self._first_over_s, failure.over_s)
 

@@ -17,6 +17,7 @@ from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.settling import Settling
 from tracelake.pipeline.sources.registry import SourceRegistry
 from tracelake.pipeline.tries import Tries
+from tracelake.pipeline.unread import Unread
 from tracelake.replicas.account import BatchCounts
 from tracelake.search.vectors import IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
@@ -40,6 +41,7 @@ class Dependencies:
     maintainer: Maintainer
     merger: IndexMerger
     tries: Tries
+    unread: Unread
     fitting: Fitting | None
     """None: transactions take runs of inputs as they were given."""
 
@@ -79,5 +81,6 @@ class Dependencies:
             maintainer,
             merger,
             tries,
+            Unread(key_value, name),
             fitting,
         )

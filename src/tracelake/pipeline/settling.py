@@ -123,7 +123,7 @@ class Settling:
     def give_up(self, suspect: Suspect) -> None:
         """Let go of an input that is discarded: its record, which stays, says so first."""
         if suspect.state == "discarded":
-            self._sources[suspect.source].give_up(suspect.path)
+            self._sources[suspect.source].give_up(suspect.path, unread=suspect.unread)
 
 
 def _range_of(suspect: Suspect) -> ReadRange:

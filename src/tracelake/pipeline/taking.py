@@ -5,14 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence, Set
+from functools import partial
 
 from msgspec.structs import replace
 
 from tracelake._errors import StorageError
 from tracelake.journal.model import ReadRange, Step, Suspect, WholeFile, to_bytes
 from tracelake.journal.runs import folded
-from tracelake.journal.suspects import Standing, next_offer
-from tracelake.limits import STEP_RECORD_MAX_BYTES, TRANSACTION_TRIES_MAX
+from tracelake.journal.suspects import Standing, next_offer, on_unread
+from tracelake.limits import (
+    ASIDE_REASON_MAX_CHARS,
+    STEP_RECORD_MAX_BYTES,
+    TRANSACTION_TRIES_MAX,
+    UNREAD_INPUT_MAX_S,
+)
 from tracelake.pipeline.ahead import ReadAhead
 from tracelake.pipeline.faults import InputFaultError
 from tracelake.pipeline.narrowing import Narrowing
@@ -22,6 +28,7 @@ from tracelake.pipeline.rooms import Dependencies
 from tracelake.pipeline.sources.port import UNKNOWN_SIZE, Held, HeldBack, Input, Known, New
 from tracelake.pipeline.sources.registry import content_of
 from tracelake.pipeline.staging import InputReader, ReadInput
+from tracelake.pipeline.unread import mark_of
 
 
 class Taking:
@@ -131,6 +138,7 @@ class Taking:
     def _kept(self, t: int, staged: ReadInput, offers: Sequence[Suspect]) -> ReadInput:
         """Leave out what gave no span: it is reported and not recorded, so that a later run may read it, mended."""
         self._result.failed |= staged.failed
+        self._waited(offers, staged)
         for source, ranges in staged.sources.items():
             for taken in ranges:
                 if not taken.spans:
@@ -153,6 +161,19 @@ class Taking:
         paths = {(source, taken.path) for source, ranges in kept.items() for taken in ranges}
         left = tuple(item for item in staged.inputs if (item.source, item.path) in paths)
         return ReadInput(kept, staged.pieces, left)
+
+    def _waited(self, offers: Sequence[Suspect], staged: ReadInput) -> None:
+        """Set aside what was offered and cannot be read: nobody asks for it at each run for ever."""
+        for offer in offers:
+            reason, key = staged.failed.get(offer.path), mark_of(offer)
+            if reason is None:
+                self._rooms.unread.was_read(offer.transaction, key)
+            elif offer.unread or self._rooms.unread.again(offer.transaction, key) >= UNREAD_INPUT_MAX_S:
+                deciding = partial(on_unread, reason=reason[:ASIDE_REASON_MAX_CHARS])
+                stands = self._rooms.suspects.change(offer, deciding)
+                self._rooms.unread.was_read(offer.transaction, key)
+                if stands is not None:
+                    self._result.note_aside(stands)
 
     def _changed(self, source: str, taken: ReadRange) -> bool:
         """Whether an offered input was not read whole, and still is there to be read."""

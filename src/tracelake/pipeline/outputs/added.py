@@ -12,7 +12,7 @@ import msgspec
 
 from tracelake._errors import ContentionError, TracelakeError, UsageError
 from tracelake.formats import decode, encode
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, OUTPUT_NAME_MAX_CHARS
 from tracelake.pipeline.kafka.client import SCHEME
 from tracelake.pipeline.outputs.kafka import KafkaSink
 from tracelake.pipeline.outputs.keyed import KeyedOutput, Sink
@@ -20,7 +20,7 @@ from tracelake.pipeline.outputs.keyed_protocol import begins_at
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, ObjectStore
 
 FORMAT_VERSION: Final = 1
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{OUTPUT_NAME_MAX_CHARS}}}")
 
 
 class OutputRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,7 +53,8 @@ class AddedOutputs:
         """Add an output, which begins with a transaction that nobody has begun. Raises UsageError."""
         if not _NAME.fullmatch(name):
             raise UsageError(
-                f"{name!r} is no name of an output: it has 1 to 64 letters of A-Z, digits, and . _ -"
+                f"{name!r} is no name of an output: it has 1 to {OUTPUT_NAME_MAX_CHARS} letters of A-Z, digits, and "
+                "._-"
             )
         record = OutputRecord(name, to, uuid.uuid4().hex)
         _sink(record)  # what cannot be opened is refused

@@ -32,7 +32,7 @@ class ByContent:
         """Remember what is taken; inputs are their owner's, and stay."""
         self._known.remember(each for each in taken if not isinstance(each, SegmentOfRun))
 
-    def give_up(self, path: str) -> None:
+    def give_up(self, path: str, *, unread: bool) -> None:
         """Leave it: it is its owner's."""
 
     def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:

@@ -34,8 +34,9 @@ class InboxSource(AcknowledgedSource):
         copy_all(self._objects, {each.path: QUARANTINE + each.path for each in taken if each.damaged})
         delete_all(self._objects, [each.path for each in taken])
 
-    def give_up(self, path: str) -> None:
+    def give_up(self, path: str, *, unread: bool) -> None:
         """Delete it: its record, which stays, says so first."""
+        del unread
         self._objects.delete(path)
 
 

@@ -10,8 +10,8 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -19,12 +19,13 @@ from typing import Final
 from tracelake._errors import NotFoundError, StorageError, UsageError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import RecordedInput
-from tracelake.limits import KAFKA_RANGES_AT_ONCE
+from tracelake.limits import KAFKA_ASKED_AGAIN_MAX_S, KAFKA_RANGES_AT_ONCE
 from tracelake.pipeline.kafka import protocol
 from tracelake.pipeline.kafka.client import address_of
 from tracelake.pipeline.kafka.cluster import Cluster, Ends, cluster_of, remember_cluster
 from tracelake.pipeline.kafka.model import PartitionName, is_range, name_of
 from tracelake.pipeline.kafka.positions import Positions
+from tracelake.pipeline.pauses import Pauses
 from tracelake.pipeline.sources.acknowledged import QUARANTINE
 from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, New, Watch, may_pass
 from tracelake.replicas.account import Waiting
@@ -41,6 +42,7 @@ class KafkaSource:
     def __init__(self, objects: ObjectStore, known: KnownInputs) -> None:
         self._objects = objects
         self._positions = Positions(known.store, known.pipeline)
+        self._silent = Pauses[str](longest_s=KAFKA_ASKED_AGAIN_MAX_S)  # clusters that did not answer
 
     def measured_bytes(self, path: str) -> int:
         """Return about what a range has."""
@@ -80,16 +82,19 @@ class KafkaSource:
         for name, ranges in by_partition.items():
             self._positions.take(name, ranges, read_bytes[name])
 
-    def give_up(self, path: str) -> None:
-        """Note that it is not taken: what of it is lost, or, where nothing is, all of it."""
+    def give_up(self, path: str, *, unread: bool) -> None:
+        """Note that it is not taken: what of it is lost, or, where nothing is, or nobody answers for it, all of it.
+
+        A cluster that does not answer is asked again after a pause, which grows. Raises StorageError till then.
+        """
         name, start, stop = name_of(path)
         position = self._positions.find(name)
         if position is not None and protocol.has_any(position.taken, start, start + 1):
             return  # it was given up before
-        try:
-            low = cluster_of(self._objects, name.cluster).low(name)
-        except NotFoundError:
-            low = stop
+        low = stop
+        if not unread:
+            with suppress(NotFoundError), self._asking(name.cluster):
+                low = cluster_of(self._objects, name.cluster).low(name)
         self._positions.take(name, [protocol.given_up(start, stop, low)])
 
     def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
@@ -101,11 +106,25 @@ class KafkaSource:
 
     def _keep(self, path: str, size_bytes: int) -> None:
         with tempfile.TemporaryDirectory(prefix="tracelake-quarantine-") as folder, suppress(NotFoundError):
-            try:
-                copy = Path(fetch_range(self._objects, path, size_bytes, Path(folder)))
-            except OSError as error:
-                raise StorageError(f"{path} cannot be kept in quarantine: {error}") from error
+            with self._asking(name_of(path)[0].cluster):
+                try:
+                    copy = Path(fetch_range(self._objects, path, size_bytes, Path(folder)))
+                except OSError as error:
+                    raise StorageError(f"{path} cannot be kept in quarantine: {error}") from error
             self._objects.create(QUARANTINE + path, copy.read_bytes())
+
+    @contextmanager
+    def _asking(self, cluster: str) -> Iterator[None]:
+        """Ask a cluster, unless it did not answer lately: what is left to do at each run must not hold up each run."""
+        failing = self._silent.failing(cluster)
+        if failing is not None:
+            raise StorageError(failing)
+        try:
+            yield
+        except StorageError as error:
+            self._silent.failed(cluster, str(error))
+            raise
+        self._silent.went_well(cluster)
 
 
 def fetch_range(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:

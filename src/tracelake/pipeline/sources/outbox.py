@@ -44,8 +44,9 @@ class OutboxSource(AcknowledgedSource):
         self._rows.give_up([_sequence(each.path) for each in taken if each.damaged])
         self._rows.trim([_sequence(each.path) for each in taken])
 
-    def give_up(self, path: str) -> None:
+    def give_up(self, path: str, *, unread: bool) -> None:
         """Delete it: its record, which stays, says so first, and its traces do."""
+        del unread
         self._rows.give_up([_sequence(path)])
 
 

@@ -94,8 +94,8 @@ class Source(Protocol):
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
         """Give free what a commit holds, or what has nothing in it; again is fine."""
 
-    def give_up(self, path: str) -> None:
-        """Give free what the user has discarded; its record stays."""
+    def give_up(self, path: str, *, unread: bool) -> None:
+        """Give free what the user has discarded; its record stays. `unread`: since nobody could read it, for long."""
 
     def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
         """Whether a commit holds an input by now, as of a peer that could do what we could not."""

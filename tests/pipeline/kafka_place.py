@@ -1,0 +1,91 @@
+"""A cluster of Kafka in memory, which may be gone: what the pipeline asks of one, without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from tracelake._errors import NotFoundError, StorageError
+from tracelake.pipeline.kafka import cluster as clusters
+from tracelake.pipeline.kafka.cluster import Cluster, Ends
+from tracelake.pipeline.kafka.model import PartitionName
+from tracelake.pipeline.sources import kafka
+from tracelake.storage import ObjectStore
+
+SERVERS = "broker:1"
+URL = f"kafka://{SERVERS}/topic"
+
+
+@dataclass
+class KafkaPlace:
+    """One topic, of one partition."""
+
+    values: list[bytes] = field(default_factory=list)
+    low: int = 0
+    is_gone: bool = False
+    asked: int = 0
+    """How often a broker was looked for."""
+
+    def ask(self) -> None:
+        """Answer, or not."""
+        self.asked += 1
+        if self.is_gone:
+            raise StorageError("no broker answered")
+
+    def used(self, patch: pytest.MonkeyPatch) -> KafkaPlace:
+        """Let all ask this cluster."""
+
+        class Asked(PlacedCluster):
+            place = self
+
+        patch.setattr(kafka, "Cluster", Asked)
+        patch.setattr(clusters, "Cluster", Asked)
+        return self
+
+
+class PlacedCluster(Cluster):
+    """Such a cluster as the source asks it."""
+
+    place: KafkaPlace
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+
+    def id(self) -> str:
+        """See `Cluster`."""
+        self.place.ask()
+        return "cluster"
+
+    def partitions(self, cluster_id: str, topic: str) -> list[PartitionName]:
+        """See `Cluster`."""
+        self.place.ask()
+        return [PartitionName(cluster_id, topic, "id", 0)]
+
+    def ends(self, names: Iterable[PartitionName]) -> dict[PartitionName, Ends]:
+        """See `Cluster`."""
+        self.place.ask()
+        return {name: Ends(self.place.low, len(self.place.values)) for name in names}
+
+    def low(self, name: PartitionName) -> int:
+        """See `Cluster`."""
+        self.place.ask()
+        if name.topic_id != "id":
+            raise NotFoundError("made anew")
+        return self.place.low
+
+    def messages(self, name: PartitionName, start: int, stop: int) -> Iterator[tuple[int, bytes | None]]:
+        """See `Cluster`."""
+        del name
+        self.place.ask()
+        for offset in range(start, stop):
+            if offset < self.place.low:
+                return
+            yield offset, self.place.values[offset]
+        yield stop, None
+
+
+def answering(objects: ObjectStore) -> None:
+    """Remember the cluster, as whoever watched it did."""
+    clusters.remember_cluster(objects, "cluster", SERVERS)

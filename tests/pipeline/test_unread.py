@@ -1,0 +1,229 @@
+"""Recorded inputs that nobody can read any more: they are set aside after a while, by name, and all others go on."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.pipeline.kafka_place import URL, KafkaPlace
+from tests.pipeline.spans import a_line, a_span
+from tracelake import Lake, StorageError, UnreadInputsError, limits
+from tracelake._errors import TracelakeError
+from tracelake.otlp.framing import write_segment
+from tracelake.pipeline import unread
+from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.unread import Waited, waited_again
+from tracelake.tasks.runners import InProcess
+
+
+@pytest.fixture
+def lake() -> Iterator[Lake]:
+    """A new lake."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as opened:
+        yield opened
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> KafkaPlace:
+    """A cluster with three messages."""
+    return KafkaPlace([a_line(a_span(number, number)) for number in range(3)]).used(monkeypatch)
+
+
+class Clock:
+    """The time of notes."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1e9
+        patch.setattr(unread, "now", self)
+
+    def __call__(self) -> Clock:
+        return self
+
+    def timestamp(self) -> float:
+        return self.now_s
+
+    def isoformat(self, timespec: str) -> str:
+        del timespec
+        return "2001-09-09T01:46:40.000000+00:00"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that stands still until it is moved."""
+    return Clock(monkeypatch)
+
+
+def arrive(lake: Lake, number: int) -> None:
+    """Put a segment into the inbox."""
+    lake.objects.put(f"inbox/{number}.segment", write_segment([("json", a_line(a_span(number, number)))]))
+
+
+def spans(lake: Lake) -> list[int]:
+    """Return the numbers of the spans in the table."""
+    return sorted(int(str(row), 16) - 1 for row in lake.table("spans").to_arrow()["span_id"].to_pylist())
+
+
+def take(lake: Lake, *, watch: bool = True) -> None:
+    """Run once, whatever cannot be taken."""
+    try:
+        lake.pipeline(watch=[URL] if watch else [], runner=InProcess()).run_once()
+    except TracelakeError:
+        return
+
+
+def die_with_a_transaction(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run end once its transaction is recorded."""
+
+    def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Outputs, "publish", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            lake.pipeline(watch=[URL], runner=InProcess()).run_once()
+
+
+def test_a_cluster_that_is_gone_for_good_holds_up_nothing_for_ever(
+    lake: Lake, place: KafkaPlace, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ranges are set aside by name after a stated time, what was beside them is taken; `retry` brings them back."""
+    arrive(lake, 10)
+    die_with_a_transaction(lake, monkeypatch)
+    place.is_gone = True
+    arrive(lake, 11)
+    with pytest.raises(StorageError, match=r"no broker answered.*set aside"):
+        lake.pipeline(watch=[URL], runner=InProcess()).run_once()
+    for _ in range(int(limits.UNREAD_INPUT_MAX_S / limits.UNREAD_TRY_COUNTS_MAX_S) - 1):
+        clock.now_s += limits.UNREAD_TRY_COUNTS_MAX_S
+        take(lake)
+    assert spans(lake) == [], "it is waited for"
+    clock.now_s += limits.UNREAD_TRY_COUNTS_MAX_S
+    take(lake)
+    assert spans(lake) == [10, 11]
+    (named,) = lake.quarantine.all()
+    assert named.state == "set aside"
+    assert "no broker answered" in named.explain()
+    assert lake.verify().ok
+    place.is_gone = False
+    take(lake)
+    assert spans(lake) == [10, 11], "the user decides"
+    assert [item.state for item in lake.quarantine.retry(0)] == ["offered"]
+    take(lake)
+    assert spans(lake) == [0, 1, 2, 10, 11]
+    assert lake.quarantine.all() == []
+
+
+def test_retry_and_discard_need_no_cluster_that_answers(
+    lake: Lake, place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a run has said that it cannot be read, the user need not wait; what is discarded is asked for no more."""
+    arrive(lake, 10)
+    die_with_a_transaction(lake, monkeypatch)
+    place.is_gone = True
+    with pytest.raises(StorageError, match="Nothing was decided; try again"):
+        lake.quarantine.discard(0)
+    take(lake)
+    decided = {item.source: item.state for item in lake.quarantine.discard(0)}
+    assert decided == {"kafka": "discarded", "inbox": "offered"}
+    take(lake, watch=False)
+    assert spans(lake) == [10]
+    before = place.asked
+    take(lake, watch=False)
+    assert place.asked == before, "nothing is asked of it"
+    place.is_gone = False
+    place.values.append(a_line(a_span(3, 3)))
+    take(lake)
+    assert spans(lake) == [3, 10], "what came later is another matter"
+
+
+def test_what_is_offered_again_and_cannot_be_read_is_set_aside_at_once(
+    lake: Lake, place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who retries too early is told so, and no run asks for it again."""
+    die_with_a_transaction(lake, monkeypatch)
+    place.is_gone = True
+    take(lake)
+    assert [item.state for item in lake.quarantine.retry(0)] == ["offered"]
+    with pytest.raises(UnreadInputsError, match="no broker answered"):
+        lake.pipeline(runner=InProcess()).run_once()
+    assert [item.state for item in lake.quarantine.all()] == ["set aside"]
+    before = place.asked
+    take(lake, watch=False)
+    assert place.asked == before
+
+
+def test_a_range_that_lost_its_beginning_is_asked_for_with_pauses(lake: Lake, place: KafkaPlace) -> None:
+    """What is left of it may still be there: so the rest is not given up, nor is it asked for at each run."""
+    pipeline = lake.pipeline(watch=[URL], runner=InProcess())
+    pipeline.run_once()
+    place.values += [a_line(a_span(number, number)) for number in range(3, 9)]
+    place.low = 5
+    pipeline.run_once()
+    (lost,) = lake.quarantine.all()
+    place.is_gone = True
+    with pytest.raises(StorageError, match="no broker answered"):
+        lake.quarantine.discard(lost.transaction)
+    pipeline = lake.pipeline(runner=InProcess())
+    pipeline.run_once()
+    before = place.asked
+    for _ in range(3):
+        pipeline.run_once()
+    assert place.asked == before
+    place.is_gone = False
+    assert [item.state for item in lake.quarantine.discard(lost.transaction)] == ["discarded"]
+    assert spans(lake) == [0, 1, 2, 5, 6, 7, 8]
+
+
+def test_how_long_something_was_asked_for() -> None:
+    """Time counts from try to try, each up to a bound; another transaction begins anew, and no clock goes back."""
+    first = waited_again(None, 3, 100.0)
+    assert first.waited_s == 0
+    assert waited_again(first, 3, 130.0) == Waited(3, 130.0, 30.0, 2)
+    assert waited_again(first, 3, 1e6).waited_s == limits.UNREAD_TRY_COUNTS_MAX_S
+    assert waited_again(first, 3, 90.0) == Waited(3, 90.0, 0.0, 2)
+    assert waited_again(Waited(3, 100.0, 500.0), 4, 130.0) == Waited(4, 130.0)
+    assert waited_again(Waited(3, 100.0, 500.0, 9), 3, 130.0) == Waited(3, 130.0, 530.0, 10)
+
+
+RULES = (
+    Broken(
+        "a stop of the pipeline counts for little",
+        waited_again,
+        "min(max(0.0, now_s - standing.last_s), UNREAD_TRY_COUNTS_MAX_S)",
+        "max(0.0, now_s - standing.last_s)",
+    ),
+    Broken(
+        "no clock goes back", waited_again, "max(0.0, now_s - standing.last_s)", "(now_s - standing.last_s)"
+    ),
+    Broken("another transaction begins anew", waited_again, " or standing.transaction != t", ""),
+    Broken("what was waited counts", waited_again, "standing.waited_s + since_s", "since_s"),
+)
+
+
+@pytest.mark.parametrize("broken", RULES, ids=lambda broken: broken.rule)
+def test_broken_rules_are_caught(broken: Broken) -> None:
+    """Each rule is held by the test above."""
+    assert_caught(broken, test_how_long_something_was_asked_for)
+
+
+def test_an_input_that_is_read_again_begins_anew(
+    lake: Lake, place: KafkaPlace, clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A cluster that answers now and then is waited for, as long as nothing else is wrong."""
+    del tmp_path
+    die_with_a_transaction(lake, monkeypatch)
+    for _ in range(3):
+        place.is_gone = True
+        for _ in range(4):
+            clock.now_s += limits.UNREAD_TRY_COUNTS_MAX_S
+            take(lake)
+        place.is_gone = False
+        die_with_a_transaction(lake, monkeypatch)
+    take(lake)
+    assert spans(lake) == [0, 1, 2]
+    assert lake.quarantine.all() == []
