@@ -321,7 +321,7 @@ def from_files(folder: Path, spans: int, requests: int, format: str) -> float:
             for number in range(begin, min(begin + 1_000, requests)):
                 body, _ = with_ids(pool[number % len(pool)], number, format)
                 file.write(body + b"\n" if format == "json" else len(body).to_bytes(4) + body)
-    runner = Spark("local[*]", short_lived=False)
+    runner = Spark("local[*]")
     runner.start()
     try:
         with tracelake.init(folder / "lake") as lake:

@@ -259,7 +259,8 @@ def _process(
             stdout=subprocess.PIPE if read else stream,
             stderr=stream,
             text=True,
-            env=os.environ | contestant.environment,
+            # What is compiled is kept, as it is wherever something is installed.
+            env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""} | contestant.environment,
             cwd=log.parent,
             start_new_session=True,
         )

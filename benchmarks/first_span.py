@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,14 @@ def first_span(folder: Path) -> dict[str, float]:
     body, token = with_ids(bodies(1, "protobuf", 1)[0], 1, "protobuf")
     with (folder / "log").open("wb") as log:
         begun_s = time.monotonic()
-        server = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=log, text=True)
+        server = subprocess.Popen(
+            [*command, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=os.environ
+            | {"PYTHONDONTWRITEBYTECODE": ""},  # compiled modules are kept, as where it is installed
+        )
     assert server.stdout is not None
     url = json.loads(server.stdout.readline())["url"]
     listening_s = time.monotonic() - begun_s

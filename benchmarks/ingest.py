@@ -64,7 +64,7 @@ def tracelake_rounds(files: list[str], folder: Path, rounds: int, started: float
     import tracelake  # noqa: PLC0415  each contestant imports its own
     from tracelake.tasks.runners import Spark  # noqa: PLC0415
 
-    runner = Spark("local[*]", short_lived=True)
+    runner = Spark("local[*]")
     runner.start()
     ready = time.perf_counter()
     results = []

@@ -39,7 +39,7 @@ WARM: Final = 3
 
 STAGES: Final = {
     "look: what stands, records of the journal": [
-        "tracelake.pipeline.driver._DriverRun._look",
+        "tracelake.pipeline.looking.Looking.look",
         "tracelake.journal.store.Journal.append_step",
         "tracelake.journal.store.Journal.append_seal",
     ],
@@ -60,7 +60,7 @@ STAGES: Final = {
     "— read what was staged": ["tracelake.pipeline.merge.read_stream"],
     "— merge with the tables": ["tracelake.pipeline.merge.merge"],
     "— write parts": ["tracelake.pipeline.merge.write_part"],
-    "— index part": ["tracelake.search.build._write_index", "tracelake.search.build.pack"],
+    "— index part": ["tracelake.search.build._write_part", "tracelake.search.build.pack"],
     "publish tables": ["tracelake.pipeline.outputs.tables.TableOutput.publish"],
     "publish the index": ["tracelake.pipeline.outputs.index.IndexOutput.publish"],
     "commit": ["tracelake.pipeline.outputs.commit.CommitOutput.publish"],

@@ -128,7 +128,7 @@ STAGED_PIECE_MAX_BYTES: Final = 64 * MIB
 """Arrow bytes that a decode task holds. Beyond: it writes them as a staged piece."""
 STAGED_TOGETHER_MAX_BYTES: Final = 4 * MIB
 """Arrow bytes of rows of several buckets that are staged in one stream. Beyond: each bucket has a stream of its own."""
-NEAR_WORK_MAX_BYTES: Final = 16 * MIB
+NEAR_WORK_MAX_BYTES: Final = 64 * MIB
 """What tasks have in memory that run in the process of the pipeline itself, together. Beyond: Spark runs them."""
 STORED_EXPANDS: Final = 8
 """How much more stored bytes are taken to have in memory, where nobody knows. Beyond: a task takes what it takes."""
@@ -312,6 +312,9 @@ COMPACTED_AT_HAND_ROWS: Final = 20_000
 """Rows of a compaction that is done in a database which its process keeps open. Beyond: one of its own is opened."""
 COMPACTED_AT_HAND_MAX_BYTES: Final = 8 * MIB
 """Stored bytes of such a compaction. Beyond: the same."""
+TAKEN_APART_MAX_BYTES: Final = 64 * MIB
+"""Stored bytes of a compaction whose one task takes parts of all buckets apart. Beyond: a task for each bucket reads
+all of them."""
 COMPACTED_PART_MAX_BYTES: Final = 256 * MIB
 """Arrow bytes of one part that compaction writes. Beyond: the next part; a part of half of it is left as it is, if no
 row of it was retracted."""

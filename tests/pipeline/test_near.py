@@ -18,7 +18,7 @@ from tests.pipeline.poison import POISON, Poisoned, good, names, poisoned
 from tests.pipeline.test_deaths import Killed, Killing, notes, runs_that_died
 from tracelake import Lake
 from tracelake._errors import TaskError
-from tracelake.limits import COMPACTION_FAN_OUT, NEAR_WORK_MAX_BYTES
+from tracelake.limits import COMPACTION_FAN_OUT, NEAR_WORK_MAX_BYTES, STORED_EXPANDS
 from tracelake.shards.compaction import CompactTask
 from tracelake.tasks.runners import ByWork, InProcess, ReceiptT, Spark, TaskT
 
@@ -89,6 +89,24 @@ def test_small_work_does_not_wait_for_the_start() -> None:
     runner.stop()
     runner.stop()
     assert (far.starts, far.stops, far.ran) == (1, 2, [])
+
+
+def test_what_does_large_work_starts_once_there_may_be_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the transactions, with the input of which compaction makes what is no longer small."""
+    monkeypatch.setattr("tracelake.limits.NEAR_WORK_MAX_BYTES", 2 * STORED_EXPANDS * len(good(0)))
+    far = Far()
+    with tracelake.init(tmp_path / "lake") as lake:
+        pipeline = lake.pipeline(runner=ByWork(far))
+        for number in range(4):
+            assert number > 2 or not far.starts
+            lake.objects.put(f"inbox/{number}.segment", good(number))
+            pipeline.run_once()
+            pipeline.run_once()
+        pipeline.close()  # which waits for the start
+        assert far.starts == 1
+        assert names(lake) == {0, 1, 2, 3}
 
 
 def test_a_lake_starts_spark_for_nothing_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -88,8 +87,7 @@ def test_rows_come_in_the_order_asked_for(tmp_path: Path) -> None:
     first = 3 << 32
     ids = np.array([101, first + 2, 100, first], np.int64)
     for kept_bytes in (limits.ROW_GROUP_MAX_BYTES, 0):  # of few parts all is kept, of others nothing
-        with mock.patch("tracelake.limits.ROW_GROUP_MAX_BYTES", kept_bytes):
-            sources = Sources([one, two], lambda path: str(objects.local_path(path)))
+        sources = Sources([one, two], lambda path: str(objects.local_path(path)), kept_bytes)
         (rows,) = sources.gather(ids, np.array([9, 8, 7, 6]), KIB)
         assert rows.to_pydict() == {
             "key": ["e", "c", "d", "a"],
@@ -106,7 +104,7 @@ def test_large_rows_among_small_ones_come_together(tmp_path: Path) -> None:
     for time in range(40):
         texts = [str(time) + "x" * (100 * KIB if number == 70 else 1) for number in range(100)]
         parts.append(write(objects, time, pa.table({"key": ["k"] * 100, "text": texts}), looked_up=False))
-    sources = Sources(parts, lambda path: str(objects.local_path(path)))
+    sources = Sources(parts, lambda path: str(objects.local_path(path)), 500 * KIB)
     ids = np.array([(time << 32) + number for number in range(100) for time in range(40)], np.int64)
     tables = list(sources.gather(ids, None, 500 * KIB))
     assert all(table.nbytes <= 1_000 * KIB for table in tables)
@@ -122,7 +120,7 @@ def test_a_part_of_somebody_else_is_named(tmp_path: Path) -> None:
     part = write(objects, 0, pa.table({"key": ["a"]}))
     pq.write_table(pa.table({"key": ["a"], "_row_id": [0]}), file_of(objects, part))
     with pytest.raises(DamageError, match=part.path):
-        Sources([part], lambda path: str(objects.local_path(path)))
+        Sources([part], lambda path: str(objects.local_path(path)), KIB)
 
 
 @given(

@@ -29,43 +29,70 @@ def upserts(lab: Lab, chance: random.Random, count: int) -> None:
         assert lab.upsert(changes, together=chance.random() < 0.6) is None
 
 
-def parts_of(lab: Lab) -> list[Part]:
-    """Return all parts that the state names."""
-    return [part for ref in lab.shard.state().batches for part in lab.shard.batch(ref).objects()]
+def parts_of(lab: Lab, first: int = 0) -> list[Part]:
+    """Return all parts that the state names, from a batch on."""
+    return [part for ref in lab.shard.state().batches[first:] for part in lab.shard.batch(ref).objects()]
 
 
-def check(*, large: bool = False) -> None:
-    """Compare with the model as of every time: before compactions, after small ones, and after larger ones."""
-    for seed in range(4):
+def check(*, large: bool = False, one_task: bool = False) -> None:
+    """Compare with the model as of every time: before compactions, after small ones, and after larger ones.
+
+    `one_task` takes parts of all apart; else a task for each bucket takes its rows out of them.
+    """
+    for seed in range(3):
         chance = random.Random(seed)
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             lab = Lab(Path(folder), buckets=3)
             if large:
                 patch.setattr("tracelake.shards.compaction.COMPACTED_PART_MAX_BYTES", 1)
+            if not one_task:
+                patch.setattr("tracelake.shards.compaction.TAKEN_APART_MAX_BYTES", 0)
             upserts(lab, chance, 6)
             lab.check()
             lab.compact(1, 4)
             lab.check()
             upserts(lab, chance, 3)
             patch.setattr("tracelake.shards.compaction.COMPACTED_AT_HAND_ROWS", 0)
-            lab.compact(0, 3)
-            lab.check()
+            for first in (2, 0):  # the first carries retractions of older rows along
+                lab.compact(first, len(lab.shard.state().batches))
+                lab.check()
+                check_apart(lab, first)
             upserts(lab, chance, 2)
             lab.shard.change(partial(forget, since=4))
             lab.compact(0, len(lab.shard.state().batches))
             lab.check()
-            for part in parts_of(lab):
-                assert part.bucket >= 0, "what is no longer small has parts of its own"
-                ids = pq.read_table(str(lab.objects.local_path(part.path)))
-                if ROW_ID.name in ids.column_names:
-                    of_row = rows.buckets_of_ids(ids[ROW_ID.name].to_numpy(), 3)
-                    assert set(of_row.tolist()) == {part.bucket}
+            check_apart(lab)
 
 
+def check_apart(lab: Lab, first: int = 0) -> None:
+    """Parts are of one bucket each, and have its rows alone."""
+    for part in parts_of(lab, first):
+        assert part.bucket >= 0, "what is no longer small has parts of its own"
+        ids = pq.read_table(str(lab.objects.local_path(part.path)))
+        name = ROW_ID.name if ROW_ID.name in ids.column_names else "row_id"
+        of_row = rows.buckets_of_ids(ids[name].to_numpy(), 3)
+        assert set(of_row.tolist()) == {part.bucket}
+
+
+@pytest.mark.parametrize("one_task", [False, True])
 @pytest.mark.parametrize("large", [False, True])
-def test_rows_are_those_of_the_model(large: bool) -> None:
+def test_rows_are_those_of_the_model(large: bool, one_task: bool) -> None:
     """Whatever kinds of parts meet; `large`: parts may stay as they are."""
-    check(large=large)
+    check(large=large, one_task=one_task)
+
+
+def test_one_task_takes_apart_what_it_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight buckets are not eight readings of the same parts."""
+    monkeypatch.setattr("tracelake.shards.compaction.COMPACTED_AT_HAND_ROWS", 0)
+    lab = Lab(tmp_path, buckets=3)
+    for number in range(4):
+        lab.upsert(dict.fromkeys(KEYS[number:], number), together=True)
+    batches = [lab.shard.batch(ref) for ref in lab.shard.state().batches]
+    (task,) = compaction.compact_tasks(tmp_path.as_uri(), "s", 0, 0, (), batches)
+    assert task.apart
+    monkeypatch.setattr("tracelake.shards.compaction.TAKEN_APART_MAX_BYTES", 0)
+    tasks = compaction.compact_tasks(tmp_path.as_uri(), "s", 0, 0, (), batches)
+    assert [(each.bucket, each.apart) for each in tasks] == [(0, False), (1, False), (2, False)]
 
 
 def test_few_rows_stay_together(tmp_path: Path) -> None:
@@ -108,8 +135,28 @@ BROKEN = [
     Broken(
         "a part of all does not stay as it is",
         compaction._Compaction._may_stay,
-        "part.bucket == self._task.bucket and",
+        "not is_all(part.bucket) and",
         "",
+    ),
+]
+APART = [
+    Broken(
+        "what comes apart is of its bucket",
+        compaction._Compaction._by_bucket,
+        "if not self._task.apart",
+        "if True",
+    ),
+    Broken(
+        "each bucket has its rows alone",
+        compaction._Compaction._by_bucket,
+        "[column[of_row == bucket] for column in columns]",
+        "columns",
+    ),
+    Broken(
+        "retractions come apart, too",
+        compaction._Compaction._split_retractions,
+        "if task.apart else",
+        "if False else",
     ),
 ]
 
@@ -118,3 +165,9 @@ BROKEN = [
 def test_a_broken_rule_is_noticed(broken: Broken) -> None:
     """Each of these would lose a row, or show one twice."""
     assert_caught(broken, partial(check, large=True))
+
+
+@pytest.mark.parametrize("broken", APART, ids=lambda broken: broken.rule)
+def test_a_broken_rule_of_coming_apart_is_noticed(broken: Broken) -> None:
+    """Each of these would lose a row, show one twice, or leave a part of all in the way of every merge."""
+    assert_caught(broken, partial(check, one_task=True))

@@ -83,7 +83,7 @@ def pipeline_run(
                 if report is not None and report.bad:
                     raise typer.Exit(FAILED)
                 return
-            pipeline.start(warm=True, on_namesake=_say_namesake)
+            pipeline.start(warm=master is not None, on_namesake=_say_namesake)
             totals = _run_on(pipeline, interval)
             info = pipeline.replica()
     if as_json:

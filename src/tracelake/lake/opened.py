@@ -133,12 +133,12 @@ class OpenLake:
         if chosen is not None:
             return chosen
         if self._spark is None:
-            self._spark = _spark(master, short_lived=True)
+            self._spark = _spark(master)
         return self._spark
 
     def lasting_runner(self, given: TaskRunner | None, master: str | None) -> TaskRunner:
         """Return where the tasks of a pipeline are to run that goes on and on; who asks for it stops it."""
-        return self.runner_given(given, master) or _spark(master, short_lived=False)
+        return self.runner_given(given, master) or _spark(master)
 
     def runner_given(self, given: TaskRunner | None, master: str | None) -> TaskRunner | None:
         """Return where tasks are to run, None for Spark. Raises UsageError for Spark on a lake in memory."""
@@ -152,7 +152,7 @@ class OpenLake:
         return given or InProcess()
 
 
-def _spark(master: str | None, *, short_lived: bool) -> TaskRunner:
+def _spark(master: str | None) -> TaskRunner:
     """Return Spark; with a master that somebody has named for all, else for what is not small."""
-    spark = Spark(master or "local[*]", short_lived=short_lived)
+    spark = Spark(master or "local[*]")
     return spark if master else ByWork(spark)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from tracelake import limits
 from tracelake._errors import StorageError, UnreadInputsError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.modes import EACH_STEP, StepMode
-from tracelake.limits import TRANSACTION_INPUT_MAX_BYTES
+from tracelake.limits import STORED_EXPANDS, TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.ahead import in_thread
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.fitting import Fitting
@@ -79,6 +80,7 @@ class InboxPipeline:
         )
         self._pauses_of_watches = Pauses[int]()
         self._pauses_of_inputs = Pauses[tuple[str, str]]()
+        self._came_bytes = 0
         self._account = ReplicaProgress(replica or default_name(), tally, len(BUILT_IN))
         self._heartbeat = Heartbeat(key_value, self._account)
 
@@ -86,7 +88,7 @@ class InboxPipeline:
         """Tell others of this replica from now on, until it is closed.
 
         Args:
-            warm: start Spark now and not with the first input.
+            warm: start Spark now, and not once there is work that needs it.
             on_namesake: is told, once, of another live process that uses the same name.
         """
         if warm:
@@ -130,6 +132,7 @@ class InboxPipeline:
                 _raise_failures(unseen, failing)
                 return None
             self._account.begin("preparing")
+            self._get_ready(inputs)
             runs = into_transactions(inputs, TRANSACTION_INPUT_MAX_BYTES)
             follow = self._follow(progress or silent)
             result = self._pipeline.run(runs, follow, stopping, goes_on=goes_on)
@@ -186,6 +189,15 @@ class InboxPipeline:
         by_age = sorted(waiting.items(), key=lambda entry: entry[1].since_s)
         self._account.look(self._pipeline.upper(), [item for _, item in by_age])
         return [Input(source, item.path, item.size_bytes) for (source, _), item in by_age], unseen
+
+    def _get_ready(self, inputs: Sequence[Input]) -> None:
+        """Start what does large work once as much has come as makes some: else the first would wait for it.
+
+        Of what comes in small transactions compaction makes large ones.
+        """
+        self._came_bytes += sum(item.size_bytes for item in inputs)
+        if self._came_bytes * STORED_EXPANDS > limits.NEAR_WORK_MAX_BYTES:
+            self._runner.start()
 
     def _failing(self, waiting: Sequence[Input]) -> dict[str, str]:
         """Return the paths of inputs that failed and are not to be tried yet, with the reason."""

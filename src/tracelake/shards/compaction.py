@@ -1,6 +1,7 @@
 """Compaction of one bucket, on executors: the same rows in fewer parts, those retracted set apart or left out.
 
-A task takes all parts of one bucket in a run of adjacent batches. Rows that are live at the end of the run go,
+A task takes all parts of one bucket in a run of adjacent batches, or, where small transactions have parts of all
+buckets, those of all. Rows that are live at the end of the run go,
 sorted, into new parts; rows that were inserted and retracted within it are history, until they may be forgotten;
 retractions of older rows are carried along. Large parts that lost no row stay as they are.
 
@@ -11,13 +12,14 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from tracelake._errors import StorageError
@@ -27,12 +29,23 @@ from tracelake.limits import (
     COMPACTED_PART_MAX_BYTES,
     COMPACTION_MEMORY_BYTES,
     STORED_EXPANDS,
+    TAKEN_APART_MAX_BYTES,
 )
-from tracelake.shards.buckets import is_all, may_share
+from tracelake.shards.buckets import Numbers, is_all, may_share
 from tracelake.shards.gather import Sources
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.parts import check_part, write_part
-from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id, in_buckets_sql, parquet, quoted
+from tracelake.shards.rows import (
+    GONE,
+    RETRACTIONS,
+    ROW_ID,
+    buckets_of_ids,
+    first_row_id,
+    in_buckets_sql,
+    parquet,
+    quoted,
+    retractions_by_bucket,
+)
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 
 
@@ -52,6 +65,8 @@ class CompactTask:
     parts: tuple[Part, ...]
     retractions: tuple[Part, ...]
     history: tuple[Part, ...]
+    apart: bool = False
+    """Whether what is of all buckets is read once here, and comes apart: into parts of each bucket."""
 
     @property
     def work_bytes(self) -> int:
@@ -88,7 +103,8 @@ def compact_tasks(
 ) -> list[CompactTask]:
     """Return a task for each bucket that the batches, adjacent and in order, have parts in.
 
-    Where some have parts of all buckets, and there are few rows, one task makes such parts again.
+    Where some have parts of all buckets, and there are few rows, one task makes such parts again. One task takes them
+    apart, too, as long as it can hold them: else a task for each bucket reads all that they have.
     """
 
     def of(parts: Iterable[Part], bucket: int) -> tuple[Part, ...]:
@@ -96,8 +112,10 @@ def compact_tasks(
 
     objects = [part for batch in batches for part in batch.objects()]
     buckets = sorted({part.bucket for part in objects})
+    apart = bool(buckets) and is_all(buckets[0]) and not _are_few(objects)
     if buckets and is_all(buckets[0]):
-        buckets = buckets[:1] if _are_few(objects) else list(range(-buckets[0]))
+        together = sum(part.size_bytes for part in objects) <= TAKEN_APART_MAX_BYTES
+        buckets = buckets[:1] if together or not apart else list(range(-buckets[0]))
     return [
         CompactTask(
             objects_url=objects_url,
@@ -111,6 +129,7 @@ def compact_tasks(
             parts=of(chain.from_iterable(batch.parts for batch in batches), bucket),
             retractions=of(chain.from_iterable(batch.retractions for batch in batches), bucket),
             history=of(chain.from_iterable(batch.history for batch in batches), bucket),
+            apart=apart and is_all(bucket),
         )
         for bucket in buckets
     ]
@@ -183,7 +202,7 @@ class _Compaction:
 
     def _may_stay(self, part: Part) -> bool:
         """Whether a part that lost no row is as good as what would be written: it has rows of no other task."""
-        return part.bucket == self._task.bucket and _is_large(part)
+        return not is_all(part.bucket) and _is_large(part)
 
     def _split_retractions(self) -> None:
         """Make `gone`, of rows that were inserted within the run; carry the others along, as one part."""
@@ -198,8 +217,10 @@ class _Compaction:
         older = self._db.sql(f"{source} and row_id < {border} order by row_id").to_arrow_table()
         if len(older):
             rows = older.cast(RETRACTIONS)
+            by_bucket = retractions_by_bucket(rows, -task.bucket) if task.apart else [(task.bucket, rows)]
             self._receipt.retractions = [
-                write_part(self._objects, task.shard, task.epoch, task.bucket, rows, None)
+                write_part(self._objects, task.shard, task.epoch, bucket, few, None)
+                for bucket, few in by_bucket
             ]
 
     def _lost_rows(self) -> set[str]:
@@ -248,20 +269,22 @@ class _Compaction:
         ).to_arrow_table()
         if not len(ids_and_times):
             return []
-        ids, *times = (ids_and_times[name].to_numpy() for name in columns)
-        sources = Sources(parts, self._file)
+        sources = Sources(parts, self._file, COMPACTED_PART_MAX_BYTES)
+        key = _text_key(task.order, sources.schema)
         return [
-            write_part(
-                self._objects,
-                task.shard,
-                task.epoch,
-                task.bucket,
-                rows,
-                _text_key(task.order, sources.schema),
-                looked_up=sources.looked_up,
-            )
+            write_part(self._objects, task.shard, task.epoch, bucket, rows, key, looked_up=sources.looked_up)
+            for bucket, (ids, *times) in self._by_bucket([ids_and_times[name].to_numpy() for name in columns])
             for rows in sources.gather(ids, times[0] if times else None, COMPACTED_PART_MAX_BYTES)
         ]
+
+    def _by_bucket(self, columns: list[Numbers]) -> Iterator[tuple[int, list[Numbers]]]:
+        """Yield (bucket, its rows in their order) for each that is written apart; `columns` begin with the ids."""
+        if not self._task.apart:
+            yield self._task.bucket, columns
+            return
+        of_row = buckets_of_ids(columns[0], -self._task.bucket)
+        for bucket in np.unique(of_row):
+            yield int(bucket), [column[of_row == bucket] for column in columns]
 
 
 def _text_key(order: Sequence[str], schema: pa.Schema) -> str | None:

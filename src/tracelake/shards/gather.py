@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracelake import limits
 from tracelake._errors import DamageError
 from tracelake.shards.buckets import Numbers
 from tracelake.shards.model import Part
@@ -36,9 +35,10 @@ class _RowGroup:
 
 
 class Sources:
-    """Parts from which rows are gathered. Where all together are no more than one row group, they are read once."""
+    """Parts from which rows are gathered."""
 
-    def __init__(self, parts: Sequence[Part], file: FileOf) -> None:
+    def __init__(self, parts: Sequence[Part], file: FileOf, kept_max_bytes: int) -> None:
+        """Where all together have no more Arrow bytes than this, they are read once, and kept."""
         self._file = file
         self._groups: list[_RowGroup] = []
         self.looked_up = False
@@ -46,7 +46,7 @@ class Sources:
         ids: list[Numbers] = []
         self.schema = pa.schema([])
         """The schema of the first, without the column that only history has."""
-        first, room = 0, limits.ROW_GROUP_MAX_BYTES
+        first, room = 0, kept_max_bytes
         kept: list[pa.Table] = []
         for part in parts:
             with pq.ParquetFile(file(part.path)) as opened:

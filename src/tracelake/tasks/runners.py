@@ -97,15 +97,11 @@ class Spark:
     Args:
         master: Spark master URL; `local[*]` starts executors as threads of a JVM of our own.
         heap_mb: heap of the driver's JVM in MiB. Rows never pass it, so little is enough.
-        short_lived: whether the JVM is for one command, and should rather start fast than run fast.
     """
 
-    def __init__(
-        self, master: str = "local[*]", *, heap_mb: int = JAVA_HEAP_MIB, short_lived: bool = True
-    ) -> None:
+    def __init__(self, master: str = "local[*]", *, heap_mb: int = JAVA_HEAP_MIB) -> None:
         self._master = master
         self._heap_mb = heap_mb
-        self._short_lived = short_lived
         self._context: SparkContext | None = None
 
     def start(self) -> None:
@@ -129,7 +125,7 @@ class Spark:
         from pyspark import SparkConf, SparkContext  # noqa: PLC0415  slow to import
 
         if SparkContext._gateway is None:
-            start_gateway(heap_mb=self._heap_mb, short_lived=self._short_lived)
+            start_gateway(heap_mb=self._heap_mb)
         conf = SparkConf().setMaster(self._master).setAppName("tracelake")
         conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
         if self._master.startswith("local"):

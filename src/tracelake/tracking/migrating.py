@@ -9,9 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
 from tracelake._errors import UsageError
@@ -34,6 +31,11 @@ def migrate(database: TrackingDatabase, revision: str = HEAD) -> None:
         before = current(connection)
         if before == revision:
             return
+        # Nearly every start finds all done above, and the library takes a tenth of what a start takes.
+        from alembic import command  # noqa: PLC0415
+        from alembic.config import Config  # noqa: PLC0415
+        from alembic.script import ScriptDirectory  # noqa: PLC0415
+
         config = Config()
         config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
         config.attributes["connection"] = connection

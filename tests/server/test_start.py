@@ -1,0 +1,36 @@
+"""What a server imports before it listens: the first span waits for all of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import tracelake
+
+HEAVY = {"alembic", "confluent_kafka", "mako", "matplotlib", "pandas", "polars", "psycopg", "py4j", "pyspark"}
+CODE = f"""
+import sys
+import tracelake.cli.servers
+from tracelake.server.run import serve
+
+def tell(url):
+    print(url.startswith("http://127.0.0.1:"), sorted(set(sys.modules) & {HEAVY!r}))
+    raise KeyboardInterrupt
+
+with tracelake.open(sys.argv[1]) as lake:
+    try:
+        serve(lake, port=0, on_listening=tell)
+    except KeyboardInterrupt:
+        print("stopped")
+"""
+
+
+def test_a_server_listens_before_it_loads_what_few_need(tmp_path: Path) -> None:
+    """Neither Spark nor what indexes texts nor what migrates a tracking store, where that has its form already."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        lake.hot.set_up()
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(tmp_path / "lake")], check=False, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == ["True []", "stopped"], done.stderr
