@@ -601,8 +601,13 @@ SEARCH_HITS_DEFAULT: Final = 20
 """Hits of one search, unless it says otherwise. Beyond: they are left out."""
 SEARCH_HITS_MAX: Final = 1_000
 """Hits of one search. Beyond: it is refused."""
+QUERIES_KEPT: Final = 256
+"""Queries that a process keeps as they were read. Beyond: the one that was asked longest ago is read again."""
+SEARCH_RANKED_BEYOND_HITS: Final = 6
+"""Hits of a ranked list beyond the page that is cut from it. Beyond: where all of these are as good as the page's last,
+a list of `SEARCH_RANKED_FIRST_HITS`."""
 SEARCH_RANKED_FIRST_HITS: Final = 100
-"""Hits of the ranked list that the first pages are cut from. Beyond: a list of `SEARCH_RANKED_STEP_HITS`."""
+"""Hits of the list that the first pages are cut from then. Beyond: a list of `SEARCH_RANKED_STEP_HITS`."""
 SEARCH_RANKED_STEP_HITS: Final = 1_000
 """Hits by which the ranked list grows that pages are cut from. Beyond: a list of the next length."""
 SEARCH_OFFSET_MAX_HITS: Final = 100_000

@@ -164,7 +164,7 @@ MUTANTS: Final = (
     Broken(
         "scores are of all parts",
         Searcher._plan,
-        "not (scored and is_ranked(node))",
+        "not (scored and asked.is_ranked)",
         "True",
     ),
 )

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, agents, finalize_build, index_of, plain_rows, span, table
 from tracelake.limits import SEARCH_RANKED_FIRST_HITS, SEARCH_RANKED_STEP_HITS
 from tracelake.search.build import build_part
 from tracelake.search.documents import document_text
 from tracelake.search.model import Manifest
 from tracelake.search.query import Searcher, Sort
-from tracelake.search.raw_hits import RawHit
+from tracelake.search.raw_hits import RawHit, ranked_as_far_as
 from tracelake.storage.memory import MemoryObjectStore
 
 
@@ -114,14 +115,33 @@ def test_pages_are_slices_of_the_whole_answer(many: Searcher) -> None:
     assert len(many.search("*", 10**12)) == agents().num_rows
 
 
+def check_pages(searcher: Searcher, query: str, sort: Sort) -> None:
+    """Lists of any length begin alike, and pages of any size are slices of the longest."""
+    longest = searcher.search(query, 3_000, sort=sort)
+    for size in (1, 20, SEARCH_RANKED_FIRST_HITS, SEARCH_RANKED_FIRST_HITS + 1, SEARCH_RANKED_STEP_HITS + 1):
+        assert searcher.search(query, size, sort=sort) == longest[:size]
+    for size in (7, 30):
+        pages = [
+            hit for at in range(0, 8 * size, size) for hit in searcher.search(query, size, at, sort=sort)
+        ]
+        assert pages == longest[: 8 * size]
+
+
+def test_of_equal_scores_those_at_the_end_of_a_list_do_not_count(many: Searcher) -> None:
+    """Many spans with one phrase score alike; pages that were cut anywhere would lack some."""
+    broken = Broken(
+        "lists count as far as scores differ",
+        ranked_as_far_as,
+        "len(hits) < length or hits[wanted - 1][0] != hits[-1][0]",
+        "True",
+    )
+    assert_caught(broken, lambda: check_pages(many, '"the user"', "score"))
+
+
 @pytest.mark.parametrize("sort", ["score", "newest", "oldest"])
 @pytest.mark.parametrize(
     "query", ["*", "service:airline-agent", "flight", "flight OR refund", "ref*", '"the user"']
 )
 def test_lists_of_any_length_begin_alike(many: Searcher, query: str, sort: Sort) -> None:
     """Pages are cut from lists of several lengths: of equal scores and times each list has the same ones first."""
-    longest = many.search(query, 3_000, sort=sort)
-    for size in (1, 20, SEARCH_RANKED_FIRST_HITS, SEARCH_RANKED_FIRST_HITS + 1, SEARCH_RANKED_STEP_HITS + 1):
-        assert many.search(query, size, sort=sort) == longest[:size]
-    pages = [hit for offset in range(0, 240, 30) for hit in many.search(query, 30, offset, sort=sort)]
-    assert pages == longest[:240]
+    check_pages(many, query, sort)

@@ -15,24 +15,22 @@ from tracelake._errors import DamageError, QueryError, UsageError
 from tracelake.limits import (
     INDEX_PRUNED_KEPT,
     LIKE_SPANS_KEPT,
-    SEARCH_RANKED_FIRST_HITS,
-    SEARCH_RANKED_STEP_HITS,
 )
-from tracelake.search import fields
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer, of_fingerprint
 from tracelake.search.by_meaning import Asked, ByMeaning, rows_gone
 from tracelake.search.complete import completions
 from tracelake.search.facets import Counted, RawFacet, check, count
-from tracelake.search.grammar import AllOf, Node, Text
-from tracelake.search.likeness import TextsOf, alike_in
+from tracelake.search.grammar import Node
+from tracelake.search.likeness import Alike, TextsOf, alike_in
 from tracelake.search.live import Rows
 from tracelake.search.model import BUILD_ANEW, Manifest
 from tracelake.search.opening import Opened, OpenIndex
+from tracelake.search.prepared import asks_for_likeness, grammar_of, prepared, prepared_alike
 from tracelake.search.pruning import may_match
-from tracelake.search.raw_hits import RawHit, raw_hit
+from tracelake.search.raw_hits import RawHit, ranked_as_far_as, raw_hit
 from tracelake.search.results import PartsAsked
 from tracelake.search.semantic import NO_VECTORS, Mode, Vector, Vectors
-from tracelake.search.syntax import compiled, is_like, is_ranked, of_service, refusal, tree
+from tracelake.search.syntax import refusal
 from tracelake.search.unpublished import UnpublishedPart
 from tracelake.storage.ports import ObjectStore
 
@@ -49,6 +47,8 @@ class _Plan:
     searcher: tantivy.Searcher | None
     """None where no part may have a hit."""
     parts: PartsAsked
+    is_graded: bool
+    """Whether scores tell hits apart."""
 
 
 class Searcher:
@@ -92,9 +92,10 @@ class Searcher:
             )
         self.analyzer = analyzer or ENGLISH
         """What made words of the texts, and makes them of queries."""
-        self._grammar = _grammar(self.analyzer)
+        self._grammar = grammar_of(self.analyzer)
         self._index = index if isinstance(index, OpenIndex) else OpenIndex(objects, Path(index))
         self._parts = self._index.parts(manifest)
+        self._all = tuple(range(len(self._parts)))
         self._whole: Opened | None = None
         self._by_meaning: ByMeaning | None = None
         self._some: dict[tuple[int, ...], Opened] = {}
@@ -110,7 +111,7 @@ class Searcher:
 
     def _opened_of(self, numbers: tuple[int, ...]) -> Opened | None:
         """Return these parts, open; None where there is none."""
-        if len(numbers) == len(self._parts):
+        if len(numbers) == len(self._all):
             return self._opened()
         opened = self._some.get(numbers)
         if opened is None and (numbers or self._unpublished):
@@ -151,22 +152,25 @@ class Searcher:
         assert limit >= 0, limit
         assert offset >= 0, offset
         plan = self._plan(query, service, now_ns, scored=sort == "score")
-        searcher = plan.searcher
-        if plan.query is None or searcher is None or limit == 0 or offset >= searcher.num_docs:
+        asked, searcher = plan.query, plan.searcher
+        documents = 0 if searcher is None else searcher.num_docs
+        if asked is None or searcher is None or limit == 0 or offset >= documents:
             return []
-        # Which of equal scores tantivy keeps at the end of its list depends on how long the list is. So pages
-        # are cut from lists of few lengths, or a hit could stand on two of them and another on none.
-        # The first is short, for all of a list becomes objects of Python, which takes longer than most searches.
-        wanted = offset + limit
-        step = SEARCH_RANKED_FIRST_HITS if wanted <= SEARCH_RANKED_FIRST_HITS else SEARCH_RANKED_STEP_HITS
-        ranked = min(-(-wanted // step) * step, searcher.num_docs)
         by_time = None if sort == "score" else "start"
         order = tantivy.Order.Asc if sort == "oldest" else tantivy.Order.Desc
         try:
-            results = searcher.search(plan.query, ranked, count=False, order_by_field=by_time, order=order)
+            ranked = ranked_as_far_as(
+                offset + limit,
+                lambda length: (
+                    searcher.search(
+                        asked, min(length, documents), count=False, order_by_field=by_time, order=order
+                    ).hits
+                ),
+                are_few=sort == "score" and not plan.is_graded,
+            )
         except ValueError as error:
             raise refusal(query, error) from error
-        page = results.hits[offset : offset + limit]
+        page = ranked[offset : offset + limit]
         return [raw_hit(searcher, 0.0 if by_time else score, address) for score, address in page]
 
     def count(
@@ -204,25 +208,24 @@ class Searcher:
         """
         now_ns = time.time_ns() if now_ns is None else now_ns
         try:
-            node = tree(query)
-            like = is_like(node)
-            opened = self._opened() if like else None
-            alike = None
-            if like:
-                counted = self._grammar.searcher() if opened is None else opened.searcher
-                alike = alike_in(self._grammar.schema, counted, self._texts_of, self.analyzer)
-            asked = compiled(self._grammar, node, now_ns, alike, self.analyzer)
+            if like := asks_for_likeness(query):
+                asked = prepared_alike(query, service, self.analyzer, now_ns, self._alike())
+            else:
+                asked = prepared(query, service, self.analyzer, now_ns)
         except ValueError as error:
             raise refusal(query, error) from error
-        if asked is not None and service is not None:
-            asked = of_service(self._grammar, asked, service)
-            node = AllOf((node, Text("service", service.encode(errors="replace").decode(), 0, quoted=True)))
-        numbers = tuple(range(len(self._parts)))
-        if not like and not (scored and is_ranked(node)) and self._is_prunable():
-            numbers = self._may_match(node, now_ns)
+        numbers = self._all
+        if not like and not (scored and asked.is_ranked) and self._is_prunable():
+            numbers = self._may_match(asked.node, now_ns)
         opened = self._opened_of(numbers)
         parts = PartsAsked(len(numbers), len(self._parts) - len(numbers))
-        return _Plan(asked, None if opened is None else opened.searcher, parts)
+        return _Plan(asked.query, None if opened is None else opened.searcher, parts, asked.is_graded)
+
+    def _alike(self) -> Alike:
+        """Return what makes words of a span that others are to be like: which are rare, all parts tell."""
+        opened = self._opened()
+        counted = self._grammar.searcher() if opened is None else opened.searcher
+        return alike_in(self._grammar.schema, counted, self._texts_of, self.analyzer)
 
     def _may_match(self, node: Node, now_ns: int) -> tuple[int, ...]:
         """Return the numbers of the parts that may have hits."""
@@ -272,15 +275,6 @@ class Searcher:
         """Return queries that go on where one that is being typed ends (see `complete.completions`)."""
         opened = self._opened()
         return completions(self._grammar.searcher() if opened is None else opened.searcher, typed)
-
-
-@lru_cache(len(ANALYZERS))
-def _grammar(analyzer: Analyzer) -> tantivy.Index:
-    """Return an empty index to make queries with: they are the same for all that have its fields and words."""
-    index = tantivy.Index(fields.schema())
-    fields.register_tokenizers(index, analyzer.tokenizer())
-    index.config_reader(reload_policy="manual")
-    return index
 
 
 def _by_meaning(

@@ -356,6 +356,21 @@ def is_like(node: Node) -> bool:
     return any(isinstance(leaf, Text) and leaf.field == "like" for leaf in _leaves(node))
 
 
+def is_graded(node: Node) -> bool:
+    """Whether hits have scores by words or phrases that are written out."""
+    leaves = (leaf for leaf in _leaves(node, wanted=True) if isinstance(leaf, Text))
+    return any(
+        leaf.field == "like"
+        or (leaf.field in (None, *fields.TEXTS) and not leaf.prefix and (leaf.quoted or not leaf.distance))
+        for leaf in leaves
+    )
+
+
+def is_relative(node: Node) -> bool:
+    """Whether it depends on the time at which it is asked, as `last 2h` does."""
+    return any(isinstance(leaf, Last) for leaf in _leaves(node))
+
+
 def is_ranked(node: Node) -> bool:
     """Whether hits have scores by words of theirs; all else counts nothing."""
     return any(
