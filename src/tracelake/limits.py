@@ -552,6 +552,12 @@ ARCHIVE_BATCH_TRACES: Final = 256
 """Traces of one batch of a pass, and of one pack. Beyond: the next batch."""
 ARCHIVE_BATCH_BYTES: Final = 64 * MIB
 """Their OTLP, uncompressed; a larger trace is a batch of its own. Beyond: the next batch."""
+ARCHIVE_PASS_TRACES: Final = 20_000
+"""Traces that one pass of a server's scheduler takes. Beyond: another follows at once, if this one archived some."""
+ARCHIVE_FINALIZE_TRACES: Final = 64
+"""Traces whose payloads one transaction clears: writers wait for it. Beyond: the next transaction."""
+ARCHIVE_FINALIZE_BYTES: Final = 8 * MIB
+"""Their OTLP, uncompressed; a larger trace is cleared alone. Beyond: the next transaction."""
 ARCHIVE_UPLOADS_AT_ONCE: Final = 8
 """Objects of one batch that are uploaded at a time. Beyond: they wait for their turn."""
 TRACE_ARCHIVED_MAX_BYTES: Final = 1024 * MIB
@@ -567,7 +573,7 @@ ARCHIVE_RESTORE_TRIES_MAX: Final = 5
 ARCHIVE_UPLOAD_GRACE_S: Final = 3600.0
 """How old an upload that nobody has finalized must be for a sweep to give it up. Beyond: it does; who still works at it
 is told, and its traces stay hot."""
-ARCHIVE_CUT_PAGES: Final = 1000
+ARCHIVE_CUT_PAGES: Final = 200
 """Pages that one transaction of SQLite gives back to the disk after a pass. Beyond: the next one does."""
 ARCHIVE_TRUNCATE_WAIT_S: Final = 0.5
 """How long the log of SQLite waits for readers, to be cut after a pass. Beyond: it is cut after the next one."""

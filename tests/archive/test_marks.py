@@ -7,12 +7,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from tests.archive.place import HotLake
 from tests.archive.test_archive import tag
 from tests.broken import Broken, assert_caught
 from tracelake.archive.candidates import Candidates
+from tracelake.archive.model import ArchiveReport
+from tracelake.archive.one_pass import OnePass, share_of
 from tracelake.archive.retention import ARCHIVE_NOW_TAG
+from tracelake.tracking.schema import trace_info
 
 
 @pytest.fixture
@@ -67,3 +71,41 @@ def test_each_of_it_is_noticed_when_it_breaks(hot: HotLake) -> None:
         Broken("a mark outlives what is hot", Candidates.done_where_nothing_is_hot, "not in hot", "in hot"),
     ):
         assert_caught(broken, lambda: marks(hot))
+
+
+def bounded(hot: HotLake) -> None:
+    """Check what passes do that may take three traces each, of two experiments of which one has many."""
+    ids = [f"{number:032x}" for number in range(1, 9)]
+    hot.archive.delete(ids)
+    hot.archive._places.clear()
+    hot.write(*((number, 1) for number in range(4, 9)))
+    # The three oldest cannot go, and must not be all that each pass looks at.
+    hot.write((1, 1), (2, 1), (3, 1), commit=False)
+    with hot.tracking.database.writing() as connection:
+        is_small = trace_info.c.trace_id == ids[-1]
+        connection.execute(update(trace_info).where(is_small).values(experiment_id="9"))
+    tag(hot, ARCHIVE_NOW_TAG, "{}")
+    tag(hot, ARCHIVE_NOW_TAG, "{}", experiment="9")
+    try:
+        reports: list[ArchiveReport] = []
+        for _ in range(5):
+            reports.append(hot.archive.run(traces_max=3))
+            assert sum(reports[-1].fates.values()) <= 3
+        assert reports[1].goes_on
+        assert reports[0].fates["archived"] >= 1, "the small one has its share"
+        assert hot.hot(range(1, 9)) == [1, 2, 3]
+        assert ("0", "{}") in hot.archive.marks(), "what waits is not done"
+    finally:
+        hot.commit()
+        for experiment_id, value in hot.archive.marks():
+            Candidates(hot.tracking).done_at_once(experiment_id, value)
+
+
+def test_passes_that_may_take_so_many_go_on(hot: HotLake) -> None:
+    """Each begins where the one before ended, whatever became of what it took; and each experiment has its share."""
+    bounded(hot)
+    for broken in (
+        Broken("each begins at the beginning", OnePass._experiment, "self.places[key] = behind", "pass"),
+        Broken("one has all", share_of, "-(-left // experiments)", "left"),
+    ):
+        assert_caught(broken, lambda: bounded(hot))

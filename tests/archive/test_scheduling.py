@@ -29,6 +29,11 @@ def turns() -> None:
     assert first.passed(Turn.ALL, 7.0, 300.0, NONE, A).turn(8.0, A) is Turn.MARKED, (
         "what is marked during a pass was not part of it"
     )
+    more = then.passed(Turn.ALL, 400.0, 300.0, A, A, goes_on=True)
+    assert more.turn(400.0, A) is Turn.ALL, "what a pass left because it had enough is taken at once"
+    more = first.passed(Turn.ALL, 7.0, 300.0, NONE, NONE).passed(Turn.MARKED, 8.0, 300.0, A, A, goes_on=True)
+    assert more == Schedule(307.0)
+    assert more.turn(9.0, A) is Turn.MARKED, "and so is a mark that is not through"
 
 
 def test_what_is_next() -> None:
@@ -43,9 +48,11 @@ def test_each_of_it_is_noticed_when_it_breaks() -> None:
         Broken(
             "a pass between puts off the next", Schedule.passed, "if turn is Turn.ALL else", "if turn else"
         ),
-        Broken("what is marked meanwhile counts as tried", Schedule.passed, "before & after", "after"),
-        Broken("what was done counts as tried", Schedule.passed, "before & after", "before"),
+        Broken("what is marked meanwhile counts as tried", Schedule.passed, " & after", " | after"),
+        Broken("what was done counts as tried", Schedule.passed, " & after", ""),
         Broken("a mark is known for ever", Schedule.waited, "self.tried & marks", "self.tried"),
+        Broken("what goes on waits", Schedule.passed, "0.0 if goes_on else ", ""),
+        Broken("a mark that goes on was tried", Schedule.passed, "self.tried if goes_on else ", ""),
         Broken("the interval waits for marks", Schedule.turn, "now_s >= self.next_pass_s", "marks"),
     ):
         assert_caught(broken, turns)
@@ -58,6 +65,7 @@ class Passes:
         self.marks: Marks = NONE
         self.looks = 0
         self.made: list[bool] = []
+        self.going_on = 0
 
     def look(self) -> Marks:
         """Return the marks."""
@@ -66,7 +74,12 @@ class Passes:
 
     def loop(self, interval_s: float) -> ArchiveLoop:
         """Return a loop that makes such passes."""
-        return ArchiveLoop(self.made.append, self.look, interval_s, Event(), poll_s=0.001)
+        return ArchiveLoop(self.make, self.look, interval_s, Event(), poll_s=0.001)
+
+    def make(self, only_marked: bool) -> bool:
+        """Make a pass; the first so many have more to do."""
+        self.made.append(only_marked)
+        return len(self.made) <= self.going_on
 
     def wait_for(self, *made: bool) -> None:
         """Wait for these passes, and for some looks after them."""
@@ -91,6 +104,18 @@ def test_marks_are_taken_between() -> None:
     assert loop.stop(HANG_S)
 
 
+def test_what_a_pass_leaves_is_taken_at_once() -> None:
+    """As long as there is more; then by interval again, and by mark."""
+    passes = Passes()
+    passes.going_on = 2
+    loop = passes.loop(3600.0)
+    loop.start()
+    passes.wait_for(False, False, False)
+    passes.going_on, passes.marks = 4, A
+    passes.wait_for(False, False, False, True, True)
+    assert loop.stop(HANG_S)
+
+
 def test_passes_come_by_interval() -> None:
     """Again and again, until it is stopped."""
     passes = Passes()
@@ -106,10 +131,10 @@ def test_a_pass_that_hangs_does_not_hold_up_the_end() -> None:
     begun, over = Event(), Event()
     made: list[bool] = []
 
-    def hang(only_marked: bool) -> None:
+    def hang(only_marked: bool) -> bool:
         made.append(only_marked)
         begun.set()
-        over.wait(HANG_S)
+        return not over.wait(HANG_S)
 
     loop = ArchiveLoop(hang, lambda: NONE, 0.0, Event(), poll_s=0.001)
     loop.start()

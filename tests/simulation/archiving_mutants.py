@@ -28,8 +28,8 @@ def checked_outside(self: ArchiveStore, stored: Sequence[Stored]) -> dict[str, T
 
     def clear(connection: Any) -> dict[str, TraceFate]:
         for each in same:
-            self._clear(connection, each)
-            self._set_object(connection, each.path, protocol.LIVE, 1)
+            self._clear(connection, [each])
+            self._set_objects(connection, {each.path: (protocol.LIVE, 1)})
         return {each.trace_id: TraceFate.ARCHIVED if each in same else TraceFate.CHANGED for each in stored}
 
     return self._write(clear)
@@ -107,20 +107,20 @@ ARCHIVE_MUTANTS: Final = [
     _mutant(
         "no row before the upload",
         5,
-        _words(ArchiveStore._begin, "if paths:", "if False:"),
+        _words(ArchiveStore._note_uploads, "if paths:", "if False:"),
         faults=Faults(),
         exhaustive=5,
     ),
     _mutant(
         "a late upload counts",
         80,
-        _words(protocol.finalize, "upload_state != OPEN", "False"),
+        _words(protocol.finalize, "upload_state not in (OPEN, LIVE)", "False"),
         scenario=_swept,
     ),
     _mutant(
         "given up, and not said so",
         80,
-        _words(ArchiveStore.condemn, "self._set_object(connection, path, CONDEMNED, 0)", "pass"),
+        _words(ArchiveStore.condemn, "self._set_objects(connection, {path: (CONDEMNED, 0)})", "pass"),
         scenario=_swept,
     ),
     _mutant(
@@ -153,6 +153,13 @@ ARCHIVE_MUTANTS: Final = [
         40,
         _words(ArchiveStore._release, "state if left > 0 else CONDEMNED", "CONDEMNED"),
         scenario=_packed,
+    ),
+    _mutant(
+        "of a pack only the last that were finalized count",
+        5,
+        _words(ArchiveStore._finalize, "objects[path][1] + traces", "traces"),
+        scenario=_packed,
+        faults=Faults(),
     ),
     _mutant(
         "deleted where it was before",

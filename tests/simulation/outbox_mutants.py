@@ -70,7 +70,7 @@ OUTBOX_MUTANTS: Final = [
     _mutant(
         "A17: what waits is archived, and nobody looks into the tables",
         _passes,
-        (ArchiveStore._begin, "elif trace_id in waiting:", "elif False:"),
+        (ArchiveStore.begin, "elif trace_id in waiting:", "elif False:"),
         **{"tests.simulation.outbox.RememberingRepository._differences": lambda *_: []},
     ),
 ]

@@ -21,10 +21,13 @@ def test_a1_a5_a12_every_schedule_of_two_archivers_and_a_writer() -> None:
     assert report.completed == report.schedules > 50
 
 
-@pytest.mark.parametrize("faults", [Faults(kills=1), Faults(lost=1)], ids=["killed", "lost"])
-@pytest.mark.parametrize("others", [(), ("sweep",)], ids=["writer", "sweep"])
+@pytest.mark.parametrize(
+    ("faults", "others"),
+    [(Faults(kills=1), ()), (Faults(lost=1), ()), (Faults(kills=1), ("sweep",))],
+    ids=["killed beside a writer", "lost beside a writer", "killed beside a sweep"],
+)
 def test_a4_every_schedule_with_a_fault(faults: Faults, others: tuple[str, ...]) -> None:
-    """A4: a pass that is killed at any step, or is not told what became of one, beside a writer or a sweep."""
+    """A4: a pass that is killed at any step, or is not told what became of one, beside a writer; or a sweep."""
     report = explore(
         ArchivingScenario(1, writes=0 if others else 1, others=others), faults, schedules_max=2_000
     )

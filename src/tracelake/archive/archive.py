@@ -11,18 +11,19 @@ from typing import Final
 
 from tracelake._errors import StorageError, UsageError
 from tracelake.archive import passes
-from tracelake.archive.candidates import Candidates
+from tracelake.archive.candidates import Candidates, Place
 from tracelake.archive.layouts import is_ours
 from tracelake.archive.listing import ArchivedTrace, ArchiveState, list_traces
-from tracelake.archive.model import LAYOUTS, ArchiveDue, ArchiveReport, ArchiveSettings, HotSnapshot, Stored
-from tracelake.archive.passes import ObjectRepository, TraceRepository, archive_batch
+from tracelake.archive.model import LAYOUTS, ArchiveDue, ArchiveReport, ArchiveSettings
+from tracelake.archive.one_pass import Into, OnePass
+from tracelake.archive.passes import ObjectRepository
 from tracelake.archive.restoring import delete_traces, restore_trace
-from tracelake.archive.retention import TraceFate, cutoff_ns, duration_ns, is_now_done
+from tracelake.archive.retention import TraceFate, cutoff_ns, duration_ns
 from tracelake.archive.scheduling import Marks
 from tracelake.archive.space import ArchiveSpace, give_back, space
 from tracelake.archive.store import ArchiveStore
 from tracelake.archive.tables import Tables, TablesRepository, traces_data
-from tracelake.limits import ARCHIVE_FAILURES_TOLD_MAX, ARCHIVE_UPLOAD_GRACE_S, PAGE_ROWS_DEFAULT
+from tracelake.limits import ARCHIVE_UPLOAD_GRACE_S, PAGE_ROWS_DEFAULT
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tracking.store import TrackingStore
 
@@ -40,6 +41,8 @@ class LakeArchive:
         self._tables = tables
         self._store = ArchiveStore(tracking)
         self._candidates = Candidates(tracking)
+        self._places: dict[tuple[str, str], Place] = {}
+        """Where the next pass goes on in experiments of which the last one took only some."""
 
     def settings(self) -> ArchiveSettings:
         """Return how the lake archives."""
@@ -88,9 +91,8 @@ class LakeArchive:
 
         Of one experiment, and with `older_than` instead of its retention, as `run`. Raises UsageError.
         """
-        return self._due(
-            self._candidates.due(self.settings(), now_ns := time.time_ns()), experiment, older_than, now_ns
-        )
+        now_ns = time.time_ns()
+        return self._meant(self._candidates.due(self.settings(), now_ns), experiment, older_than, now_ns)
 
     def traces(self, state: ArchiveState = "archived", limit: int = PAGE_ROWS_DEFAULT) -> list[ArchivedTrace]:
         """Return archived traces, the last first, or those that are marked because they cannot be."""
@@ -109,24 +111,25 @@ class LakeArchive:
     ) -> ArchiveReport:
         """Archive what is due; of one experiment, with `older_than` by that instead of its retention.
 
-        With `only_marked` of experiments that are marked archiveNow. `stopping` is asked before each batch, and
-        `on_progress` told what was done after it. What cannot be archived stays hot, and is told with its reason; it
-        stops nothing beside it. Raises UsageError, StorageError where the tracking store fails.
+        With `only_marked` of experiments that are marked archiveNow. After `traces_max` traces the pass ends, the
+        report says that there may be more (`goes_on`), and the next one of this object goes on behind them. `stopping`
+        is asked before each batch, and `on_progress` told what was done after it. What cannot be archived stays hot,
+        and is told with its reason; it stops nothing beside it. Raises UsageError, StorageError where the tracking
+        store fails.
         """
         began_s = time.monotonic()
-        settings = self.settings()
+        settings, now_ns = self.settings(), time.time_ns()
         marks = self.marks()
-        due = self._candidates.due(settings, now_ns := time.time_ns())
+        due = (self._candidates.due if dry_run else self._candidates.hot)(settings, now_ns)
         if not dry_run:
             self._candidates.done_where_nothing_is_hot(due, marks)
         due = [each for each in due if each.is_now or not only_marked]
-        due = _in_turn(self._due(due, experiment, older_than, now_ns))
+        due = _in_turn(self._meant(due, experiment, older_than, now_ns))
         report = ArchiveReport(settings.layout, dry_run, due)
-        left = traces_max
-        for each in [] if dry_run else due:
-            if each.cutoff_ns is None or stopping():
-                continue
-            left = self._archive(settings, each, report, left, stopping, on_progress)
+        if not dry_run:
+            places = {} if traces_max is None else self._places
+            one = OnePass(self._store, self._candidates, self._into(settings), places, report, stopping)
+            one.take([each for each in due if each.cutoff_ns is not None], traces_max, on_progress)
         if TraceFate.ARCHIVED.value in report.fates:
             give_back(self._tracking.database, stopping)
         report.seconds = time.monotonic() - began_s
@@ -134,56 +137,21 @@ class LakeArchive:
             _log.log(logging.WARNING if report.problem else logging.INFO, "%s", report.line)
         return report
 
-    def _due(
+    def _meant(
         self, due: Sequence[ArchiveDue], experiment: str | None, older_than: str | None, now_ns: int
     ) -> list[ArchiveDue]:
         """Return those with hot traces that are meant; `older_than` counts instead of their retention."""
         meant = [each for each in due if each.hot_traces and experiment in (None, each.experiment_id)]
         if older_than is None:
             return meant
-        cutoff = cutoff_ns(older_than, None, now_ns) or 0
-        return [self._candidates.older(each, cutoff) for each in meant]
+        return self._candidates.older(meant, cutoff_ns(older_than, None, now_ns) or 0)
 
-    def _archive(
-        self,
-        settings: ArchiveSettings,
-        due: ArchiveDue,
-        report: ArchiveReport,
-        left: int | None,
-        stopping: Callable[[], bool],
-        on_progress: Callable[[ArchiveReport], None],
-    ) -> int | None:
-        """Take what is due of one experiment; return how many traces this pass may still take."""
-        tag = self._candidates.at_once_of(due.experiment_id) if due.is_now else None
-        objects = None if settings.layout == "lake" else self._repository(settings)
-        repository: TraceRepository = (
-            TablesRepository(self._tables, self._tracking.lake_id)
-            if objects is None
-            else ObjectRepository(objects)
-        )
-
-        def on_stored(snapshot: HotSnapshot, stored: Stored) -> None:
-            report.archived_bytes += len(snapshot.data)
-            report.stored_bytes += stored.size_bytes
-
-        fates: list[TraceFate] = []
-        for batch in self._candidates.batches(due, left):
-            if stopping():
-                return 0
-            for trace_id, (fate, reason) in archive_batch(
-                self._store, settings.layout, repository, objects, batch, on_stored
-            ).items():
-                fates.append(fate)
-                report.fates[fate.value] = report.fates.get(fate.value, 0) + 1
-                if fate is TraceFate.FAILED and report.failed_first is None:
-                    report.failed_first = f"trace {trace_id}: {reason}"
-                if reason and len(report.failures) < ARCHIVE_FAILURES_TOLD_MAX:
-                    report.failures[trace_id] = reason
-            on_progress(report)
-        took_all = left is None or len(fates) < left
-        if tag is not None and took_all and is_now_done(fates):
-            self._candidates.done_at_once(due.experiment_id, tag)
-        return None if left is None else left - len(fates)
+    def _into(self, settings: ArchiveSettings) -> Into:
+        """Return where a pass puts traces."""
+        if settings.layout == "lake":
+            return Into("lake", TablesRepository(self._tables, self._tracking.lake_id), None)
+        objects = self._repository(settings)
+        return Into(settings.layout, ObjectRepository(objects), objects)
 
     def restore(self, trace_id: str) -> bool:
         """Bring a trace back into the tracking store; False where it is there already. See `restore_trace`."""

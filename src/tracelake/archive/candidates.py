@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Final, TypeAlias
 
-from sqlalchemy import case, delete, func, select
+from sqlalchemy import BigInteger, String, and_, case, column, delete, func, select, values
 
 from tracelake._errors import DamageError, UsageError
 from tracelake.archive.model import ArchiveDue, ArchiveSettings
@@ -20,7 +20,7 @@ from tracelake.archive.retention import (
     retention_of_tag,
 )
 from tracelake.archive.scheduling import Marks
-from tracelake.limits import ARCHIVE_BATCH_BYTES, ARCHIVE_BATCH_TRACES
+from tracelake.limits import ARCHIVE_BATCH_BYTES, ARCHIVE_BATCH_TRACES, TRACKING_IDS_AT_ONCE
 from tracelake.tracking.schema import (
     TRACKING_STORE,
     archive_settings,
@@ -30,6 +30,10 @@ from tracelake.tracking.schema import (
     workspaces,
 )
 from tracelake.tracking.store import TrackingStore
+
+Place: TypeAlias = tuple[int, str]
+"""In the traces of an experiment, by their age: the start and the id of one."""
+BEGINNING: Final[Place] = (-(2**63), "")
 
 
 class Candidates:
@@ -59,17 +63,34 @@ class Candidates:
             connection.execute(archive_settings.insert(), row)
 
     def due(self, settings: ArchiveSettings, now_ns: int) -> list[ArchiveDue]:
-        """Return each experiment that has traces, with what of it is due."""
-        return [self._due(settings, now_ns, row) for row in self._experiments()]
+        """Return each experiment that has traces, with what of it is hot, archived and due."""
+        return self._with_totals(self._resolved(settings, now_ns, only_hot=False))
 
-    def _due(self, settings: ArchiveSettings, now_ns: int, row: Any) -> ArchiveDue:
+    def hot(self, settings: ArchiveSettings, now_ns: int) -> list[ArchiveDue]:
+        """Return each experiment that has hot traces, for a pass: what is archived or due is not counted."""
+        return self._resolved(settings, now_ns, only_hot=True)
+
+    def _resolved(self, settings: ArchiveSettings, now_ns: int, *, only_hot: bool) -> list[ArchiveDue]:
+        """Return experiments with the retention that counts, by as many queries for all as for one."""
+        tags = self._tags()
+        return [
+            self._due(settings, now_ns, row, tags.get(row.experiment_id, {}))
+            for row in self._experiments(only_hot=only_hot)
+        ]
+
+    def _due(self, settings: ArchiveSettings, now_ns: int, row: Any, tags: Mapping[str, str]) -> ArchiveDue:
         experiment_id, workspace, narrower, traces, hot_traces, failed_traces = row
-        counts = {
-            "hot_traces": hot_traces,
-            "archived_traces": traces - hot_traces,
-            "failed_traces": failed_traces,
-        }
-        tags = self._tags(experiment_id)
+        due = ArchiveDue(
+            experiment_id,
+            workspace,
+            None,
+            None,
+            False,
+            None,
+            hot_traces=hot_traces,
+            archived_traces=traces - hot_traces,
+            failed_traces=failed_traces,
+        )
         try:
             resolved = resolve(
                 settings.retention,
@@ -79,33 +100,29 @@ class Candidates:
             )
             at_once = archive_now_of_tag(tags.get(ARCHIVE_NOW_TAG))
         except UsageError as error:
-            return ArchiveDue(experiment_id, workspace, None, None, False, None, problem=str(error), **counts)
-        cutoff = cutoff_ns(resolved.text, at_once, now_ns)
-        is_idle = cutoff is None or not hot_traces
-        due, size_bytes = (0, 0) if is_idle else self._totals(experiment_id, workspace, cutoff or 0)
-        return ArchiveDue(
-            experiment_id,
-            workspace,
-            resolved.text,
-            resolved.source,
-            at_once is not None,
-            cutoff,
-            due,
-            size_bytes,
-            **counts,
-        )
-
-    def older(self, due: ArchiveDue, cutoff: int) -> ArchiveDue:
-        """Return an experiment with what of it is older than that, whatever its retention says."""
-        traces, size_bytes = self._totals(due.experiment_id, due.workspace, cutoff)
-        # What archiveNow asks for may be more than that, so this does not do it.
+            return replace(due, problem=str(error))
         return replace(
-            due, is_now=False, cutoff_ns=cutoff, traces=traces, size_bytes=size_bytes, problem=None
+            due,
+            retention=resolved.text,
+            source=resolved.source,
+            is_now=at_once is not None,
+            cutoff_ns=cutoff_ns(resolved.text, at_once, now_ns),
         )
 
-    def batches(self, due: ArchiveDue, traces_max: int | None = None) -> Iterator[list[str]]:
-        """Yield the traces of an experiment that are due, the oldest first, in batches; each comes once."""
-        after: tuple[int, str] = (-(2**63), "")
+    def older(self, due: Sequence[ArchiveDue], cutoff: int) -> list[ArchiveDue]:
+        """Return experiments with what of them is older than that, whatever their retention says."""
+        # What archiveNow asks for may be more than that, so this does not do it.
+        return self._with_totals(
+            [replace(each, is_now=False, cutoff_ns=cutoff, problem=None) for each in due]
+        )
+
+    def batches(
+        self, due: ArchiveDue, traces_max: int | None = None, after: Place = BEGINNING
+    ) -> Iterator[tuple[list[str], Place]]:
+        """Yield the traces of an experiment that are due behind a place, the oldest first, each once.
+
+        They come in batches, each with the place where it ends.
+        """
         left = traces_max
         while due.cutoff_ns is not None and (left is None or left > 0):
             rows = self._some(
@@ -122,7 +139,7 @@ class Candidates:
                 room -= size_bytes
                 after = (start_ns, trace_id)
             left = None if left is None else left - len(batch)
-            yield batch
+            yield batch, after
 
     def done_at_once(self, experiment_id: str, value: str) -> None:
         """Clear archiveNow of an experiment, unless somebody has set it to something else meanwhile."""
@@ -155,64 +172,108 @@ class Candidates:
 
     def at_once_of(self, experiment_id: str) -> str | None:
         """Return the tag archiveNow of an experiment as it stands."""
-        return self._tags(experiment_id).get(ARCHIVE_NOW_TAG)
+        return self._tags(experiment_id).get(experiment_id, {}).get(ARCHIVE_NOW_TAG)
 
-    def _experiments(self) -> list[Any]:
+    def _experiments(self, *, only_hot: bool) -> list[Any]:
         info = trace_info.c
-        query = (
+        which = (info.spans_location == TRACKING_STORE,) if only_hot else ()
+        counted = (
             select(
                 info.experiment_id,
                 info.workspace,
-                func.max(workspaces.c.trace_archival_retention),
-                func.count(),
-                func.sum(case((info.spans_location == TRACKING_STORE, 1), else_=0)),
-                func.sum(case((info.archival_failure.is_not(None), 1), else_=0)),
+                func.count().label("traces"),
+                func.sum(case((info.spans_location == TRACKING_STORE, 1), else_=0)).label("hot_traces"),
+                func.count(info.archival_failure).label("failed_traces"),
             )
-            .outerjoin(
-                workspaces, (workspaces.c.lake == info.lake) & (workspaces.c.workspace == info.workspace)
-            )
-            .where(info.lake == self._lake)
+            .where(info.lake == self._lake, *which)
             .group_by(info.experiment_id, info.workspace)
-            .order_by(info.workspace, info.experiment_id)
+            .subquery()
+        )
+        of = (workspaces.c.lake == self._lake) & (workspaces.c.workspace == counted.c.workspace)
+        query = (
+            select(
+                counted.c.experiment_id,
+                counted.c.workspace,
+                workspaces.c.trace_archival_retention,
+                counted.c.traces,
+                counted.c.hot_traces,
+                counted.c.failed_traces,
+            )
+            .outerjoin(workspaces, of)
+            .order_by(counted.c.workspace, counted.c.experiment_id)
         )
         with self._database.reading() as connection:
             return list(connection.execute(query))
 
-    def _tags(self, experiment_id: str) -> dict[str, str]:
+    def _tags(self, experiment_id: str | None = None) -> dict[str, dict[str, str]]:
+        """Return what experiments say of their archive, or one of them."""
         tags = experiment_tags.c
-        query = select(tags.key, tags.value).where(
-            tags.lake == self._lake, tags.experiment_id == experiment_id
+        query = select(tags.experiment_id, tags.key, tags.value).where(
+            tags.lake == self._lake, tags.key.in_((RETENTION_TAG, ARCHIVE_NOW_TAG))
         )
+        if experiment_id is not None:
+            query = query.where(tags.experiment_id == experiment_id)
+        told: dict[str, dict[str, str]] = {}
         with self._database.reading() as connection:
-            return {row.key: row.value for row in connection.execute(query)}
+            for row in connection.execute(query):
+                told.setdefault(row.experiment_id, {})[row.key] = row.value
+        return told
 
-    def _is_due(self, due_id: str, workspace: str, cutoff: int) -> tuple[Any, ...]:
+    def _hot(self) -> tuple[Any, ...]:
         info = trace_info.c
         return (
             info.lake == self._lake,
-            info.experiment_id == due_id,
-            info.workspace == workspace,
             info.spans_location == TRACKING_STORE,
             info.archival_failure.is_(None),
-            info.start_ns < cutoff,
         )
 
-    def _totals(self, experiment_id: str, workspace: str, cutoff: int) -> tuple[int, int]:
-        info, parts = trace_info.c, trace_parts.c
-        is_due = self._is_due(experiment_id, workspace, cutoff)
-        sizes = (
-            select(func.coalesce(func.sum(parts.size_bytes), 0))
-            .select_from(trace_info)
-            .join(trace_parts, (parts.lake == info.lake) & (parts.trace_id == info.trace_id))
-            .where(*is_due)
-        )
+    def _with_totals(self, due: Sequence[ArchiveDue]) -> list[ArchiveDue]:
+        """Count what is due, by one query for some hundred experiments."""
+        totals: dict[tuple[str, str], tuple[int, int]] = {}
+        asked = [
+            (each.experiment_id, each.workspace, each.cutoff_ns)
+            for each in due
+            if each.cutoff_ns is not None and each.hot_traces
+        ]
         with self._database.reading() as connection:
-            traces = connection.execute(
-                select(func.count()).select_from(trace_info).where(*is_due)
-            ).scalar_one()
-            return int(traces), int(connection.execute(sizes).scalar_one())
+            for start in range(0, len(asked), TRACKING_IDS_AT_ONCE):
+                for row in connection.execute(self._totals(asked[start : start + TRACKING_IDS_AT_ONCE])):
+                    totals[row.experiment_id, row.workspace] = (row.traces, int(row.size_bytes))
+        counted = []
+        for each in due:
+            traces, size_bytes = totals.get((each.experiment_id, each.workspace), (0, 0))
+            counted.append(replace(each, traces=traces, size_bytes=size_bytes))
+        return counted
 
-    def _some(self, due: ArchiveDue, after: tuple[int, str], limit: int) -> list[Any]:
+    def _totals(self, asked: Sequence[tuple[str, str, int | None]]) -> Any:
+        info, parts = trace_info.c, trace_parts.c
+        columns = (
+            column("experiment_id", String),
+            column("workspace", String),
+            column("cutoff_ns", BigInteger),
+        )
+        wanted = values(*columns, name="wanted").data(asked).cte()
+        is_due = (
+            *self._hot(),
+            info.experiment_id == wanted.c.experiment_id,
+            info.workspace == wanted.c.workspace,
+            info.start_ns < wanted.c.cutoff_ns,
+        )
+        size_bytes = func.coalesce(func.sum(parts.size_bytes), 0)
+        return (
+            select(
+                info.experiment_id,
+                info.workspace,
+                func.count(info.trace_id.distinct()).label("traces"),
+                size_bytes.label("size_bytes"),
+            )
+            .select_from(wanted)
+            .join(trace_info, and_(*is_due))
+            .outerjoin(trace_parts, (parts.lake == info.lake) & (parts.trace_id == info.trace_id))
+            .group_by(info.experiment_id, info.workspace)
+        )
+
+    def _some(self, due: ArchiveDue, after: Place, limit: int) -> list[Any]:
         info, parts = trace_info.c, trace_parts.c
         size_bytes = (
             select(func.coalesce(func.sum(parts.size_bytes), 0))
@@ -222,7 +283,14 @@ class Candidates:
         is_behind = (info.start_ns > after[0]) | ((info.start_ns == after[0]) & (info.trace_id > after[1]))
         query = (
             select(info.start_ns, info.trace_id, size_bytes)
-            .where(*self._is_due(due.experiment_id, due.workspace, due.cutoff_ns or 0), is_behind)
+            .where(
+                *self._hot(),
+                info.experiment_id == due.experiment_id,
+                info.workspace == due.workspace,
+                info.start_ns < (due.cutoff_ns or 0),
+                info.start_ns >= after[0],  # which the other condition does not tell the database
+                is_behind,
+            )
             .order_by(info.start_ns, info.trace_id)
             .limit(limit)
         )

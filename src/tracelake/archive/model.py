@@ -36,6 +36,7 @@ class ArchiveDue:
     cutoff_ns: int | None
     traces: int = 0
     size_bytes: int = 0
+    """Of what is due; a pass counts what it takes instead."""
     hot_traces: int = 0
     archived_traces: int = 0
     failed_traces: int = 0
@@ -95,6 +96,8 @@ class ArchiveReport:
     stored_bytes: int = 0
     """Bytes that the repository took for them."""
     seconds: float = 0.0
+    goes_on: bool = False
+    """Whether it ended because it had taken as many traces as it might: the next one goes on."""
 
     @property
     def problem(self) -> str | None:
@@ -113,5 +116,6 @@ class ArchiveReport:
         return (
             f"archive pass ({self.layout}): {counts}; {self.archived_bytes:,} bytes cleared, "
             f"{self.stored_bytes:,} stored, {self.seconds:.1f} s"
+            + ("; the next pass goes on" if self.goes_on else "")
             + (f"; {self.problem}" if self.problem else "")
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Protocol
@@ -18,7 +18,7 @@ from tracelake.archive.layouts import encode, read_back
 from tracelake.archive.model import HotSnapshot, LayoutName, Stored
 from tracelake.archive.retention import TraceFate
 from tracelake.archive.store import ArchiveStore
-from tracelake.limits import ARCHIVE_UPLOADS_AT_ONCE
+from tracelake.limits import ARCHIVE_FINALIZE_BYTES, ARCHIVE_FINALIZE_TRACES, ARCHIVE_UPLOADS_AT_ONCE
 from tracelake.storage import ObjectStore
 
 
@@ -31,7 +31,7 @@ class TraceRepository(Protocol):
         """Return the traces that are there whole, and what became of the others, with reasons."""
 
     def holds(self) -> bool:
-        """Whether what was stored last is there still; asked while payloads are about to be cleared."""
+        """Whether what was stored last is there still; asked right before payloads are cleared."""
 
 
 class ObjectRepository:
@@ -83,23 +83,24 @@ def archive_batch(
     objects: ObjectStore | None,
     trace_ids: Sequence[str],
     on_stored: Callable[[HotSnapshot, Stored], None] = lambda _snapshot, _stored: None,
+    finalize_traces: int = ARCHIVE_FINALIZE_TRACES,
 ) -> dict[str, tuple[TraceFate, str]]:
     """Archive some hot traces; return what became of each, with a reason where it stays hot.
 
-    `objects` is the repository of uploads that lost, None where nothing is uploaded. Raises StorageError where the
-    tracking store fails: then nobody knows of this batch, and the next pass looks again.
+    `objects` is the repository of uploads that lost, None where nothing is uploaded. Traces are finalized so many at a
+    time. Raises StorageError where the tracking store fails: then nobody knows of the rest of this batch, and the next
+    pass looks again.
     """
     snapshots, fates = store.begin(layout, trace_ids, uuid.uuid4().hex)
     stored, failed = repository.store(snapshots)
     fates.update(failed)
     of = {snapshot.trace_id: snapshot for snapshot in snapshots}
-    for trace_id, (fate, _) in failed.items():
-        if fate is TraceFate.MALFORMED:
-            store.mark_malformed(trace_id, of[trace_id].generation)
+    malformed = [trace_id for trace_id, (fate, _) in failed.items() if fate is TraceFate.MALFORMED]
+    store.mark_malformed({trace_id: of[trace_id].generation for trace_id in malformed})
     won = set()
-    if stored:
-        decided = store.finalize(stored, repository.holds)
-        for each in stored:
+    for some in _pieces(stored, of, finalize_traces):
+        decided = store.finalize(some, repository.holds)
+        for each in some:
             fate = decided[each.trace_id]
             fates[each.trace_id] = (fate, _REASONS.get(fate, ""))
             if fate is TraceFate.ARCHIVED:
@@ -109,6 +110,23 @@ def archive_batch(
         with contextlib.suppress(StorageError, OSError):  # the next sweep does it
             delete_condemned(store, objects, sorted({snapshot.path for snapshot in snapshots} - won))
     return fates
+
+
+def _pieces(
+    stored: Sequence[Stored], of: Mapping[str, HotSnapshot], traces_max: int
+) -> Iterator[list[Stored]]:
+    """Yield what one transaction finalizes: writers wait as long as it clears payloads."""
+    piece: list[Stored] = []
+    room = ARCHIVE_FINALIZE_BYTES
+    for each in stored:
+        size_bytes = len(of[each.trace_id].data)
+        if piece and (len(piece) == traces_max or size_bytes > room):
+            yield piece
+            piece, room = [], ARCHIVE_FINALIZE_BYTES
+        piece.append(each)
+        room -= size_bytes
+    if piece:
+        yield piece
 
 
 _REASONS = {

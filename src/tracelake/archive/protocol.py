@@ -4,8 +4,8 @@ An upload is a row of its own before the first byte of it is sent, and every nam
 
 | state of the row | finalize | abandon, sweep | delete, restore of the last trace in it |
 |---|---|---|---|
-| OPEN: being uploaded | LIVE, with so many traces; CONDEMNED for none | CONDEMNED | |
-| LIVE: traces name it | | stays | CONDEMNED |
+| OPEN: being uploaded | LIVE, with so many traces; stays for none | CONDEMNED | |
+| LIVE: traces name it | so many more | stays | CONDEMNED |
 | CONDEMNED: nobody names it, or ever will | nothing is archived | object deleted, then the row | |
 | no row | nothing is archived | object deleted, if one lies there | |
 
@@ -40,16 +40,11 @@ def finalize(upload_state: str | None, trace: TraceStanding | None, generation: 
 
     ARCHIVED: the upload becomes its archive, and the payload is cleared by the same transaction.
     """
-    if upload_state != OPEN:
+    if upload_state not in (OPEN, LIVE):
         return TraceFate.FAILED
     if trace is None or not trace.is_hot:
         return TraceFate.GONE
     return TraceFate.ARCHIVED if trace.generation == generation else TraceFate.CHANGED
-
-
-def after_finalize(traces: int) -> str:
-    """Return the state of an upload that has become the archive of so many traces."""
-    return LIVE if traces else CONDEMNED
 
 
 def may_condemn(state: str | None, traces: int) -> bool:

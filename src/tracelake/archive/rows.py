@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from tracelake.archive.protocol import TraceStanding
 from tracelake.archive.retention import MALFORMED
@@ -55,12 +55,14 @@ class ArchiveRows:
                 by_path[path] = (state, traces)
         return by_path
 
-    def _set_object(self, connection: Connection, path: str, state: str, traces: int) -> None:
-        connection.execute(
-            update(archive_objects)
-            .where(archive_objects.c.lake == self.lake, archive_objects.c.path == path)
-            .values(state=state, traces=traces)
-        )
+    def _set_objects(self, connection: Connection, changed: Mapping[str, tuple[str, int]]) -> None:
+        """Set state and number of traces of objects."""
+        of = (archive_objects.c.lake == self.lake, archive_objects.c.path == bindparam("of_path"))
+        rows = [
+            {"of_path": path, "state": state, "traces": traces} for path, (state, traces) in changed.items()
+        ]
+        if rows:
+            connection.execute(update(archive_objects).where(*of), rows)
 
     def _waiting(self, connection: Connection, trace_ids: Sequence[str]) -> set[str]:
         query = select(trace_parts.c.trace_id).where(

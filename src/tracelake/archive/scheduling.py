@@ -49,10 +49,23 @@ class Schedule:
         """Forget marks that are gone: what is marked anew is news."""
         return replace(self, tried=self.tried & marks)
 
-    def passed(self, turn: Turn, now_s: float, interval_s: float, before: Marks, after: Marks) -> Schedule:
-        """Return what is known after a pass that ended now; marks as they were before it, and as they are."""
-        next_pass_s = now_s + interval_s if turn is Turn.ALL else self.next_pass_s
-        return Schedule(next_pass_s, before & after)
+    def passed(
+        self,
+        turn: Turn,
+        now_s: float,
+        interval_s: float,
+        before: Marks,
+        after: Marks,
+        *,
+        goes_on: bool = False,
+    ) -> Schedule:
+        """Return what is known after a pass that ended now; marks as they were before it, and as they are.
+
+        One that `goes_on` took as much as a pass may, and is followed by its like at once.
+        """
+        again_s = now_s + (0.0 if goes_on else interval_s)
+        next_pass_s = again_s if turn is Turn.ALL else self.next_pass_s
+        return Schedule(next_pass_s, (self.tried if goes_on else before) & after)
 
 
 class ArchiveLoop:
@@ -60,7 +73,7 @@ class ArchiveLoop:
 
     def __init__(
         self,
-        run_pass: Callable[[bool], object],
+        run_pass: Callable[[bool], bool],
         marks: Callable[[], Marks],
         interval_s: float,
         stopping: Event,
@@ -68,7 +81,8 @@ class ArchiveLoop:
     ) -> None:
         """Call `run_pass` so long after the pass before it ended, with whether only marked experiments are meant.
 
-        `marks` is asked every `poll_s` seconds. Neither raises. `stopping` is set by `stop`.
+        It returns whether there is more that can be done at once. `marks` is asked every `poll_s` seconds. Neither
+        raises. `stopping` is set by `stop`.
         """
         self._run_pass = run_pass
         self._marks = marks
@@ -97,5 +111,6 @@ class ArchiveLoop:
                 schedule = schedule.waited(marks)
                 self._stopping.wait(max(0.0, min(self._poll_s, schedule.next_pass_s - time.monotonic())))
             else:
-                self._run_pass(turn is Turn.MARKED)
-                schedule = schedule.passed(turn, time.monotonic(), self._interval_s, marks, self._marks())
+                goes_on = self._run_pass(turn is Turn.MARKED)
+                now_s, after = time.monotonic(), self._marks()
+                schedule = schedule.passed(turn, now_s, self._interval_s, marks, after, goes_on=goes_on)

@@ -1,5 +1,6 @@
-"""The archive's side of the tracking store: each method is one SQL transaction, and decides on rows that it has locked.
+"""The archive's side of the tracking store: what decides is one SQL transaction, on rows that it has locked.
 
+Nothing but SQL is done in one that writes, and a batch takes as many statements as a trace does: writers wait for it.
 On SQLite a transaction that writes has the write lock from its beginning; on PostgreSQL rows are locked as they are
 read. Objects are locked before traces, and traces in the order of their ids, everywhere.
 """
@@ -7,19 +8,21 @@ read. Objects are locked before traces, and traces in the order of their ids, ev
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import zstandard
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from tracelake._errors import DamageError
 from tracelake.archive import protocol
 from tracelake.archive.layouts import path_of
 from tracelake.archive.model import HotSnapshot, LayoutName, Leftover, Stored
-from tracelake.archive.protocol import CONDEMNED, OPEN
+from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN
 from tracelake.archive.retention import TraceFate
 from tracelake.archive.rows import ArchiveRows, standing
+from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
     RESTORED_SEQUENCE,
@@ -50,17 +53,12 @@ class ArchiveStore(ArchiveRows):
         """Take snapshots of hot traces, and note the objects that they go to before anything is uploaded.
 
         Returns them, and what became of the others, with the reason: those that wait for the pipeline, that are gone,
-        and those that cannot be read.
+        and those that cannot be read. Nothing is unpacked in a transaction: finalize asks for the generation anyway.
         """
-        return self._write(lambda connection: self._begin(connection, layout, trace_ids, attempt))
-
-    def _begin(
-        self, connection: Connection, layout: LayoutName, trace_ids: Sequence[str], attempt: str
-    ) -> tuple[list[HotSnapshot], dict[str, tuple[TraceFate, str]]]:
-        infos = self._infos(connection, trace_ids)
-        waiting = self._waiting(connection, trace_ids)
-        parts = self._parts(connection, trace_ids)
-        taken, others = [], {}
+        infos, waiting, parts = self._read(lambda connection: self._look(connection, trace_ids))
+        taken: list[HotSnapshot] = []
+        others: dict[str, tuple[TraceFate, str]] = {}
+        malformed: dict[str, int] = {}
         for trace_id in trace_ids:
             info = infos.get(trace_id)
             if info is None or info.spans_location != TRACKING_STORE:
@@ -68,80 +66,96 @@ class ArchiveStore(ArchiveRows):
             elif trace_id in waiting:
                 others[trace_id] = (TraceFate.WAITING, "the pipeline has not committed all of its spans yet")
             else:
+                generation = info.db_payload_generation
                 try:
-                    data = b"".join(unpacked(trace_id, *part) for part in parts.get(trace_id, ()))
-                    if not data:
-                        raise DamageError(f"trace {trace_id} has no spans in the tracking store")
+                    data = _joined(trace_id, parts.get(trace_id, ()))
                 except DamageError as error:
-                    self._mark_malformed(connection, trace_id)
+                    malformed[trace_id] = generation
                     others[trace_id] = (TraceFate.MALFORMED, str(error))
                     continue
-                generation = info.db_payload_generation
                 path = path_of(layout, info.experiment_id, trace_id, generation, attempt)
                 taken.append(HotSnapshot(trace_id, info.experiment_id, generation, data, path))
-        paths = sorted({snapshot.path for snapshot in taken} - {""})
-        if paths:
-            row = {"lake": self.lake, "state": OPEN, "traces": 0, "began_ns": time.time_ns()}
-            connection.execute(insert(archive_objects), [{**row, "path": path} for path in paths])
+        self.mark_malformed(malformed)
+        self._note_uploads(sorted({snapshot.path for snapshot in taken} - {""}))
         return taken, others
+
+    def _look(
+        self, connection: Connection, trace_ids: Sequence[str]
+    ) -> tuple[dict[str, Any], set[str], dict[str, list[tuple[bytes, int]]]]:
+        """Return rows of traces, which of them wait, and their parts: as of one point in time, without a lock."""
+        infos = self._infos(connection, trace_ids, lock=False)
+        return infos, self._waiting(connection, trace_ids), self._parts(connection, trace_ids)
+
+    def _note_uploads(self, paths: Sequence[str]) -> None:
+        """Give uploads their rows, before the first byte of any of them."""
+        row = {"lake": self.lake, "state": OPEN, "traces": 0, "began_ns": time.time_ns()}
+        if paths:
+            rows = [{**row, "path": path} for path in paths]
+            self._write(lambda connection: connection.execute(insert(archive_objects), rows))
 
     def finalize(
         self, stored: Sequence[Stored], holds: Callable[[], bool] = lambda: True
     ) -> dict[str, TraceFate]:
         """Make uploads the archive of their traces, and clear the payloads of those that nobody changed meanwhile.
 
-        The check and the clearing are one transaction: all of it happens, or nothing. `holds` is asked in it, and says
-        whether what was stored is there still, where somebody else may take it away.
+        The check and the clearing are one transaction: all of it happens, or nothing. `holds` is asked right before it,
+        and says whether what was stored is there still, where somebody else may take it away. Of one object, traces
+        may come by several calls.
         """
-        return self._write(lambda connection: self._finalize(connection, stored, holds))
-
-    def _finalize(
-        self, connection: Connection, stored: Sequence[Stored], holds: Callable[[], bool]
-    ) -> dict[str, TraceFate]:
-        paths = sorted({each.path for each in stored} - {""})
-        states = {path: state for path, (state, _) in self._objects(connection, paths).items()} | {"": OPEN}
-        infos = self._infos(connection, [each.trace_id for each in stored])
         if not holds():
             return {each.trace_id: TraceFate.WAITING for each in stored}
-        fates, won = {}, dict.fromkeys(paths, 0)
-        for each in stored:
-            fate = protocol.finalize(
+        return self._write(lambda connection: self._finalize(connection, stored))
+
+    def _finalize(self, connection: Connection, stored: Sequence[Stored]) -> dict[str, TraceFate]:
+        paths = sorted({each.path for each in stored} - {""})
+        objects = self._objects(connection, paths)
+        states = {path: state for path, (state, _) in objects.items()} | {"": OPEN}
+        infos = self._infos(connection, [each.trace_id for each in stored])
+        fates = {
+            each.trace_id: protocol.finalize(
                 states.get(each.path), standing(infos.get(each.trace_id)), each.generation
             )
-            fates[each.trace_id] = fate
-            if fate is TraceFate.ARCHIVED:
-                self._clear(connection, each)
-                if each.path:
-                    won[each.path] += 1
-        for path, traces in won.items():
-            if states.get(path) == OPEN:
-                self._set_object(connection, path, protocol.after_finalize(traces), traces)
+            for each in stored
+        }
+        won = [each for each in stored if fates[each.trace_id] is TraceFate.ARCHIVED]
+        self._clear(connection, won)
+        traces_of = Counter(each.path for each in won if each.path)
+        self._set_objects(
+            connection, {path: (LIVE, objects[path][1] + traces) for path, traces in traces_of.items()}
+        )
         return fates
 
-    def _clear(self, connection: Connection, each: Stored) -> None:
-        of = self._of(trace_info, each.trace_id)
-        connection.execute(
-            update(trace_info)
-            .where(*of)
-            .values(
-                spans_location=ARCHIVE_REPO,
-                archive_location=each.location,
-                archive_bytes=each.size_bytes,
-                archive_sha256=each.sha256,
-                archived_ns=time.time_ns(),
+    def _clear(self, connection: Connection, won: Sequence[Stored]) -> None:
+        now_ns = time.time_ns()
+        places = [
+            {
+                "of_trace": each.trace_id,
+                "archive_location": each.location,
+                "archive_bytes": each.size_bytes,
+                "archive_sha256": each.sha256,
+                "archived_ns": now_ns,
+            }
+            for each in won
+        ]
+        if not won:
+            return
+        of = (trace_info.c.lake == self.lake, trace_info.c.trace_id == bindparam("of_trace"))
+        connection.execute(update(trace_info).where(*of).values(spans_location=ARCHIVE_REPO), places)
+        for ids in at_once([each.trace_id for each in won]):
+            connection.execute(
+                delete(trace_parts).where(trace_parts.c.lake == self.lake, trace_parts.c.trace_id.in_(ids))
             )
-        )
-        connection.execute(delete(trace_parts).where(*self._of(trace_parts, each.trace_id)))
 
-    def mark_malformed(self, trace_id: str, generation: int) -> None:
-        """Mark a trace that cannot be archived, unless a write came meanwhile: it may have mended it."""
+    def mark_malformed(self, generations: Mapping[str, int]) -> None:
+        """Mark traces that cannot be archived, but for those that a write has come to: it may have mended them."""
 
         def mark(connection: Connection) -> None:
-            info = self._infos(connection, [trace_id]).get(trace_id)
-            if info is not None and info.db_payload_generation == generation:
-                self._mark_malformed(connection, trace_id)
+            for trace_id, info in self._infos(connection, generations).items():
+                if info.db_payload_generation == generations[trace_id]:
+                    self._mark_malformed(connection, trace_id)
 
-        self._write(mark)
+        if generations:
+            self._write(mark)
 
     def unmark(self, trace_ids: Collection[str]) -> list[str]:
         """Take the marks of traces away that passes skip; return those that had one."""
@@ -168,7 +182,7 @@ class ArchiveStore(ArchiveRows):
                 return True
             if not protocol.may_condemn(state, traces):
                 return False
-            self._set_object(connection, path, CONDEMNED, 0)
+            self._set_objects(connection, {path: (CONDEMNED, 0)})
             return True
 
         return self._write(decide)
@@ -311,7 +325,17 @@ class ArchiveStore(ArchiveRows):
         self, connection: Connection, objects: Mapping[str, tuple[str, int]], freed: Mapping[str, int]
     ) -> None:
         """Let traces name objects no longer; the last one condemns its object."""
+        changed = {}
         for path, traces in freed.items():
             state, names = objects.get(path, (CONDEMNED, 0))
             left = names - traces
-            self._set_object(connection, path, state if left > 0 else CONDEMNED, max(0, left))
+            changed[path] = (state if left > 0 else CONDEMNED, max(0, left))
+        self._set_objects(connection, changed)
+
+
+def _joined(trace_id: str, parts: Sequence[tuple[bytes, int]]) -> bytes:
+    """Return the parts of a trace as one `TracesData`. Raises DamageError."""
+    data = b"".join(unpacked(trace_id, *part) for part in parts)
+    if not data:
+        raise DamageError(f"trace {trace_id} has no spans in the tracking store")
+    return data

@@ -13,7 +13,7 @@ from typing import Any, Final
 from tracelake import limits
 from tracelake._errors import LimitError, StorageError, TracelakeError
 from tracelake.archive.model import ArchiveReport
-from tracelake.archive.retention import duration_ns
+from tracelake.archive.retention import TraceFate, duration_ns
 from tracelake.archive.scheduling import ArchiveLoop, Marks
 from tracelake.lake.lake import Lake
 from tracelake.server.operations import Operations, Result, ServerOperation, Tell
@@ -128,13 +128,18 @@ class Archiving:
             "sweep", BY_REQUEST, lambda _tell: {"deleted_objects": archive.sweep(grace_s)}
         )
 
-    def _turn(self, only_marked: bool) -> None:
-        if self._has_hot_tier():
-            self.operations.carry_out(
-                PASS,
-                BY_MARK if only_marked else BY_INTERVAL,
-                lambda tell: self._pass(tell, not only_marked, only_marked=only_marked),
-            )
+    def _turn(self, only_marked: bool) -> bool:
+        """Make a pass; return whether the next one can go on at once, which one that archived nothing would repeat."""
+        if not self._has_hot_tier():
+            return False
+        wanted = {"only_marked": only_marked, "traces_max": limits.ARCHIVE_PASS_TRACES}
+        asked_by = BY_MARK if only_marked else BY_INTERVAL
+        operation = self.operations.carry_out(
+            PASS, asked_by, lambda tell: self._pass(tell, not only_marked, **wanted)
+        )
+        if operation.state != "done" or operation.result is None:
+            return False
+        return bool(operation.result["goes_on"] and TraceFate.ARCHIVED.value in operation.result["traces"])
 
     def _has_hot_tier(self) -> bool:
         """Whether there may be something to archive; a pass says what the matter is where nobody can tell."""
@@ -209,4 +214,5 @@ def told(report: ArchiveReport) -> Result:
         "archived_bytes": report.archived_bytes,
         "stored_bytes": report.stored_bytes,
         "seconds": report.seconds,
+        "goes_on": report.goes_on,
     }

@@ -1,0 +1,139 @@
+"""What is done while a transaction keeps writers waiting: statements, as many for a batch as for a trace."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from sqlalchemy import event, update
+
+from tests.archive.place import HotLake
+from tests.broken import Broken, assert_caught
+from tests.tracking.requests import trace_id
+from tracelake import limits
+from tracelake.archive import passes
+from tracelake.archive.model import HotSnapshot, Stored
+from tracelake.archive.store import ArchiveStore
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.schema import trace_parts
+
+Make = Callable[..., HotLake]
+OF_SQL = {"archive.store", "archive.rows", "archive.protocol", "archive.candidates", "tracking.database"}
+"""What may run in a transaction that writes: what makes statements, and decides on rows."""
+
+
+@dataclass
+class Writes:
+    """What transactions that write did."""
+
+    modules: set[str] = field(default_factory=set)
+    """Of ours, whose code ran in one."""
+    statements: list[int] = field(default_factory=list)
+    """How many each had."""
+
+
+@contextmanager
+def watched(lake: HotLake) -> Iterator[Writes]:
+    """Watch the transactions of this thread that write."""
+    writes, whole, engine = Writes(), TrackingDatabase.writing, lake.tracking.database.engine
+
+    def profile(frame: Any, what: str, _: object) -> None:
+        module = frame.f_globals.get("__name__", "")
+        if what == "call" and module.startswith("tracelake."):
+            writes.modules.add(module.removeprefix("tracelake."))
+
+    @contextmanager
+    def writing(self: TrackingDatabase) -> Iterator[Any]:
+        with whole(self) as connection:
+            writes.statements.append(0)
+            before = sys.getprofile()
+            sys.setprofile(profile)
+            try:
+                yield connection
+            finally:
+                sys.setprofile(before)
+
+    def count(*_: object) -> None:
+        if writes.statements:
+            writes.statements[-1] += 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrackingDatabase, "writing", writing)
+        event.listen(engine, "before_cursor_execute", count)
+        try:
+            yield writes
+        finally:
+            event.remove(engine, "before_cursor_execute", count)
+
+
+@pytest.mark.parametrize("layout", ["lake", "pack"])
+def test_nothing_but_sql_is_done_in_a_transaction_that_writes(make: Make, layout: str) -> None:
+    """Nothing is unpacked, encoded, uploaded, read or asked of `main` while writers wait."""
+    lake = make(layout)
+
+    def check() -> None:
+        lake.archive.delete([trace_id(number) for number in (1, 2, 3)])
+        lake.write((1, 1), (2, 1), (3, 1))
+        damage = {"payload": b"damaged"}
+        with lake.tracking.database.writing() as connection:
+            connection.execute(
+                update(trace_parts).where(trace_parts.c.trace_id == trace_id(3)).values(**damage)
+            )
+        with watched(lake) as writes:
+            assert lake.archive.run().fates == {"archived": 2, "malformed": 1}
+            assert lake.archive.restore(trace_id(1))
+            assert lake.archive.delete([trace_id(1), trace_id(2)]) == [trace_id(1), trace_id(2)]
+            lake.archive.sweep(0)
+        assert "archive.store" in writes.modules
+        assert writes.modules <= OF_SQL
+
+    check()
+    unpack = "_joined(trace_id, parts.get(trace_id, ()))"
+    assert_caught(
+        Broken("unpacked under the lock", ArchiveStore.begin, unpack, f"self._write(lambda _: {unpack})"),
+        check,
+    )
+    if layout == "lake":
+        asked = Broken("main is asked", ArchiveStore.finalize, "holds():", "self._write(lambda _: holds()):")
+        assert_caught(asked, check)
+
+
+def test_a_batch_has_as_many_statements_as_a_trace(make: Make) -> None:
+    """What a transaction does for each trace is done by the database."""
+    lake = make("trace")
+
+    def check() -> None:
+        most = []
+        for traces in (1, 12):
+            ids = [trace_id(number) for number in range(1, traces + 1)]
+            lake.archive.delete(ids)
+            lake.write(*((number, 1) for number in range(1, traces + 1)))
+            with watched(lake) as writes:
+                assert lake.archive.run().fates == {"archived": traces}
+            most.append(max(writes.statements))
+        assert most[0] == most[1]
+
+    check()
+    cleared = "connection.execute(update(trace_info).where(*of).values(spans_location=ARCHIVE_REPO), places)"
+    each = f"[{cleared.replace('places', 'each')} for each in places]"
+    assert_caught(Broken("a statement a trace", ArchiveStore._clear, cleared, each), check)
+
+
+def test_what_one_transaction_clears_is_bounded() -> None:
+    """By traces, and by bytes; a larger trace is cleared alone, and none is left out."""
+    large = limits.ARCHIVE_FINALIZE_BYTES
+    sizes = [1, 1, 1, large, 1, large - 1, 1, large + 1, 1]
+    of = {str(number): HotSnapshot(str(number), "0", 1, b" " * size, "") for number, size in enumerate(sizes)}
+    stored = [Stored(each, 1, "", "", 0, "") for each in of]
+
+    def check() -> None:
+        pieces = [[int(each.trace_id) for each in piece] for piece in passes._pieces(stored, of, 2)]
+        assert pieces == [[0, 1], [2], [3], [4, 5], [6], [7], [8]]
+
+    check()
+    for rule, words in (("by traces", "len(piece) == traces_max or "), ("by bytes", " or size_bytes > room")):
+        assert_caught(Broken(rule, passes._pieces, words, ""), check)
