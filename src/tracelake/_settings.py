@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import tomllib
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import (
@@ -66,6 +66,10 @@ class Settings(BaseSettings):
     """With how many spans a pipeline that goes on seals a transaction; without it and the next, after each step."""
     transaction_delay_s: float | None = Field(default=None, ge=0, le=limits.TRANSACTION_DELAY_MAX_S)
     """How long such a transaction waits for more at most."""
+    client_timeout_s: float = Field(default=limits.CLIENT_TIMEOUT_S, gt=0, le=limits.CLIENT_TIMEOUT_MAX_S)
+    """How long the client of an explicit transaction may show nothing of itself, where it does not say."""
+    client_when_gone: Literal["seal", "discard"] = "seal"
+    """What becomes of its transaction then, where it does not say."""
     journal_transactions: int = Field(default=limits.JOURNAL_TRANSACTIONS_KEPT, ge=1)
     """Of how many transactions, the newest, `gc` leaves in the journal what they read."""
 

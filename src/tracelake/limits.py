@@ -90,6 +90,10 @@ CLIENT_TIMEOUT_S: Final = 300.0
 discarded, as the client has said."""
 CLIENT_TIMEOUT_MAX_S: Final = 6 * 3600.0
 """What it may ask for: what is staged lives longer. Beyond: more is refused."""
+CLIENT_ID_MAX_CHARS: Final = 64
+"""Of the id that a client gives its transaction: each step names it. Beyond: it is refused."""
+CLIENT_SEEN_EACH: Final = 10
+"""So often in its timeout an ingest shows that its client lives. Beyond: nothing, for it is shown already."""
 CLIENT_RUNS_MAX: Final = 60
 """Runs, each a look after the one before, until the transaction of a client is over. Beyond: an error says so."""
 JOURNAL_TRANSACTIONS_KEPT: Final = 10_000

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -22,8 +23,13 @@ from tracelake.journal.clients import (
     takes,
     wish_of,
 )
+from tracelake.journal.modes import StepMode
+from tracelake.journal.store import Journal
 from tracelake.limits import CLOCK_DIFFERENCE_MAX_S
 from tracelake.otlp.framing import write_segment
+from tracelake.pipeline.driver import Pipeline, _DriverRun
+from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.pipeline.sources.port import Input
 from tracelake.tasks.runners import InProcess
 
 
@@ -134,6 +140,44 @@ def test_as_a_context_it_is_committed_or_aborted(lake: Lake, tmp_path: Path) -> 
     lake.transactions.begin(id="next")
     with pytest.raises(UsageError, match="no transaction"):
         own.commit(InProcess())
+
+
+class Begins(InProcess):
+    """Lets a client begin while the second segment is read."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self.tasks = 0
+
+    def run(self, function: Any, tasks: Any, on_done: Callable[[int], None]) -> Any:
+        """See TaskRunner."""
+        self.tasks += 1
+        if self.tasks == 2:
+            self._lake.transactions.begin(id="a")
+        return super().run(function, tasks, on_done)
+
+
+def begun_in_the_middle(place: Path) -> None:
+    """What waited when a client began is no part of the transaction that was open: that one takes no more."""
+    with tracelake.init(place, buckets=1) as lake:
+        for number in (0, 1):
+            arrive(lake, number)
+        opened, rows = lake._opened, StepMode(max_rows=9, max_delay_s=1e9)
+        pipeline = Pipeline("main", opened.key_value, opened.objects, 1, Begins(lake), mode=rows)
+        pipeline.listen()
+        runs = [[Input(INBOX, info.path, info.size_bytes)] for info in lake.objects.list("inbox/")]
+        pipeline.run(runs, goes_on=True)
+        recorded = [Journal(opened.key_value, "main").read(t) for t in (0, 1)]
+        steps = [[(step.client, step.number) for step in each.steps] for each in recorded]
+        assert steps == [[("", 0)], [("a", 0)]]
+        assert [each.seal is None for each in recorded] == [False, True]
+
+
+def test_a_client_begins_while_a_transaction_is_open(tmp_path: Path) -> None:
+    """Whoever looks again before one more step is recorded sees it; the rule holds, and its test notices."""
+    begun_in_the_middle(tmp_path / "holds")
+    broken = Broken("it is not looked again", _DriverRun._append, "if opened is not None and", "if False and")
+    assert_caught(broken, lambda: begun_in_the_middle(tmp_path / "broken"))
 
 
 OPEN = ClientTransaction("a", "seal", 5.0, 100.0)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tests.simulation.archiving import ArchivingScenario
+from tests.simulation.clients import ClientsScenario
 from tests.simulation.collecting import CollectScenario
 from tests.simulation.deaths import DeathsScenario
 from tests.simulation.fitting import FittingScenario
@@ -55,6 +56,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     FittingScenario(),
     OverlapScenario(),
     StepsScenario(),
+    ClientsScenario(),
     TrimmingScenario(),
     QuarantineTrimmingScenario(),
     ArchivingScenario(2, rounds=2, traces=2, writes=3, others=("restore", "delete", "sweep")),

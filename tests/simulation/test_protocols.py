@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.clients import SILENT, ClientsScenario
+from tests.simulation.clients_mutants import CLIENTS_MUTANTS
 from tests.simulation.collecting_mutants import COLLECT_MUTANTS
 from tests.simulation.deaths import DeathsScenario, Stage
 from tests.simulation.deaths_mutants import DEATHS_MUTANTS
@@ -62,6 +64,7 @@ SLICES = {
     "fitting": 12,
     "overlap": 15,
     "steps": 15,
+    "clients": 8,
     "trimming": 15,
     "trimming aside": 12,
     "setting aside": 30,
@@ -134,6 +137,15 @@ def test_j9_what_waits_for_more_over_runs() -> None:
     assert report.completed == report.schedules == 8
 
 
+def test_clients_that_are_silent_are_spoken_for() -> None:
+    """What they began is sealed, or discarded, as they said; it is one transaction, or none, whoever dies."""
+    for when_gone in ("seal", "discard"):
+        scenario = ClientsScenario(("abort", "commit"), when_gone, SILENT)
+        report = search(scenario, FAULTS, seed=1, schedules_max=2)
+        assert report.failures == []
+        assert report.completed == report.schedules == 2
+
+
 def test_who_reads_late_of_a_transaction_that_is_trimmed_goes_on() -> None:
     """It finds nothing, or what a peer recorded late: neither is damage, nor the input of the transaction."""
     report = search(TrimmingScenario("reads"), FAULTS, seed=1, schedules_max=12)
@@ -168,6 +180,7 @@ def test_maintenance_seeds_that_failed_once(seed: int, what: str) -> None:
         *OVERLAP_MUTANTS,
         *TRIMMING_MUTANTS,
         *STEPS_MUTANTS,
+        *CLIENTS_MUTANTS,
     ],
     ids=lambda mutant: mutant.name,
 )
@@ -196,7 +209,7 @@ def test_a_mutant_is_found_by_exhaustive_search(mutant: Mutant) -> None:
 
 def test_the_command_reports_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
     """`make simulate` names its seed, and counts schedules, states, faults and violations."""
-    assert main(["--seed", "7", "--schedules", "5"]) == 0
+    assert main(["--seed", "7", "--schedules", "5", "--seconds", "6000"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "seed 7"
     count = 5 * len(SCENARIOS)

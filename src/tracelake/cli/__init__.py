@@ -30,6 +30,7 @@ from tracelake.cli import (
     queries,
     servers,
     tags,
+    transactions,
 )
 from tracelake.cli.exits import DONE, FAILED, INTERRUPTED, exit_code
 from tracelake.cli.output import print_error
@@ -44,6 +45,7 @@ app = typer.Typer(
 app.add_typer(lakes.app)
 app.add_typer(data.app)
 app.add_typer(pipelines.app)
+app.add_typer(transactions.app)
 app.add_typer(outputs.app)
 app.add_typer(queries.app)
 app.add_typer(servers.app)

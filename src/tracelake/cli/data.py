@@ -22,6 +22,7 @@ app = typer.Typer()
         "tracelake ingest traces.otlp.jsonl.gz",
         "tracelake ingest 'traces/**/*.jsonl' 'archive/*.pb' --lake ./lake",
         "tracelake ingest big.jsonl.gz --transaction-mb 256 --json",
+        "tracelake ingest monday.pb --transaction nightly",
         "tracelake ingest 's3://bucket/otlp/2026-11-*/**/*.gz' gs://bucket/one.pb",
         "tracelake ingest traces.pb --lake s3://bucket/traces",
         "tracelake ingest /data/mlflow-archive s3://bucket/mlflow-archive",
@@ -34,6 +35,12 @@ def ingest(
         float | None,
         typer.Option(
             min=TRANSACTION_LEAST_MB, help="Input, as stored, for one transaction.", show_default=False
+        ),
+    ] = None,
+    transaction: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Put them into this explicit transaction, or nowhere.", show_default=False
         ),
     ] = None,
     master: Annotated[
@@ -51,6 +58,7 @@ def ingest(
         report = open_lake.ingest(
             *files,
             transaction_bytes=None if transaction_mb is None else int(transaction_mb * 1e6),
+            transaction=transaction,
             master=master,
             progress=show,
         )

@@ -57,13 +57,20 @@ Decision: TypeAlias = Callable[[ClientTransaction | None], ClientTransaction | N
 
 
 def on_begin(standing: ClientTransaction | None, wanted: ClientTransaction) -> ClientTransaction:
-    """Decide on a beginning. Raises UsageError where another client's transaction is not over."""
-    if standing is not None and not standing.is_over and standing.id != wanted.id:
+    """Decide on a beginning; again is fine, while it is open. Raises UsageError where another is not over.
+
+    So it does where the one of this id was ended: what is recorded under that id is no part of another transaction.
+    """
+    if standing is None or (standing.is_over and standing.id != wanted.id):
+        return wanted
+    if standing.id != wanted.id:
         raise UsageError(
             f"another client has begun a transaction ({standing.id}, {standing.wish}). Wait until it is over: "
-            "see `tracelake pipeline status`."
+            "see `tracelake transaction list`."
         )
-    return wanted
+    if standing.wish != "open":
+        raise UsageError(f"transaction {wanted.id} was ended before. Choose another id.")
+    return replace(standing, seen_s=max(standing.seen_s, wanted.seen_s))
 
 
 def on_end(standing: ClientTransaction | None, of: str, wish: Wish) -> ClientTransaction:

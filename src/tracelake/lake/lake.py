@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -14,24 +13,20 @@ from tracelake.lake.annotations import WithAnnotations
 from tracelake.lake.archive import WithArchive
 from tracelake.lake.datasets import Datasets
 from tracelake.lake.hot import HotTier
+from tracelake.lake.inputs import WithInputs
 from tracelake.lake.location import LakeConfig, Location, shown
 from tracelake.lake.maintenance import Maintenance
 from tracelake.lake.opened import OpenLake
 from tracelake.lake.outputs import LakeOutputs
-from tracelake.lake.pipelines import inbox_pipeline, ingest, replicas
 from tracelake.lake.quarantine import Quarantine
 from tracelake.lake.transactions import Transactions
 from tracelake.lake.verify import Verifier
 from tracelake.limits import SEARCH_HITS_DEFAULT
-from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.results import (
     BranchInfo,
     CommitInfo,
     EntryChange,
-    InboxInfo,
     IndexInfo,
-    IngestReport,
-    ReplicaInfo,
     TableInfo,
     Trace,
     VerifyReport,
@@ -49,15 +44,13 @@ from tracelake.tables.result_pages import name_of_search, read_token
 from tracelake.tables.spec import make_spec
 from tracelake.tables.table import Table
 from tracelake.tasks.progress import OnProgress, silent
-from tracelake.tasks.runners import TaskRunner
-from tracelake.tracking.inbox import inbox_info
 from tracelake.user_tables.write import WriteId, create_table, write_batches
 from tracelake.versions import branch as describe
 from tracelake.versions.branch import Branch
 from tracelake.versions.branches import MAIN
 
 
-class Lake(WithArchive, WithAnnotations):
+class Lake(WithInputs, WithArchive, WithAnnotations):
     """One lake: its parts are about themselves. Threads may share it; `close` it, or use it in a `with` block."""
 
     def __init__(self, location: Location) -> None:
@@ -102,62 +95,6 @@ class Lake(WithArchive, WithAnnotations):
     def objects(self) -> ObjectStore:
         """The objects of the lake: to look at; whatever changes them is the lake's own."""
         return self._opened.objects
-
-    def ingest(
-        self,
-        *patterns: str | os.PathLike[str],
-        transaction_bytes: int | None = None,
-        master: str | None = None,
-        runner: TaskRunner | None = None,
-        progress: OnProgress | None = None,
-    ) -> IngestReport:
-        """Read OTLP files, and make them part of the tables, each span once.
-
-        Whatever an earlier run left unfinished is finished first. A file that cannot be read, or parts of
-        it, end up in the report's `bad`; all else goes in.
-
-        Args:
-            patterns: files, or objects such as `s3://bucket/key`, or glob patterns of either.
-            transaction_bytes: input bytes, as stored, of one transaction at most; 64 MiB by default.
-            master: Spark master; `local[*]` by default. A lake in memory takes none: its tasks run here.
-            runner: run the tasks there instead of on Spark.
-            progress: is told what is going on.
-
-        Raises:
-            UsageError: a pattern matches nothing, or names the lake's own objects.
-            StorageError: a bucket cannot be listed.
-            SourceChangedError: an unfinished transaction cannot be replayed: its input has changed.
-        """
-        chosen = self._opened.runner(runner, master)
-        return ingest(self._opened, patterns, transaction_bytes, chosen, progress or silent)
-
-    def pipeline(
-        self,
-        *,
-        replica: str | None = None,
-        watch: Sequence[str] | None = None,
-        master: str | None = None,
-        runner: TaskRunner | None = None,
-    ) -> InboxPipeline:
-        """Return the pipeline that takes what the server received; call its `run_once` again and again.
-
-        Any number of them may work on one lake at once, in this process or others.
-
-        Args:
-            replica: its name, which no other should have; host and process id by default.
-            watch: glob patterns of files or buckets, and topics (`kafka://broker:9092/topic`), by default the setting.
-            master, runner: Spark master, `local[*]` by default; or run the tasks there instead of on Spark.
-        """
-        chosen = self._opened.lasting_runner(runner, master)
-        return inbox_pipeline(self._opened, chosen, replica, watch)
-
-    def replicas(self) -> list[ReplicaInfo]:
-        """Return the replicas of the pipeline that work on the lake, or did until they were cut off; by name."""
-        return replicas(self._opened)
-
-    def inbox(self) -> InboxInfo:
-        """Return what waits in the inbox of servers."""
-        return inbox_info(self._opened.objects, self.quarantine.paths())
 
     def table(self, name: str, at: str = "main") -> Table:
         """Return a table as of a commit. Raises TableNotFoundError, RefNotFoundError."""

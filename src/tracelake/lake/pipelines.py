@@ -32,14 +32,17 @@ def ingest(
     transaction_bytes: int | None,
     runner: TaskRunner,
     progress: OnProgress,
+    client: str = "",
 ) -> IngestReport:
-    """Take what the patterns name."""
+    """Take what the patterns name; into the transaction of a client, or nowhere. Raises UsageError where it is over."""
     if transaction_bytes is not None and transaction_bytes < 1:
         raise UsageError(f"transaction_bytes must be at least 1, not {transaction_bytes}.")
     inputs = find(opened.objects, (os.fspath(pattern) for pattern in patterns))
     started = time.monotonic()
     runs = into_transactions(inputs, transaction_bytes or TRANSACTION_INPUT_MAX_BYTES)
-    result = main_pipeline(opened, runner).run(runs, progress)
+    pipeline = main_pipeline(opened, runner)
+    pipeline.listen(client)
+    result = pipeline.run(runs, progress)
     return report_of(result, time.monotonic() - started)
 
 

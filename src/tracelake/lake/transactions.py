@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
+from typing import Final
 
-from tracelake._errors import UsageError
+from tracelake._errors import NotFoundError, UsageError
+from tracelake._settings import load_settings
 from tracelake.journal.clients import (
     Clients,
     ClientTransaction,
@@ -20,8 +23,17 @@ from tracelake.journal.clients import (
 from tracelake.journal.modes import Wish
 from tracelake.lake.opened import OpenLake
 from tracelake.lake.pipelines import inbox_pipeline
-from tracelake.limits import CLIENT_RUNS_MAX, CLIENT_TIMEOUT_MAX_S, CLIENT_TIMEOUT_S, PIPELINE_POLL_S
+from tracelake.limits import (
+    CLIENT_ID_MAX_CHARS,
+    CLIENT_RUNS_MAX,
+    CLIENT_SEEN_EACH,
+    CLIENT_TIMEOUT_MAX_S,
+    PIPELINE_POLL_S,
+)
+from tracelake.tasks.progress import OnProgress, Progress
 from tracelake.tasks.runners import TaskRunner
+
+_ID: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{CLIENT_ID_MAX_CHARS}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +50,26 @@ class ClientTransactionInfo:
     transaction: int | None
     """Its number, once it is sealed; None before, or where nothing was taken."""
     discarded: bool
+    seen_s: float = 0.0
+    """When its client showed itself last, in seconds since 1970."""
+
+    def explain(self) -> str:
+        """Say how it stands, and what to do."""
+        policy = f"{self.when_gone}ed" if self.when_gone == "discard" else "sealed"
+        if self.state == "open":
+            return (
+                f"{self.id} is open. Where nothing is seen of its client for {self.timeout_s:g} s it is {policy}. "
+                f"End it by `tracelake transaction commit {self.id}`, or `abort`."
+            )
+        gone = f", since nothing was seen of its client for {self.timeout_s:g} s" if self.was_gone else ""
+        if self.state != "over":
+            what = "discarded" if self.discarded else "committed"
+            return f"{self.id} is being {what}{gone}: the next run of a pipeline does it."
+        if self.discarded:
+            return f"{self.id} was discarded{gone}."
+        if self.transaction is None:
+            return f"{self.id} is over{gone}: nothing was taken."
+        return f"{self.id} is transaction {self.transaction}{gone}."
 
 
 class Transactions:
@@ -51,23 +83,59 @@ class Transactions:
         stands = self._clients().read()
         return None if stands is None else _info(stands)
 
+    def get(self, id: str) -> ClientTransactionInfo:
+        """Return the one that was begun last, by its id. Raises NotFoundError for any other."""
+        stands = self.current()
+        if stands is None or stands.id != id:
+            raise NotFoundError(
+                f"no explicit transaction {id[:CLIENT_ID_MAX_CHARS]!r}: only the one that was begun last is known. See "
+                "`tracelake transaction list`."
+            )
+        return stands
+
     def begin(
-        self, *, when_gone: WhenGone = "seal", timeout_s: float = CLIENT_TIMEOUT_S, id: str | None = None
+        self, *, when_gone: WhenGone | None = None, timeout_s: float | None = None, id: str | None = None
     ) -> Transaction:
         """Begin a transaction: all that pipelines take from now on is part of it, until it is committed or aborted.
 
         Nothing of what comes is visible before. Where nothing is seen of the client for `timeout_s`, which is what
-        `seen` of the transaction says, it is sealed or discarded.
+        `seen` of the transaction says, it is sealed or discarded. What is left out is as the settings say.
 
         Raises UsageError where another one is not over.
         """
+        settings = load_settings()
+        when_gone = settings.client_when_gone if when_gone is None else when_gone
+        timeout_s = settings.client_timeout_s if timeout_s is None else timeout_s
+        id = uuid.uuid4().hex if id is None else id
         if when_gone not in ("seal", "discard"):
             raise UsageError(f"when_gone is seal or discard, not {when_gone!r}.")
         if not 0 < timeout_s <= CLIENT_TIMEOUT_MAX_S:
             raise UsageError(f"timeout_s lies between 0 and {CLIENT_TIMEOUT_MAX_S:g}, and is {timeout_s:g}.")
-        wanted = ClientTransaction(id or uuid.uuid4().hex, when_gone, timeout_s, time.time())
+        if not _ID.fullmatch(id):
+            raise UsageError(
+                f"{id[:CLIENT_ID_MAX_CHARS]!r} is no id of a transaction: it has 1 to {CLIENT_ID_MAX_CHARS} of "
+                "A-Z, a-z, 0-9, and . _ -"
+            )
+        wanted = ClientTransaction(id, when_gone, timeout_s, time.time())
         self._clients().change(partial(on_begin, wanted=wanted))
         return Transaction(self, wanted.id)
+
+    def alive(self, id: str, progress: OnProgress) -> OnProgress:
+        """Return what shows that a client lives, as progress is told. Raises UsageError where it is not open now."""
+        stands = self.get(id)
+        if stands.state != "open":
+            raise UsageError(f"transaction {id} is over, or is being ended. Begin another.")
+        self.seen(id)
+        each_s, told_s = stands.timeout_s / CLIENT_SEEN_EACH, time.monotonic()
+
+        def tell(step: Progress) -> None:
+            nonlocal told_s
+            if time.monotonic() - told_s >= each_s:
+                self.seen(id)
+                told_s = time.monotonic()
+            progress(step)
+
+        return tell
 
     def seen(self, id: str) -> None:
         """Say that the client of a transaction lives."""
@@ -98,7 +166,7 @@ class Transactions:
                 time.sleep(PIPELINE_POLL_S)  # a peer is at it
         finally:
             pipeline.close()
-        raise UsageError(f"transaction {id} is not over yet. See `tracelake pipeline status`.")
+        raise UsageError(f"transaction {id} is not over yet. See `tracelake transaction list`.")
 
     def _clients(self) -> Clients:
         return Clients(self._opened.key_value, "main")
@@ -154,4 +222,5 @@ def _info(stands: ClientTransaction) -> ClientTransactionInfo:
         was_gone=stands.is_gone,
         transaction=stands.transaction,
         discarded=stands.wish == "abort",
+        seen_s=stands.seen_s,
     )

@@ -131,12 +131,13 @@ class Pipeline:
         """Return the least transaction that has no commit."""
         return self._rooms.outputs.upper()
 
-    def listen(self) -> Hearing:
+    def listen(self, only_for: str = "") -> Hearing:
         """Look what a client wants of its transaction. Who looks for input does so before, and runs afterwards.
 
-        So all is taken that waited when a client said that it is to be committed.
+        So all is taken that waited when a client said that it is to be committed. `only_for`: new input goes into the
+        transaction of this client, or is not taken.
         """
-        self._heard = Hearing.now(self._rooms)
+        self._heard = Hearing.now(self._rooms, only_for)
         return self._heard
 
     def waits(self) -> bool:
@@ -282,11 +283,14 @@ class _DriverRun:
             self._read = self._taking.open(t, goes_on=goes_on)
         return NoInput() if self._read is None else Read()
 
-    def _append(self, t: int, number: int) -> Appended | Sealed:
+    def _append(self, t: int, number: int) -> Appended | Sealed | NoInput:
         assert self._read is not None
         opened = self._feeding.opened
+        if opened is not None and self._heard.begins_next(t, opened.steps[0].client):
+            self._put_back()
+            return NoInput()
         assert number == (0 if opened is None else len(opened.steps)), "all that is recorded was fed before"
-        client = self._heard.client_of(t) if opened is None else opened.steps[0].client
+        client = self._heard.client_of(t, None if opened is None else opened.steps[0].client)
         began_at = "" if number else now().isoformat(timespec="milliseconds")
         step = Step(t, folded(self._read.sources), TRANSFORM, number, client, began_at)
         stands, ours = self._rooms.journal.append_step(step)
@@ -311,8 +315,10 @@ class _DriverRun:
         wish = self._heard.wish(opened.steps[0].client)
         facts = OpenTransaction(len(opened.steps), opened.rows, opened.age_s(), wish)
         verdict = self._weighing(facts, exhausted=exhausted or self._stopping())
-        if wish is None and verdict != "seal" and self._attempts.is_suspected(opened.paths()):
-            verdict = "seal"  # what failed before is a transaction of its own
+        if wish is None and verdict != "seal":
+            # What failed before is a transaction of its own, and so is what a client has begun.
+            is_cut = self._heard.begins_next(t, "") or self._attempts.is_suspected(opened.paths())
+            verdict = "seal" if is_cut else verdict
         if verdict == "wait":
             self._result.waits = t
         return Decided(verdict)

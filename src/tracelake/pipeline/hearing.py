@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from tracelake._errors import UsageError
 from tracelake.journal.clients import ClientTransaction, on_bound, on_look, on_over, takes, wish_of
 from tracelake.journal.model import Aside
 from tracelake.journal.modes import Wish
@@ -18,14 +19,16 @@ class Hearing:
 
     rooms: Dependencies
     heard: ClientTransaction | None
+    only_for: str = ""
+    """The client whose transaction new input goes into, or it is not taken; empty where any will do."""
 
     @classmethod
-    def now(cls, rooms: Dependencies) -> Hearing:
+    def now(cls, rooms: Dependencies, only_for: str = "") -> Hearing:
         """Hear a client; one that is gone is spoken for, as it has said that it should be."""
         heard = rooms.clients.change(partial(on_look, now_s=now().timestamp()))
         if heard is not None and cls(rooms, heard).is_ending and heard.transaction is not None:
             heard = rooms.clients.change(partial(on_over, of=heard.id, upper=rooms.outputs.upper()))
-        return cls(rooms, heard)
+        return cls(rooms, heard, only_for)
 
     @property
     def is_ending(self) -> bool:
@@ -36,9 +39,23 @@ class Hearing:
         """Whether the next transaction is of a client, as far as was heard."""
         return takes(self.heard, t) != ""
 
-    def client_of(self, t: int) -> str:
-        """Return the client that the first step of T belongs to: it is recorded now. Empty for none."""
-        return takes(self.rooms.clients.read(), t)
+    def client_of(self, t: int, begun: str | None) -> str:
+        """Return the client that the next step of T belongs to: it is recorded now. Empty for none.
+
+        `begun` is the client of its first step, None where it has none. Raises UsageError where it is not the one
+        that this run is for.
+        """
+        client = takes(self.rooms.clients.read(), t) if begun is None else begun
+        if self.only_for and client != self.only_for:
+            raise UsageError(
+                f"transaction {self.only_for} is over, or is being ended; nothing of this input was taken. See "
+                "`tracelake transaction list`."
+            )
+        return client
+
+    def begins_next(self, t: int, steps_of: str) -> bool:
+        """Whether a client has begun while T, which is nobody's, was open: T takes no more, and the next is its."""
+        return steps_of == "" and takes(self.rooms.clients.read(), t + 1) != ""
 
     def wish(self, steps_of: str) -> Wish | None:
         """Return what the client of recorded steps wants; None where they belong to none."""

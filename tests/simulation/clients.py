@@ -1,0 +1,180 @@
+"""Explicit transactions: a client that begins, lets input arrive, commits or aborts, beside replicas; all may die.
+
+The client is an actor with the real records. Killed, it begins anew as another client, which has to wait until a
+replica has spoken for the one that is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import Final
+
+from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
+from tests.simulation.scenarios import require
+from tracelake._errors import UsageError
+from tracelake.journal.clients import Clients, ClientTransaction, WhenGone, on_begin, on_end, on_seen
+from tracelake.journal.modes import EACH_STEP, StepMode, Wish
+from tracelake.journal.runs import inputs_of
+from tracelake.journal.store import Journal
+from tracelake.pipeline.driver import Pipeline
+from tracelake.pipeline.outputs.commit import SET_ASIDE
+from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.pipeline.sources.port import Input
+from tracelake.shards.store import Shard
+from tracelake.testing import Actor, Process, Run
+from tracelake.versions.store import Repository
+
+TIMEOUT_S: Final = 100.0
+LOOK_S: Final = 10
+ROUNDS_MAX: Final = 150
+DONE: Final = "done"
+SILENT: Final = (1, 20)
+"""Longer than its timeout, and the difference that clocks may have."""
+ROWS: Final = StepMode(max_rows=3, max_delay_s=60.0)
+
+
+class ClientsScenario(PipelineScenario):
+    """Replicas of a pipeline that goes on, with modes of their own, and clients one after the other."""
+
+    name = "clients"
+    steps_max = 12_000
+
+    def __init__(
+        self,
+        wishes: tuple[Wish, ...] = ("commit", "abort"),
+        when_gone: WhenGone = "seal",
+        dwells: tuple[int, ...] = (0, 1),
+        modes: tuple[StepMode, ...] = (EACH_STEP, ROWS),
+    ) -> None:
+        """`dwells`: how many looks of a replica the client waits behind each segment that it lets arrive."""
+        super().__init__(replicas=len(modes), segments=1)
+        self._modes = modes
+        self._wishes = wishes
+        self._when_gone: WhenGone = when_gone
+        self._dwells = dwells
+
+    def actors(self) -> list[Actor]:
+        return [Actor("client", self._act), Actor("server", self._serve), *super().actors()]
+
+    def _serve(self, process: Process) -> None:
+        """Let segments arrive that have nothing to do with the client."""
+        for name in "123":
+            if process.objects.head(f"was/{name}") is None:  # else it was, before this server was killed
+                process.objects.put(f"was/{name}", b"")
+                process.notes.setdefault("put", []).append(name)
+                process.objects.put(f"inbox/{name}", name.encode())
+            process.sleep(LOOK_S)
+
+    def _run(self, process: Process) -> None:
+        mode = self._modes[int(process.name[-1])]
+        tasks = SimulatedTasks(process)
+        pipeline = Pipeline("main", process.key_value, process.objects, BUCKETS, tasks, mode=mode)
+        for _ in range(ROUNDS_MAX):
+            is_last = process.objects.head(DONE) is not None
+            pipeline.listen()
+            inputs = [Input(INBOX, info.path, info.size_bytes) for info in process.objects.list("inbox/")]
+            result = pipeline.run([[item] for item in inputs], goes_on=True)
+            stands = Clients(process.key_value, "main").read()
+            if is_last and not inputs and result.waits is None and (stands is None or stands.is_over):
+                return
+            process.sleep(LOOK_S)
+        process.notes["unfair"] = True  # others were not let to run; the scheduler may do that
+
+    def _act(self, process: Process) -> None:
+        """Begin, let segments arrive, and end it as wished, one client after the other."""
+        for number, wish in enumerate(self._wishes):
+            client = f"{process.attempt}.{number}"
+            if process.notes.get(f"wish {number}"):
+                continue  # it said so before it was killed
+            if not self._begin(process, client):
+                break
+            process.record(("begun", client, ""))
+            for row in range(len(self._dwells)):
+                # One character for each, whoever puts it.
+                name = chr(ord("a") + process.attempt * 8 + number * len(self._dwells) + row)
+                process.notes.setdefault("put", []).append(name)
+                process.objects.put(f"inbox/{name}", name.encode())
+                process.record(("arrived", client, name))
+                process.sleep(LOOK_S * self._dwells[row])
+            self._clients(process, client, wish)
+            process.notes[f"wish {number}"] = True
+        process.objects.put(DONE, b"")
+
+    def _begin(self, process: Process, client: str) -> bool:
+        """Begin, once an earlier one is over; False where no replica is let to run for long."""
+        clients = Clients(process.key_value, "main")
+        wanted = ClientTransaction(client, self._when_gone, TIMEOUT_S, process.now_s())
+        for _ in range(ROUNDS_MAX):
+            with contextlib.suppress(UsageError):
+                clients.change(lambda standing: on_begin(standing, wanted))
+                return True
+            process.sleep(LOOK_S)
+        process.notes["unfair"] = True
+        return False
+
+    def _clients(self, process: Process, client: str, wish: Wish) -> None:
+        """Show that it lives, and say what is to become of it."""
+        clients = Clients(process.key_value, "main")
+        now_s = process.now_s()
+        clients.change(lambda standing: on_seen(standing, client, now_s))
+        try:
+            stands = clients.change(lambda standing: on_end(standing, client, wish))
+        except UsageError as error:  # a replica has spoken for it, since it was slow
+            process.record(("refused", client, str(error)))
+        else:
+            assert stands is not None
+            process.record(("gone" if stands.is_gone else wish, client, ""))
+
+    def check(self, run: Run) -> None:
+        """Each segment is in once; of a client all is one transaction, or none of it was published with its name."""
+        if run.notes.get("unfair"):
+            return
+        history = [what for name, what in run.history if name == "client" and isinstance(what, tuple)]
+        arrived = {name for kind, _, name in history if kind == "arrived"}
+        put = set(run.notes.get("put", [])) | {"0"}
+        repository = Repository(run.direct_key_value, run.direct_objects)
+        head = repository.head()
+        require(head is not None, "nothing was committed")
+        assert head is not None
+        commits = [commit for _, commit in repository.log(head)][::-1]
+        rows = Counter(
+            row
+            for part in Shard("spans", run.direct_key_value, run.direct_objects)
+            .snapshot(len(commits) - 1)
+            .parts
+            for row in run.objects.get(part.path).decode()
+        )
+        require(set(rows.values()) == {1}, f"table spans holds {dict(rows)}")
+        require(arrived <= set(rows) <= put, f"table spans holds {set(rows)} of {arrived}")
+        require(not list(run.objects.list("inbox/")), "a segment is left")
+        journal = Journal(run.direct_key_value, "main")
+        taken: dict[str, int] = {}
+        of_client: dict[str, list[int]] = {}
+        for t, commit in enumerate(commits):
+            recorded = journal.read(t)
+            require(recorded.seal is not None, f"transaction {t} is committed, and not sealed")
+            assert recorded.step is not None
+            owners = {step.client for step in recorded.steps}
+            require(len(owners) == 1, f"transaction {t} has steps of {owners}")
+            owner, is_aside = owners.pop(), SET_ASIDE in commit.metadata
+            if owner and not is_aside:
+                of_client.setdefault(owner, []).append(t)
+            if not is_aside:
+                taken |= {
+                    each.path.removeprefix("inbox/"): t for each in inputs_of(recorded.step.sources[INBOX])
+                }
+        for owner, transactions in of_client.items():
+            require(len(transactions) == 1, f"what client {owner} began is transactions {transactions}")
+        ends = {client: kind for kind, client, _ in history if kind in ("commit", "abort")}
+        for client, kind in ends.items():
+            own = {name for what, who, name in history if what == "arrived" and who == client}
+            where = {taken[name] for name in own}
+            if kind == "commit":
+                require(
+                    where == set(of_client.get(client, [])), f"{client} committed {own}, which are in {where}"
+                )
+            else:
+                require(
+                    client not in of_client, f"{client} aborted, and is transaction {of_client.get(client)}"
+                )
