@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tracelake._errors import DamageError, SourceChangedError, TracelakeError, TrimmedError
+from tracelake._errors import SourceChangedError, TracelakeError, TrimmedError
 from tracelake.journal.actions import (
     Abort,
     Action,
@@ -134,8 +134,7 @@ class Pipeline:
     def listen(self, only_for: str = "") -> Hearing:
         """Look what a client wants of its transaction. Who looks for input does so before, and runs afterwards.
 
-        So all is taken that waited when a client said that it is to be committed. `only_for`: new input goes into the
-        transaction of this client, or is not taken.
+        So all is taken that waited when it ended it. `only_for`: new input goes into the transaction of this client alone.
         """
         self._heard = Hearing.now(self._rooms, only_for)
         return self._heard
@@ -178,8 +177,7 @@ class _DriverRun:
         opened: OpenSteps | None,
         heard: Hearing,
     ) -> None:
-        self._weighing = weighing
-        self._heard = heard
+        self._weighing, self._heard = weighing, heard
         self._rooms = rooms
         self._progress = progress
         self._stopping = stopping
@@ -376,11 +374,7 @@ class _DriverRun:
 
     def _overtaken(self, t: int) -> Overtaken:
         """Say that a peer appended first."""
-        if self._rooms.journal.aside(t) is None:
-            raise DamageError(
-                f"table spans has passed transaction {t} without its rows, and the journal does not say that it "
-                "is set aside. Restore the metadata from a backup."
-            )
+        self._looking.require_aside(t)
         self._feeding.discard()
         return Overtaken()
 

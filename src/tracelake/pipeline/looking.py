@@ -60,3 +60,11 @@ class Looking:
             aside=aside and not held,
             held=held,
         )
+
+    def require_aside(self, t: int) -> None:
+        """Check that a transaction of which table `spans` has no rows was set aside. Raises DamageError."""
+        if self._rooms.journal.aside(t) is None:
+            raise DamageError(
+                f"table spans has passed transaction {t} without its rows, and the journal does not say that it "
+                "is set aside. Restore the metadata from a backup."
+            )
