@@ -134,7 +134,7 @@ class Pipeline:
     def listen(self, only_for: str = "") -> Hearing:
         """Look what a client wants of its transaction. Who looks for input does so before, and runs afterwards.
 
-        So all is taken that waited when it ended it. `only_for`: new input goes into the transaction of this client alone.
+        So all is taken that waited then. `only_for`: new input goes into the transaction of this client only.
         """
         self._heard = Hearing.now(self._rooms, only_for)
         return self._heard
