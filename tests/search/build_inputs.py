@@ -17,6 +17,7 @@ from tracelake.search.analyzers import ENGLISH, Analyzer
 from tracelake.search.build import build_part
 from tracelake.search.finalize import finalize
 from tracelake.search.model import Manifest, Receipt
+from tracelake.search.vectors import VectorSettings
 from tracelake.storage.memory import MemoryObjectStore
 from tracelake.storage.ports import ObjectInfo, ObjectStore
 
@@ -165,12 +166,15 @@ def paths(objects: ObjectStore, kind: str) -> list[str]:
     return [info.path for info in objects.list(f"search/{INDEX}/{kind}/")]
 
 
-def index_of(tables: Sequence[pa.Table], analyzer: Analyzer = ENGLISH) -> tuple[MemoryObjectStore, Manifest]:
+def index_of(
+    tables: Sequence[pa.Table], analyzer: Analyzer = ENGLISH, vectors: VectorSettings | None = None
+) -> tuple[MemoryObjectStore, Manifest]:
     """Return a store with an index of one part for each table."""
     objects = MemoryObjectStore()
     for number, rows in enumerate(tables):
-        build_part(objects, INDEX, BUILD, number, number + 1, "a", rows, analyzer=analyzer)
-    return objects, finalize_build(objects, len(tables), analyzer=analyzer)
+        build_part(objects, INDEX, BUILD, number, number + 1, "a", rows, analyzer=analyzer, vectors=vectors)
+    _, manifest = finalize(objects, INDEX, BUILD, 1, len(tables), None, analyzer.fingerprint, vectors=vectors)
+    return objects, manifest
 
 
 @functools.cache

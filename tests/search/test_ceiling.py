@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
-from tracelake._errors import LimitError
+from tests.search.embedders import HERE
+from tracelake._errors import LimitError, StorageError
 from tracelake.doctor.index import check_index
 from tracelake.limits import INDEX_MAPS_KEPT_FREE
 from tracelake.results import IndexInfo
 from tracelake.search import ceiling
+from tracelake.search.embedder import load
 from tracelake.search.model import Manifest
 from tracelake.search.query import Searcher
 from tracelake.storage.memory import MemoryObjectStore
@@ -81,6 +86,95 @@ def test_a_system_that_has_no_more_to_give_is_no_damage(
     monkeypatch.setattr("tracelake.search.opening.open_index", fail)
     with pytest.raises(LimitError, match="Nothing is damaged"):
         Searcher(*four, tmp_path)
+
+
+def check_blocks_count(allowed: Path, folder: Path) -> None:
+    """Vectors are one map more for each part: words are found where these are too many, and then all is found."""
+    settings = load(f"{HERE}:bag_of_words")[1]
+    objects, manifest = index_of([table([span(n, input="refund")]) for n in range(4)], vectors=settings)
+    needed = 4 * (ceiling.MAPS_PER_PART + 1)
+    allowed.write_text(f"{INDEX_MAPS_KEPT_FREE + needed - 1}")
+    searcher = Searcher(objects, manifest, folder / "cache")
+    assert len(searcher.search("refund", 10)) == 4
+    with pytest.raises(LimitError, match=r"has 4 parts, .*can open 3 .*each takes 7 memory maps"):
+        searcher.by_meaning("refund", "semantic", None, None, 0)
+    allowed.write_text(f"{INDEX_MAPS_KEPT_FREE + needed}")
+    assert searcher.by_meaning("refund", "semantic", None, None, 0) is not None
+    maps = Path("/proc/self/maps").read_text()
+    assert maps.count(f"{folder}/cache/") == needed
+
+
+def test_vectors_count(allowed: Path, tmp_path: Path) -> None:
+    """What is mapped of vectors is what is counted of them."""
+    check_blocks_count(allowed, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken(
+            "all maps of a part", ceiling.check_blocks, "(MAPS_PER_PART + MAPS_PER_BLOCK)", "MAPS_PER_PART"
+        ),
+        Broken("blocks are counted", ceiling.check_blocks, "blocks * (", "0 * ("),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_uncounted_vectors_are_noticed(broken: Broken, allowed: Path, tmp_path: Path) -> None:
+    """The rule that counts them."""
+    assert_caught(broken, lambda: check_blocks_count(allowed, tmp_path))
+
+
+def test_new_blocks_take_from_what_is_free(
+    allowed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are mapped already are among what the process has."""
+    used = tmp_path / "maps"
+    monkeypatch.setattr(ceiling, "_USED", used)
+    used.write_bytes(b"a map\n" * (INDEX_MAPS_KEPT_FREE + 17))
+    allowed.write_text(f"{INDEX_MAPS_KEPT_FREE + 18}")
+    ceiling.check_blocks(2, 1)
+    with pytest.raises(LimitError):
+        ceiling.check_blocks(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "says"),
+    [
+        (errno.EMFILE, LimitError, r"no more files open. Nothing is damaged: raise that limit \(ulimit -n\)"),
+        (errno.ENOMEM, LimitError, "memory maps. Nothing is damaged"),
+        (
+            errno.ENOSPC,
+            StorageError,
+            "copies of the index in .* cannot be used: .*Nothing of the lake is damaged",
+        ),
+    ],
+)
+@pytest.mark.parametrize("at", ["text", "vectors"])
+def test_a_cache_that_cannot_be_used_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception], says: str, at: str
+) -> None:
+    """Files, memory or space may run out at any step; the error says of what, and the next search goes on."""
+    settings = load(f"{HERE}:bag_of_words")[1]
+    objects, manifest = index_of([table([span(1, input="refund")])], vectors=settings)
+    searcher = Searcher(objects, manifest, tmp_path / "cache", at_once=False)
+
+    def search() -> None:
+        if at == "text":
+            assert len(searcher.search("refund", 10)) == 1
+        else:
+            assert searcher.by_meaning("refund", "semantic", None, None, 0) is not None
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code), str(tmp_path))
+
+    if at == "vectors":
+        assert len(searcher.search("refund", 10)) == 1
+    with monkeypatch.context() as patch:
+        target = "cache.unpack" if at == "text" else "vector_block.np.memmap"
+        patch.setattr(f"tracelake.search.{target}", fail)
+        with pytest.raises(kind, match=says):
+            search()
+    search()
 
 
 @pytest.mark.parametrize(

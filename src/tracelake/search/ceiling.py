@@ -1,4 +1,4 @@
-"""How many parts a searcher can open: tantivy maps every file of every part into memory, and maps are limited.
+"""How many parts a searcher can open: every file of every part is mapped into memory, and maps are limited.
 
 Linux allows a process `vm.max_map_count` of them, 65,530 by default. Beyond that opening fails as if files were
 damaged, so it is checked before.
@@ -18,43 +18,65 @@ from tracelake.search.pack import SEGMENT_SUFFIXES
 _ALLOWED: Final = Path("/proc/sys/vm/max_map_count")
 _USED: Final = Path("/proc/self/maps")
 MAPS_PER_PART: Final = len(SEGMENT_SUFFIXES)
-_EXHAUSTED: Final = re.compile(
-    r"cannot allocate memory|too many open files|os error (?:12|23|24)\b", re.IGNORECASE
-)
+MAPS_PER_BLOCK: Final = 1
+"""Vectors of a part are one file more, which is mapped once they are searched."""
+_NO_FILES: Final = re.compile(r"too many open files|os error (?:23|24)\b", re.IGNORECASE)
+_NO_MAPS: Final = re.compile(r"cannot allocate memory|os error 12\b", re.IGNORECASE)
 
 
-def ceiling() -> int | None:
+def ceiling(*, with_vectors: bool = False) -> int | None:
     """Return how many parts a searcher can open on this machine, None where the system does not say."""
-    try:
-        allowed = int(_ALLOWED.read_text())
-    except (OSError, ValueError):
-        return None
-    return max(0, allowed - limits.INDEX_MAPS_KEPT_FREE) // MAPS_PER_PART
+    allowed = _allowed()
+    return None if allowed is None else allowed // (MAPS_PER_PART + MAPS_PER_BLOCK * with_vectors)
 
 
 def check_ceiling(parts: int, more: int) -> None:
     """Raise LimitError where an index of so many parts, `more` of them not open yet, cannot be opened here."""
-    most = ceiling()
-    if most is None:
+    _check(parts, parts * MAPS_PER_PART, more * MAPS_PER_PART)
+
+
+def check_blocks(blocks: int, more: int) -> None:
+    """Raise LimitError where the vectors of so many parts, `more` not mapped yet, cannot be beside their text."""
+    _check(blocks, blocks * (MAPS_PER_PART + MAPS_PER_BLOCK), more * MAPS_PER_BLOCK, with_vectors=True)
+
+
+def too_many(parts: int, error: Exception | None = None, *, with_vectors: bool = False) -> LimitError:
+    """Return the error of an index that has more parts than can be opened, or for which the system failed so."""
+    if error is not None and _NO_FILES.search(str(error)):
+        return LimitError(
+            f"the index has {parts:,} parts, and this process may have no more files open. Nothing is damaged: raise "
+            "that limit (ulimit -n), or close what is open."
+        )
+    most = ceiling(with_vectors=with_vectors)
+    allowed = f"{most:,} in a process" if most is not None else "fewer"
+    maps = MAPS_PER_PART + MAPS_PER_BLOCK * with_vectors
+    return LimitError(
+        f"the index has {parts:,} parts, and this machine can open {allowed}, of all indexes together: each takes "
+        f"{maps} memory maps. Nothing is damaged: {BUILD_ANEW}, or raise vm.max_map_count (Linux)."
+    )
+
+
+def is_exhausted(error: Exception) -> bool:
+    """Whether opening failed because the system had no more memory maps or files to give."""
+    return bool(_NO_FILES.search(str(error)) or _NO_MAPS.search(str(error)))
+
+
+def _allowed() -> int | None:
+    """Return how many maps parts may have."""
+    try:
+        return max(0, int(_ALLOWED.read_text()) - limits.INDEX_MAPS_KEPT_FREE)
+    except (OSError, ValueError):
+        return None
+
+
+def _check(parts: int, maps: int, more: int, *, with_vectors: bool = False) -> None:
+    """Raise LimitError where so many parts have more maps than they may, or `more` are not to be had now."""
+    allowed = _allowed()
+    if allowed is None:
         return
     try:
         used = _USED.read_bytes().count(b"\n")
     except OSError:
         used = 0
-    if parts > most or used + more * MAPS_PER_PART > most * MAPS_PER_PART + limits.INDEX_MAPS_KEPT_FREE:
-        raise too_many(parts)
-
-
-def too_many(parts: int) -> LimitError:
-    """Return the error of an index that has more parts than can be opened."""
-    most = ceiling()
-    allowed = f"{most:,} in a process" if most is not None else "fewer"
-    return LimitError(
-        f"the index has {parts:,} parts, and this machine can open {allowed}, of all indexes together: each takes "
-        f"{MAPS_PER_PART} memory maps. Nothing is damaged: {BUILD_ANEW}, or raise vm.max_map_count (Linux)."
-    )
-
-
-def is_exhausted(error: ValueError) -> bool:
-    """Whether tantivy failed because the system had no more memory maps or files to give."""
-    return _EXHAUSTED.search(str(error)) is not None
+    if maps > allowed or used + more > allowed + limits.INDEX_MAPS_KEPT_FREE:
+        raise too_many(parts, with_vectors=with_vectors)

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import tantivy
 
-from tracelake._errors import DamageError
+from tracelake._errors import DamageError, StorageError
 from tracelake.search import fields
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.cache import TEMPORARY, PartCache, link
-from tracelake.search.ceiling import check_ceiling, is_exhausted, too_many
+from tracelake.search.ceiling import check_blocks, check_ceiling, is_exhausted, too_many
 from tracelake.search.finalize import read_list
 from tracelake.search.live import Marked, Rows, marked, write_marks
 from tracelake.search.model import Manifest, PartRef
@@ -76,6 +76,7 @@ class OpenIndex:
         Raises:
             DamageError: A part or list is missing or altered; names it (F14).
             LimitError: There are more parts than this machine can map; nothing is wrong with them.
+            StorageError: The cache cannot be used.
         """
         assert manifest.fingerprint == analyzer.fingerprint, (manifest.fingerprint, analyzer)
         links = self._links.get(analyzer.name)
@@ -89,10 +90,12 @@ class OpenIndex:
                 # Somebody has swept away the links, perhaps, as those of a process that was killed, or the cache.
                 self._links.pop(analyzer.name, None)
                 return self._open(manifest, parts, {}, rows, analyzer, unpublished)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             self._links.pop(analyzer.name, None)
             if is_exhausted(error):
-                raise too_many(len(parts)) from error
+                raise too_many(len(parts), error) from error
+            if isinstance(error, OSError):
+                raise self._unusable(error) from error
             raise DamageError(
                 f"index {manifest.index} build {manifest.build} does not open: {error}; run `tracelake verify`"
             ) from error
@@ -102,6 +105,8 @@ class OpenIndex:
 
         Raises:
             DamageError: A part is missing or altered, or has not what the manifest says; names it (F14).
+            LimitError: There are more parts than this machine can map; nothing is wrong with them.
+            StorageError: The cache cannot be used.
         """
         having = {
             part.sha256: part
@@ -110,10 +115,22 @@ class OpenIndex:
         }
         before = self._blocks
         new = [part for sha256, part in having.items() if sha256 not in before]
-        self._cache.fetch(new, {})
-        read = {part.sha256: self._block(part, vectors) for part in new}
+        check_blocks(len(having), len(new))
+        try:
+            self._cache.fetch(new, {})
+            read = {part.sha256: self._block(part, vectors) for part in new}
+        except OSError as error:
+            if is_exhausted(error):
+                raise too_many(len(having), error, with_vectors=True) from error
+            raise self._unusable(error) from error
         self._blocks = {sha256: before.get(sha256) or read[sha256] for sha256 in having}
         return list(self._blocks.values())
+
+    def _unusable(self, error: OSError) -> StorageError:
+        return StorageError(
+            f"the copies of the index in {self._cache.directory} cannot be used: {error}. Nothing of the lake is "
+            "damaged: mend that directory or free space there, delete it, or have it elsewhere (XDG_CACHE_HOME)."
+        )
 
     def _block(self, part: PartRef, vectors: VectorSettings) -> VectorBlock:
         block = read_block(self._cache.directory / part.sha256 / VECTORS_FILE, part.path)

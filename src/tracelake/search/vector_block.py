@@ -143,10 +143,10 @@ class VectorBlock:
 
 
 def read_block(path: Path, part: str) -> VectorBlock:
-    """Map the block of a part. Raises DamageError, naming the part, where it is missing or is not whole."""
+    """Map the block of a part. Raises DamageError, naming the part, where it is missing or is not whole; OSError."""
     try:
         mapped = np.memmap(path, np.uint8, "r")
-    except (OSError, ValueError) as error:  # numpy maps no file of no bytes
+    except (FileNotFoundError, ValueError) as error:  # numpy maps no file of no bytes
         raise DamageError(
             f"index part {part} has no vectors, and its manifest says that it has; {BUILD_ANEW}"
         ) from error

@@ -64,7 +64,7 @@ def describe_index(objects: ObjectStore, entries: Mapping[str, Reference]) -> In
         manifest.upper,
         manifest.documents,
         manifest.part_count,
-        parts_ceiling(),
+        parts_ceiling(with_vectors=manifest.vectors is not None),
         analyzer.name if (analyzer := of_fingerprint(manifest.fingerprint)) else None,
         None if manifest.vectors is None else str(manifest.vectors),
         _without_vector(objects, manifest),
