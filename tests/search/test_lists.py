@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 
 import pytest
+from msgspec import structs
 
 from tests.search.build_inputs import INDEX, finalize_build
 from tests.search.test_finalize import SIZE, Alter, flip_one_bit, shorten
@@ -97,11 +98,14 @@ def test_a_damaged_or_missing_list_is_named(alter: Alter | None) -> None:
 
 
 def test_a_list_of_other_parts_is_refused() -> None:
-    """A whole list that is not the one that the manifest counts is damage."""
+    """A whole list that is not the one that the manifest counts is damage: by its parts, or their documents alone."""
     objects = MemoryObjectStore()
     *_, manifest = chain(objects, 5)
     [ref] = manifest.lists
-    found = PartList.from_json(objects.get(ref.path), ref.path)
-    objects.put(ref.path, PartList(parts=found.parts[1:]).to_json(ref.path))
-    with pytest.raises(DamageError, match="not the one that its manifest names"):
-        read_parts(objects, manifest)
+    parts = PartList.from_json(objects.get(ref.path), ref.path).parts
+    fewer = (*parts[1:-1], structs.replace(parts[-1], documents=parts[-1].documents + parts[0].documents))
+    assert sum(part.documents for part in fewer) == ref.documents
+    for others in (fewer, (*parts[1:], parts[-1])):
+        objects.put(ref.path, PartList(parts=others).to_json(ref.path))
+        with pytest.raises(DamageError, match="not the one that its manifest names"):
+            read_parts(objects, manifest)
