@@ -85,6 +85,7 @@ if _TYPE_CHECKING:
     from tracelake.lake.opening import init, open
     from tracelake.lake.outputs import LakeOutputs, OutputInfo
     from tracelake.lake.quarantine import Quarantine
+    from tracelake.lake.sources import LakeSources, SourceInfo
     from tracelake.pipeline.continuous import InboxPipeline
     from tracelake.search.embedder import Embedder, embedder
     from tracelake.tables.changes import Changes
@@ -145,6 +146,7 @@ __all__ = [
     "LakeExistsError",
     "LakeNotFoundError",
     "LakeOutputs",
+    "LakeSources",
     "LimitError",
     "Maintenance",
     "MergeConflict",
@@ -163,6 +165,7 @@ __all__ = [
     "SearchResults",
     "SetAsideInput",
     "SourceChangedError",
+    "SourceInfo",
     "StorageError",
     "Table",
     "TableInfo",
@@ -200,8 +203,10 @@ _LAZY = {
     "Maintenance": "tracelake.lake.maintenance",
     "Provenance": "tracelake.datasets.model",
     "LakeOutputs": "tracelake.lake.outputs",
+    "LakeSources": "tracelake.lake.sources",
     "OutputInfo": "tracelake.lake.outputs",
     "Quarantine": "tracelake.lake.quarantine",
+    "SourceInfo": "tracelake.lake.sources",
     "Table": "tracelake.tables.table",
     "TaskRunner": "tracelake.tasks.runners",
     "Embedder": "tracelake.search.embedder",

@@ -56,6 +56,17 @@ PIPELINE_POLL_MIN_S: Final = 0.01
 """How often a pipeline may look for new input. Beyond: a shorter interval is refused."""
 PIPELINE_POLL_S: Final = 1.0
 """How often a pipeline looks for new input, by default. Beyond: it looks again."""
+LOOK_TRANSACTIONS: Final = 4
+"""Transactions, as large as they are by now, of whose input one look of a pipeline that goes on gives. Beyond: the next
+look, which sees what has come to other sources, or was paused, meanwhile."""
+SOURCES_MAX: Final = 100
+"""Sources that users add to a lake. Beyond: one more is refused."""
+SOURCE_ADDRESS_MAX_CHARS: Final = 4_096
+"""A pattern, or the URL of a topic, that is added as a source. Beyond: it is refused."""
+SOURCES_TOLD_MAX: Final = 200
+"""Sources of which a replica tells others. Beyond: it looks at them, and says nothing of them."""
+SOURCE_RATE_S: Final = 60.0
+"""Over how long it is told how fast a source is taken. Beyond: it counts little."""
 TRANSACTION_INPUT_MAX_BYTES: Final = 64 * MIB
 """Input, as stored (compressed), that one transaction takes by default; one input alone is always taken.
 Beyond: the next transaction takes it."""

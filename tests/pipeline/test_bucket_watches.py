@@ -161,7 +161,7 @@ def test_what_fails_has_a_pause_of_its_own(place: Place, monkeypatch: pytest.Mon
     place.put("away/a", 0)
     place.put("in/bad", 1)
     pipeline = place.watch(place.url("away/*"), place.url("in/*"))
-    for pauses in (pipeline._pauses_of_watches, pipeline._pauses_of_inputs):
+    for pauses in (pipeline._looks.pauses, pipeline._pauses_of_inputs):
         monkeypatch.setattr(pauses, "_clock", lambda: clock[0])
     for number in range(2, 5):
         place.put(f"in/{number}", number)

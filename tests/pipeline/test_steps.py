@@ -177,7 +177,7 @@ def test_looks_that_give_the_first_only_fill_a_transaction_that_waits(tmp_path: 
     with tracelake.init(tmp_path / "lake") as lake:
         pipeline = lake.pipeline(runner=InProcess())
         pipeline._pipeline._mode = MANY
-        pipeline._watches = [FirstOnly(lake.objects)]
+        pipeline._looks._fixed[0].watch = FirstOnly(lake.objects)
         for number in range(3):
             lake.objects.put(
                 f"inbox/{number}.segment", write_segment([("json", a_line(a_span(number, number)))])

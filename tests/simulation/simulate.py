@@ -32,6 +32,7 @@ from tests.simulation.scenarios import (
     StoreScenario,
 )
 from tests.simulation.setting_aside import SettingAsideScenario
+from tests.simulation.sources import SourcesScenario
 from tests.simulation.steps import StepsScenario
 from tests.simulation.trimming import QuarantineTrimmingScenario, TrimmingScenario
 from tests.simulation.versions import COMPLETE, RepositoryScenario, VersionsScenario, small
@@ -57,6 +58,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     OverlapScenario(),
     StepsScenario(),
     ClientsScenario(),
+    SourcesScenario(),
     TrimmingScenario(),
     QuarantineTrimmingScenario(),
     ArchivingScenario(2, rounds=2, traces=2, writes=3, others=("restore", "delete", "sweep")),

@@ -24,6 +24,8 @@ from tests.simulation.scenarios import (
 from tests.simulation.setting_aside import SettingAsideScenario
 from tests.simulation.setting_aside_mutants import SETTING_ASIDE_MUTANTS
 from tests.simulation.simulate import FAULTS, SCENARIOS, main
+from tests.simulation.sources import SourcesScenario
+from tests.simulation.sources_mutants import SOURCES_MUTANTS
 from tests.simulation.steps import WAITS, StepsScenario
 from tests.simulation.steps_mutants import STEPS_MUTANTS
 from tests.simulation.trimming import TrimmingScenario
@@ -65,6 +67,7 @@ SLICES = {
     "overlap": 15,
     "steps": 15,
     "clients": 8,
+    "sources": 10,
     "trimming": 15,
     "trimming aside": 12,
     "setting aside": 30,
@@ -146,6 +149,13 @@ def test_clients_that_are_silent_are_spoken_for() -> None:
         assert report.completed == report.schedules == 2
 
 
+def test_j13_sources_come_and_go() -> None:
+    """J13: added, paused, resumed and removed at any step; what a source that is not watched has is not taken."""
+    report = search(SourcesScenario(), Faults(delays=8), seed=1, schedules_max=10)
+    assert report.failures == []
+    assert report.completed == report.schedules == 10
+
+
 def test_who_reads_late_of_a_transaction_that_is_trimmed_goes_on() -> None:
     """It finds nothing, or what a peer recorded late: neither is damage, nor the input of the transaction."""
     report = search(TrimmingScenario("reads"), FAULTS, seed=1, schedules_max=12)
@@ -181,6 +191,7 @@ def test_maintenance_seeds_that_failed_once(seed: int, what: str) -> None:
         *TRIMMING_MUTANTS,
         *STEPS_MUTANTS,
         *CLIENTS_MUTANTS,
+        *SOURCES_MUTANTS,
     ],
     ids=lambda mutant: mutant.name,
 )

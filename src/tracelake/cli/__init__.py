@@ -29,6 +29,7 @@ from tracelake.cli import (
     pipelines,
     queries,
     servers,
+    sources,
     tags,
     transactions,
 )
@@ -46,6 +47,7 @@ app.add_typer(lakes.app)
 app.add_typer(data.app)
 app.add_typer(pipelines.app)
 app.add_typer(transactions.app)
+app.add_typer(sources.app)
 app.add_typer(outputs.app)
 app.add_typer(queries.app)
 app.add_typer(servers.app)

@@ -21,6 +21,7 @@ from tracelake.cli.data import print_report
 from tracelake.cli.exits import FAILED
 from tracelake.cli.options import JsonOption, LakeOption, WatchOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
+from tracelake.cli.sources import print_sources
 from tracelake.limits import PIPELINE_POLL_MIN_S, PIPELINE_POLL_S, PROGRESS_POLL_S
 
 if TYPE_CHECKING:
@@ -96,14 +97,16 @@ def pipeline_run(
     "status", epilog=examples("tracelake pipeline status", "tracelake pipeline status --json")
 )
 def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """Show the replicas, what waits in the inbox, and what is set aside.
+    """Show the replicas, the sources with what waits there, and what is set aside.
 
     Exits with 1 if a replica is stuck or gone."""
     with opened(lake) as open_lake:
         infos, inbox, inputs = open_lake.replicas(), open_lake.inbox(), open_lake.quarantine.all()
+        sources = open_lake.sources.all()
     if as_json:
         shown = {
             "replicas": [asdict(info) for info in infos],
+            "sources": [asdict(source) for source in sources],
             "inbox": asdict(inbox),
             "quarantine": [asdict(item) for item in inputs],
         }
@@ -112,6 +115,8 @@ def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> Non
         out = console()
         out.print(render.inbox(inbox))
         print_replicas(infos)
+        if sources:
+            print_sources(sources)
         print_quarantine([item for item in inputs if item.state != "discarded"])
         if not infos:
             out.print("No replica runs. Start one with `tracelake pipeline run` or `tracelake serve`.")

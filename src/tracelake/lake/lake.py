@@ -17,8 +17,8 @@ from tracelake.lake.inputs import WithInputs
 from tracelake.lake.location import LakeConfig, Location, shown
 from tracelake.lake.maintenance import Maintenance
 from tracelake.lake.opened import OpenLake
-from tracelake.lake.outputs import LakeOutputs
 from tracelake.lake.quarantine import Quarantine
+from tracelake.lake.sources import WithSources
 from tracelake.lake.transactions import Transactions
 from tracelake.lake.verify import Verifier
 from tracelake.limits import SEARCH_HITS_DEFAULT
@@ -50,7 +50,7 @@ from tracelake.versions.branch import Branch
 from tracelake.versions.branches import MAIN
 
 
-class Lake(WithInputs, WithArchive, WithAnnotations):
+class Lake(WithInputs, WithArchive, WithAnnotations, WithSources):
     """One lake: its parts are about themselves. Threads may share it; `close` it, or use it in a `with` block."""
 
     def __init__(self, location: Location) -> None:
@@ -58,7 +58,6 @@ class Lake(WithInputs, WithArchive, WithAnnotations):
         self.datasets = Datasets(self._opened)
         self.maintenance = Maintenance(self._opened)
         self.quarantine = Quarantine(self._opened)
-        self.outputs = LakeOutputs(self._opened)
         self.transactions = Transactions(self._opened)
         self.hot = HotTier(self._opened)
 

@@ -25,6 +25,7 @@ from tracelake.shards.leases import Leases
 from tracelake.shards.store import Shard
 from tracelake.shards.verify import ShardCheck, check_shards
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage.verify import check_records
 from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, BuiltInTable, entry_of
 from tracelake.tables.commit_view import CommitView, named_by
 from tracelake.tables.spec import table_names
@@ -88,6 +89,7 @@ class Verifier:
         self._findings += check_journal(key_value, in_journal)
         self._findings += check_shards(key_value, tables)
         self._findings += check_heartbeats(key_value)
+        self._findings += check_records(key_value, ("sources/main", "outputs/main"))
         self._findings += records.findings
         self._findings += check_inbox(objects)
         archived = self._check_tracking(steps, transactions)

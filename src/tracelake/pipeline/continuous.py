@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from tracelake import limits
-from tracelake._errors import StorageError, UnreadInputsError
+from tracelake._errors import UnreadInputsError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.modes import EACH_STEP, StepMode
 from tracelake.limits import STORED_EXPANDS, TRANSACTION_INPUT_MAX_BYTES
@@ -19,8 +19,10 @@ from tracelake.pipeline.inputs import into_transactions
 from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.pauses import Pauses
 from tracelake.pipeline.report import report_of
+from tracelake.pipeline.sources.added import AddedSources
+from tracelake.pipeline.sources.looks import Looks, Seen
 from tracelake.pipeline.sources.port import Input
-from tracelake.pipeline.sources.registry import watches
+from tracelake.pipeline.sources.registry import own_watches, watch_of
 from tracelake.replicas.account import BatchCounts, ReplicaProgress, Waiting, default_name
 from tracelake.replicas.heartbeat import Heartbeat
 from tracelake.replicas.info import describe
@@ -64,7 +66,14 @@ class InboxPipeline:
     ) -> None:
         tally = BatchCounts()
         self._runner = runner
-        self._watches = watches(objects, KnownInputs(key_value, "main"), watch)
+        known = KnownInputs(key_value, "main")
+        self._looks = Looks(
+            own_watches(objects, known),
+            watch,
+            AddedSources(key_value),
+            lambda address: watch_of(objects, known, address),
+        )
+        self._fitting = Fitting()
         self._pipeline = Pipeline(
             "main",
             key_value,
@@ -72,13 +81,12 @@ class InboxPipeline:
             buckets,
             runner,
             tally,
-            Fitting(),
+            self._fitting,
             in_thread,
             first,
             AddedOutputs(key_value, objects),
             mode,
         )
-        self._pauses_of_watches = Pauses[int]()
         self._pauses_of_inputs = Pauses[tuple[str, str]]()
         self._came_bytes = 0
         self._account = ReplicaProgress(replica or default_name(), tally, len(BUILT_IN))
@@ -124,9 +132,15 @@ class InboxPipeline:
             suspects = self._pipeline.suspects()
             # What a transaction that waits has is left out, too: some looks give no more than the first that they see.
             in_open = {path for _, path in self._pipeline.in_open()} if self._pipeline.waits() else set()
-            waiting, unseen = self._look({suspect.path for suspect in suspects} | in_open, goes_on=goes_on)
+            held = {suspect.path for suspect in suspects} | in_open
+            seen = self._look(held, goes_on=goes_on, ending=heard.is_ending)
+            unseen = seen.unseen
+            waiting = [Input(source, item.path, item.size_bytes) for source, item in seen.waiting]
             failing = self._failing(waiting) if goes_on else {}
             inputs = [item for item in waiting if item.path not in failing]
+            if goes_on and not heard.is_ending:
+                inputs = self._fitting.some(inputs)
+                self._leave(seen, inputs)
             offered = any(suspect.state == "offered" for suspect in suspects)
             if not inputs and not offered and not heard.is_ending and not self._pipeline.unfinished():
                 _raise_failures(unseen, failing)
@@ -136,15 +150,12 @@ class InboxPipeline:
             runs = into_transactions(inputs, TRANSACTION_INPUT_MAX_BYTES)
             follow = self._follow(progress or silent)
             result = self._pipeline.run(runs, follow, stopping, goes_on=goes_on)
+            took: set[tuple[str, str]] = set()
             if not stopping():  # else some of them may have been left
                 left = self._pipeline.in_open()  # looked for again, since it may be discarded yet
-                took = [
-                    item
-                    for item in inputs
-                    if item.path not in result.failed and (item.source, item.path) not in left
-                ]
-                for watch in self._watches:
-                    watch.took(item.path for item in took if item.source == watch.source)
+                took = {(item.source, item.path) for item in inputs if item.path not in result.failed} - left
+            self._looks.took(took, result.recorded)
+            self._account.sources(self._looks.accounts())
             self._note_failures(inputs, result.failed)
             if result.waits is not None and not result.steps and not result.transactions:
                 _raise_failures(unseen, failing | result.failed)
@@ -170,25 +181,19 @@ class InboxPipeline:
         if self._account.went_well():
             self._heartbeat.soon()
 
-    def _look(self, suspects: Collection[str], *, goes_on: bool) -> tuple[list[Input], list[str]]:
-        """Return what waits, the oldest first and each once, and why some watch saw nothing; note it."""
+    def _look(self, held: Collection[str], *, goes_on: bool, ending: bool) -> Seen:
+        """Return what waits, each source in its turn, and why some source saw nothing; note it."""
         self._account.begin("looking for input")
-        waiting: dict[tuple[str, str], Waiting] = {}
-        unseen = []
-        for number, watch in enumerate(self._watches):
-            reason = self._pauses_of_watches.failing(number) if goes_on else None
-            if reason is None:
-                try:
-                    for item in watch.look(suspects, goes_on=goes_on):
-                        waiting.setdefault((watch.source, item.path), item)
-                    self._pauses_of_watches.went_well(number)
-                except (StorageError, OSError) as error:
-                    reason = str(error)
-                    self._pauses_of_watches.failed(number, reason)
-            unseen += [reason] if reason is not None else []
-        by_age = sorted(waiting.items(), key=lambda entry: entry[1].since_s)
-        self._account.look(self._pipeline.upper(), [item for _, item in by_age])
-        return [Input(source, item.path, item.size_bytes) for (source, _), item in by_age], unseen
+        seen = self._looks.look(held, goes_on=goes_on, ending=ending)
+        self._account.sources(self._looks.accounts())
+        self._account.look(self._pipeline.upper(), _by_age(item for _, item in seen.waiting))
+        return seen
+
+    def _leave(self, seen: Seen, inputs: Sequence[Input]) -> None:
+        """Note what waits on for the next look."""
+        taken = {(item.source, item.path) for item in inputs}
+        left = (item for source, item in seen.waiting if (source, item.path) not in taken)
+        self._account.leave(_by_age(left))
 
     def _get_ready(self, inputs: Sequence[Input]) -> None:
         """Start what does large work once as much has come as makes some: else the first would wait for it.
@@ -230,6 +235,11 @@ class InboxPipeline:
             progress(step)
 
         return note
+
+
+def _by_age(waiting: Iterable[Waiting]) -> list[Waiting]:
+    """Return the oldest first."""
+    return sorted(waiting, key=lambda item: item.since_s)
 
 
 def _raise_failures(

@@ -294,7 +294,7 @@ class _DriverRun:
         stands, ours = self._rooms.journal.append_step(step)
         if ours:
             self._feeding.add(step, self._read, is_new=True)
-            self._result.steps += 1
+            self._result.note_step(self._read.inputs)
             self._read = None
             return Appended(step, ours)
         self._put_back()

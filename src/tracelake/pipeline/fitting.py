@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelake import limits
+from tracelake.limits import LOOK_TRANSACTIONS
 from tracelake.pipeline.sources.port import Input
 
 
@@ -89,6 +90,11 @@ class Fitting:
         """Return what the next transaction takes, and what waits on."""
         end = cut(inputs, self._size)
         return inputs[:end], inputs[end:]
+
+    def some(self, inputs: list[Input]) -> list[Input]:
+        """Return the first of what waits: enough for some transactions, one input at least."""
+        several = Size(LOOK_TRANSACTIONS * self._size.input_bytes, LOOK_TRANSACTIONS * self._size.inputs)
+        return inputs[: cut(inputs, several)]
 
     def took(self, inputs: Sequence[Input], arrow_bytes: int, seconds: float, *, was_cut: bool) -> None:
         """Note what a transaction took, and whether more waited."""

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from tracelake.journal.model import ReadRange, RecordedRange, Suspect
 from tracelake.pipeline.outputs.counts import Counts
+from tracelake.pipeline.sources.port import Input
 
 
 @dataclass(slots=True)
@@ -29,8 +30,15 @@ class RunResult:
     commit: str | None = None
     steps: int = 0
     """How many steps it recorded."""
+    recorded: set[tuple[str, str]] = field(default_factory=set)
+    """Sources and paths of what they have."""
     waits: int | None = None
     """The transaction that is open at the end, and waits for more: its input is recorded, and not committed."""
+
+    def note_step(self, inputs: Iterable[Input]) -> None:
+        """Note what a step has that this run has recorded."""
+        self.steps += 1
+        self.recorded.update((item.source, item.path) for item in inputs)
 
     def note(self, kept: Iterable[Suspect]) -> None:
         """Note inputs that are not taken."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from tracelake.limits import ERROR_MAX_CHARS, REPLICA_GONE_S
 from tracelake.replicas import protocol
-from tracelake.replicas.model import Replica
+from tracelake.replicas.model import Replica, SourceAccount
 from tracelake.replicas.protocol import Advance
 
 
@@ -54,6 +54,8 @@ class ReplicaProgress:
         self._first: int | None = None
         self._frontier = 0
         self._waiting: Sequence[Waiting] = ()
+        self._left: Sequence[Waiting] = ()
+        self._sources: tuple[SourceAccount, ...] = ()
         self._doing: str | None = None
         self._failures = 0
         self._last_error: str | None = None
@@ -77,10 +79,15 @@ class ReplicaProgress:
         """Note the next transaction and what waits for it, the oldest first."""
         with self._lock:
             self._pass_to(frontier)
-            self._waiting = waiting
+            self._waiting, self._left = waiting, ()
             oldest = waiting[0].path if waiting else None
             self._moves, moved = protocol.on_look(self._moves, frontier, oldest)
             self._note(moved)
+
+    def sources(self, accounts: tuple[SourceAccount, ...]) -> None:
+        """Note how the sources are."""
+        with self._lock:
+            self._sources = accounts
 
     def reach(self, transaction: int | None, stage: int, done: int, doing: str) -> None:
         """Note that a transaction (None: the next one) has come to a stage."""
@@ -106,13 +113,18 @@ class ReplicaProgress:
             self._last_error, self._last_error_s = text[:ERROR_MAX_CHARS], time.time()
             self._doing = None
 
+    def leave(self, waiting: Sequence[Waiting]) -> None:
+        """Note what a run leaves to the next look, the oldest first."""
+        with self._lock:
+            self._left = waiting
+
     def went_well(self) -> bool:
-        """Note that a run came to its end, and that what waited at the last look is taken.
+        """Note that a run came to its end, and that what waited at the last look is taken, or left to the next.
 
         Return whether others should know soon: it took something, or failed before.
         """
         with self._lock:
-            news, self._waiting = bool(self._waiting) or self._moves.failing, ()
+            news, self._waiting = bool(self._waiting) or self._moves.failing, self._left
             self._moves, moved = protocol.on_success(self._moves)
             self._doing = None
             self._note(moved)
@@ -150,6 +162,7 @@ class ReplicaProgress:
                 failures=self._failures,
                 last_error=self._last_error,
                 last_error_s=self._last_error_s,
+                sources=self._sources,
                 namesake=met[0] if met is not None and now_s - met[1] <= REPLICA_GONE_S else None,
             )
 

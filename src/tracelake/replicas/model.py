@@ -9,6 +9,36 @@ import msgspec
 FORMAT_VERSION: Final = 1
 
 
+class SourceAccount(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica tells of one source that it looks at."""
+
+    name: str
+    address: str
+    """Empty for one that every lake has."""
+    id: str
+    """Of the record of one that was added, else empty."""
+    kind: str
+    """files, buckets, kafka, inbox, outbox; empty where it was never opened."""
+    state: str
+    """active | paused | failing"""
+    reason: str | None = None
+    """Why it fails."""
+    waiting: int | None = None
+    """How much waited at the last look; None where nobody knows."""
+    unit: str = ""
+    """Of what: files, objects, segments, rows, messages."""
+    waiting_bytes: int | None = None
+    oldest_waiting_s: float | None = None
+    """When the oldest of them came."""
+    looked_s: float | None = None
+    """When it was looked at last, and answered."""
+    taken_inputs: int = 0
+    """Inputs of it that this process recorded in the journal."""
+    taken_bytes: int = 0
+    bytes_per_s: float = 0.0
+    """How fast, over the last minute or so."""
+
+
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """What one replica of the pipeline tells of itself. Nothing but display rests on it."""
 
@@ -44,4 +74,5 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     last_error_s: float | None = None
     namesake: str | None = None
     """Another live process that uses the same name."""
+    sources: tuple[SourceAccount, ...] = ()
     format_version: int = FORMAT_VERSION

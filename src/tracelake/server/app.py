@@ -31,6 +31,7 @@ from tracelake.server.not_kept import SIGNALS, NotKeptEndpoint
 from tracelake.server.otlp import TracesEndpoint
 from tracelake.server.pages import STATIC, page_routes, page_templates
 from tracelake.server.search_pages import search_pages
+from tracelake.server.sources_api import sources_api
 from tracelake.server.transactions_api import transactions_api
 from tracelake.server.versions_api import versions_api
 from tracelake.server.versions_pages import versions_pages
@@ -82,6 +83,7 @@ def create_app(
     app.include_router(search_pages(lake, templates))
     app.include_router(versions_api(lake))
     app.include_router(transactions_api(lake))
+    app.include_router(sources_api(lake))
     app.include_router(archive_api(lake, archiving))
     app.include_router(archive_pages(lake, archiving, templates))
     app.include_router(mlflow_api(lake))

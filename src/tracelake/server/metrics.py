@@ -21,6 +21,7 @@ from tracelake.replicas.protocol import ReplicaStatus
 from tracelake.results import InboxInfo, ReplicaInfo, SetAsideInput, TableInfo
 from tracelake.server.archive_metrics import ArchiveCollector
 from tracelake.server.archiving import Archiving
+from tracelake.server.source_metrics import source_metrics
 
 OwnReplica = Callable[[], ReplicaInfo]
 OTHER: Final = "other"
@@ -118,7 +119,7 @@ class _LakeCollector(Collector):
         up = 1
         try:
             tables, inbox, infos = self._lake.tables(), self._lake.inbox(), self._lake.replicas()
-            inputs = self._lake.quarantine.all()
+            inputs, sources = self._lake.quarantine.all(), self._lake.sources.all()
         except (TracelakeError, OSError):
             up = 0
         yield GaugeMetricFamily("tracelake_lake_up", "Whether the lake could be read just now.", value=up)
@@ -128,6 +129,7 @@ class _LakeCollector(Collector):
             yield from self._of_hot_tier()
             yield from self._of_index()
             yield _of_quarantine(inputs)
+            yield from source_metrics(sources)
         yield from _of_replicas(self._with_own(infos))
 
     def _of_hot_tier(self) -> Iterator[Metric]:

@@ -32,7 +32,7 @@ from tracelake.limits import (
 from tracelake.pipeline.sources.archives import ARCHIVED
 from tracelake.pipeline.sources.by_content import ByContent
 from tracelake.pipeline.sources.patterns import KeyPattern, is_pattern
-from tracelake.pipeline.sources.port import UNKNOWN_SIZE, Input, Watch, may_pass
+from tracelake.pipeline.sources.port import UNKNOWN_SIZE, Input, Lag, may_pass
 from tracelake.replicas.account import Waiting
 from tracelake.storage import ObjectStore
 from tracelake.storage.foreign import ForeignObject, ForeignObjects, check_key, open_foreign
@@ -172,10 +172,12 @@ class _OfTheLake:
 def _listed(address: _Address, own: _OfTheLake) -> Iterator[ForeignObject]:
     """Yield the objects that a pattern matches and that may be inputs.
 
-    An empty one is none: that is how tools mark a directory.
+    An empty one is none: that is how tools mark a directory. What is no pattern may be an object, or stand for the
+    archive repository below it.
     """
-    pattern = KeyPattern(address.key)
-    for item in address.objects.list(pattern.prefix):
+    pattern = KeyPattern(address.key if is_pattern(address.key) else f"{address.key.rstrip('/')}/{ARCHIVED}")
+    prefix = pattern.prefix if is_pattern(address.key) else address.key
+    for item in address.objects.list(prefix):
         is_meant = item.key == address.key or pattern.matches(item.key)
         if is_meant and item.size_bytes and not own.has(item.key):
             yield item
@@ -199,6 +201,7 @@ class BucketWatch:
         self._shown: dict[str, _Mark] = {}
         self._listing: Future[_Listing] | None = None
         self._next_s = 0.0
+        self._lag: Lag | None = None
 
     def look(self, suspects: Collection[str] = (), *, goes_on: bool = False) -> list[Waiting]:
         """See `Watch`: objects that are new or were replaced, oldest first.
@@ -219,7 +222,7 @@ class BucketWatch:
             return []
         listing, self._listing = self._listing, None
         try:
-            self._taken, new = listing.result()
+            self._taken, new, self._lag = listing.result()
         except TracelakeError as error:
             raise StorageError(f"{self._pattern} cannot be looked at: {error}") from error
         if len(new) > OBJECTS_FOUND_MAX:
@@ -236,9 +239,13 @@ class BucketWatch:
         """See `Watch`."""
         self._taken.update(self._shown[path] for path in paths if path in self._shown)
 
+    def lag(self) -> Lag | None:
+        """See `Watch`."""
+        return self._lag
 
-_Listing: TypeAlias = tuple[set[_Mark], list[tuple[_Mark, Waiting]]]
-"""What was taken and is still there, and what is new."""
+
+_Listing: TypeAlias = tuple[set[_Mark], list[tuple[_Mark, Waiting]], Lag]
+"""What was taken and is still there, what is new, and how much that is in all."""
 
 
 def _beside(address: _Address, own: _OfTheLake, taken: Collection[_Mark], at_once: int) -> Future[_Listing]:
@@ -257,20 +264,19 @@ def _beside(address: _Address, own: _OfTheLake, taken: Collection[_Mark], at_onc
 
 def _list_new(address: _Address, own: _OfTheLake, taken: Collection[_Mark], at_once: int) -> _Listing:
     still: set[_Mark] = set()
+    count, size_bytes = 0, 0
 
     def new() -> Iterator[tuple[_Mark, Waiting]]:
+        nonlocal count, size_bytes
         for item in _listed(address, own):
             path = f"{address.bucket}/{item.key}"
             mark = xxhash.xxh3_128_intdigest(f"{path}\0{item.size_bytes}\0{item.version}".encode())
             if mark in taken:
                 still.add(mark)
             else:
+                count, size_bytes = count + 1, size_bytes + item.size_bytes
                 yield mark, Waiting(path, item.size_bytes, item.modified_s)
 
     oldest = heapq.nsmallest(at_once, new(), key=lambda entry: entry[1].since_s)
-    return still, oldest
-
-
-def watch_buckets(objects: ObjectStore, patterns: Iterable[str]) -> list[Watch]:
-    """See `StartWatching`: each pattern by itself, so that a bucket that fails stops no other."""
-    return [BucketWatch(objects, pattern) for pattern in patterns]
+    since_s = oldest[0][1].since_s if oldest else None
+    return still, oldest, Lag(count, "objects", size_bytes, since_s)

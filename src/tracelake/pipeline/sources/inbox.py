@@ -9,7 +9,7 @@ from typing import Final
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import RecordedInput
 from tracelake.pipeline.sources.acknowledged import QUARANTINE, AcknowledgedSource
-from tracelake.pipeline.sources.port import may_pass
+from tracelake.pipeline.sources.port import Lag, lag_of, may_pass
 from tracelake.replicas.account import Waiting
 from tracelake.storage import ObjectStore, copy_all, delete_all
 from tracelake.tracking.inbox import PREFIX
@@ -59,15 +59,22 @@ class InboxWatch:
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
+        self._lag: Lag | None = None
 
     def look(self, suspects: Collection[str], *, goes_on: bool) -> list[Waiting]:
         """See `Watch`."""
         del goes_on  # each look is quick, and gives all
-        return [
+        waiting = [
             Waiting(info.path, info.size_bytes, info.modified_s)
             for info in self._objects.list(PREFIX)
             if info.path not in suspects
         ]
+        self._lag = lag_of(waiting, "segments")
+        return waiting
+
+    def lag(self) -> Lag | None:
+        """See `Watch`."""
+        return self._lag
 
     def took(self, paths: Iterable[str]) -> None:
         """Note nothing: what was taken is gone."""

@@ -27,7 +27,7 @@ from tracelake.pipeline.kafka.model import PartitionName, is_range, name_of
 from tracelake.pipeline.kafka.positions import Positions
 from tracelake.pipeline.pauses import Pauses
 from tracelake.pipeline.sources.acknowledged import QUARANTINE
-from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, New, Watch, may_pass
+from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, Lag, New, may_pass
 from tracelake.replicas.account import Waiting
 from tracelake.storage import ObjectStore
 
@@ -156,7 +156,7 @@ class KafkaWatch:
         self._cluster = Cluster(self._address.servers)
         self._cluster_id: str | None = None
         self._since: dict[str, float] = {}  # when a range was seen first
-        self.lag = 0
+        self._lag: Lag | None = None
 
     def look(self, suspects: Collection[str], *, goes_on: bool) -> list[Waiting]:
         """See `Watch`."""
@@ -169,23 +169,27 @@ class KafkaWatch:
             name, start, stop = name_of(path)
             held[name].append((start, stop))
         waiting = []
-        self.lag = 0
+        messages = 0
         for name, ends in self._cluster.ends(names).items():
-            waiting += self._of_partition(name, ends, held[name], goes_on=goes_on)
+            some, left = self._of_partition(name, ends, held[name], goes_on=goes_on)
+            waiting += some
+            messages += left
+        self._lag = Lag(messages, "messages", None, min((each.since_s for each in waiting), default=None))
         self._since = {each.path: each.since_s for each in waiting}
         return waiting
 
     def _of_partition(
         self, name: PartitionName, ends: Ends, held: Sequence[tuple[int, int]], *, goes_on: bool
-    ) -> list[Waiting]:
+    ) -> tuple[list[Waiting], int]:
+        """Return ranges that wait, and how many messages wait in all."""
         position = self._positions.find(name) or self._positions.begin(name, ends.low)
         holding = protocol.still_held(position.taken, held)
         log = protocol.Log(position.taken, holding, ends.low, ends.end)
-        self.lag += protocol.lag(log)
+        messages = protocol.lag(log)
         at_once = protocol.messages_at_once(position.mean_bytes)
-        most = KAFKA_RANGES_AT_ONCE if goes_on else max(1, protocol.lag(log))
+        most = KAFKA_RANGES_AT_ONCE if goes_on else max(1, messages)
         now_s = time.time()
-        return [
+        waiting = [
             Waiting(
                 path := name.path(start, stop),
                 _about_bytes(stop - start, position.mean_bytes),
@@ -193,9 +197,14 @@ class KafkaWatch:
             )
             for start, stop in protocol.ranges(log, at_once, most)
         ]
+        return waiting, messages
 
     def took(self, paths: Iterable[str]) -> None:
         """Note nothing: what was taken stands in the lake."""
+
+    def lag(self) -> Lag | None:
+        """See `Watch`."""
+        return self._lag
 
     def _known_cluster(self) -> str:
         if self._cluster_id is None:
@@ -207,11 +216,6 @@ class KafkaWatch:
 
 def _about_bytes(messages: int, mean_bytes: float | None) -> int:
     return messages if mean_bytes is None else int(messages * mean_bytes)
-
-
-def watch_topics(objects: ObjectStore, known: KnownInputs, urls: Iterable[str]) -> list[Watch]:
-    """See `StartWatching`: each topic by itself, so that one that fails stops no other."""
-    return [KafkaWatch(objects, known, url) for url in urls]
 
 
 def find_topics(objects: ObjectStore, url: str) -> list[Input]:

@@ -13,7 +13,7 @@ from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import RecordedInput
 from tracelake.limits import OUTBOX_LOOK_MAX, TRACKING_LOOK_S
 from tracelake.pipeline.sources.acknowledged import QUARANTINE, AcknowledgedSource
-from tracelake.pipeline.sources.port import may_pass
+from tracelake.pipeline.sources.port import Lag, lag_of, may_pass
 from tracelake.replicas.account import Waiting
 from tracelake.storage import ObjectStore
 from tracelake.tracking.outbox import Outbox
@@ -71,6 +71,7 @@ class OutboxWatch:
         self._objects = objects
         self._outbox: Outbox | None = None
         self._next_s = 0.0
+        self._lag: Lag | None = None
 
     def look(self, suspects: Collection[str], *, goes_on: bool) -> list[Waiting]:
         """See `Watch`. Where it goes on, a later look gives what is more than some."""
@@ -78,12 +79,21 @@ class OutboxWatch:
         if rows is None:
             return []
         at_once = OUTBOX_LOOK_MAX + len(suspects)
-        waiting = rows.waiting(at_once if goes_on else None)
-        return [
+        there = rows.waiting(at_once if goes_on else None)
+        waiting = [
             Waiting(path, row.size_bytes, row.received_ns / 1e9)
-            for row in waiting
+            for row in there
             if (path := f"{OUTBOX}/{row.sequence}") not in suspects
         ]
+        self._lag = lag_of(waiting, "rows")
+        if goes_on and len(there) == at_once:
+            count, size_bytes, oldest_ns = rows.totals()
+            self._lag = Lag(count, "rows", size_bytes, None if oldest_ns is None else oldest_ns / 1e9)
+        return waiting
+
+    def lag(self) -> Lag | None:
+        """See `Watch`."""
+        return self._lag
 
     def took(self, paths: Iterable[str]) -> None:
         """Note nothing: what was taken is gone."""

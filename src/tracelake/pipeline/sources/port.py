@@ -101,6 +101,19 @@ class Source(Protocol):
         """Whether a commit holds an input by now, as of a peer that could do what we could not."""
 
 
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What waited at a source when it was looked at last, that included which the look did not give."""
+
+    waiting: int
+    unit: str
+    """Of what: files, objects, segments, rows, messages."""
+    size_bytes: int | None = None
+    """None where only reading would tell."""
+    oldest_s: float | None = None
+    """When the oldest came, in seconds since 1970; None where none waits, or nobody knows."""
+
+
 class Watch(Protocol):
     """What appears at a source while a pipeline runs on."""
 
@@ -117,6 +130,9 @@ class Watch(Protocol):
 
     def took(self, paths: Iterable[str]) -> None:
         """Note that inputs of the last look were taken, or gave nothing that can be taken."""
+
+    def lag(self) -> Lag | None:
+        """Return what waited at the last look; None where nobody knows. Raises StorageError or OSError."""
 
 
 Fetch: TypeAlias = Callable[[ObjectStore, str, int, Path], str]
@@ -147,8 +163,14 @@ Find: TypeAlias = Callable[[ObjectStore, str], list[Input]]
 
 Raises UsageError for one that names nothing that there could be, StorageError where it cannot be told this time.
 """
-StartWatching: TypeAlias = Callable[[ObjectStore, KnownInputs, Sequence[str]], list[Watch]]
-"""(the lake's objects, what is taken, names or patterns of the user) → what looks there. Raises UsageError."""
+StartWatching: TypeAlias = Callable[[ObjectStore, KnownInputs, str], Watch]
+"""(the lake's objects, what is taken, a name or pattern of the user) → what looks there. Raises UsageError."""
+
+
+def lag_of(waiting: Sequence[Waiting], unit: str) -> Lag:
+    """Return the lag where a look gives all that waits."""
+    oldest_s = min((item.since_s for item in waiting), default=None)
+    return Lag(len(waiting), unit, sum(item.size_bytes for item in waiting), oldest_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,18 +22,18 @@ from tracelake.pipeline.kafka.model import to_offset_range
 from tracelake.pipeline.sources.buckets import (
     BUCKETS,
     BucketSource,
+    BucketWatch,
     fetch_object,
     find_objects,
-    watch_buckets,
 )
 from tracelake.pipeline.sources.files import FILES, FileSource, fetch_file, find_files
 from tracelake.pipeline.sources.inbox import INBOX, InboxSource, InboxWatch, fetch_segment
 from tracelake.pipeline.sources.kafka import (
     KAFKA,
     KafkaSource,
+    KafkaWatch,
     fetch_range,
     find_topics,
-    watch_topics,
 )
 from tracelake.pipeline.sources.outbox import OUTBOX, OutboxSource, OutboxWatch, fetch_row
 from tracelake.pipeline.sources.port import Held, Input, Kind, Source, Watch
@@ -46,7 +46,7 @@ KINDS: Final = {
         fetch_segment,
         Segment,
         InboxSource,
-        lambda objects, _known, _patterns: [InboxWatch(objects)],
+        lambda objects, _known, _pattern: InboxWatch(objects),
         sha256_chars=SEGMENT_SHA256_CHARS,
         is_far=lambda objects, path: objects.local_path(path) is None,
     ),
@@ -54,7 +54,7 @@ KINDS: Final = {
         fetch_row,
         Segment,
         OutboxSource,
-        lambda objects, _known, _patterns: [OutboxWatch(objects)],
+        lambda objects, _known, _pattern: OutboxWatch(objects),
         sha256_chars=SEGMENT_SHA256_CHARS,
         is_far=lambda _objects, _path: True,
     ),
@@ -62,7 +62,7 @@ KINDS: Final = {
         fetch_file,
         WholeFile,
         FileSource,
-        lambda _objects, _known, patterns: [FileWatch(patterns)],
+        lambda _objects, _known, pattern: FileWatch(pattern),
         find_files,
         ("", "file"),
     ),
@@ -70,7 +70,7 @@ KINDS: Final = {
         fetch_object,
         WholeFile,
         BucketSource,
-        lambda objects, _known, patterns: watch_buckets(objects, patterns),
+        lambda objects, _known, pattern: BucketWatch(objects, pattern),
         find_objects,
         FOREIGN_SCHEMES,
         is_far=lambda _objects, _path: True,
@@ -79,7 +79,7 @@ KINDS: Final = {
         fetch_range,
         to_offset_range,
         KafkaSource,
-        watch_topics,
+        KafkaWatch,
         find_topics,
         (SCHEME,),
         is_far=lambda _objects, _path: True,
@@ -88,6 +88,8 @@ KINDS: Final = {
 }
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
+OWN: Final = (INBOX, OUTBOX)
+"""The sources that every lake has, by which servers hand over what they acknowledged."""
 OBJECTS_OF_THE_LAKE: Final = INBOX
 """The source that reads any object of the lake, as the small input by which tasks are tried."""
 
@@ -177,7 +179,7 @@ def find(objects: ObjectStore, patterns: Iterable[str]) -> list[Input]:
     """
     inputs: dict[tuple[str, str], Input] = {}
     for pattern in patterns:
-        finds = KINDS[_source_of(pattern)].find
+        finds = KINDS[source_of(pattern)].find
         assert finds is not None, "a source with a scheme has inputs that a user can name"
         for item in finds(objects, pattern):
             inputs.setdefault((item.source, item.path), item)
@@ -186,15 +188,17 @@ def find(objects: ObjectStore, patterns: Iterable[str]) -> list[Input]:
     return list(inputs.values())
 
 
-def watches(objects: ObjectStore, known: KnownInputs, patterns: Sequence[str]) -> list[Watch]:
-    """Return what a continuous pipeline looks at: inbox, outbox, and what patterns name. Raises UsageError."""
-    by_source: dict[str, list[str]] = {INBOX: [], OUTBOX: []}
-    for pattern in patterns:
-        by_source.setdefault(_source_of(pattern), []).append(pattern)
-    return [watch for source, of in by_source.items() for watch in KINDS[source].watch(objects, known, of)]
+def own_watches(objects: ObjectStore, known: KnownInputs) -> list[Watch]:
+    """Return what looks at what servers of the lake have acknowledged."""
+    return [KINDS[source].watch(objects, known, "") for source in OWN]
 
 
-def _source_of(pattern: str) -> str:
+def watch_of(objects: ObjectStore, known: KnownInputs, pattern: str) -> Watch:
+    """Return what looks at what a user names. Raises UsageError."""
+    return KINDS[source_of(pattern)].watch(objects, known, pattern)
+
+
+def source_of(pattern: str) -> str:
     """Return the source of what a user names, by the scheme of its URL. Raises UsageError."""
     match = _SCHEME.match(pattern)
     scheme = match[1] if match else ""

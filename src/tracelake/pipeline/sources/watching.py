@@ -1,4 +1,4 @@
-"""Files that appear under glob patterns, each taken once as it is."""
+"""Files that appear under a glob pattern, each taken once as it is."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TypeAlias
 from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, WATCHED_FILE_QUIET_S
 from tracelake.pipeline.sources.files import FILES, path_of, pattern_below
 from tracelake.pipeline.sources.names import to_name
+from tracelake.pipeline.sources.port import Lag, lag_of
 from tracelake.replicas.account import Waiting
 
 _Form: TypeAlias = tuple[int, int, int, int]
@@ -24,11 +25,12 @@ class FileWatch:
 
     source = FILES
 
-    def __init__(self, patterns: Iterable[str]) -> None:
-        """Watch glob patterns, which need match nothing yet; a directory is watched for traces archived in it."""
-        self._patterns = tuple(map(path_of, patterns))
+    def __init__(self, pattern: str) -> None:
+        """Watch a glob pattern, which need match nothing yet; a directory is watched for traces archived in it."""
+        self._path = path_of(pattern)
         self._taken: dict[str, _Form] = {}
         self._shown: dict[str, _Form] = {}
+        self._lag: Lag | None = None
 
     def look(self, suspects: Collection[str] = (), *, goes_on: bool = False) -> list[Waiting]:
         """Return files that are new or changed, and that nobody has written to for a moment; oldest first."""
@@ -50,14 +52,29 @@ class FileWatch:
             elif not -CLOCK_DIFFERENCE_MAX_S < time.time() - stat.st_mtime < WATCHED_FILE_QUIET_S:
                 self._shown[name] = form
                 waiting.append(Waiting(name, stat.st_size, stat.st_mtime))
+        self._lag = lag_of(waiting, "files")
         return sorted(waiting, key=lambda item: item.since_s)
+
+    def lag(self) -> Lag | None:
+        """See `Watch`."""
+        return self._lag
 
     def took(self, paths: Iterable[str]) -> None:
         """Note that files of the last look were taken, or gave nothing that can be taken."""
         self._taken.update((name, self._shown[name]) for name in paths if name in self._shown)
 
     def _paths(self) -> set[str]:
-        patterns = [pattern_below(path) if os.path.isdir(path) else path for path in self._patterns]  # noqa: PTH112
-        matches = (match for pattern in patterns for match in glob.iglob(pattern, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
+        self._require_readable()
+        pattern = pattern_below(self._path) if os.path.isdir(self._path) else self._path  # noqa: PTH112
+        matches = glob.iglob(pattern, recursive=True)  # noqa: PTH207  Path.glob takes no absolute pattern
         # Of os.path, whose functions raise for nothing that lies there, be it a folder that cannot be entered.
         return {os.path.realpath(match) for match in matches if os.path.isfile(match)}  # noqa: PTH113
+
+    def _require_readable(self) -> None:
+        """Raise OSError for a folder that is there and cannot be read: `glob` takes it for one that is empty."""
+        folder = Path(self._path)
+        while glob.has_magic(str(folder)) or not folder.is_dir():
+            if folder == folder.parent:
+                return
+            folder = folder.parent
+        os.scandir(folder).close()

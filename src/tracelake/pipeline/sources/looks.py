@@ -1,0 +1,204 @@
+"""Looks at all sources of a pipeline that goes on: what every lake has, what a replica watches, and what was added."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from tracelake._errors import StorageError, UsageError
+from tracelake.limits import ERROR_MAX_CHARS, SOURCE_RATE_S, SOURCES_TOLD_MAX
+from tracelake.pipeline.inputs import INPUT_COST_BYTES
+from tracelake.pipeline.pauses import Pauses
+from tracelake.pipeline.sources.added import AddedSources, SourceRecord
+from tracelake.pipeline.sources.port import Lag, Watch
+from tracelake.pipeline.sources.protocol import counts, in_turn
+from tracelake.replicas.account import Waiting
+from tracelake.replicas.model import SourceAccount
+
+OpenWatch: TypeAlias = Callable[[str], Watch]
+"""What opens a source by its address. Raises UsageError."""
+_State: TypeAlias = Literal["active", "paused", "failing"]
+
+
+@dataclass(slots=True)
+class _Rate:
+    """How much a second, the last SOURCE_RATE_S counting most."""
+
+    per_s: float = 0.0
+    at_s: float = 0.0
+
+    def now(self) -> float:
+        return self.per_s * math.exp((self.at_s - time.monotonic()) / SOURCE_RATE_S)
+
+    def add(self, amount: float) -> None:
+        self.per_s, self.at_s = self.now() + amount / SOURCE_RATE_S, time.monotonic()
+
+
+@dataclass(slots=True)
+class _Looked:
+    """One source, and what came of looking at it."""
+
+    name: str
+    address: str
+    """Empty for one that every lake has."""
+    id: str = ""
+    """Of the record, for one that was added."""
+    watch: Watch | None = None
+    """None where it is not opened yet."""
+    state: _State = "active"
+    reason: str | None = None
+    lag: Lag | None = None
+    looked_s: float | None = None
+    waiting: list[Waiting] = field(default_factory=list)
+    """What the last look gave."""
+    taken_inputs: int = 0
+    taken_bytes: int = 0
+    rate: _Rate = field(default_factory=_Rate)
+
+    @property
+    def kind(self) -> str:
+        return "" if self.watch is None else self.watch.source
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What waits, in the order in which it is taken, by source and path, and why some source saw nothing."""
+
+    waiting: list[tuple[str, Waiting]]
+    unseen: list[str]
+
+
+class Looks:
+    """The sources of one replica. One thread uses it."""
+
+    def __init__(
+        self, own: Sequence[Watch], addresses: Iterable[str], added: AddedSources, open_watch: OpenWatch
+    ) -> None:
+        """`own` are what every lake has, `addresses` what this replica watches besides. Raises UsageError."""
+        self._fixed = [_Looked(watch.source, "", watch=watch) for watch in own]
+        self._fixed += [_Looked(address, address, watch=open_watch(address)) for address in addresses]
+        self._added = added
+        self._of_records: dict[str, _Looked] = {}
+        self._damaged: dict[str, str] = {}
+        self._open_watch = open_watch
+        self.pauses = Pauses[str]()
+
+    def look(self, held: Collection[str], *, goes_on: bool, ending: bool = False) -> Seen:
+        """Look at all that is not paused. What is added, paused or removed meanwhile counts at once.
+
+        Args:
+            held: paths of what was set aside, or is in a transaction that waits for more.
+            goes_on: others follow, so that some of it will do; and who failed is asked again after a pause of its own.
+            ending: a client waits for the end of its transaction, which has all that servers acknowledged before.
+        """
+        self._follow_records()
+        looked = [*self._fixed, *self._of_records.values()]
+        for each in looked:
+            each.waiting = []
+            if each.state != "paused":
+                self._look_at(each, held, goes_on=goes_on and not (ending and not each.address))
+        if any(each.waiting for each in self._of_records.values()):
+            self._leave_out()
+        unseen = [_named(each) for each in looked if each.state == "failing"]
+        unseen += self._damaged.values()
+        return Seen(_in_order([each for each in looked if each.waiting]), unseen)
+
+    def _follow_records(self) -> None:
+        """Take up what was added, paused, resumed and removed since the last look."""
+        records = self._added.records()
+        self._damaged = records.damaged
+        before, self._of_records = self._of_records, {}
+        for record in records.whole:
+            looked = before.get(record.id) or _Looked(record.name, record.address, record.id)
+            looked.state = "paused" if record.is_paused else "active"
+            if record.is_paused:
+                looked.lag, looked.reason = None, None
+            self._of_records[record.id] = looked
+
+    def _leave_out(self) -> None:
+        """Leave out what was seen of a source that is paused, or removed, by now."""
+        now = {record.name: record for record in self._added.records().whole}
+        for each in self._of_records.values():
+            record: SourceRecord | None = now.get(each.name)
+            is_paused = record is not None and record.is_paused
+            if not counts(each.id, None if record is None else record.id, is_paused=is_paused):
+                each.waiting = []
+
+    def _look_at(self, looked: _Looked, held: Collection[str], *, goes_on: bool) -> None:
+        key = looked.id or looked.name
+        looked.state, looked.reason = "active", self.pauses.failing(key) if goes_on else None
+        if looked.reason is None:
+            try:
+                looked.watch = looked.watch or self._open_watch(looked.address)
+                looked.waiting = sorted(
+                    looked.watch.look(held, goes_on=goes_on), key=lambda item: item.since_s
+                )
+                looked.lag = looked.watch.lag()
+            except (StorageError, UsageError, OSError) as error:
+                looked.reason = str(error)
+                self.pauses.failed(key, looked.reason)
+            else:
+                looked.looked_s = time.time()
+                self.pauses.went_well(key)
+        looked.state = "active" if looked.reason is None else "failing"
+
+    def took(self, paths: Collection[tuple[str, str]], recorded: Collection[tuple[str, str]]) -> None:
+        """Note which inputs of the last look are taken by now, and which of them this replica has recorded."""
+        counted: set[tuple[str, str]] = set()
+        for each in (*self._fixed, *self._of_records.values()):
+            if each.watch is None:
+                continue
+            each.watch.took(path for source, path in paths if source == each.kind)
+            ours = {
+                (each.kind, item.path): item.size_bytes
+                for item in each.waiting
+                if (each.kind, item.path) in recorded
+            }
+            new = ours.keys() - counted
+            counted |= new
+            size_bytes = sum(ours[item] for item in new)
+            each.taken_inputs += len(new)
+            each.taken_bytes += size_bytes
+            each.rate.add(size_bytes)
+
+    def accounts(self) -> tuple[SourceAccount, ...]:
+        """Return what others may know of each source."""
+        looked = (*self._fixed, *self._of_records.values())
+        return tuple(_account(each) for each in looked[:SOURCES_TOLD_MAX])
+
+
+def _in_order(looked: Sequence[_Looked]) -> list[tuple[str, Waiting]]:
+    """Return what waits, each input once, each source in its turn and what waited longest there first."""
+    costs = [[item.size_bytes + INPUT_COST_BYTES for item in each.waiting] for each in looked]
+    waiting: dict[tuple[str, str], Waiting] = {}
+    for source, number in in_turn(costs):
+        item = looked[source].waiting[number]
+        waiting.setdefault((looked[source].kind, item.path), item)
+    return [(source, item) for (source, _), item in waiting.items()]
+
+
+def _named(looked: _Looked) -> str:
+    return f"source {looked.name}: {looked.reason}" if looked.id else str(looked.reason)
+
+
+def _account(looked: _Looked) -> SourceAccount:
+    lag = looked.lag
+    return SourceAccount(
+        name=looked.name,
+        address=looked.address,
+        id=looked.id,
+        kind=looked.kind,
+        state=looked.state,
+        reason=None if looked.reason is None else looked.reason[:ERROR_MAX_CHARS],
+        waiting=None if lag is None else lag.waiting,
+        unit="" if lag is None else lag.unit,
+        waiting_bytes=None if lag is None else lag.size_bytes,
+        oldest_waiting_s=None if lag is None else lag.oldest_s,
+        looked_s=looked.looked_s,
+        taken_inputs=looked.taken_inputs,
+        taken_bytes=looked.taken_bytes,
+        bytes_per_s=looked.rate.now(),
+    )

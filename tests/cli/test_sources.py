@@ -1,0 +1,32 @@
+"""`tracelake source`: what pipelines take, as a user changes it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from tests.cli.conftest import RunCli
+from tests.pipeline.spans import a_line, a_span
+
+
+def test_a_source_from_its_first_day_to_its_last(cli: RunCli, tmp_path: Path) -> None:
+    """Added, listed with lag and state, taken, paused, resumed, removed; each command says how it is then."""
+    assert cli("init").code == 0
+    assert "No source was added" in cli("source", "list").out
+    assert "unwatched" in cli("source", "add", "drops", "in/*.jsonl").out
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "a.jsonl"
+    path.write_bytes(a_line(a_span(0, 0)))
+    os.utime(path, (1, 1))
+    run = cli("pipeline", "run", "--once", "--json")
+    assert json.loads(run.out)["spans_new"] == 1
+    (info,) = json.loads(cli("source", "list", "--json").out)
+    assert (info["name"], info["address"], info["kind"]) == ("drops", f"{tmp_path}/in/*.jsonl", "files")
+    assert "paused" in cli("source", "pause", "drops").out
+    assert json.loads(cli("pipeline", "status", "--json").out)["sources"][0]["state"] == "paused"
+    assert "drops" in cli("pipeline", "status").out
+    assert json.loads(cli("source", "resume", "drops", "--json").out)[0]["state"] == "unwatched"
+    assert "No source was added" in cli("source", "remove", "drops").out
+    for wrong in (["remove", "drops"], ["pause", "drops"], ["add", "inbox", "x"], ["add", "x", "ftp://y"]):
+        assert cli("source", *wrong).code == 2
