@@ -5,7 +5,8 @@
     python benchmarks/door.py --minutes 40             # 1, 4, 64 senders × 1, 10, 100, 512 spans a request
     python benchmarks/door.py --senders 4 --spans 10 --seconds 10 --peer none --place local
     python benchmarks/door.py --backlog 10000          # stored while no pipeline runs, then taken
-    python benchmarks/door.py --steady 60 --share 0.8  # minutes of a part of what the machine takes
+    python benchmarks/door.py --steady 60 --share 0.8  # minutes of a part of what the machine takes, a line for each
+    python benchmarks/door.py --steady 60 --rate 800   # spans a second instead
     python benchmarks/door.py --minutes 30 --backlog 10000 --steady 5   # all three, one after the other
 
 Spans have 4 KB of text each, all of it different. Every sender has one connection and sends when it has its answer, or,
@@ -13,8 +14,11 @@ with `--steady`, when it is due: then a late one counts from when it was due. Se
 machine, so take ratios within a run, and not seconds. Each contestant is started once and gets all loads, the smallest
 requests first. What fails is told, and all others go on. Each line of `--out` is written as soon as it is known.
 
-- tracelake-local, -s3: `serve --no-pipeline` and, to tell both apart, `pipeline run` in a process of its own.
-  Searchable is what a search in a third process finds; it is asked for four requests a second, after each commit.
+- tracelake-serve: `tracelake serve` as it is, with its hot tier and its pipeline: all of it is the door's.
+- tracelake-hot: the same, and, to tell both apart, `pipeline run` in a process of its own.
+- tracelake-local, -s3: that without the hot tier, into the inbox of a lake on the disk, or on an S3 server.
+  Searchable is, of a request a second, what the server finds that is asked for it; without a hot tier, of four, what a
+  search in a third process finds after each commit.
 - mlflow-sqlite, -postgres: `mlflow server` 3.18 with its default workers; a span is there when the answer is.
 - collector-files: an OpenTelemetry Collector that writes each request to a file as JSON. It syncs nothing, keeps what
   is sent twice twice, and nobody can search what it wrote: the least that can be done with a request.
@@ -28,17 +32,15 @@ and all its children (`cpu`). Bytes written are those that all of them, and the 
 from __future__ import annotations
 
 import argparse
-import queue
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import psutil
 
@@ -47,7 +49,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tracelake
 from benchmarks.door_figures import TAKEN_WITHIN_S, Budget, Lines, Result, by_minute, print_results, share
-from benchmarks.door_senders import Answer, Load, Senders, Sent, bodies, with_ids
+from benchmarks.door_senders import HOT_SAMPLE_EVERY_S, SAMPLE_EVERY_S, Load, Senders, Sent, bodies, with_ids
 from benchmarks.door_servers import (
     PEERS,
     PLACES,
@@ -60,12 +62,9 @@ from benchmarks.door_servers import (
     settle,
     tracelake_pipeline,
 )
+from benchmarks.door_watch import LOOK_S, Minutes, Visibility, wait_for_rows
 from benchmarks.ingest import PeakMemory
 
-if TYPE_CHECKING:
-    from multiprocessing.queues import Queue
-
-LOOK_S: Final = 0.05
 SENDERS: Final = (1, 4, 64)
 SPANS: Final = (1, 10, 100, 512)
 ALONE: Final = (64, 10)
@@ -75,77 +74,6 @@ WARM_SENDERS: Final = 32
 WARM_REQUESTS: Final = 128
 TRIES_MAX: Final = 3
 """How often a contestant is started."""
-OUTSTANDING_MAX: Final = 20
-"""Requests that are looked for at one time: a search each."""
-
-
-class Visibility(threading.Thread):
-    """Looks for requests that were answered until a search finds them: after each commit, and for new ones at once."""
-
-    def __init__(self, lake: str, samples: Queue[Answer]) -> None:
-        super().__init__(daemon=True)
-        self.seen: list[tuple[float, float]] = []
-        """When a request was answered, and how long after that a search found it, in seconds."""
-        self._lake, self._samples = lake, samples
-        self._no_more = threading.Event()
-        self._end = threading.Event()
-        self._problem = ""
-
-    def run(self) -> None:
-        """Look until told to stop, and then until all are found."""
-        try:
-            self._look()
-        except Exception as error:  # noqa: BLE001  whatever it is, who waits is told
-            self._problem = f"{type(error).__name__}: {error}"
-
-    def _look(self) -> None:
-        waiting: list[Answer] = []
-        before = None
-        with tracelake.open(self._lake) as lake:
-            while (waiting or not self._no_more.is_set()) and not self._end.wait(LOOK_S):
-                new = self._new(OUTSTANDING_MAX - len(waiting))
-                head = lake.log(limit=1)
-                found = set()
-                for answer in [*waiting, *new] if head != before else new:
-                    if lake.search(answer.token, limit=1):
-                        self.seen.append((answer.at_s, time.monotonic() - answer.at_s))
-                        found.add(answer.token)
-                before = head
-                waiting = [answer for answer in [*waiting, *new] if answer.token not in found]
-
-    def _new(self, at_most: int) -> list[Answer]:
-        new: list[Answer] = []
-        while len(new) < at_most:
-            try:
-                new.append(self._samples.get_nowait())
-            except queue.Empty:
-                break
-        return new
-
-    def finish(self, within_s: float) -> None:
-        """Let it find what it has still to find."""
-        self._no_more.set()
-        self.join(within_s)
-        assert not self._problem, self._problem
-
-    def __enter__(self) -> Visibility:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self.join()
-
-
-def wait_for_rows(lake: str, rows: int, within_s: float = TAKEN_WITHIN_S) -> None:
-    """Wait until the table of spans has so many rows."""
-    deadline = time.monotonic() + within_s
-    with tracelake.open(lake) as opened:
-        while (there := opened.table("spans").info().rows) < rows:
-            assert time.monotonic() < deadline, (
-                f"after {within_s:.0f} s {there} of {rows} spans are searchable"
-            )
-            time.sleep(LOOK_S)
 
 
 class Running:
@@ -180,18 +108,31 @@ class Running:
         seconds: float,
         patience_s: float = TAKEN_WITHIN_S,
         spans_per_s: float | None = None,
+        lines: Lines | None = None,
     ) -> Result:
-        """Put one load on it, and wait until all of it is searchable, and nothing is at work any more."""
+        """Put one load on it, and wait until all of it is searchable, and nothing is at work any more.
+
+        `lines` get one each minute.
+        """
         contestant, format = self._contestant, self._format
         result = Result(contestant.name, senders, spans)
         load = Load(
-            contestant.url, contestant.headers, senders, spans, format, seconds, spans_per_s=spans_per_s
+            contestant.url,
+            contestant.headers,
+            senders,
+            spans,
+            format,
+            seconds,
+            spans_per_s=spans_per_s,
+            sample_every_s=HOT_SAMPLE_EVERY_S if contestant.is_hot else SAMPLE_EVERY_S,
         )
         visibility: Visibility | None = None
         with ExitStack() as stack:
             sending = stack.enter_context(Senders(load, self._next))
             if contestant.lake is not None:
-                visibility = stack.enter_context(Visibility(contestant.lake, sending.samples))
+                visibility = stack.enter_context(Visibility(contestant, sending.samples))
+                if lines is not None:
+                    stack.enter_context(Minutes(contestant, visibility, lines))
             memories = [
                 stack.enter_context(PeakMemory(psutil.Process(pid), every_s=1.0)) for pid in contestant.pids()
             ]
@@ -254,15 +195,21 @@ def steady(name: str, options: argparse.Namespace, folder: Path) -> None:
     senders, spans = alone(options)
     with running(name, new(folder)) as contestant:
         measured = Running(contestant, options.format)
-        most = measured.measure(senders, spans, options.seconds)
-        assert most.all_searchable_s is not None
-        capacity = most.sent_spans / (most.sent_spans / most.spans_per_s + most.all_searchable_s)
-        options.lines.write({"steady": name, "takes": capacity, "sent": options.share * capacity})
-        options.lines.result(
+        rate = options.rate
+        if rate is None:
             measured.measure(
-                senders, spans, 60 * options.steady, spans_per_s=max(1.0, options.share * capacity)
-            )
+                senders, spans, options.seconds
+            )  # what starts once there is much to do, starts now
+            most = measured.measure(senders, spans, options.seconds)
+            assert most.all_searchable_s is not None
+            capacity = most.sent_spans / (most.sent_spans / most.spans_per_s + most.all_searchable_s)
+            options.lines.write({"steady": name, "takes": capacity})
+            rate = options.share * capacity
+        options.lines.write({"steady": name, "sends": rate})
+        result = measured.measure(
+            senders, spans, 60 * options.steady, spans_per_s=max(1.0, rate), lines=options.lines
         )
+        options.lines.result(result)
 
 
 def backlog(name: str, options: argparse.Namespace, folder: Path) -> None:
@@ -285,9 +232,9 @@ def backlog(name: str, options: argparse.Namespace, folder: Path) -> None:
             PeakMemory(psutil.Process(process.pid), every_s=0.5) as memory,
         ):
             cpu_s = contestant.cpu_s()
-            wait_for_rows(lake, 1)
+            wait_for_rows(lake, 1, TAKEN_WITHIN_S)
             first_s = time.monotonic() - begun_s
-            wait_for_rows(lake, stored)
+            wait_for_rows(lake, stored, TAKEN_WITHIN_S)
             drained_s = time.monotonic() - begun_s
             cpu_s = contestant.cpu_s() - cpu_s
     figures = {
@@ -364,6 +311,7 @@ def main() -> None:
     parser.add_argument("--backlog", type=int, help="requests that wait when the pipeline starts")
     parser.add_argument("--steady", type=float, help="minutes of a load the machine can take")
     parser.add_argument("--share", type=float, default=0.8, help="of what the machine takes")
+    parser.add_argument("--rate", type=float, help="spans a second of --steady, instead of --share")
     parser.add_argument(
         "--out", type=Path, default=Path("door.jsonl"), help="where a line goes for each figure"
     )

@@ -19,6 +19,8 @@ LOAD_MIN_S: Final = 2.0
 SENDING_SHARE: Final = 0.4
 """Of the time of a load: sending. Else: getting ready, and until all is searchable and nothing is at work any more."""
 TAKEN_WITHIN_S: Final = 3_600.0
+TAKEN_AT_LEAST_S: Final = 600.0
+"""However little is left of the time of a contestant: what was sent without a pause takes many times as long."""
 
 
 @dataclass
@@ -79,7 +81,7 @@ class Budget:
         """Return how long what was sent may take to become searchable."""
         if self._until_s is None:
             return TAKEN_WITHIN_S
-        return max(60.0, self._turn_until_s - time.monotonic())
+        return max(TAKEN_AT_LEAST_S, self._turn_until_s - time.monotonic())
 
 
 class Lines:

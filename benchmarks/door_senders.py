@@ -31,6 +31,8 @@ TRACE_ID: Final = b"\xee" * 16
 TOKEN: Final = "q" + "7" * 15
 """A word that stands in the text of a request alone, for finding it."""
 SAMPLE_EVERY_S: Final = 0.25
+HOT_SAMPLE_EVERY_S: Final = 1.0
+"""Where each search indexes what came since the one before it: that is its price, and who asks often pays it often."""
 READY_WITHIN_S: Final = 600.0
 FAILED_PAUSE_S: Final = 0.1
 FAILURES_IN_A_ROW_MAX: Final = 50
@@ -53,6 +55,8 @@ class Load:
     """How many in all, however long that takes; None: as many as the seconds allow."""
     spans_per_s: float | None = None
     """All senders together; None: each sends when it has its answer."""
+    sample_every_s: float = SAMPLE_EVERY_S
+    """How often a request is told of that is to be looked for."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +258,7 @@ class _Work:
 
     def _answered(self, answer: Answer) -> None:
         self._answers.append(answer)
-        if answer.at_s - self._sampled_s > SAMPLE_EVERY_S:
+        if answer.at_s - self._sampled_s > self._load.sample_every_s:
             self._sampled_s = answer.at_s
             self._samples.put(answer)
 

@@ -36,7 +36,7 @@ NEEDS: Final = {
 }
 """What each peer runs, and what puts it there."""
 PEERS: Final = tuple(NEEDS)
-PLACES: Final = ("local", "s3")
+PLACES: Final = ("serve", "hot", "local", "s3")
 START_S: Final = 900.0
 END_S: Final = 60.0
 SETTLE_S: Final = 1.0
@@ -58,6 +58,8 @@ class Contestant:
     headers: dict[str, str] = field(default_factory=dict)
     lake: str | None = None
     """Where spans become searchable later; None where they are with the answer."""
+    is_hot: bool = False
+    """Whether its server finds spans that no commit holds yet."""
     stores: list[int] = field(default_factory=list)
     """Processes that only write for them, such as an S3 server."""
     folders: list[Path] = field(default_factory=list)
@@ -154,10 +156,12 @@ def running(name: str, folder: Path, pipeline: bool = True) -> Iterator[Contesta
         yield from _mlflow(contestant, folder, f"sqlite:///{folder}/mlflow.db")
     elif name == "collector-files":
         yield from _collector(Contestant(name, "", [], folders=[folder]), folder)
-    elif name == "hot-sqlite":
+    elif name in {"hot-sqlite", "tracelake-hot", "tracelake-serve"}:
         tracelake.init(folder / "lake").close()
-        contestant = Contestant(name, "", [], lake=str(folder / "lake"), folders=[folder / "lake"])
-        yield from _tracelake(contestant, folder, pipeline, "--hot-tier")
+        contestant = Contestant(
+            name, "", [], lake=str(folder / "lake"), folders=[folder / "lake"], is_hot=True
+        )
+        yield from _tracelake(contestant, folder, pipeline, "--hot-tier", together=name == "tracelake-serve")
     elif name == "hot-postgres":
         server = PostgresServer()
         try:
@@ -165,7 +169,7 @@ def running(name: str, folder: Path, pipeline: bool = True) -> Iterator[Contesta
             environment = {"TRACELAKE_TRACKING": server.url()}
             lake = str(folder / "lake")
             contestant = Contestant(name, "", [], lake=lake, folders=[server.data], environment=environment)
-            contestant.behind = [server.process.pid]
+            contestant.behind, contestant.is_hot = [server.process.pid], True
             yield from _tracelake(contestant, folder, pipeline, "--hot-tier")
         finally:
             server.close()
@@ -180,10 +184,17 @@ def running(name: str, folder: Path, pipeline: bool = True) -> Iterator[Contesta
 
 
 def _tracelake(
-    contestant: Contestant, folder: Path, pipeline: bool, tier: str = "--no-hot-tier"
+    contestant: Contestant,
+    folder: Path,
+    pipeline: bool,
+    tier: str = "--no-hot-tier",
+    *,
+    together: bool = False,
 ) -> Iterator[Contestant]:
+    """Run a server, and a pipeline in a process of its own or `together` with it; without one if `pipeline` is off."""
     assert contestant.lake is not None
-    serve = ["serve", "--lake", contestant.lake, "--port", "0", "--no-pipeline", tier, "--json"]
+    serve = ["serve", "--lake", contestant.lake, "--port", "0", tier, "--json"]
+    serve += ["--interval", "0.2"] if together and pipeline else ["--no-pipeline"]
     command = [sys.executable, "-m", "tracelake.cli", *serve]
     with _process("serve", command, folder / "serve.log", contestant, read=True) as server:
         assert server.stdout is not None
@@ -191,7 +202,7 @@ def _tracelake(
         assert line, f"serve ended: {(folder / 'serve.log').read_text(errors='replace')[-500:]}"
         contestant.url = json.loads(line)["url"]
         contestant.door = [server.pid]
-        if not pipeline:
+        if together or not pipeline:
             yield contestant
             return
         with tracelake_pipeline(contestant.lake, folder, contestant):

@@ -10,19 +10,17 @@ import tracelake
 
 HEAVY = {"alembic", "confluent_kafka", "mako", "matplotlib", "pandas", "polars", "psycopg", "py4j", "pyspark"}
 CODE = f"""
-import sys
+import os, signal, sys
 import tracelake.cli.servers
 from tracelake.server.run import serve
 
-def tell(url):
-    print(url.startswith("http://127.0.0.1:"), sorted(set(sys.modules) & {HEAVY!r}))
-    raise KeyboardInterrupt
+def tell(served):
+    print(served.url.startswith("http://127.0.0.1:"), sorted(set(sys.modules) & {HEAVY!r}))
+    os.kill(os.getpid(), signal.SIGINT)
 
 with tracelake.open(sys.argv[1]) as lake:
-    try:
-        serve(lake, port=0, on_listening=tell)
-    except KeyboardInterrupt:
-        print("stopped")
+    serve(lake, port=0, on_listening=tell)
+print("stopped")
 """
 
 
