@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,9 +18,12 @@ from typing import Any
 import pytest
 
 import tracelake
+from tests.archive.place import HotLake
 from tests.patience import HANG_S
 from tests.pipeline.spans import AGENTS, MICROSERVICES, a_line, a_span
+from tests.tracking.requests import trace_id
 from tracelake import IngestReport, Lake
+from tracelake.archive import candidates
 from tracelake.tasks.java import find_java, owns_gateway
 from tracelake.tasks.runners import InProcess, Spark
 
@@ -50,6 +54,23 @@ def test_lakes_of_one_process_share_spark_and_start_it_again(shared_spark: Spark
     with tracelake.init(tmp_path / "three") as three:
         assert three.ingest(*files, master="local[2]").spans_new == 2
         shared_spark.start()  # other tests go on with it
+
+
+def test_a_large_pass_of_the_archive_runs_on_spark(
+    shared_spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch is a task, in whatever layout; what it archived can be read, and nothing is left over."""
+    monkeypatch.setattr(candidates, "ARCHIVE_BATCH_TRACES", 2)
+    hot = HotLake(tmp_path / "hot", retention="1m")
+    with closing(hot.tracking), closing(hot.lake):
+        for layout, numbers in (("lake", range(1, 6)), ("pack", range(11, 16))):
+            hot.archive.configure(layout=layout)
+            hot.write(*((number, 1) for number in numbers))
+            assert hot.archive.run(runner=shared_spark).fates == {"archived": 5}
+            assert hot.hot(numbers) == []
+            assert [len(hot.lake.trace(trace_id(number)).spans) for number in numbers] == [1] * 5
+        assert len([each for each in hot.lake.objects.list("archive/") if each.path.endswith(".pack")]) == 3
+        assert hot.archive.sweep(0) == 0
 
 
 @dataclass(frozen=True)

@@ -7,35 +7,47 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from tracelake._errors import StorageError, UsageError
 from tracelake.archive import passes
-from tracelake.archive.candidates import Candidates, Place
+from tracelake.archive.candidates import Batch, Candidates, Place
 from tracelake.archive.layouts import is_ours
 from tracelake.archive.listing import ArchivedTrace, ArchiveState, list_traces
 from tracelake.archive.model import LAYOUTS, ArchiveDue, ArchiveReport, ArchiveSettings
-from tracelake.archive.one_pass import Into, OnePass
-from tracelake.archive.passes import ObjectRepository
+from tracelake.archive.one_pass import Archive, OnePass
 from tracelake.archive.restoring import delete_traces, restore_trace
 from tracelake.archive.retention import TraceFate, cutoff_ns, duration_ns
 from tracelake.archive.scheduling import Marks
 from tracelake.archive.space import ArchiveSpace, give_back, space
+from tracelake.archive.spread import Archived, ArchiveTask, OpenTables, into, run_archive_task
 from tracelake.archive.store import ArchiveStore
-from tracelake.archive.tables import Tables, TablesRepository, traces_data
-from tracelake.limits import ARCHIVE_UPLOAD_GRACE_S, PAGE_ROWS_DEFAULT
+from tracelake.archive.tables import Tables, traces_data
+from tracelake.limits import ARCHIVE_TASKS_AT_ONCE, ARCHIVE_UPLOAD_GRACE_S, PAGE_ROWS_DEFAULT
 from tracelake.storage import ObjectStore, open_objects
+from tracelake.tasks.runners import InProcess, TaskRunner, run_told
 from tracelake.tracking.store import TrackingStore
 
 FOLDER: Final = "archive"
 """Of the lake, where its repository is unless the settings name one."""
+Runners: TypeAlias = Callable[[TaskRunner | None, str | None], TaskRunner]
+"""(runner, Spark master) → where tasks run."""
 _log: Final = logging.getLogger(__name__)
 
 
 class LakeArchive:
     """What archivers of a lake share; any number of them may work at once, in this process or others."""
 
-    def __init__(self, tracking: TrackingStore, lake_url: str, tables: Tables) -> None:
+    def __init__(
+        self,
+        tracking: TrackingStore,
+        lake_url: str,
+        tables: Tables,
+        runners: Runners = lambda runner, _master: runner or InProcess(),
+        open_tables: OpenTables | None = None,
+    ) -> None:
+        """`runners` tells where tasks run, and `open_tables` opens the tables of a lake where they do."""
+        self._runners, self._open_tables = runners, open_tables or (lambda _url: tables)
         self._tracking = tracking
         self._lake_url = lake_url
         self._tables = tables
@@ -106,6 +118,8 @@ class LakeArchive:
         older_than: str | None = None,
         traces_max: int | None = None,
         only_marked: bool = False,
+        runner: TaskRunner | None = None,
+        master: str | None = None,
         stopping: Callable[[], bool] = lambda: False,
         on_progress: Callable[[ArchiveReport], None] = lambda _report: None,
     ) -> ArchiveReport:
@@ -116,6 +130,9 @@ class LakeArchive:
         is asked before each batch, and `on_progress` told what was done after it. What cannot be archived stays hot,
         and is told with its reason; it stops nothing beside it. Raises UsageError, StorageError where the tracking
         store fails.
+
+        With a `runner`, or a Spark `master`, many batches at a time are tasks there: for large passes. TaskError is
+        raised where it ended; what is archived then stays so, and a sweep takes what was uploaded for nothing.
         """
         began_s = time.monotonic()
         settings, now_ns = self.settings(), time.time_ns()
@@ -128,7 +145,10 @@ class LakeArchive:
         report = ArchiveReport(settings.layout, dry_run, due)
         if not dry_run:
             places = {} if traces_max is None else self._places
-            one = OnePass(self._store, self._candidates, self._into(settings), places, report, stopping)
+            is_far = runner is not None or master is not None
+            archive = self._far(settings, self._runners(runner, master)) if is_far else self._here(settings)
+            at_once = ARCHIVE_TASKS_AT_ONCE if is_far else 1
+            one = OnePass(self._candidates, archive, at_once, places, report, stopping)
             one.take([each for each in due if each.cutoff_ns is not None], traces_max, on_progress)
         if TraceFate.ARCHIVED.value in report.fates:
             give_back(self._tracking.database, stopping)
@@ -146,12 +166,32 @@ class LakeArchive:
             return meant
         return self._candidates.older(meant, cutoff_ns(older_than, None, now_ns) or 0)
 
-    def _into(self, settings: ArchiveSettings) -> Into:
-        """Return where a pass puts traces."""
-        if settings.layout == "lake":
-            return Into("lake", TablesRepository(self._tables, self._tracking.lake_id), None)
-        objects = self._repository(settings)
-        return Into(settings.layout, ObjectRepository(objects), objects)
+    def _here(self, settings: ArchiveSettings) -> Archive:
+        """Return what archives batches in this process."""
+        place = into(
+            settings.layout, self._repository_url(settings), lambda: self._tables, self._tracking.lake_id
+        )
+        return lambda batches: [place.archive(self._store, batch.trace_ids) for batch in batches]
+
+    def _far(self, settings: ArchiveSettings, runner: TaskRunner) -> Archive:
+        """Return what makes tasks of batches."""
+        layout, repository_url = settings.layout, self._repository_url(settings)
+
+        def archive(batches: Sequence[Batch]) -> list[Archived]:
+            tasks = [
+                ArchiveTask(
+                    self._lake_url,
+                    layout,
+                    repository_url,
+                    self._open_tables,
+                    batch.trace_ids,
+                    batch.size_bytes,
+                )
+                for batch in batches
+            ]
+            return run_told(runner, run_archive_task, tasks, lambda _done: None)
+
+        return archive
 
     def restore(self, trace_id: str) -> bool:
         """Bring a trace back into the tracking store; False where it is there already. See `restore_trace`."""
@@ -193,7 +233,10 @@ class LakeArchive:
         return traces_data(rows)
 
     def _repository(self, settings: ArchiveSettings) -> ObjectStore:
-        return open_objects(settings.location or f"{self._lake_url}/{FOLDER}")
+        return open_objects(self._repository_url(settings))
+
+    def _repository_url(self, settings: ArchiveSettings) -> str:
+        return settings.location or f"{self._lake_url}/{FOLDER}"
 
     def _repository_or_none(self) -> ObjectStore | None:
         """Return the repository, None where nothing was ever put into one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import BigInteger, String, and_, case, column, delete, func, select, values
@@ -34,6 +34,16 @@ from tracelake.tracking.store import TrackingStore
 Place: TypeAlias = tuple[int, str]
 """In the traces of an experiment, by their age: the start and the id of one."""
 BEGINNING: Final[Place] = (-(2**63), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Traces that are archived together."""
+
+    trace_ids: tuple[str, ...]
+    size_bytes: int
+    """Of their OTLP, uncompressed."""
+    end: Place
 
 
 class Candidates:
@@ -118,11 +128,8 @@ class Candidates:
 
     def batches(
         self, due: ArchiveDue, traces_max: int | None = None, after: Place = BEGINNING
-    ) -> Iterator[tuple[list[str], Place]]:
-        """Yield the traces of an experiment that are due behind a place, the oldest first, each once.
-
-        They come in batches, each with the place where it ends.
-        """
+    ) -> Iterator[Batch]:
+        """Yield the traces of an experiment that are due behind a place, the oldest first, each once."""
         left = traces_max
         while due.cutoff_ns is not None and (left is None or left > 0):
             rows = self._some(
@@ -139,7 +146,7 @@ class Candidates:
                 room -= size_bytes
                 after = (start_ns, trace_id)
             left = None if left is None else left - len(batch)
-            yield batch, after
+            yield Batch(tuple(batch), ARCHIVE_BATCH_BYTES - room, after)
 
     def done_at_once(self, experiment_id: str, value: str) -> None:
         """Clear archiveNow of an experiment, unless somebody has set it to something else meanwhile."""

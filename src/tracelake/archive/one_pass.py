@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from tracelake.archive.candidates import BEGINNING, Candidates, Place
-from tracelake.archive.model import ArchiveDue, ArchiveReport, HotSnapshot, LayoutName, Stored
-from tracelake.archive.passes import TraceRepository, archive_batch
+from tracelake.archive.candidates import BEGINNING, Batch, Candidates, Place
+from tracelake.archive.model import ArchiveDue, ArchiveReport
 from tracelake.archive.retention import TraceFate, is_now_done
-from tracelake.archive.store import ArchiveStore
+from tracelake.archive.spread import Archived
 from tracelake.limits import ARCHIVE_FAILURES_TOLD_MAX
-from tracelake.storage import ObjectStore
 
-
-@dataclass(frozen=True, slots=True)
-class Into:
-    """Where a pass puts traces."""
-
-    layout: LayoutName
-    repository: TraceRepository
-    objects: ObjectStore | None
-    """None where nothing is uploaded."""
+Archive = Callable[[Sequence[Batch]], Sequence[Archived]]
+"""(batches) → what became of each."""
 
 
 @dataclass(slots=True)
 class OnePass:
     """A pass that is under way; `places` is where it begins in each experiment, and where the next one goes on."""
 
-    store: ArchiveStore
     candidates: Candidates
-    into: Into
+    archive: Archive
+    at_once: int
+    """How many batches it is given."""
     places: dict[tuple[str, str], Place]
     report: ArchiveReport
     stopping: Callable[[], bool]
@@ -58,15 +51,13 @@ class OnePass:
         tag = self.candidates.at_once_of(due.experiment_id) if due.is_now else None
         began = behind = self.places.pop(key, BEGINNING)
         fates: list[TraceFate] = []
-        for batch, place in self.candidates.batches(due, share, began):
+        for batches in _rounds(self.candidates.batches(due, share, began), self.at_once):
             if self.stopping():
                 return len(fates)
-            told = archive_batch(
-                self.store, self.into.layout, self.into.repository, self.into.objects, batch, self._stored
-            )
-            fates += [fate for fate, _ in told.values()]
-            self._tell(told)
-            behind = place
+            for archived in self.archive(batches):
+                fates += [fate for fate, _ in archived.fates.values()]
+                self._tell(archived)
+            behind = batches[-1].end
             on_progress(self.report)
         if len(fates) == share:
             self.places[key] = behind
@@ -76,19 +67,24 @@ class OnePass:
             self.candidates.done_at_once(due.experiment_id, tag)
         return len(fates)
 
-    def _stored(self, snapshot: HotSnapshot, stored: Stored) -> None:
-        self.report.archived_bytes += len(snapshot.data)
-        self.report.stored_bytes += stored.size_bytes
-
-    def _tell(self, told: Mapping[str, tuple[TraceFate, str]]) -> None:
-        """Note what became of the traces of a batch."""
+    def _tell(self, archived: Archived) -> None:
+        """Note what became of a batch."""
         report = self.report
-        for trace_id, (fate, reason) in told.items():
+        report.archived_bytes += archived.cleared_bytes
+        report.stored_bytes += archived.stored_bytes
+        for trace_id, (fate, reason) in archived.fates.items():
             report.fates[fate.value] = report.fates.get(fate.value, 0) + 1
             if fate is TraceFate.FAILED and report.failed_first is None:
                 report.failed_first = f"trace {trace_id}: {reason}"
             if reason and len(report.failures) < ARCHIVE_FAILURES_TOLD_MAX:
                 report.failures[trace_id] = reason
+
+
+def _rounds(batches: Iterable[Batch], at_once: int) -> Iterator[list[Batch]]:
+    """Yield batches so many at a time. Those of one round are looked for before any of them is archived."""
+    rest = iter(batches)
+    while some := list(islice(rest, at_once)):
+        yield some
 
 
 def share_of(left: int, experiments: int) -> int:

@@ -39,6 +39,10 @@ def run(
         int | None, typer.Option(min=1, help="Of this pass, at most.", show_default=False)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what is due.")] = False,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Spark master, such as local[2], for a large pass.", show_default=False),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Archive what is due, in one pass.
@@ -47,7 +51,11 @@ def run(
     archived. What cannot be archived stays hot and is named; exits with 1 where the repository failed."""
     with opened(lake) as open_lake:
         report = open_lake.archive.run(
-            dry_run=dry_run, experiment=experiment, older_than=older_than, traces_max=max_traces
+            dry_run=dry_run,
+            experiment=experiment,
+            older_than=older_than,
+            traces_max=max_traces,
+            master=master,
         )
     if as_json:
         print_json(asdict(report))

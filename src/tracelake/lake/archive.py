@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import pyarrow as pa
 
 from tracelake._errors import UsageError
+from tracelake._settings import find_metadata
 from tracelake.archive.archive import LakeArchive
+from tracelake.lake.location import open_location
 from tracelake.lake.opened import OpenLake
 from tracelake.tables.built_in import TABLE_SPANS
 from tracelake.tables.commit_view import CommitView
@@ -25,7 +27,13 @@ def open_archive(opened: OpenLake) -> LakeArchive:
             "this lake has no hot tier, so that nothing is to be archived: its tables hold every trace. "
             "`tracelake serve` makes one."
         )
-    return LakeArchive(tracking, opened.objects.url, LakeTables(opened))
+    return LakeArchive(tracking, opened.objects.url, LakeTables(opened), opened.runner, open_tables)
+
+
+@lru_cache(maxsize=8)
+def open_tables(lake_url: str) -> LakeTables:
+    """Return the tables of a lake in the process of a task, which may have many batches of one pass."""
+    return LakeTables(OpenLake(open_location(lake_url, find_metadata(None))))
 
 
 class WithArchive:
