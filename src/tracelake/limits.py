@@ -567,6 +567,8 @@ ARCHIVE_BATCH_TRACES: Final = 256
 """Traces of one batch of a pass, and of one pack. Beyond: the next batch."""
 ARCHIVE_BATCH_BYTES: Final = 64 * MIB
 """Their OTLP, uncompressed; a larger trace is a batch of its own. Beyond: the next batch."""
+TASK_LAKES_OPEN_MAX: Final = 8
+"""Lakes that a process keeps open for tasks of archive passes. Beyond: the oldest is opened anew."""
 ARCHIVE_TASKS_AT_ONCE: Final = 64
 """Batches of a pass that are tasks of one job. Beyond: the next job, before which it is asked whether to stop."""
 ARCHIVE_PASS_TRACES: Final = 20_000

@@ -200,7 +200,7 @@ class Campaign:
         assert store is not None
         try:
             waits = Outbox(store).totals()[0] > BACKLOG_MAX
-            url = server.said.strip().splitlines()[0] if server.works() and not waits else ""
+            url = server.said.split()[0] if server.works() and not waits else ""
             temporary = self._folder / f"{URL}.new"
             temporary.write_text(url)
             temporary.replace(self._folder / URL)

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from tracelake._errors import StorageError, UsageError
 from tracelake.archive import passes
-from tracelake.archive.candidates import Batch, Candidates, Place
+from tracelake.archive.candidates import Candidates, Place, TraceBatch
 from tracelake.archive.layouts import is_ours
 from tracelake.archive.listing import ArchivedTrace, ArchiveState, list_traces
 from tracelake.archive.model import LAYOUTS, ArchiveDue, ArchiveReport, ArchiveSettings
@@ -177,7 +177,7 @@ class LakeArchive:
         """Return what makes tasks of batches."""
         layout, repository_url = settings.layout, self._repository_url(settings)
 
-        def archive(batches: Sequence[Batch]) -> list[Archived]:
+        def archive(batches: Sequence[TraceBatch]) -> list[Archived]:
             tasks = [
                 ArchiveTask(
                     self._lake_url,

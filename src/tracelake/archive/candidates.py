@@ -37,7 +37,7 @@ BEGINNING: Final[Place] = (-(2**63), "")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TraceBatch:
     """Traces that are archived together."""
 
     trace_ids: tuple[str, ...]
@@ -128,7 +128,7 @@ class Candidates:
 
     def batches(
         self, due: ArchiveDue, traces_max: int | None = None, after: Place = BEGINNING
-    ) -> Iterator[Batch]:
+    ) -> Iterator[TraceBatch]:
         """Yield the traces of an experiment that are due behind a place, the oldest first, each once."""
         left = traces_max
         while due.cutoff_ns is not None and (left is None or left > 0):
@@ -146,7 +146,7 @@ class Candidates:
                 room -= size_bytes
                 after = (start_ns, trace_id)
             left = None if left is None else left - len(batch)
-            yield Batch(tuple(batch), ARCHIVE_BATCH_BYTES - room, after)
+            yield TraceBatch(tuple(batch), ARCHIVE_BATCH_BYTES - room, after)
 
     def done_at_once(self, experiment_id: str, value: str) -> None:
         """Clear archiveNow of an experiment, unless somebody has set it to something else meanwhile."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from tracelake.archive.candidates import BEGINNING, Batch, Candidates, Place
+from tracelake.archive.candidates import BEGINNING, Candidates, Place, TraceBatch
 from tracelake.archive.model import ArchiveDue, ArchiveReport
 from tracelake.archive.retention import TraceFate, is_now_done
 from tracelake.archive.spread import Archived
 from tracelake.limits import ARCHIVE_FAILURES_TOLD_MAX
 
-Archive = Callable[[Sequence[Batch]], Sequence[Archived]]
+Archive = Callable[[Sequence[TraceBatch]], Sequence[Archived]]
 """(batches) → what became of each."""
 
 
@@ -80,7 +80,7 @@ class OnePass:
                 report.failures[trace_id] = reason
 
 
-def _rounds(batches: Iterable[Batch], at_once: int) -> Iterator[list[Batch]]:
+def _rounds(batches: Iterable[TraceBatch], at_once: int) -> Iterator[list[TraceBatch]]:
     """Yield batches so many at a time. Those of one round are looked for before any of them is archived."""
     rest = iter(batches)
     while some := list(islice(rest, at_once)):

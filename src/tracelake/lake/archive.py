@@ -12,6 +12,7 @@ from tracelake._settings import find_metadata
 from tracelake.archive.archive import LakeArchive
 from tracelake.lake.location import open_location
 from tracelake.lake.opened import OpenLake
+from tracelake.limits import TASK_LAKES_OPEN_MAX
 from tracelake.tables.built_in import TABLE_SPANS
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.maintenance import committed_upper
@@ -30,7 +31,7 @@ def open_archive(opened: OpenLake) -> LakeArchive:
     return LakeArchive(tracking, opened.objects.url, LakeTables(opened), opened.runner, open_tables)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(TASK_LAKES_OPEN_MAX)
 def open_tables(lake_url: str) -> LakeTables:
     """Return the tables of a lake in the process of a task, which may have many batches of one pass."""
     return LakeTables(OpenLake(open_location(lake_url, find_metadata(None))))
