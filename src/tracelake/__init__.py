@@ -83,7 +83,7 @@ if _TYPE_CHECKING:
     from tracelake.lake.location import LakeConfig
     from tracelake.lake.maintenance import Maintenance
     from tracelake.lake.opening import init, open
-    from tracelake.lake.outputs import LakeOutputs, OutputInfo
+    from tracelake.lake.outputs import LakeOutputs, LeftOutRow, OutputInfo
     from tracelake.lake.quarantine import Quarantine
     from tracelake.lake.sources import LakeSources, SourceInfo
     from tracelake.pipeline.continuous import InboxPipeline
@@ -147,6 +147,7 @@ __all__ = [
     "LakeNotFoundError",
     "LakeOutputs",
     "LakeSources",
+    "LeftOutRow",
     "LimitError",
     "Maintenance",
     "MergeConflict",
@@ -204,6 +205,7 @@ _LAZY = {
     "Provenance": "tracelake.datasets.model",
     "LakeOutputs": "tracelake.lake.outputs",
     "LakeSources": "tracelake.lake.sources",
+    "LeftOutRow": "tracelake.lake.outputs",
     "OutputInfo": "tracelake.lake.outputs",
     "Quarantine": "tracelake.lake.quarantine",
     "SourceInfo": "tracelake.lake.sources",

@@ -218,7 +218,21 @@ KAFKA_READ_AHEAD_BYTES: Final = 16 * MIB
 KAFKA_TRANSACTION_MAX_S: Final = 120.0
 """How long a transaction of Kafka may take. Beyond: it is given up, and the output tries again."""
 KAFKA_MESSAGE_MAX_BYTES: Final = 64 * MIB
-"""A message that is sent. Beyond: the output fails, as it does where the topic takes less (its max.message.bytes)."""
+"""A message that is sent; a topic may take less (max.message.bytes). Beyond: the row is left out, by name."""
+KAFKA_MESSAGE_OVERHEAD_BYTES: Final = 512
+"""What a message takes beside its value, at most. Beyond: the broker refuses it, and it is left out."""
+KAFKA_BATCH_MAX_BYTES: Final = 1_000_000
+"""Messages that are sent in one batch, and less where the topic takes less. Beyond: the next one."""
+KAFKA_QUEUE_BYTES: Final = 64 * MIB
+"""Messages of an output that are on their way, or as much as one message may have. Beyond: it waits."""
+KAFKA_RECEIVE_MAX_BYTES: Final = 2**31 - 1
+"""An answer of a broker: a message that is larger than a range comes alone. Beyond: the client has no word for it."""
+KAFKA_STATISTICS_S: Final = 1.0
+"""How often a client that gets no message looks whether it moves on, as over what was aborted. Beyond: once more."""
+OUTPUT_LEFT_OUT_TOLD: Final = 3
+"""Rows that an output left out which a line of `status` names. Beyond: `output list --json` does."""
+OUTPUT_LEFT_OUT_NAMED_MAX: Final = 100
+"""Rows that an output left out of a transaction, or of the last few, that are named. Beyond: they are counted."""
 KAFKA_MARKERS_READ: Final = 200
 """Offsets at the end of its markers that an output looks at first. Beyond: it looks at all of them."""
 OUTPUT_NAME_MAX_CHARS: Final = 64

@@ -40,10 +40,7 @@ class BadInput:
 
 @dataclass(frozen=True, slots=True)
 class SetAsideInput:
-    """An input (source: files | inbox) that no task could do: its spans are in no table, unless it is `taken`.
-
-    `at` is ISO 8601, UTC.
-    """
+    """An input that no task could do: its spans are in no table, unless it is `taken`. `at` is ISO 8601, UTC."""
 
     path: str
     source: str
@@ -388,6 +385,7 @@ class VerifyReport:
     bytes_read: int
     findings: tuple[Finding, ...] = field(default=())
     set_aside: tuple[SetAsideInput, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

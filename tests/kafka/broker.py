@@ -48,6 +48,7 @@ log.cleaner.backoff.ms=200
 log.cleaner.dedupe.buffer.size=4194304
 log.cleaner.io.buffer.size=65536
 log.segment.delete.delay.ms=100
+socket.request.max.bytes=200000000
 """
 
 
@@ -172,7 +173,14 @@ class Broker:
     ) -> None:
         """Send messages, and wait until the broker has them."""
         failures: list[object] = []
-        producer = library().Producer({"bootstrap.servers": self.servers, "log_level": 0, "linger.ms": 0})
+        producer = library().Producer(
+            {
+                "bootstrap.servers": self.servers,
+                "log_level": 0,
+                "linger.ms": 0,
+                "message.max.bytes": 200_000_000,
+            }
+        )
         for value in values:
             producer.produce(
                 topic,
@@ -195,6 +203,7 @@ class Broker:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
+                "receive.message.max.bytes": 2**31 - 1,
                 "log_level": 0,
             }
         )

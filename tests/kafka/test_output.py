@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
@@ -19,12 +21,13 @@ from tests.kafka.broker import Broker
 from tests.kafka.test_source import messages
 from tests.patience import HANG_S, Patience, wait_until
 from tests.pipeline.spans import a_line, a_span
-from tracelake import Lake, StorageError
+from tracelake import DamageError, Lake, StorageError
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.kafka.client import library
 from tracelake.pipeline.outputs import kafka as sinks
 from tracelake.pipeline.outputs.commit import CommitOutput
 from tracelake.pipeline.outputs.kafka import TRANSACTION_HEADER, KafkaSink
+from tracelake.pipeline.outputs.left_out import LeftOuts
 from tracelake.tasks.runners import InProcess
 
 
@@ -165,6 +168,94 @@ def test_a_broker_that_is_gone_holds_the_commit_back(
         except StorageError:
             time.sleep(0.1)
     assert seen(broker, topic) == {1: [1], 2: [2]}
+
+
+def large(number: int, size_bytes: int) -> bytes:
+    """Return a line with one span, whose text does not compress."""
+    return a_line({**a_span(number, number), "name": random.Random(number).randbytes(size_bytes // 2).hex()})
+
+
+def test_a_span_that_the_topic_does_not_take_is_left_out_by_name(
+    lake: Lake, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All others go out, and on; its name stands in the marker and in the lake, once, also where a run dies between."""
+    topic = broker.make_topic(f"small-{uuid.uuid4().hex}", config={"max.message.bytes": "20000"})
+    lake.outputs.add("stream", broker.url(topic))
+    arrive(lake, 0)
+    pipeline = lake.pipeline(runner=InProcess())
+    assert pipeline.run_once() is not None
+    few = [a_line(*(a_span(number, number) for number in range(1, 200)))]
+    data = write_segment([("json", line) for line in [*few, large(1000, 50_000), large(1001, 15_000)]])
+    lake.objects.put("inbox/1.segment", data)
+
+    def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LeftOuts, "note", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            pipeline.run_once()
+    lake.objects.put("inbox/2.segment", write_segment([("json", large(1002, 60_000))]))  # and nothing else
+    pipeline = lake.pipeline(runner=InProcess())
+    pipeline.run_once()
+    arrive(lake, 2000)
+    assert pipeline.run_once() is not None
+    assert seen(broker, topic) == {1: [*range(1, 200), 1001], 3: [2000]}
+    assert markers(broker, lake) == [1, 2, 3]
+    (info,) = lake.outputs.all()
+    assert info.left_out_total == 2
+    assert [each.transaction for each in info.left_out] == [1, 2]
+    assert f"{1001:032x}" in info.left_out[0].row
+    assert lake.verify().ok
+
+
+def test_a_broker_that_refuses_what_was_thought_to_fit_is_believed(
+    lake: Lake, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much a batch has once it is compressed, the broker alone knows: what it refuses is left out then."""
+    topic = broker.make_topic(f"small-{uuid.uuid4().hex}", config={"max.message.bytes": "20000"})
+    lake.outputs.add("stream", broker.url(topic))
+    arrive(lake, 0)
+    assert lake.pipeline(runner=InProcess()).run_once() is not None
+    monkeypatch.setattr(pa, "compress", lambda *_, **__: b"")
+    lake.objects.put(
+        "inbox/1.segment", write_segment([("json", a_line(a_span(1, 1))), ("json", large(2, 50_000))])
+    )
+    assert lake.pipeline(runner=InProcess()).run_once() is not None
+    assert seen(broker, topic) == {1: [1]}
+    assert lake.outputs.all()[0].left_out_total == 1
+
+
+def test_large_spans_go_out_where_the_topic_takes_them(lake: Lake, broker: Broker) -> None:
+    """What compresses goes out beyond the bound of the topic; what does not, up to it, however large that is."""
+    topic = broker.make_topic(f"large-{uuid.uuid4().hex}", config={"max.message.bytes": "8000000"})
+    lake.outputs.add("stream", broker.url(topic))
+    arrive(lake, 0)
+    assert lake.pipeline(runner=InProcess()).run_once() is not None
+    flat = a_line({**a_span(2, 2), "name": "x" * 12_000_000})
+    lake.objects.put("inbox/1.segment", write_segment([("json", large(1, 7_000_000)), ("json", flat)]))
+    assert lake.pipeline(runner=InProcess()).run_once() is not None
+    assert seen(broker, topic) == {1: [1, 2]}
+
+
+def test_what_others_write_to_the_topic_of_markers(lake: Lake, broker: Broker, topic: str) -> None:
+    """Records of others are passed over; one in the place of a marker stops the output in words that say what to do."""
+    lake.outputs.add("stream", broker.url(topic))
+    for number in range(2):
+        arrive(lake, number)
+        assert lake.pipeline(runner=InProcess()).run_once() is not None
+    (info,) = lake.outputs.all()
+    markers_topic = f"tracelake-{info.id}"
+    broker.send(markers_topic, [b"nonsense", None], key=b"other")
+    arrive(lake, 2)
+    assert lake.pipeline(runner=InProcess()).run_once() is not None
+    assert seen(broker, topic) == {1: [1], 2: [2]}
+    broker.send(markers_topic, [b"nonsense"], key=info.id.encode())
+    arrive(lake, 3)
+    with pytest.raises(DamageError, match="somebody else has written offset"):
+        lake.pipeline(runner=InProcess()).run_once()
+    lake.outputs.remove("stream")
+    assert lake.pipeline(runner=InProcess()).run_once() is not None
 
 
 def test_j8_from_topic_to_topic_whoever_is_killed(broker: Broker, topic: str, tmp_path: Path) -> None:

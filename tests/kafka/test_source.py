@@ -21,6 +21,8 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake import InboxPipeline, Lake, SourceChangedError, UnreadInputsError
 from tracelake.pipeline.kafka import cluster as clusters
 from tracelake.pipeline.kafka.client import library
+from tracelake.pipeline.kafka.cluster import Cluster
+from tracelake.pipeline.kafka.model import PartitionName
 from tracelake.pipeline.publish import Outputs
 from tracelake.tasks.runners import InProcess
 
@@ -279,6 +281,57 @@ def test_a_broker_that_dies_between_the_look_and_the_read(
     wait_until(lambda: pipeline.run_once() is not None)
     assert spans(lake) == [0, 1, 2]
     assert lake.quarantine.all() == []
+
+
+def test_a_long_aborted_stretch_is_passed_over(
+    lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """However long it takes to read what counts for nothing: as long as it moves, the broker has answered."""
+    config = tmp_path / "kafka.properties"
+    config.write_text("fetch.message.max.bytes=1000\nfetch.max.bytes=1000\nmessage.max.bytes=1000\n")
+    producer = library().Producer(
+        {
+            "bootstrap.servers": broker.servers,
+            "transactional.id": uuid.uuid4().hex,
+            "batch.size": 1,
+            "log_level": 0,
+        }
+    )
+    producer.init_transactions(HANG_S)
+    producer.begin_transaction()
+    for _ in range(4000):  # each in an answer of its own
+        producer.produce(topic, messages([100])[0])
+        producer.poll(0)
+    producer.abort_transaction(HANG_S)
+    broker.send(topic, messages([1]))
+    monkeypatch.setattr(clusters, "KAFKA_WAIT_S", 0.25)
+    monkeypatch.setenv("TRACELAKE_KAFKA_CONFIG", str(config))
+    name, (low, end) = asked(lake, broker, topic)
+    cluster = Cluster(broker.servers)
+    read = list(cluster.messages(name, low, end))
+    assert [offset for offset, value in read if value is not None] == [end - 1]
+
+
+def asked(lake: Lake, broker: Broker, topic: str) -> tuple[PartitionName, tuple[int, int]]:
+    """Return the partition of a topic, and what it has."""
+    del lake
+    cluster = Cluster(broker.servers)
+    (name,) = cluster.partitions("id", topic)
+    ends = cluster.ends([name])[name]
+    return name, (ends.low, ends.end)
+
+
+def test_a_message_that_is_larger_than_any_client_fetches_is_named(lake: Lake, broker: Broker) -> None:
+    """A topic may allow more than a client takes unasked: a message that no task takes is refused alone, by name."""
+    topic = broker.make_topic(f"large-{uuid.uuid4().hex}", config={"max.message.bytes": "150000000"})
+    broker.send(topic, messages([0]))
+    broker.send(topic, [bytes(110_000_000)])
+    broker.send(topic, messages([1]))
+    report = watching(lake, broker, topic).run_once()
+    assert report is not None
+    assert spans(lake) == [0, 1]
+    (bad,) = report.bad
+    assert [problem.offset for problem in bad.problems] == [1]
 
 
 def test_j8_a_pipeline_that_is_killed_at_random(broker: Broker, topic: str, tmp_path: Path) -> None:

@@ -175,8 +175,8 @@ def verify(lake: LakeOption = None, as_json: JsonOption = False) -> None:
     else:
         console().print(render.verify_report(report))
         console().print("The lake is whole." if report.ok else render.findings(report))
-        for item in report.set_aside:
-            console().print(plain(item.explain()), soft_wrap=True)
+        for line in (*(item.explain() for item in report.set_aside), *report.left_out):
+            console().print(plain(line), soft_wrap=True)
     if not report.ok:
         raise typer.Exit(FAILED)
 

@@ -66,3 +66,5 @@ def _print(infos: list[OutputInfo], *, as_json: bool) -> None:
         console().print("There is no output besides the tables.")
     for info in () if as_json else infos:
         console().print(plain(f"{info.name}: {info.to}, from transaction {info.since} on"), soft_wrap=True)
+        for line in info.explain():
+            console().print(plain(line), soft_wrap=True)

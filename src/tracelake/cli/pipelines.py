@@ -25,6 +25,7 @@ from tracelake.cli.sources import print_sources
 from tracelake.limits import PIPELINE_POLL_MIN_S, PIPELINE_POLL_S, PROGRESS_POLL_S
 
 if TYPE_CHECKING:
+    from tracelake.lake.outputs import OutputInfo
     from tracelake.pipeline.background import PipelineLoop
     from tracelake.pipeline.continuous import InboxPipeline
     from tracelake.results import IngestReport, ReplicaInfo, SetAsideInput
@@ -102,13 +103,14 @@ def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> Non
     Exits with 1 if a replica is stuck or gone."""
     with opened(lake) as open_lake:
         infos, inbox, inputs = open_lake.replicas(), open_lake.inbox(), open_lake.quarantine.all()
-        sources = open_lake.sources.all()
+        sources, outputs = open_lake.sources.all(), open_lake.outputs.all()
     if as_json:
         shown = {
             "replicas": [asdict(info) for info in infos],
             "sources": [asdict(source) for source in sources],
             "inbox": asdict(inbox),
             "quarantine": [asdict(item) for item in inputs],
+            "outputs": [asdict(output) for output in outputs],
         }
         print_json(shown)
     else:
@@ -118,6 +120,7 @@ def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> Non
         if sources:
             print_sources(sources)
         print_quarantine([item for item in inputs if item.state != "discarded"])
+        print_left_out(outputs)
         if not infos:
             out.print("No replica runs. Start one with `tracelake pipeline run` or `tracelake serve`.")
     if any(info.status in {"stuck", "gone"} for info in infos):
@@ -178,6 +181,13 @@ def print_quarantine(inputs: Sequence[SetAsideInput]) -> None:
     """Say of each input that is not taken what is the matter, why, and what to do."""
     for item in inputs:
         console().print(plain(item.explain()), soft_wrap=True)
+
+
+def print_left_out(outputs: Sequence[OutputInfo]) -> None:
+    """Say of each output what it left out last."""
+    for output in outputs:
+        for line in output.explain():
+            console().print(plain(line), soft_wrap=True)
 
 
 def print_replicas(infos: list[ReplicaInfo]) -> None:

@@ -5,8 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelake.lake.opened import OpenLake
+from tracelake.limits import OUTPUT_LEFT_OUT_TOLD
 from tracelake.pipeline.outputs.added import AddedOutputs, OutputRecord
+from tracelake.pipeline.outputs.left_out import LeftOutRecord, LeftOuts
 from tracelake.pipeline.publish import Outputs
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutRow:
+    """One row that an output left out, since its system takes no message so large."""
+
+    row: str
+    transaction: int
+    size_bytes: int
+    max_bytes: int
+    """What the system took then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +32,23 @@ class OutputInfo:
     """Its first transaction; None for a moment after it was added."""
     id: str
     """Random: part of its transactional id, and of the name of the topic of its markers, in Kafka."""
+    left_out_total: int = 0
+    """Rows that were too large for it: each is in the tables, and was not sent."""
+    left_out: tuple[LeftOutRow, ...] = ()
+    """The last of them."""
+
+    def explain(self) -> list[str]:
+        """Say what it left out, in sentences."""
+        if not self.left_out_total:
+            return []
+        told = [
+            f"{each.row} of transaction {each.transaction} ({each.size_bytes:,} bytes; it takes {each.max_bytes:,})"
+            for each in self.left_out[-OUTPUT_LEFT_OUT_TOLD:]
+        ]
+        return [
+            f"output {self.name} has left out {self.left_out_total:,} rows, too large for it; they are in the tables. "
+            f"The last: {', '.join(told)}. Let it take more (max.message.bytes of a topic of Kafka)."
+        ]
 
 
 class LakeOutputs:
@@ -29,7 +59,8 @@ class LakeOutputs:
 
     def all(self) -> list[OutputInfo]:
         """Return the outputs, by name."""
-        return [_shown(record) for record in self._added().records()]
+        left_out = LeftOuts(self._opened.key_value).all()
+        return [_shown(record, left_out.get(record.id)) for record in self._added().records()]
 
     def add(self, name: str, to: str) -> OutputInfo:
         """Send the new spans of each transaction to an output, each transaction exactly once, from the next on.
@@ -51,5 +82,15 @@ class LakeOutputs:
         return AddedOutputs(self._opened.key_value, self._opened.objects)
 
 
-def _shown(record: OutputRecord) -> OutputInfo:
-    return OutputInfo(record.name, record.to, record.since, record.id)
+def _shown(record: OutputRecord, left_out: LeftOutRecord | None = None) -> OutputInfo:
+    rows = (
+        []
+        if left_out is None
+        else [
+            LeftOutRow(each.row, of.transaction, each.size_bytes, of.max_bytes)
+            for of in left_out.newest
+            for each in of.first
+        ]
+    )
+    total = 0 if left_out is None else left_out.total
+    return OutputInfo(record.name, record.to, record.since, record.id, total, tuple(rows))

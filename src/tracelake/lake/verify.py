@@ -16,7 +16,9 @@ from tracelake.journal.runs import inputs_of
 from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects
 from tracelake.journal.verify import check_journal, check_transactions
-from tracelake.pipeline.outputs.commit import SET_ASIDE
+from tracelake.pipeline.kafka.verify import check_topics
+from tracelake.pipeline.outputs.commit import SET_ASIDE, upper_of
+from tracelake.pipeline.outputs.verify import check_outputs
 from tracelake.pipeline.sources.outbox import OUTBOX
 from tracelake.pipeline.verify import check_counts, check_index, check_quarantine
 from tracelake.replicas.verify import check_heartbeats
@@ -89,7 +91,11 @@ class Verifier:
         self._findings += check_journal(key_value, in_journal)
         self._findings += check_shards(key_value, tables)
         self._findings += check_heartbeats(key_value)
-        self._findings += check_records(key_value, ("sources/main", "outputs/main"))
+        self._findings += check_records(key_value, ("sources/main",))
+        kept = {suspect.path for suspect in Suspects(key_value, "main").all()}
+        self._findings += check_topics(key_value, objects, steps, transactions - _SETTLING, kept)
+        left_out, findings = check_outputs(key_value, lambda: upper_of(self._repository))
+        self._findings += findings
         self._findings += records.findings
         self._findings += check_inbox(objects)
         archived = self._check_tracking(steps, transactions)
@@ -111,6 +117,7 @@ class Verifier:
             bytes_read=sum(table.bytes_read for table in tables.values()) + index.bytes_read + file_bytes,
             findings=tuple(self._findings),
             set_aside=set_aside,
+            left_out=tuple(left_out),
         )
 
     def _check_tracking(self, steps: Mapping[int, Step], transactions: int) -> list[pa.RecordBatch]:

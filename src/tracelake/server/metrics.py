@@ -17,6 +17,7 @@ from starlette.types import Scope
 
 from tracelake._errors import TracelakeError
 from tracelake.lake.lake import Lake
+from tracelake.lake.outputs import OutputInfo
 from tracelake.replicas.protocol import ReplicaStatus
 from tracelake.results import InboxInfo, ReplicaInfo, SetAsideInput, TableInfo
 from tracelake.server.archive_metrics import ArchiveCollector
@@ -120,6 +121,7 @@ class _LakeCollector(Collector):
         try:
             tables, inbox, infos = self._lake.tables(), self._lake.inbox(), self._lake.replicas()
             inputs, sources = self._lake.quarantine.all(), self._lake.sources.all()
+            outputs = self._lake.outputs.all()
         except (TracelakeError, OSError):
             up = 0
         yield GaugeMetricFamily("tracelake_lake_up", "Whether the lake could be read just now.", value=up)
@@ -130,6 +132,7 @@ class _LakeCollector(Collector):
             yield from self._of_index()
             yield _of_quarantine(inputs)
             yield from source_metrics(sources)
+            yield _of_outputs(outputs)
         yield from _of_replicas(self._with_own(infos))
 
     def _of_hot_tier(self) -> Iterator[Metric]:
@@ -201,6 +204,17 @@ def _of_quarantine(inputs: list[SetAsideInput]) -> Metric:
     )
     for state in ("set aside", "offered", "discarded", "taken"):
         family.add_metric([state], sum(item.state == state for item in inputs))
+    return family
+
+
+def _of_outputs(outputs: list[OutputInfo]) -> Metric:
+    family = CounterMetricFamily(
+        "tracelake_output_left_out_rows",
+        "Rows that an output left out, since its system takes no message so large (see `tracelake output list`).",
+        labels=["output"],
+    )
+    for output in outputs:
+        family.add_metric([output.name], output.left_out_total)
     return family
 
 

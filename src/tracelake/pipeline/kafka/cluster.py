@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
@@ -11,7 +12,13 @@ from urllib.parse import quote
 
 from tracelake._errors import NotFoundError, StorageError
 from tracelake.formats import decode, encode
-from tracelake.limits import KAFKA_READ_AHEAD_BYTES, KAFKA_READ_MESSAGES, KAFKA_WAIT_S
+from tracelake.limits import (
+    KAFKA_READ_AHEAD_BYTES,
+    KAFKA_READ_MESSAGES,
+    KAFKA_RECEIVE_MAX_BYTES,
+    KAFKA_STATISTICS_S,
+    KAFKA_WAIT_S,
+)
 from tracelake.otlp.log_frames import LOG_MAGIC, log_frame, removed_frame
 from tracelake.pipeline.kafka.client import (
     admin_of,
@@ -81,6 +88,21 @@ class Cluster:
             )
         return self._offsets([name], library().admin.OffsetSpec.earliest())[name]
 
+    def message_max_bytes(self, topic: str) -> int | None:
+        """Return what one batch of messages of a topic may have; None where we may not ask."""
+        kafka = library()
+        code = kafka.KafkaError
+        asked = kafka.admin.ConfigResource(kafka.admin.ConfigResource.Type.TOPIC, topic)
+        with as_storage_error(f"topic {topic} of Kafka at {self.servers}"):
+            admin = admin_of(self.servers)
+            try:
+                futures = admin.describe_configs([asked], request_timeout=KAFKA_WAIT_S)
+                return int(futures[asked].result(2 * KAFKA_WAIT_S)["max.message.bytes"].value)
+            except kafka.KafkaException as error:
+                if code_of(error) in (code.TOPIC_AUTHORIZATION_FAILED, code.CLUSTER_AUTHORIZATION_FAILED):
+                    return None
+                raise
+
     def _offsets(self, names: list[PartitionName], spec: Any) -> dict[PartitionName, int]:
         kafka = library()
         asked = {kafka.TopicPartition(name.topic, name.partition): spec for name in names}
@@ -126,9 +148,17 @@ class Cluster:
 
         Where the broker has removed the next one meanwhile, it ends without a word.
         """
+        for offset, _, value in self.records(name, start, stop):
+            yield offset, value
+
+    def records(
+        self, name: PartitionName, start: int, stop: int
+    ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        """Yield offset, key and value, as `messages` does."""
         kafka = library()
         code = kafka.KafkaError
-        consumer = new_client(kafka.Consumer, _consumer_config(self.servers))
+        moves = _Moves()
+        consumer = new_client(kafka.Consumer, _consumer_config(self.servers, moves))
         with closing(consumer), as_storage_error(f"{name} of Kafka at {self.servers}"):
             consumer.assign([kafka.TopicPartition(name.topic, name.partition, start)])
             moved_s = time.monotonic()
@@ -138,21 +168,23 @@ class Cluster:
                     error = message.error()
                     if error is None:
                         if message.offset() >= stop:
-                            yield stop, None
+                            yield stop, None, None
                             return
-                        yield message.offset(), message.value()
+                        yield message.offset(), message.key(), message.value()
                         moved_s = time.monotonic()
                     elif error.code() == code._PARTITION_EOF:
                         if message.offset() < stop:
                             raise StorageError(
                                 f"{name} of Kafka at {self.servers} ends at offset {message.offset()}, before {stop}"
                             )
-                        yield stop, None
+                        yield stop, None, None
                         return
                     elif error.code() in (code._AUTO_OFFSET_RESET, code.OFFSET_OUT_OF_RANGE):
                         return
                     elif not error.retriable():
                         raise kafka.KafkaException(error)
+                if moves.moved():
+                    moved_s = time.monotonic()
                 if time.monotonic() - moved_s > KAFKA_WAIT_S:
                     raise TimeoutError
 
@@ -165,7 +197,25 @@ def _lost(name: PartitionName, start: int, stop: int) -> str:
     )
 
 
-def _consumer_config(servers: str) -> dict[str, Any]:
+class _Moves:
+    """Whether a client moves on: over what was aborted it goes without a message, however long that is."""
+
+    def __init__(self) -> None:
+        self._next = self._seen = -1
+
+    def told(self, statistics: str) -> None:
+        """Note what the client says of itself."""
+        for topic in json.loads(statistics).get("topics", {}).values():
+            for partition in topic["partitions"].values():
+                self._next = max(self._next, partition["next_offset"])
+
+    def moved(self) -> bool:
+        """Whether it has come further since the last time."""
+        before, self._seen = self._seen, self._next
+        return self._next > before
+
+
+def _consumer_config(servers: str, moves: _Moves) -> dict[str, Any]:
     return client_config(
         servers,
         **{
@@ -177,6 +227,9 @@ def _consumer_config(servers: str) -> dict[str, Any]:
             "isolation.level": "read_committed",
             "check.crcs": True,
             "queued.max.messages.kbytes": KAFKA_READ_AHEAD_BYTES // 1024,
+            "receive.message.max.bytes": KAFKA_RECEIVE_MAX_BYTES,
+            "statistics.interval.ms": int(1000 * min(KAFKA_STATISTICS_S, KAFKA_WAIT_S / 4)),
+            "stats_cb": moves.told,
         },
     )
 

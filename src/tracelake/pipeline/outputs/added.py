@@ -17,6 +17,7 @@ from tracelake.pipeline.kafka.client import SCHEME
 from tracelake.pipeline.outputs.kafka import KafkaSink
 from tracelake.pipeline.outputs.keyed import KeyedOutput, Sink
 from tracelake.pipeline.outputs.keyed_protocol import begins_at
+from tracelake.pipeline.outputs.left_out import LeftOuts
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, ObjectStore
 
 FORMAT_VERSION: Final = 1
@@ -42,6 +43,7 @@ class AddedOutputs:
     def __init__(self, key_value: KeyValueStore, objects: ObjectStore, pipeline: str = "main") -> None:
         self._key_value = key_value
         self._objects = objects
+        self._pipeline = pipeline
         self._partition = f"outputs/{pipeline}"
         self._open: dict[str, KeyedOutput] = {}
 
@@ -68,6 +70,7 @@ class AddedOutputs:
         if entry is None:
             raise UsageError(f"there is no output {name}. See `tracelake output list`.")
         self._key_value.delete_if(self._partition, name, entry.version)
+        LeftOuts(self._key_value, self._pipeline).forget(self._decode(entry).id)
 
     def opened(self, upper: Callable[[], int]) -> list[KeyedOutput]:
         """Return the outputs as they are now; each transaction is published to these. Raises UsageError."""
@@ -92,7 +95,9 @@ class AddedOutputs:
 
     def _to_output(self, record: OutputRecord) -> KeyedOutput:
         assert record.since is not None
-        return KeyedOutput(record.name, record.since, _sink(record), self._key_value, self._objects)
+        return KeyedOutput(
+            record.name, record.id, record.since, _sink(record), self._key_value, self._objects
+        )
 
     def _decode(self, entry: Entry) -> OutputRecord:
         return decode(OutputRecord, entry.value, f"record {self._partition}/{entry.key}", FORMAT_VERSION)

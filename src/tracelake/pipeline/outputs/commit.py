@@ -15,6 +15,12 @@ SET_ASIDE: Final = "set_aside"
 """In the metadata of the commit of a transaction that was set aside: its inputs are in no table."""
 
 
+def upper_of(repository: Repository) -> int:
+    """Return the least transaction that has no commit."""
+    head = repository.head()
+    return 0 if head is None else repository.transaction_of(head) + 1
+
+
 class CommitOutput:
     """Commits transactions, with the counts that tables `spans` and `traces` have of them."""
 
@@ -25,8 +31,7 @@ class CommitOutput:
 
     def upper(self) -> int:
         """Return the least transaction that has no commit."""
-        head = self.repository.head()
-        return 0 if head is None else self.repository.transaction_of(head) + 1
+        return upper_of(self.repository)
 
     def holds(self, transaction: int) -> bool:
         """Whether the transaction has a commit."""

@@ -5,15 +5,19 @@ The marker is a record of a topic of the output's own, which nobody else writes 
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Final
 
+import pyarrow as pa
+
+from tracelake.formats import encode
 from tracelake.limits import (
+    KAFKA_BATCH_MAX_BYTES,
     KAFKA_MARKERS_READ,
     KAFKA_MESSAGE_MAX_BYTES,
+    KAFKA_MESSAGE_OVERHEAD_BYTES,
+    KAFKA_QUEUE_BYTES,
     KAFKA_TRANSACTION_MAX_S,
     KAFKA_WAIT_S,
 )
@@ -29,6 +33,9 @@ from tracelake.pipeline.kafka.client import (
 from tracelake.pipeline.kafka.cluster import Cluster
 from tracelake.pipeline.kafka.model import PartitionName
 from tracelake.pipeline.outputs.keyed_protocol import NO_MARKER
+from tracelake.pipeline.outputs.left_out import LeftOutOf
+from tracelake.pipeline.outputs.markers import Marker, last_marker
+from tracelake.pipeline.outputs.messages import Messages
 
 TRANSACTION_HEADER: Final = "tracelake-transaction"
 
@@ -43,45 +50,69 @@ class KafkaSink:
         self._markers = f"tracelake-{output_id}"
         self._cluster = Cluster(self._address.servers)
         self._producer: Any = None
-        self._written = NO_MARKER
+        self._last: Marker | None = None
+        self._max_bytes = KAFKA_BATCH_MAX_BYTES
+        self._was_refused = False
 
     def fence(self) -> int:
         """See `Sink`: to begin with the same transactional id ends what writers before us have begun."""
         self._make_marker_topic()
+        allowed = self._cluster.message_max_bytes(self._address.topic)
+        self._was_refused |= allowed is None  # who may not ask makes no guess
+        self._max_bytes = KAFKA_BATCH_MAX_BYTES if allowed is None else allowed
         self._producer = new_client(library().Producer, self._config())
         with self._failing("cannot begin to write"):
             self._producer.init_transactions(KAFKA_WAIT_S)
         # Only now: until its writer is fenced, a transaction of Kafka may still be committed.
-        self._written = self._last_marker()
-        return self._written
+        self._last = self._last_marker()
+        return NO_MARKER if self._last is None else self._last.transaction
 
-    def write(self, transaction: int, messages: Iterator[bytes]) -> None:
+    def write(self, transaction: int, messages: Messages) -> None:
         """See `Sink`."""
         assert self._producer is not None, "it is fenced first"
-        assert transaction > self._written, "transactions strictly increase"
-        first = next(messages)  # none is empty
+        assert self._last is None or transaction > self._last.transaction, "transactions strictly increase"
+        first = next(messages, None)
+        assert first is not None or messages.left_out_total, "none is empty"
         try:
             with self._failing(f"transaction {transaction} cannot be written"):
                 self._producer.begin_transaction()
                 headers = [(TRANSACTION_HEADER, str(transaction).encode())]
                 written = 0
-                for message in chain([first], messages):
+                for message in chain([] if first is None else [first], messages):
                     self._produce(self._address.topic, message, headers)
                     written += 1
-                marker = {"output": self._id, "transaction": transaction, "messages": written}
-                self._produce(self._markers, json.dumps(marker).encode(), headers)
+                left_out, total = tuple(messages.left_out), messages.left_out_total
+                marker = Marker(self._id, transaction, written, self._max_bytes, total, left_out)
+                self._produce(self._markers, encode(marker), headers)
                 self._producer.commit_transaction(KAFKA_TRANSACTION_MAX_S)
         except BaseException:
             self._producer = None  # whether it is committed, the marker says to whoever comes next
             raise
-        self._written = transaction
+        self._last = marker
+
+    def fits(self, message: bytes) -> bool:
+        """See `BoundedSink`. A topic bounds what is compressed: that is a guess, until the broker has refused one."""
+        most = self._max_bytes - KAFKA_MESSAGE_OVERHEAD_BYTES
+        if len(message) <= most:
+            return True
+        if self._was_refused or len(message) > KAFKA_MESSAGE_MAX_BYTES:
+            return False
+        return len(pa.compress(message, codec="zstd", asbytes=True)) <= most
+
+    def left_out(self) -> LeftOutOf | None:
+        """See `BoundedSink`."""
+        return None if self._last is None else self._last.of_left_out()
+
+    def _delivered(self, error: Any, _message: Any) -> None:
+        if error is not None and error.code() == library().KafkaError.MSG_SIZE_TOO_LARGE:
+            self._was_refused = True
 
     def _produce(self, topic: str, value: bytes, headers: list[tuple[str, bytes]]) -> None:
         began_s = time.monotonic()
         key = self._id if topic == self._markers else None
         while True:
             try:
-                self._producer.produce(topic, value, key, headers=headers)
+                self._producer.produce(topic, value, key, headers=headers, on_delivery=self._delivered)
             except BufferError:  # it has as much as it may have on its way
                 self._producer.poll(0.1)
                 if time.monotonic() - began_s > KAFKA_TRANSACTION_MAX_S:
@@ -102,28 +133,27 @@ class KafkaSink:
                 if code_of(error) != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
 
-    def _last_marker(self) -> int:
+    def _last_marker(self) -> Marker | None:
         name = PartitionName("", self._markers, "", 0)
         ends = self._cluster.ends([name])[name]
         start = max(ends.low, ends.end - KAFKA_MARKERS_READ)
         while True:
-            last = NO_MARKER
-            for _, value in self._cluster.messages(name, start, ends.end):
-                if value is not None:
-                    marker = int(json.loads(value)["transaction"])
-                    assert marker > last, "transactions strictly increase"
-                    last = marker
-            if last != NO_MARKER or start == ends.low:
+            records = (each for each in self._cluster.records(name, start, ends.end) if each[0] < ends.end)
+            last = last_marker(self._id, self._markers, records)
+            if last is not None or start == ends.low:
                 return last
             start = ends.low
 
     def _config(self) -> dict[str, Any]:
+        largest = KAFKA_MESSAGE_MAX_BYTES + KAFKA_MESSAGE_OVERHEAD_BYTES
         return client_config(
             self._address.servers,
             **{
                 "transactional.id": f"tracelake-{self._id}",
                 "transaction.timeout.ms": int(KAFKA_TRANSACTION_MAX_S * 1000),
-                "message.max.bytes": KAFKA_MESSAGE_MAX_BYTES,
+                "message.max.bytes": largest,
+                "batch.size": min(KAFKA_BATCH_MAX_BYTES, self._max_bytes),
+                "queue.buffering.max.kbytes": max(KAFKA_QUEUE_BYTES, largest) // 1024,
                 "compression.type": "zstd",
             },
         )

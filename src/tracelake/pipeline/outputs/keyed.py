@@ -9,18 +9,20 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracelake._errors import StorageError
 from tracelake.journal.model import Aside
-from tracelake.limits import OUTPUT_MESSAGE_BYTES, OUTPUT_WRITE_TRIES_MAX
+from tracelake.limits import OUTPUT_WRITE_TRIES_MAX
 from tracelake.otlp.encode import encode
 from tracelake.otlp.schema import SPANS
 from tracelake.pipeline.outputs.keyed_protocol import NO_MARKER, is_to_be_written
+from tracelake.pipeline.outputs.left_out import LeftOutOf, LeftOuts
+from tracelake.pipeline.outputs.messages import Messages
 from tracelake.pipeline.outputs.port import Publication, SealedTransaction
-from tracelake.shards.cutting import cut
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
@@ -39,8 +41,24 @@ class Sink(Protocol):
         """
         ...
 
-    def write(self, transaction: int, messages: Iterator[bytes]) -> None:
+    def write(self, transaction: int, messages: Messages) -> None:
         """Write messages, at least one, and the marker of the transaction: both or neither, whatever happens."""
+        ...
+
+
+@runtime_checkable
+class BoundedSink(Sink, Protocol):
+    """A system that takes no message above some size: what alone is larger is left out, and its marker has the names.
+
+    Then a transaction may have no message at all.
+    """
+
+    def fits(self, message: bytes) -> bool:
+        """Whether it takes a message; asked after `fence`."""
+        ...
+
+    def left_out(self) -> LeftOutOf | None:
+        """Return what was left out of the last transaction that it has; asked after `fence` or `write`."""
         ...
 
 
@@ -48,15 +66,23 @@ class KeyedOutput:
     """One output; see `Output`. One thread uses it."""
 
     def __init__(
-        self, name: str, since: int, sink: Sink, key_value: KeyValueStore, objects: ObjectStore
+        self,
+        name: str,
+        output_id: str,
+        since: int,
+        sink: Sink,
+        key_value: KeyValueStore,
+        objects: ObjectStore,
     ) -> None:
         """`since`: its first transaction."""
         self._name = name
+        self._id = output_id
         self._since = since
         self._sink = sink
         self._key_value = key_value
         self._objects = objects
         self._spans = Shard(TABLE_SPANS.name, key_value, objects)
+        self._left_outs = LeftOuts(key_value)
         self._marker: int | None = None  # what the sink has, as long as nobody else can write
 
     def holds(self, transaction: int) -> bool:
@@ -94,11 +120,20 @@ class KeyedOutput:
                 return
             marker = self._fenced()
             if not is_to_be_written(t, self._since, rows, marker):
+                self._note_left_out(t)  # who wrote it may have died before
                 return
             assert marker < t, "transactions strictly increase"
             self._marker = None  # until it is written nobody knows: a try may fail, or be carried out unheard
-            self._sink.write(t, self._messages(self._parts(t)))
+            fits = self._sink.fits if isinstance(self._sink, BoundedSink) else _any_fits
+            self._sink.write(t, Messages(self._tables(self._parts(t)), _to_otlp, _name_of, fits))
+            self._note_left_out(t)
             self._marker = t
+
+    def _note_left_out(self, t: int) -> None:
+        """Copy the names of what was left out of a transaction, before it is committed."""
+        left_out = self._sink.left_out() if isinstance(self._sink, BoundedSink) else None
+        if left_out is not None and left_out.transaction == t:
+            self._left_outs.note(self._id, self._name, left_out)
 
     def _fenced(self) -> int:
         if self._marker is None:
@@ -115,7 +150,7 @@ class KeyedOutput:
             return ()
         return batch.parts
 
-    def _messages(self, parts: tuple[Part, ...]) -> Iterator[bytes]:
+    def _tables(self, parts: tuple[Part, ...]) -> Iterator[pa.Table]:
         with tempfile.TemporaryDirectory(prefix="tracelake-output-") as folder:
             files = LocalFiles(self._objects, Path(folder))
             for part in parts:
@@ -123,8 +158,18 @@ class KeyedOutput:
                 check_part(file, part)
                 with pq.ParquetFile(file) as opened:
                     for group in range(opened.num_row_groups):
-                        rows = (
+                        yield (
                             opened.read_row_group(group, columns=SPANS.names).select(SPANS.names).cast(SPANS)
                         )
-                        for few in cut(rows, OUTPUT_MESSAGE_BYTES):
-                            yield encode(few).SerializeToString(deterministic=True)
+
+
+def _to_otlp(rows: pa.Table) -> bytes:
+    return encode(rows).SerializeToString(deterministic=True)
+
+
+def _name_of(row: pa.Table) -> str:
+    return f"span {row['span_id'][0]} of trace {row['trace_id'][0]}"
+
+
+def _any_fits(_message: bytes) -> bool:
+    return True

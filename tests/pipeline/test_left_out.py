@@ -1,0 +1,210 @@
+"""Rows that are too large for an output: left out by name, in the system and in the lake; all others go out once."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.pipeline.spans import a_line, a_span
+from tracelake import DamageError, Lake
+from tracelake.formats import encode
+from tracelake.limits import OUTPUT_LEFT_OUT_NAMED_MAX
+from tracelake.otlp.framing import write_segment
+from tracelake.pipeline.outputs import markers
+from tracelake.pipeline.outputs.keyed import KeyedOutput
+from tracelake.pipeline.outputs.left_out import LeftOut, LeftOutOf, LeftOutRecord, LeftOuts, with_more
+from tracelake.pipeline.outputs.markers import Marker, last_marker
+from tracelake.pipeline.outputs.messages import Messages
+from tracelake.tasks.runners import InProcess
+
+MAX_BYTES = 2_000
+
+
+@pytest.fixture
+def lake() -> Iterator[Lake]:
+    """A new lake."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as opened:
+        yield opened
+
+
+class Narrow:
+    """A system in memory that takes small messages only."""
+
+    written: dict[int, tuple[int, Marker]]
+
+    def __init__(self, output_id: str) -> None:
+        self._id = output_id
+
+    def fence(self) -> int:
+        return max(self.written, default=-1)
+
+    def write(self, transaction: int, messages: Messages) -> None:
+        count = len(list(messages))
+        assert count or messages.left_out_total, "no batch is empty"
+        left_out = tuple(messages.left_out)
+        marker = Marker(self._id, transaction, count, MAX_BYTES, messages.left_out_total, left_out)
+        self.written[transaction] = (count, marker)
+
+    def fits(self, message: bytes) -> bool:
+        return len(message) <= MAX_BYTES
+
+    def left_out(self) -> LeftOutOf | None:
+        return self.written[max(self.written)][1].of_left_out() if self.written else None
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> type[Narrow]:
+    """Such a system, as `narrow:Narrow`."""
+
+    class Fresh(Narrow):
+        pass
+
+    Fresh.written = {}
+    module = ModuleType("narrow")
+    module.Narrow = Fresh  # type: ignore[attr-defined]  # as a user's module has it
+    monkeypatch.setitem(sys.modules, "narrow", module)
+    return Fresh
+
+
+def arrive(lake: Lake, *spans: tuple[int, int]) -> None:
+    """Put spans, by number and size of their names, into the inbox."""
+    lines = [a_line({**a_span(number, number), "name": "x" * size}) for number, size in spans]
+    lake.objects.put(f"inbox/{uuid.uuid4().hex}.segment", write_segment([("json", line) for line in lines]))
+
+
+def test_what_is_too_large_is_left_out_by_name_and_counted_once(
+    lake: Lake, narrow: type[Narrow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever finds the marker of a run that died copies the names, before the commit; `verify` tells them."""
+    lake.outputs.add("narrow", "narrow:Narrow")
+    pipeline = lake.pipeline(runner=InProcess())
+    arrive(lake, (0, 1))
+    pipeline.run_once()
+
+    def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    arrive(lake, (1, 1), (2, 5_000), (3, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(LeftOuts, "note", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            pipeline.run_once()
+    assert [marker.left_out_total for _, marker in narrow.written.values()] == [1]
+    pipeline = lake.pipeline(runner=InProcess())
+    pipeline.run_once()
+    (info,) = lake.outputs.all()
+    assert (info.left_out_total, [row.transaction for row in info.left_out]) == (1, [1])
+    assert f"span {3:016x} of trace {3:032x} of transaction 1" in info.explain()[0]
+    report = lake.verify()
+    assert report.ok, report.findings
+    assert report.left_out == (
+        "output narrow has left out 1 rows, too large for it: see `tracelake output list`",
+    )
+    lake.outputs.remove("narrow")
+    assert lake.verify().left_out == ()
+
+
+def messages(rows: Sequence[int], fits: int) -> Messages:
+    """Return messages of rows, each of so many bytes, where so many fit."""
+    table = pa.table({"size": rows})
+
+    def as_bytes(few: pa.Table) -> bytes:
+        return bytes(pc.sum(few["size"]).as_py())
+
+    return Messages(
+        [table], as_bytes, lambda row: f"row {row['size'][0]}", lambda message: len(message) <= fits
+    )
+
+
+def test_messages_are_cut_until_they_fit() -> None:
+    """Each row is in one message, in order, or named; what is together stays so as far as it fits."""
+    some = messages([3, 1, 9, 1, 2, 8, 1, 1], 4)
+    assert [len(message) for message in some] == [4, 1, 2, 2]
+    assert some.left_out == [LeftOut("row 9", 9), LeftOut("row 8", 8)]
+    many = messages([7] * (OUTPUT_LEFT_OUT_NAMED_MAX + 5), 4)
+    assert list(many) == []
+    assert (len(many.left_out), many.left_out_total) == (
+        OUTPUT_LEFT_OUT_NAMED_MAX,
+        OUTPUT_LEFT_OUT_NAMED_MAX + 5,
+    )
+
+
+def test_left_out_rows_are_counted_once_and_their_names_are_bounded() -> None:
+    """The newest are named; a transaction that is counted already changes nothing."""
+    record = LeftOutRecord("o", 0, ())
+    for t in range(4):
+        more = LeftOutOf(t, 60, 10, tuple(LeftOut(f"{t}-{number}", 11) for number in range(40)))
+        record = with_more(with_more(record, more), more)
+    assert record.total == 240
+    assert [of.transaction for of in record.newest] == [2, 3]
+    assert with_more(record, LeftOutOf(1, 1, 10, ())) == record
+    many = tuple(LeftOut(str(number), 11) for number in range(OUTPUT_LEFT_OUT_NAMED_MAX + 1))
+    assert [of.transaction for of in with_more(record, LeftOutOf(9, 500, 10, many)).newest] == [9]
+
+
+def records(*values: tuple[str, bytes | None]) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Return records of a topic by key and value."""
+    return [(offset, key.encode(), value) for offset, (key, value) in enumerate(values)]
+
+
+def a_marker(t: int, output: str = "a") -> bytes:
+    """Return a marker as it is where nothing was left out."""
+    return encode(Marker(output, t, 1))
+
+
+def test_what_the_topic_of_markers_says() -> None:
+    """Others' records are passed over; what contradicts our own is named, by topic and offset."""
+    said = last_marker("a", "t", records(("b", b"x"), ("a", a_marker(1)), ("a", a_marker(4)), ("b", None)))
+    assert said is not None
+    assert (said.transaction, said.of_left_out()) == (4, None)
+    assert last_marker("a", "t", records(("b", a_marker(1)))) is None
+    for contradicting in (b"x", None, a_marker(4), a_marker(3), a_marker(5, "b"), b"{}", bytes([255])):
+        with pytest.raises(DamageError, match=r"topic t .* offset 1: "):
+            last_marker("a", "t", records(("a", a_marker(4)), ("a", contradicting)))
+
+
+RULES = (
+    (Broken("a transaction is counted once", with_more, "<= standing", "< standing"), 0),
+    (Broken("names are bounded", with_more, "> OUTPUT_LEFT_OUT_NAMED_MAX", "> 1000000"), 0),
+    (Broken("the newest stays", with_more, "len(newest) > 1 and ", ""), 0),
+    (
+        Broken("what is alone and too large is named", Messages._fitting, "self.left_out_total += 1", "pass"),
+        1,
+    ),
+    (Broken("the second half goes out", Messages._fitting, "rows.slice(half)", "rows.slice(half + 1)"), 1),
+    (Broken("others' records are passed over", markers.last_marker, "continue", "break"), 2),
+    (Broken("markers increase", markers.last_marker, "<= last.transaction", "< last.transaction"), 2),
+    (Broken("a marker is ours", markers.last_marker, "marker.output != output_id or ", ""), 2),
+)
+
+
+@pytest.mark.parametrize(("broken", "number"), RULES, ids=lambda each: getattr(each, "rule", ""))
+def test_broken_rules_are_caught(broken: Broken, number: int) -> None:
+    """Each rule is held by one of the tests above."""
+    checks = (
+        test_left_out_rows_are_counted_once_and_their_names_are_bounded,
+        test_messages_are_cut_until_they_fit,
+        test_what_the_topic_of_markers_says,
+    )
+    assert_caught(broken, checks[number])
+
+
+def test_names_are_copied_by_who_finds_the_marker(
+    narrow: type[Narrow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what a run that died has left out would be named in the system alone."""
+
+    def check() -> None:
+        with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as fresh:
+            test_what_is_too_large_is_left_out_by_name_and_counted_once(fresh, narrow, monkeypatch)
+
+    rule = "who finds the marker copies the names"
+    assert_caught(Broken(rule, KeyedOutput._write, "self._note_left_out(t)  #", "pass  #"), check)
