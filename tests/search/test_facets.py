@@ -5,8 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import tantivy
+
 from tests.search.build_inputs import index_of, span, table
 from tracelake.limits import FACET_VALUES_MAX
+from tracelake.search import fields
+from tracelake.search.analyzers import ENGLISH
+from tracelake.search.facets import RawFacet, count
 from tracelake.search.query import Searcher
 
 DAY_NS = timedelta(days=1) // timedelta(microseconds=1) * 1000
@@ -30,3 +35,33 @@ def test_the_most_frequent_values_are_told_of_days_the_last_and_others_are_count
     assert days.others == sum(range(FACET_VALUES_MAX + 1, VALUES + 1))
     assert services.exact
     assert days.exact
+
+
+def test_facets_of_very_many_values_are_counted_one_by_one() -> None:
+    """tantivy refuses more than 65,000 values in one pass, of all facets together: none of them is lost for that."""
+    values = 65_500
+    index = tantivy.Index(fields.schema())
+    fields.register_tokenizers(index, ENGLISH.tokenizer())
+    writer = index.writer(num_threads=1)
+    for number in range(values):
+        document = tantivy.Document()
+        document.add_integer("row", number)
+        document.add_integer("start", number * DAY_NS)
+        for field in ("user", "session") if number % 2 else ("user",):
+            document.add_text(field, f"{field} {number % 33_000}")
+        document.add_text("service", "shop")
+        writer.add_document(document)
+    writer.commit()
+    index.reload()
+    for service in (None, "shop"):
+        counted = count(
+            index.searcher(), tantivy.Query.all_query(), ["user", "session", "day", "service"], service
+        )
+        assert counted.total == values
+        facets = counted.facets
+        assert facets["service"] == RawFacet((("shop", values),), 0)
+        assert len(facets["user"].values) == len(facets["day"].values) == FACET_VALUES_MAX
+        for name, spans in (("user", values), ("session", values // 2), ("day", values)):
+            assert sum(number for _, number in facets[name].values) + facets[name].others == spans
+        assert facets["day"].values[-1] == ("2149-05-01", 1)
+        assert all(facet.exact for facet in facets.values())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import tantivy
 
-from tracelake._errors import QueryError
+from tracelake._errors import LimitError, QueryError
 from tracelake.limits import FACET_VALUES_COUNTED_MAX, FACET_VALUES_MAX
 from tracelake.search import fields
 
@@ -49,19 +49,63 @@ def check(names: Sequence[str]) -> None:
 def count(
     searcher: tantivy.Searcher, query: tantivy.Query, names: Sequence[str], service: str | None
 ) -> Counted:
-    """Count what a query finds; with `service`, what is of a service of exactly this name."""
-    wanted: dict[str, Any] = {name: _aggregation(name) for name in names}
-    wanted[_TOTAL] = {"value_count": {"field": "row"}}
+    """Count what a query finds; with `service`, what is of a service of exactly this name. Raises LimitError."""
+    try:
+        return _counted(searcher, query, {name: _aggregation(name) for name in names}, service)
+    except ValueError as error:
+        if not _too_many(error):
+            raise
+    return _one_by_one(searcher, query, names, service)
+
+
+def _counted(
+    searcher: tantivy.Searcher, query: tantivy.Query, wanted: Mapping[str, Any], service: str | None
+) -> Counted:
+    asked = {**wanted, _TOTAL: {"value_count": {"field": "row"}}}
     if service is None:
-        counts = searcher.aggregate(query, wanted)
+        counts = searcher.aggregate(query, asked)
     else:
-        by_service = {"service": {**_terms("service"), "aggs": wanted}}
+        by_service = {"service": {**_terms("service"), "aggs": asked}}
         buckets = searcher.aggregate(query, by_service)["service"]["buckets"]
         of_service = [bucket for bucket in buckets if bucket["key"] == service]
         if not of_service:
-            return Counted(0, {name: RawFacet((), 0) for name in names})
+            return Counted(0, {name: RawFacet((), 0) for name in wanted})
         counts = of_service[0]
-    return Counted(int(counts[_TOTAL]["value"]), {name: _facet(name, counts[name]) for name in names})
+    return Counted(int(counts[_TOTAL]["value"]), {name: _facet(name, counts[name]) for name in wanted})
+
+
+def _one_by_one(
+    searcher: tantivy.Searcher, query: tantivy.Query, names: Sequence[str], service: str | None
+) -> Counted:
+    """Count each facet in a pass of its own: tantivy bounds the values that one pass finds in all facets together."""
+    whole = _counted(searcher, query, {}, service)
+    for name in names:
+        try:
+            wanted = _last_days(searcher, query) if name == DAY else _aggregation(name)
+            facet = _counted(searcher, query, {name: wanted}, service).facets[name]
+        except ValueError as error:
+            if not _too_many(error):
+                raise
+            raise LimitError(
+                f"the facet {name} has more values than can be counted at once; narrow the search, or leave it out."
+            ) from error
+        if name == DAY:
+            rest = whole.total - sum(number for _, number in facet.values)
+            facet = RawFacet(facet.values, rest, exact=len(facet.values) == FACET_VALUES_MAX or not rest)
+        whole.facets[name] = facet
+    return whole
+
+
+def _last_days(searcher: tantivy.Searcher, query: tantivy.Query) -> dict[str, Any]:
+    """Return how the last days are counted of more than one pass can tell."""
+    latest = searcher.aggregate(query, {DAY: {"max": {"field": "start"}}})[DAY]["value"]
+    last = int(latest) // _DAY_NS * _DAY_NS
+    bounds = {"min": last - (FACET_VALUES_COUNTED_MAX - 1) * _DAY_NS, "max": last + _DAY_NS}
+    return {"histogram": {**_aggregation(DAY)["histogram"], "hard_bounds": bounds}}
+
+
+def _too_many(error: ValueError) -> bool:
+    return str(error).startswith("Aborting aggregation")
 
 
 def _aggregation(name: str) -> dict[str, Any]:
