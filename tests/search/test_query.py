@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.search.build_inputs import index_of, span, table
 from tracelake import limits
 from tracelake._errors import QueryError
-from tracelake.search.highlight import highlight
+from tracelake.search.analyzers import ENGLISH
+from tracelake.search.highlight import _terms, highlight
 from tracelake.search.query import Searcher
 from tracelake.search.syntax import EXAMPLE, texts_wanted
 
@@ -303,3 +304,14 @@ def test_a_highlight_never_exceeds_its_limit(words: list[str], joined: bool) -> 
     excerpt = highlight([("" if joined else " ").join(words)], "alpha beta " + "x" * 150)
     assert len(excerpt) <= limits.HIGHLIGHT_MAX_CHARS
     assert excerpt.count("[[") == excerpt.count("]]")
+
+
+def test_words_that_come_again_and_again_are_looked_for_once() -> None:
+    """A query of hundreds of words looks for each different one, the first of them, whatever texts are long."""
+    once = highlight(["the refund of a flight"], "refund")
+    assert highlight(["the refund of a flight"], "refund " * 500) == once
+    assert len(_terms("(refund OR refunds~1 OR ref*) " * 16, ENGLISH)) == 3
+    many = [f"word{number:03d}" for number in range(limits.HIGHLIGHT_TERMS_MAX + 1)]
+    assert len(_terms(" ".join(many), ENGLISH)) == limits.HIGHLIGHT_TERMS_MAX
+    assert highlight([many[-1]], " ".join(many)) == many[-1], "it is found, and not marked"
+    assert highlight([many[-2]], " ".join(many)) == f"[[{many[-2]}]]"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import islice
 from typing import Final, NamedTuple
 
 from tracelake import limits
@@ -36,11 +38,7 @@ def highlight(texts: Sequence[str], query: str, analyzer: Analyzer = ENGLISH) ->
     first text where nothing matches, such as for a query on `service` only. The analyzer is that of the index. Raises
     QueryError.
     """
-    wanted = [
-        _Wanted(analyzer, tuple(words), text.prefix, 0 if text.quoted else text.distance)
-        for text in texts_wanted(query)
-        if (words := analyzer.words_wanted(text.text))
-    ]
+    wanted = _terms(query, analyzer)
     windows = [window for text in texts for window in _windows(text, wanted, analyzer)]
     if windows:
         best = max(windows, key=lambda window: window.score)  # the first of the best
@@ -92,12 +90,20 @@ class _Wanted(NamedTuple):
             pairs.pop()
         return all(one.stem == other.stem for one, other in pairs)
 
-    def is_alike(self, word: str) -> bool:
+    def is_alike(self, stems: Iterable[str]) -> bool:
         """Whether a word differs by no more letters than may be, as the index has both."""
-        wanted = self.words[0].stem
-        if len(word) < len(wanted) - self.distance:
-            return False
-        return any(is_alike(each.stem, wanted, self.distance) for each in self.analyzer.words_of(word))
+        return any(is_alike(stem, self.words[0].stem, self.distance) for stem in stems)
+
+
+@lru_cache(limits.QUERIES_KEPT)
+def _terms(query: str, analyzer: Analyzer) -> tuple[_Wanted, ...]:
+    """Return the first of the different words and phrases that a query looks for: a text is searched for each."""
+    wanted = (
+        _Wanted(analyzer, tuple(words), text.prefix, 0 if text.quoted else text.distance)
+        for text in texts_wanted(query)
+        if (words := analyzer.words_wanted(text.text))
+    )
+    return tuple(islice(dict.fromkeys(wanted), limits.HIGHLIGHT_TERMS_MAX))
 
 
 def _root(word: Word) -> str:
@@ -108,11 +114,19 @@ def _root(word: Word) -> str:
 def _spelled(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_Wanted]:
     """Return the words of a text that are wanted in another spelling."""
     alike = [one for one in wanted if one.distance]
+    shortest = min((len(one.words[0].stem) - one.distance for one in alike), default=0)
+
+    def is_spelled_so(word: str) -> bool:
+        if alike and len(word) >= shortest:
+            stems = [each.stem for each in analyzer.words_of(word)]
+            if any(one.is_alike(stems) for one in alike):
+                return True
+        return any(has_part(word, len(one.words), one.holds) for one in wanted)
+
     return [
         _Wanted(analyzer, tuple(analyzer.words_wanted(word)), prefix=False)
         for word in words_in(text, identifiers_only=not alike, letter=analyzer.letter)
-        if any(one.is_alike(word) for one in alike)
-        or any(has_part(word, len(one.words), one.holds) for one in wanted)
+        if is_spelled_so(word)
     ]
 
 
