@@ -29,6 +29,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "journal": "which inputs made which transaction",
         "search": "full-text parts: built, published, merged, searched",
         "tracking": "what a server took: its inbox, and the tracking store",
+        "access": "keys: who may do what, and how much",
         "replicas": "who works on a lake, and whether it is stuck",
         "testing": "simulated stores, crashes and schedules, for our tests and those of users",
     },

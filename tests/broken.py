@@ -38,7 +38,7 @@ class Broken:
         source = textwrap.dedent(inspect.getsource(function))
         assert source.count(self.old) == 1, f"{self.rule}: {function.__qualname__} has {self.old!r} not once"
         lines = source.replace(self.old, self.new).splitlines(keepends=True)
-        first = next(number for number, line in enumerate(lines) if line.startswith("def "))
+        first = next(number for number, line in enumerate(lines) if line.startswith(("def ", "async def ")))
         made: dict[str, Any] = {}
         future = compile("from __future__ import annotations", "", "exec").co_flags
         exec(  # of our own words

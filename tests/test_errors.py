@@ -25,6 +25,7 @@ from tracelake._errors import (
     NotFoundError,
     NothingToCommitError,
     QueryError,
+    QuotaError,
     TaskError,
     TracelakeError,
     UnreadInputsError,
@@ -42,6 +43,7 @@ MADE: list[TracelakeError] = [
     DeathsError(3, "did transaction 1"),
     QueryError("a value is missing", 8),
     UnreadInputsError("no answer"),
+    QuotaError("used up", 2.5),
     *(kind("why") for kind in KINDS if "__init__" not in vars(kind)),
 ]
 

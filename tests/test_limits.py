@@ -26,7 +26,15 @@ NOT_LIMITS = {
     "a format on disk or on the wire": {
         *("CHECKSUM_MODULUS", "_APPLICATION", "_BITS_A_KEY", "_HASH_BYTES", "_PATH_HASH_CHARS", "_PROBES"),
         *("_MARK_CHARS", "_TAIL_BYTES", "_TIME_BITS", "_LOCK", "_ERASED_DIGITS"),
-        *("FORMAT_VERSION", "RUN_DIGITS_MAX", "SEGMENT_DIGITS", "SEGMENT_SHA256_CHARS", "_SIZE_STOP"),
+        *(
+            "FORMAT_VERSION",
+            "ID_BYTES",
+            "RUN_DIGITS_MAX",
+            "SECRET_BYTES",
+            "SEGMENT_DIGITS",
+            "SEGMENT_SHA256_CHARS",
+            "_SIZE_STOP",
+        ),
     },
     "a fact about others": {
         *(

@@ -12,6 +12,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from tracelake._errors import (
+    AccessError,
     BackPressureError,
     ConflictError,
     ContentionError,
@@ -22,6 +23,7 @@ from tracelake._errors import (
     DecodeError,
     EmbeddingError,
     ExpiredError,
+    ForbiddenError,
     IndeterminateError,
     InputError,
     InternalError,
@@ -29,9 +31,11 @@ from tracelake._errors import (
     LakeExistsError,
     LakeNotFoundError,
     LimitError,
+    NoKeyError,
     NotFoundError,
     NothingToCommitError,
     QueryError,
+    QuotaError,
     RecordsRemovedError,
     RefNotFoundError,
     SourceChangedError,
@@ -96,6 +100,7 @@ if _TYPE_CHECKING:
 __version__ = _version("tracelake")
 
 __all__ = [
+    "AccessError",
     "AddReport",
     "ArchiveDue",
     "ArchiveReport",
@@ -128,6 +133,7 @@ __all__ = [
     "Facet",
     "FacetValue",
     "Finding",
+    "ForbiddenError",
     "GcReport",
     "Hit",
     "InProcess",
@@ -151,6 +157,7 @@ __all__ = [
     "LimitError",
     "Maintenance",
     "MergeConflict",
+    "NoKeyError",
     "NotFoundError",
     "NothingToCommitError",
     "OutputInfo",
@@ -159,6 +166,7 @@ __all__ = [
     "Provenance",
     "Quarantine",
     "QueryError",
+    "QuotaError",
     "RecordsRemovedError",
     "RefNotFoundError",
     "ReplicaInfo",

@@ -16,6 +16,10 @@ TracelakeError
 │   ├── UnsupportedError       a content type or encoding that the server does not take
 │   ├── RecordsRemovedError    a log has removed records before they were read
 │   └── SourceChangedError     an input differs from what the journal recorded (J11)
+├── AccessError                who asks may not have it
+│   ├── NoKeyError             a key is missing, unknown, expired or revoked
+│   ├── ForbiddenError         the key may do other things, not this
+│   └── QuotaError             the key has used up what it may send for now
 ├── LimitError                 more than a limit of `tracelake.limits`; give less at once
 ├── StorageError               what is stored cannot be read or written now; try again later
 │   ├── ContentionError        others were faster, too many times in a row; try again
@@ -129,6 +133,26 @@ class RecordsRemovedError(InputError):
 
 class SourceChangedError(InputError):
     """An input differs from what the journal recorded of it (J11)."""
+
+
+class AccessError(TracelakeError):
+    """Who asks may not have it."""
+
+
+class NoKeyError(AccessError):
+    """A key is missing, unknown, expired or revoked."""
+
+
+class ForbiddenError(AccessError):
+    """The key may do other things, not this; or the request comes from a page, or for a name, that is not allowed."""
+
+
+class QuotaError(AccessError):
+    """The key has used up what it may send for now; the same may be sent after `wait_s` seconds."""
+
+    def __init__(self, message: str, wait_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
 
 
 class LimitError(TracelakeError):

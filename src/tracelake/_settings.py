@@ -56,6 +56,14 @@ class Settings(BaseSettings):
     """Whether a server takes OTLP/gRPC."""
     grpc_port: int = Field(default=4317, ge=0, le=limits.PORT_MAX)
     """The port that it does so on."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that a server answers to, besides those of this machine and its address; `*` for any."""
+    allowed_origins: tuple[str, ...] = ()
+    """Sites whose pages may send traces, such as `https://shop.example`; `*` for any."""
+    tls_cert: str | None = None
+    """Path of the certificate of a server, and of those that vouch for it."""
+    tls_key: str | None = None
+    """Path of its key."""
     archive: bool = True
     """Whether a server makes archive passes by itself."""
     archive_interval_s: float = Field(

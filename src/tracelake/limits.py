@@ -563,6 +563,33 @@ GRPC_KEEPALIVE_S: Final = 60.0
 """How long a gRPC connection may be silent before its client is asked whether it is there. Beyond: it is asked."""
 GRPC_KEEPALIVE_ANSWER_S: Final = 20.0
 """How long it may take to answer that. Beyond: the connection is ended."""
+KEYS_MAX: Final = 10_000
+"""Keys of a lake, with those that are revoked. Beyond: another is refused."""
+KEY_NAME_MAX_CHARS: Final = 100
+"""The name of a key, or of its workspace. Beyond: it is refused."""
+KEY_TIME_MAX_NS: Final = 2**63
+"""When a key may expire. Beyond: it is refused."""
+KEY_CHANGE_TRIES_MAX: Final = 20
+"""How often a change of a key is tried while others change it. Beyond: an error."""
+KEYS_LOOK_S: Final = 5.0
+"""How old what a server knows of keys may be: so long a key that was revoked elsewhere may still be used. Beyond: it
+reads them again."""
+KEYS_MISS_LOOK_S: Final = 1.0
+"""The same, for a key that it does not know yet. Beyond: as above."""
+KEYS_STALE_MAX_S: Final = 60.0
+"""How long it goes on by what it knows while keys cannot be read. Beyond: the answer is 503."""
+QUOTA_MAX: Final = 2**50
+"""A quota. Beyond: it is refused; leave it out for none."""
+QUOTA_BURST_S: Final = 10.0
+"""Seconds of its spans a second that a key may send at once. Beyond: the answer is 429."""
+QUOTA_DAY_S: Final = 86_400.0
+"""Over how many seconds a quota of a day comes back. Beyond: more of it is there."""
+SIGN_IN_MAX_S: Final = 43_200
+"""How long a browser is signed in. Beyond: it asks for the key again."""
+SIGN_IN_MAX_BYTES: Final = 4_096
+"""What a browser sends to sign in. Beyond: the answer is 413."""
+CORS_MAX_AGE_S: Final = 600
+"""How long a browser remembers that a page of another site may send. Beyond: it asks again."""
 CONNECTION_LOOK_S: Final = 1.0
 """How often the server looks whether a connection is too slow. Beyond: it looks again."""
 HEAD_MAX_BYTES: Final = 64 * 1024

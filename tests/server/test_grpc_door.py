@@ -13,14 +13,18 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from tests.patience import HANG_S
+from tests.server.fake_lake import FakeLake
 from tests.server.faults import FaultyStore, inbox_payloads
 from tests.server.grpc_client import export_call, refusal_of, with_door
 from tests.server.otlp_requests import export_request
 from tracelake import UsageError, limits
-from tracelake.server.grpc_door import NOT_KEPT, GrpcDoor
+from tracelake.access.model import Role
+from tracelake.server.grpc_door import NOT_KEPT, TRACES, GrpcDoor
+from tracelake.server.key_ring import KeyRing
 from tracelake.server.otlp import TracesEndpoint
 
 GOOD = export_request(1, 2).SerializeToString()
+KEYS: list[tuple[str, Role]] = [("shop", "ingest"), ("ada", "read"), ("old", "admin")]
 
 
 @pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
@@ -175,3 +179,36 @@ def test_a_taken_port_is_refused(store: FaultyStore) -> None:
             await GrpcDoor(TracesEndpoint.__new__(TracesEndpoint), address).start()
 
     with_door(store, use)
+
+
+def test_a_key_is_asked_for(store: FaultyStore) -> None:
+    """Without a key, with one that does not count, or of another role, nothing is taken; with one for ingest it is."""
+    keys = FakeLake([]).keys
+    ingest, read, revoked = (keys.create(name, role) for name, role in KEYS)
+    keys.revoke(revoked.key.id)
+    few = keys.create("few", "ingest", spans_per_s=1)
+
+    async def use(address: str) -> None:
+        async with grpc.aio.insecure_channel(address) as channel:
+            for service in (TRACES, *NOT_KEPT.values()):
+                export = export_call(channel, service)
+                for authorization, code in (
+                    (None, "UNAUTHENTICATED"),
+                    ("Basic YTpi", "UNAUTHENTICATED"),
+                    (f"Bearer {ingest.token[:-4]}AAAA", "UNAUTHENTICATED"),
+                    (f"Bearer {revoked.token}", "UNAUTHENTICATED"),
+                    (f"Bearer {read.token}", "PERMISSION_DENIED"),
+                ):
+                    headers = () if authorization is None else (("authorization", authorization),)
+                    assert (await refusal_of(export(GOOD, metadata=headers)))[::2] == (code, None)
+                assert await export(GOOD, metadata=(("authorization", f"Bearer {ingest.token}"),)) == b""
+            headers = (("authorization", f"Bearer {few.token}"),)
+            export = export_call(channel)
+            assert await export(export_request(*range(1, 41)).SerializeToString(), metadata=headers) == b""
+            code, text, wait_s = await refusal_of(export(GOOD, metadata=headers))
+            assert (code, "spans a second" in text) == ("RESOURCE_EXHAUSTED", True)
+            assert wait_s is not None
+            assert wait_s > 10
+
+    with_door(store, use, ring=KeyRing(keys, demanded=True))
+    assert len(list(inbox_payloads(store))) == 2

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 
+import grpc
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 import tracelake
 from tests.patience import HANG_S
 from tests.server.faults import inbox_payloads
 from tests.server.otlp_requests import export_request
 from tests.server.process import serving
+from tracelake.server.exposure import Exposure
+from tracelake.server.grpc_door import TRACES
 from tracelake.server.run import serve
+from tracelake.server.tls import Tls
 from tracelake.storage.files import FileObjectStore
 
 HEADERS = {"Content-Type": "application/x-protobuf"}
@@ -38,10 +49,77 @@ def lake(lake_path: Path) -> Iterator[tracelake.Lake]:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com", ""])
-def test_only_this_machine_is_served(lake: tracelake.Lake, host: str) -> None:
-    """An address that other machines can reach is refused with the way out."""
-    with pytest.raises(tracelake.UsageError, match=r"127\.0\.0\.1"):
+def test_only_this_machine_is_served_without_a_key(lake: tracelake.Lake, host: str) -> None:
+    """An address that other machines can reach is refused while no key counts, with the way out."""
+    lake.keys.revoke(lake.keys.create("old", "admin").key.id)
+    with pytest.raises(tracelake.UsageError, match=r"tracelake key create.*127\.0\.0\.1"):
         serve(lake, host=host, port=0)
+
+
+def test_a_name_is_no_address(lake: tracelake.Lake) -> None:
+    """With a key, what is no address of a machine is refused, and so is a certificate that cannot be read."""
+    lake.keys.create("ada", "admin")
+    with pytest.raises(tracelake.UsageError, match="--allowed-host"):
+        serve(lake, host="example.com", port=0)
+    with pytest.raises(tracelake.UsageError, match=r"no\.pem.*PEM"):
+        serve(lake, port=0, exposure=Exposure(tls=Tls("no.pem", "no.pem")))
+
+
+TLS = """
+import tracelake.server.run as run, functools
+from tracelake.server.exposure import Exposure
+from tracelake.server.tls import Tls
+serve = functools.partial(serve, host="0.0.0.0", exposure=Exposure(tls=Tls({cert!r}, {key!r})))
+"""
+
+
+def test_off_loopback_with_tls_and_a_key(lake_path: Path, lake: tracelake.Lake, tmp_path: Path) -> None:
+    """On all addresses, both ports speak TLS, and take traces with a key alone, also from the official exporters."""
+    cert, key = certificate(tmp_path)
+    token = lake.keys.create("shop", "ingest").token
+    with serving(lake_path, setup=TLS.format(cert=str(cert), key=str(key))) as server:
+        url = server.url.replace("0.0.0.0", "127.0.0.1")
+        trusted = ssl.create_default_context(cafile=str(cert))
+        with httpx.Client(verify=trusted, timeout=HANG_S) as client:
+            answers = [
+                client.post(
+                    f"{url}/v1/traces", content=export_request(1).SerializeToString(), headers=headers
+                )
+                for headers in (HEADERS, HEADERS | {"Authorization": f"Bearer {token}"})
+            ]
+        assert [answer.status_code for answer in answers] == [401, 200]
+        address = server.grpc_address.replace("https://0.0.0.0", "127.0.0.1")
+        with grpc.secure_channel(address, grpc.ssl_channel_credentials(cert.read_bytes())) as channel:
+            export = channel.unary_unary(f"/{TRACES}/Export")
+            body = export_request(2).SerializeToString()
+            with pytest.raises(grpc.RpcError, match="asks for a key"):
+                export(body, timeout=HANG_S)
+            assert export(body, metadata=(("authorization", f"Bearer {token}"),), timeout=HANG_S) == b""
+    assert len(list(inbox_payloads(FileObjectStore(lake_path)))) == 2
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Return the files of a certificate for this machine, and of its key, that were just made."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "cert.pem").write_bytes(made.public_bytes(pem))
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "key.pem").write_bytes(private)
+    return folder / "cert.pem", folder / "key.pem"
 
 
 def test_a_taken_port_is_refused(lake: tracelake.Lake) -> None:

@@ -23,6 +23,7 @@ from tracelake.cli import (
     data,
     datasets,
     history,
+    keys,
     lakes,
     maintenance,
     outputs,
@@ -57,6 +58,7 @@ app.add_typer(branches.app)
 app.add_typer(history.app)
 app.add_typer(tags.app)
 app.add_typer(datasets.app)
+app.add_typer(keys.app)
 
 
 def main() -> None:

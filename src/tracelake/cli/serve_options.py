@@ -37,6 +37,42 @@ GrpcPortOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+AllowedHostOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-host",
+        metavar="NAME",
+        help="A name that clients use for this server; may be repeated, * for any. Else TRACELAKE_ALLOWED_HOSTS, else "
+        "tracelake.toml, else those of this machine and --host.",
+        show_default=False,
+    ),
+]
+AllowedOriginOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-origin",
+        metavar="ORIGIN",
+        help="A site whose pages may send traces, such as https://shop.example; may be repeated, * for any. Else "
+        "TRACELAKE_ALLOWED_ORIGINS, else tracelake.toml, else none.",
+        show_default=False,
+    ),
+]
+TlsCertOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Serve TLS with this certificate (PEM), on both ports; else TRACELAKE_TLS_CERT, else tracelake.toml.",
+        show_default=False,
+    ),
+]
+TlsKeyOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="The key of the certificate (PEM, no password); else TRACELAKE_TLS_KEY, else tracelake.toml.",
+        show_default=False,
+    ),
+]
 PipelineOption: TypeAlias = Annotated[
     bool, typer.Option("--pipeline/--no-pipeline", help="Run the pipeline in this process too.")
 ]

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tracelake.cli.options import JsonOption, LakeOption, WatchOption, examples, opened
 from tracelake.cli.output import log_lines, print_json
 from tracelake.cli.serve_options import (
+    AllowedHostOption,
+    AllowedOriginOption,
     ArchiveIntervalOption,
     ArchiveOption,
     GrpcOption,
@@ -24,8 +26,14 @@ from tracelake.cli.serve_options import (
     PortOption,
     SegmentBytesOption,
     SegmentWaitOption,
+    TlsCertOption,
+    TlsKeyOption,
 )
 from tracelake.limits import PIPELINE_POLL_S
+
+if TYPE_CHECKING:
+    from tracelake._settings import Settings
+    from tracelake.server.exposure import Exposure
 
 app = typer.Typer()
 
@@ -38,6 +46,7 @@ PROGRAM: Final = (sys.executable, "-m", str(__package__))
         "tracelake serve",
         "tracelake serve --lake ./lake --port 8080 --no-pipeline",
         "tracelake serve --watch '/data/otlp/*.gz' --watch 's3://bucket/otlp/**'",
+        "tracelake serve --host 0.0.0.0 --allowed-host traces.example --tls-cert cert.pem --tls-key key.pem",
     )
 )
 def serve(
@@ -47,6 +56,10 @@ def serve(
     port: PortOption = 4318,
     grpc: GrpcOption = None,
     grpc_port: GrpcPortOption = None,
+    allowed_host: AllowedHostOption = None,
+    allowed_origin: AllowedOriginOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
     pipeline: PipelineOption = True,
     hot_tier: HotTierOption = None,
     watch: WatchOption = None,
@@ -97,7 +110,28 @@ def serve(
                 else None
             ),
             grpc_port=grpc_port if grpc else None,
+            exposure=_exposure(settings, allowed_host, allowed_origin, tls_cert, tls_key),
         )
+
+
+def _exposure(
+    settings: Settings,
+    allowed_host: list[str] | None,
+    allowed_origin: list[str] | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+) -> Exposure:
+    from tracelake.server.exposure import Exposure
+    from tracelake.server.tls import Tls
+
+    cert, key = tls_cert or settings.tls_cert, tls_key or settings.tls_key
+    if (cert is None) != (key is None):
+        raise typer.BadParameter("TLS needs both, --tls-cert and --tls-key")
+    return Exposure(
+        settings.allowed_hosts if allowed_host is None else allowed_host,
+        settings.allowed_origins if allowed_origin is None else allowed_origin,
+        None if cert is None or key is None else Tls(cert, key),
+    )
 
 
 @app.command(epilog=examples("tracelake demo", "tracelake demo --no-stay", "tracelake demo --lake /tmp/lake"))

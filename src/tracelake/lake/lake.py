@@ -9,6 +9,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from tracelake.access.keys import Keys
 from tracelake.lake.annotations import WithAnnotations
 from tracelake.lake.archive import WithArchive
 from tracelake.lake.datasets import Datasets
@@ -60,6 +61,7 @@ class Lake(WithInputs, WithArchive, WithAnnotations, WithSources):
         self.quarantine = Quarantine(self._opened)
         self.transactions = Transactions(self._opened)
         self.hot = HotTier(self._opened)
+        self.keys = Keys(lambda: self._opened.key_value)
 
     def __enter__(self) -> Lake:
         """Return the lake."""

@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from tracelake._errors import DamageError
+from tracelake.access.verify import check_access
 from tracelake.archive.verify import check_archive, check_tables, spans_of_archived
 from tracelake.datasets.verify import verify_files
 from tracelake.journal.model import Step
@@ -96,6 +97,8 @@ class Verifier:
         self._findings += check_topics(key_value, objects, steps, transactions - _SETTLING, kept)
         left_out, findings = check_outputs(key_value, lambda: upper_of(self._repository))
         self._findings += findings
+        self._findings += check_records(key_value, ("sources/main", "outputs/main"))
+        self._findings += check_access(key_value)
         self._findings += records.findings
         self._findings += check_inbox(objects)
         archived = self._check_tracking(steps, transactions)

@@ -12,7 +12,6 @@ from fastapi.staticfiles import StaticFiles
 from fastapi.telemetry import TelemetryConfig
 from fastapi.templating import Jinja2Templates
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,12 +24,16 @@ from tracelake.server.archive_api import archive_api
 from tracelake.server.archive_pages import archive_pages
 from tracelake.server.archiving import Archiving
 from tracelake.server.errors import status_of
+from tracelake.server.guard import Allowed, Guard
+from tracelake.server.key_ring import KeyRing
+from tracelake.server.keys_api import keys_api
 from tracelake.server.metrics import OwnReplica, Requests, add_metrics
 from tracelake.server.mlflow_api import mlflow_api
 from tracelake.server.not_kept import SIGNALS, NotKeptEndpoint
 from tracelake.server.otlp import TracesEndpoint
 from tracelake.server.pages import STATIC, page_routes, page_templates
 from tracelake.server.search_pages import search_pages
+from tracelake.server.sign_in import sign_in_pages
 from tracelake.server.sources_api import sources_api
 from tracelake.server.transactions_api import transactions_api
 from tracelake.server.versions_api import versions_api
@@ -39,8 +42,6 @@ from tracelake.tracking.groups import RequestGroups
 
 logger = logging.getLogger("tracelake.server")
 
-LOCAL_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
-"""Names the server answers to. Any other one in a Host header is a foreign page that rebinds its DNS name."""
 NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 HEADERS = (
     (
@@ -48,7 +49,11 @@ HEADERS = (
         b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     ),
     (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
 """What every answer has besides its own."""
 
@@ -60,24 +65,29 @@ def create_app(
     own_replica: OwnReplica | None = None,
     segment_wait_s: float = limits.SEGMENT_WAIT_S,
     archiving: Archiving | None = None,
+    allowed: Allowed | None = None,
+    keys_demanded: bool = False,
 ) -> FastAPI:
     """Return the application.
 
     `pipeline_problem` says what hinders the pipeline that runs beside the server, None where nothing does;
     `own_replica` what that pipeline tells of itself. `segment_wait_s` is how long a request waits for others at most.
     `archiving` is the archive of the server; without, one that makes passes only where requests ask for them.
+    `allowed` says which names it answers to, and which sites may send traces; with `keys_demanded` nobody is let in
+    without a key, else nobody once the lake has one.
     """
     archiving = archiving or Archiving(lake)
     # Pages that load scripts from elsewhere are off, and so is tracing: a server that traces itself into
     # itself never rests.
     app = FastAPI(title="Tracelake", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
     templates = page_templates()
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_HOSTS)
+    ring = KeyRing(lake.keys, demanded=keys_demanded)
+    app.add_middleware(Guard, ring=ring, allowed=allowed or Allowed())
     requests = add_metrics(app, lake, own_replica, archiving)
     traces = TracesEndpoint(queue, segment_wait_s)
     _add_otlp(app, traces, requests)
     # For gRPC, which has a port of its own.
-    app.state.otlp = OtlpDoor(traces, requests)
+    app.state.otlp = OtlpDoor(traces, requests, ring)
     app.include_router(api_routes(lake))
     app.include_router(page_routes(lake, templates))
     app.include_router(search_pages(lake, templates))
@@ -88,6 +98,8 @@ def create_app(
     app.include_router(archive_pages(lake, archiving, templates))
     app.include_router(mlflow_api(lake))
     app.include_router(versions_pages(lake, templates))
+    app.include_router(keys_api(lake, ring))
+    app.include_router(sign_in_pages(ring, templates))
     app.mount("/static", StaticFiles(directory=STATIC))
     _add_health(app, queue, (pipeline_problem, archiving.problem))
     _add_errors(app, templates)
@@ -96,10 +108,11 @@ def create_app(
 
 
 class OtlpDoor(NamedTuple):
-    """What takes traces, and what counts requests."""
+    """What takes traces, what counts requests, and what knows keys."""
 
     traces: TracesEndpoint
     requests: Requests
+    ring: KeyRing
 
 
 class _Answers:

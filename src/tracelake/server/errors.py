@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
+from tracelake import limits
 from tracelake._errors import (
+    AccessError,
     ConflictError,
     InputError,
     LimitError,
+    NoKeyError,
     NotFoundError,
     NothingToCommitError,
+    QuotaError,
     StorageError,
     TracelakeError,
     UnsupportedError,
@@ -23,11 +28,21 @@ HTTP_STATUS: Final[tuple[tuple[type[TracelakeError], int], ...]] = (
     (UsageError, 400),
     (UnsupportedError, 415),
     (InputError, 400),
+    (NoKeyError, 401),
+    (QuotaError, 429),
+    (AccessError, 403),
     (LimitError, 413),
     (StorageError, 503),  # with Retry-After: nothing is wrong with the request, so the same one may do later
     (TracelakeError, 500),
 )
 """Error → HTTP status: the first row whose class the error is of."""
+
+
+def retry_after_s(error: TracelakeError) -> int | None:
+    """Return after how many seconds the same may be asked for again; None where that is of no use."""
+    if isinstance(error, QuotaError):
+        return math.ceil(error.wait_s)
+    return limits.INGEST_RETRY_AFTER_S if status_of(type(error)) == 503 else None
 
 
 def status_of(kind: type[TracelakeError]) -> int:

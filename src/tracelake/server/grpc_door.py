@@ -23,11 +23,23 @@ from google.rpc.error_details_pb2 import BadRequest, RetryInfo  # type: ignore[i
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from tracelake import limits
-from tracelake._errors import BackPressureError, StorageError, TracelakeError, UsageError
+from tracelake._errors import (
+    AccessError,
+    BackPressureError,
+    ForbiddenError,
+    NoKeyError,
+    QuotaError,
+    StorageError,
+    TracelakeError,
+    UsageError,
+)
 from tracelake.otlp.stream import GZIP_MAGIC
 from tracelake.server.connections import connections_max
-from tracelake.server.errors import status_of
-from tracelake.server.otlp import TracesEndpoint, experiment_of, success_message
+from tracelake.server.errors import retry_after_s, status_of
+from tracelake.server.guard import bearer
+from tracelake.server.key_ring import KeyRing
+from tracelake.server.otlp import CODES, Meter, TracesEndpoint, experiment_of, success_message
+from tracelake.server.tls import Tls
 
 logger = logging.getLogger("tracelake.server")
 
@@ -51,12 +63,19 @@ class GrpcDoor:
         address: str,
         counted: Counted = lambda _service, _code: None,
         not_kept: Callable[[str], None] = lambda _signal: None,
+        ring: KeyRing | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        """Store by `traces`; `address` is such as `127.0.0.1:4317`. What is counted is told to the other two."""
+        """Store by `traces`, on `address`, such as `127.0.0.1:4317`, for whom `ring` lets in.
+
+        `counted` and `not_kept` are told of each call that ended, and of each whose signal is not kept.
+        """
         self._traces = traces
         self._address = address
         self._counted = counted
         self._not_kept = not_kept
+        self._ring = ring
+        self._tls = tls
         self._server: Any = None
         self._reading: dict[asyncio.Timeout, None] = {}
         """Calls whose message is on its way, the one that began first before the others."""
@@ -75,7 +94,12 @@ class GrpcDoor:
                 (grpc.method_handlers_generic_handler(service, {"Export": handler}),)
             )
         try:
-            port: int = self._server.add_insecure_port(self._address)
+            port: int
+            if self._tls is None:
+                port = self._server.add_insecure_port(self._address)
+            else:
+                credentials = grpc.ssl_server_credentials([self._tls.read()])
+                port = self._server.add_secure_port(self._address, credentials)
         except RuntimeError as error:
             await self._server.stop(None)
             raise UsageError(
@@ -91,7 +115,7 @@ class GrpcDoor:
             await self._server.stop(limits.SHUTDOWN_MAX_S)
 
     def _answering(
-        self, service: str, answer: Callable[[bytes, dict[str, str]], Awaitable[bytes]]
+        self, service: str, answer: Callable[[bytes, dict[str, str], Meter | None], Awaitable[bytes]]
     ) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
         """Return what answers a call, with an error as gRPC has it."""
 
@@ -101,7 +125,8 @@ class GrpcDoor:
                 metadata = {
                     key: value for key, value in context.invocation_metadata() if isinstance(value, str)
                 }
-                return await answer(await self._read(messages), metadata)
+                meter = await self._admit(metadata.get("authorization"))
+                return await answer(await self._read(messages), metadata, meter)
             except Exception as error:  # noqa: BLE001  whatever it is, the client is told
                 status = status_message(error)
                 code = code_pb2.Code.Name(status.code)
@@ -115,6 +140,16 @@ class GrpcDoor:
             raise AssertionError  # abort has raised
 
         return call
+
+    async def _admit(self, authorization: str | None) -> Meter | None:
+        """Return what counts the call of a key with a quota. Raises AccessError, StorageError."""
+        if self._ring is None:
+            return None
+        try:
+            return self._ring.meter(await self._ring.actor(bearer(authorization), "ingest"))
+        except (NoKeyError, ForbiddenError) as error:
+            logger.warning("refused: a gRPC call: %s", error)
+            raise
 
     async def _read(self, messages: AsyncIterator[bytes]) -> bytes:
         """Return the message of a call. Raises TimeoutError, BackPressureError where it is slow and others came."""
@@ -135,16 +170,18 @@ class GrpcDoor:
         finally:
             self._reading.pop(turn, None)
 
-    async def _export(self, message: bytes, metadata: dict[str, str]) -> bytes:
+    async def _export(self, message: bytes, metadata: dict[str, str], meter: Meter | None) -> bytes:
         encoding = (
             "gzip" if message.startswith(GZIP_MAGIC) else "identity"
         )  # no message of protobuf begins so
         experiment_id = experiment_of(metadata.get("x-mlflow-experiment-id", ""))
-        decoded = await self._traces.take_message(message, encoding, experiment_id)
+        decoded = await self._traces.take_message(message, encoding, experiment_id, meter)
         return success_message(decoded).SerializeToString()
 
-    def _refuse_to_keep(self, signal: str) -> Callable[[bytes, dict[str, str]], Awaitable[bytes]]:
-        async def answer(_message: bytes, _metadata: dict[str, str]) -> bytes:
+    def _refuse_to_keep(
+        self, signal: str
+    ) -> Callable[[bytes, dict[str, str], Meter | None], Awaitable[bytes]]:
+        async def answer(_message: bytes, _metadata: dict[str, str], _meter: Meter | None) -> bytes:
             self._not_kept(signal)
             return b""
 
@@ -155,11 +192,13 @@ def status_message(error: Exception) -> Status:
     """Return what a client is told of an error: whether it may send again, and when."""
     text = str(error).encode("ascii", "backslashreplace")[: limits.PROBLEM_MAX_CHARS].decode()
     match error:
-        case StorageError():
-            busy = isinstance(error, BackPressureError)
+        case StorageError() | QuotaError():
+            busy = isinstance(error, (BackPressureError, QuotaError))
             status = Status(code=code_pb2.RESOURCE_EXHAUSTED if busy else code_pb2.UNAVAILABLE, message=text)
-            wait = Duration(seconds=limits.INGEST_RETRY_AFTER_S)
+            wait = Duration(seconds=retry_after_s(error))
             status.details.add().Pack(RetryInfo(retry_delay=wait))
+        case AccessError():
+            status = Status(code=CODES[status_of(type(error))], message=text)
         case TracelakeError() if status_of(type(error)) != 500:
             status = Status(code=code_pb2.INVALID_ARGUMENT, message=text)
             violation = BadRequest.FieldViolation(field="body", description=text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
@@ -20,7 +20,9 @@ from google.rpc.code_pb2 import (  # type: ignore[import-untyped]
     INTERNAL,
     INVALID_ARGUMENT,
     NOT_FOUND,
+    PERMISSION_DENIED,
     RESOURCE_EXHAUSTED,
+    UNAUTHENTICATED,
     UNAVAILABLE,
     UNIMPLEMENTED,
 )
@@ -39,7 +41,7 @@ from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
 from tracelake.otlp.framing import Format
 from tracelake.otlp.size import MESSAGE_BYTES, PayloadSize, has_spans_beyond, parse_max_bytes
 from tracelake.server.body import ENCODINGS, Budget, BudgetShare, decompress, read_body
-from tracelake.server.errors import status_of
+from tracelake.server.errors import retry_after_s, status_of
 from tracelake.server.gathering import Gathering
 from tracelake.tracking.groups import RequestGroups
 from tracelake.tracking.schema import DEFAULT_EXPERIMENT
@@ -47,16 +49,23 @@ from tracelake.tracking.schema import DEFAULT_EXPERIMENT
 logger = logging.getLogger("tracelake.server")
 
 ResultT = TypeVar("ResultT")
+Meter: TypeAlias = Callable[[int, int], None]
+"""Counts spans and bytes, decompressed, of a request that is decoded: of whoever has a quota."""
+METER = "tracelake.meter"
+"""Where the scope of a request has one."""
 
 FORMATS: dict[str, Format] = {"application/x-protobuf": "protobuf", "application/json": "json"}
 
 
 CODES: dict[int, int] = {
     400: INVALID_ARGUMENT,
+    401: UNAUTHENTICATED,
+    403: PERMISSION_DENIED,
     404: NOT_FOUND,
     409: ABORTED,
     413: RESOURCE_EXHAUSTED,
     415: UNIMPLEMENTED,
+    429: RESOURCE_EXHAUSTED,
     500: INTERNAL,
     503: UNAVAILABLE,
 }
@@ -75,26 +84,28 @@ class TracesEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        response = await self._answer(dict(scope["headers"]), receive)
+        response = await self._answer(dict(scope["headers"]), receive, scope.get(METER))
         await response(scope, receive, send)
 
-    async def _answer(self, headers: dict[bytes, bytes], receive: Receive) -> Response:
+    async def _answer(self, headers: dict[bytes, bytes], receive: Receive, meter: Meter | None) -> Response:
         content_type = headers.get(b"content-type", b"").decode("latin-1").split(";")[0].strip().lower()
         format = FORMATS.get(content_type)
         if format is None:
             message = f"Content-Type {content_type or 'is missing'}: send application/x-protobuf or application/json"
-            return _failure("json", UnsupportedError(message))
+            return failure("json", UnsupportedError(message))
         try:
-            return _response(format, 200, success_message(await self._take(headers, receive, format)))
+            return _response(format, 200, success_message(await self._take(headers, receive, format, meter)))
         except ClientDisconnect:
             raise
         except Exception as error:
             if isinstance(error, TracelakeError) and status_of(type(error)) != 500:
-                return _failure(format, error)
+                return failure(format, error)
             logger.exception("a request of %s could not be taken", content_type)
-            return _failure(format, InternalError("internal error; the log of the server says more"))
+            return failure(format, InternalError("internal error; the log of the server says more"))
 
-    async def _take(self, headers: dict[bytes, bytes], receive: Receive, format: Format) -> Decoded:
+    async def _take(
+        self, headers: dict[bytes, bytes], receive: Receive, format: Format, meter: Meter | None
+    ) -> Decoded:
         experiment_id = experiment_of(headers.get(b"x-mlflow-experiment-id", b"").decode("latin-1"))
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if encoding != "identity" and encoding not in ENCODINGS:
@@ -102,16 +113,24 @@ class TracesEndpoint:
         max_bytes = limits.OTLP_REQUEST_MAX_BYTES
         with self._budget.share() as share:
             payload = await read_body(headers.get(b"content-length", b""), receive, share, max_bytes)
-            return await self._store(format, payload, encoding, experiment_id, share)
+            return await self._store(format, payload, encoding, experiment_id, share, meter)
 
-    async def take_message(self, payload: bytes, encoding: str, experiment_id: str) -> Decoded:
+    async def take_message(
+        self, payload: bytes, encoding: str, experiment_id: str, meter: Meter | None = None
+    ) -> Decoded:
         """Take a protobuf message that came by another way than HTTP. Raises TracelakeError."""
         with self._budget.share() as share:
             share.take(len(payload))
-            return await self._store("protobuf", payload, encoding, experiment_id, share)
+            return await self._store("protobuf", payload, encoding, experiment_id, share, meter)
 
     async def _store(
-        self, format: Format, payload: bytes, encoding: str, experiment_id: str, share: BudgetShare
+        self,
+        format: Format,
+        payload: bytes,
+        encoding: str,
+        experiment_id: str,
+        share: BudgetShare,
+        meter: Meter | None,
     ) -> Decoded:
         """Take a request of which the share holds the bytes as they were sent."""
         if encoding != "identity":
@@ -124,6 +143,8 @@ class TracesEndpoint:
         decoded, traces = await self._do(
             len(payload), lambda: _decode(format, payload, share, takes_apart=self._takes_apart)
         )
+        if meter is not None:
+            meter(decoded.accepted + decoded.rejected, len(payload))
         # The pipeline decodes it, and refuses the same spans. Without one good span it is not stored.
         if decoded.accepted:
             refused = await self._gathering.append(format, payload, traces, experiment_id)
@@ -210,15 +231,16 @@ def success_message(decoded: Decoded) -> ExportTraceServiceResponse:
     return message
 
 
-def _failure(format: Format, error: TracelakeError) -> Response:
+def failure(format: Format, error: TracelakeError) -> Response:
+    """Return what a client is told of an error, as google.rpc.Status."""
     http_status = status_of(type(error))
     status = Status(code=CODES[http_status], message=str(error))
     if http_status == 400:
         violation = BadRequest.FieldViolation(field="body", description=str(error))
         status.details.add().Pack(BadRequest(field_violations=[violation]))
     response = _response(format, http_status, status)
-    if http_status == 503:
-        response.headers["Retry-After"] = str(limits.INGEST_RETRY_AFTER_S)
+    if (wait_s := retry_after_s(error)) is not None:
+        response.headers["Retry-After"] = str(wait_s)
     return response
 
 

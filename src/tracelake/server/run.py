@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import ipaddress
 import logging
 import signal
 import socket
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import uvicorn
+from fastapi import FastAPI
 
 from tracelake import limits
 from tracelake._errors import UsageError
@@ -24,8 +24,11 @@ from tracelake.results import ReplicaInfo
 from tracelake.server.app import OtlpDoor, create_app
 from tracelake.server.archiving import Archiving
 from tracelake.server.connections import Connection
+from tracelake.server.exposure import Exposure, authority_of, check_exposed, hosts_of, is_loopback, listen
 from tracelake.server.grpc_door import GrpcDoor
+from tracelake.server.guard import Allowed
 from tracelake.server.log_rate import once_per_second
+from tracelake.server.tls import Tls
 from tracelake.tracking.door import TrackingDoor
 from tracelake.tracking.groups import RequestGroups
 from tracelake.tracking.inbox import Inbox
@@ -49,6 +52,7 @@ def serve(
     hot_tier: bool | None = None,
     archive_interval_s: float | None = limits.ARCHIVE_INTERVAL_S,
     grpc_port: int | None = None,
+    exposure: Exposure | None = None,
 ) -> None:
     """Serve OTLP, API and pages until SIGINT or SIGTERM; requests under way are finished, the inbox drained.
 
@@ -58,13 +62,16 @@ def serve(
     patterns of `watch` say. Requests that come together share segments of the inbox: for as many bytes, and so long
     a wait, at most. With `hot_tier` requests go into the tracking store, which is made where the lake has none, and can
     be read at once; without, into the inbox; None: the former where the lake has a place for it. Archive passes are
-    made so many seconds apart, in a thread of their own; None: only those that requests ask for. Call it in the main
-    thread.
-    Raises UsageError for an address that is not this machine's own, or is taken, and for what cannot be watched.
+    made so many seconds apart, in a thread of their own; None: only those that requests ask for. `exposure` is what it
+    shows to others than this machine. Call it in the main thread.
+    Raises UsageError for an address that others can reach while the lake has no key, or that is taken, and for what
+    cannot be watched.
     """
+    exposure = exposure or Exposure()
+    check_exposed(lake, host, exposure)
     if watch and not pipeline:
         raise UsageError("without a pipeline nothing is watched; leave out --no-pipeline, or --watch")
-    listener = _listen(host, port)
+    listener = listen(host, port)
     _give_memory_back()
     with ExitStack() as stack:
         stack.enter_context(once_per_second())
@@ -83,18 +90,15 @@ def serve(
             queue = Inbox(lake.objects, set_aside=lake.quarantine.paths, segment_max_bytes=segment_max_bytes)
         stack.enter_context(closing(queue))
         archiving.start()
-        app = create_app(lake, queue, problem, own, segment_wait_s, archiving)
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=limits.SHUTDOWN_MAX_S,
-            http=Connection,
-            ws="none",
-            backlog=limits.LISTEN_BACKLOG,
+        allowed, demanded = Allowed(hosts_of(host, exposure), exposure.origins), not is_loopback(host)
+        app = create_app(
+            lake, queue, problem, own, segment_wait_s, archiving, allowed, keys_demanded=demanded
         )
-        grpc_door = None if grpc_port is None else _grpc_door(app.state.otlp, host, grpc_port)
-        server = _Server(config, grpc_door, lambda port: on_listening(_served(listener, port)))
+        grpc_door = None if grpc_port is None else _grpc_door(app.state.otlp, host, grpc_port, exposure.tls)
+        scheme = "http" if exposure.tls is None else "https"
+        server = _Server(
+            _config(app, exposure.tls), grpc_door, lambda port: on_listening(_served(scheme, listener, port))
+        )
         # uvicorn raises the signal that stopped it again once it is done, which would end the process
         # before the inbox is drained: these handlers catch it. They stay for no longer, so that a second
         # signal ends a shutdown that takes too long.
@@ -139,9 +143,23 @@ class _Server(uvicorn.Server):
             await asyncio.gather(self._grpc_door.stop(), super().shutdown(sockets))
 
 
-def _grpc_door(door: OtlpDoor, host: str, port: int) -> GrpcDoor:
+def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=limits.SHUTDOWN_MAX_S,
+        http=Connection,
+        ws="none",
+        backlog=limits.LISTEN_BACKLOG,
+        ssl_certfile=tls.cert if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+    )
+
+
+def _grpc_door(door: OtlpDoor, host: str, port: int, tls: Tls | None) -> GrpcDoor:
     counted = (door.requests.count_call, door.requests.count_not_kept)
-    return GrpcDoor(door.traces, f"{_authority(host)}:{port}", *counted)
+    return GrpcDoor(door.traces, f"{authority_of(host)}:{port}", *counted, door.ring, tls)
 
 
 def _start_pipeline(
@@ -166,37 +184,7 @@ def _stop(server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket on this machine's own address. Raises UsageError."""
-    address = "127.0.0.1" if host == "localhost" else host
-    try:
-        loopback = ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise UsageError(
-            f"{host} is not a loopback address: until there are API keys the server listens on this machine only; "
-            "use --host 127.0.0.1 and, from elsewhere, a tunnel"
-        )
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((address, port))
-        listener.listen(limits.LISTEN_BACKLOG)
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise UsageError(f"cannot listen on {host}:{port}: {error}; choose another one with --port") from None
-    return listener
-
-
-def _served(listener: socket.socket, grpc_port: int | None) -> Served:
+def _served(scheme: str, listener: socket.socket, grpc_port: int | None) -> Served:
     host, port = listener.getsockname()[:2]
-    authority = _authority(host)
-    return Served(
-        f"http://{authority}:{port}", None if grpc_port is None else f"http://{authority}:{grpc_port}"
-    )
-
-
-def _authority(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    url = f"{scheme}://{authority_of(host)}"
+    return Served(f"{url}:{port}", None if grpc_port is None else f"{url}:{grpc_port}")

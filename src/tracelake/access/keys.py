@@ -1,0 +1,164 @@
+"""The keys of a lake, in its records."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final, get_args
+
+import msgspec
+
+from tracelake import limits
+from tracelake._errors import (
+    ContentionError,
+    DamagedRecordsError,
+    DamageError,
+    LimitError,
+    NotFoundError,
+    UsageError,
+)
+from tracelake.access.model import KEY_VERSION, KeyInfo, KeyRecord, NewKey, Role
+from tracelake.access.protocol import ID_BYTES, SECRET_BYTES, hash_of, standing_of, token_of
+from tracelake.formats import decode, encode
+from tracelake.storage import ABSENT, Done, Entry, KeyValueStore
+
+PARTITION: Final = "keys"
+
+
+class Keys:
+    """Makes, lists, revokes keys: `lake.keys`. Threads may share it."""
+
+    def __init__(self, records: Callable[[], KeyValueStore]) -> None:
+        self._records = records
+
+    def create(
+        self,
+        name: str,
+        role: Role,
+        workspace: str = "default",
+        expires_ns: int | None = None,
+        spans_per_s: int | None = None,
+        bytes_per_day: int | None = None,
+    ) -> NewKey:
+        """Make a key, and return it with its token, which nothing shows again.
+
+        Raises UsageError for a name, role or number that cannot be, LimitError where there are too many keys.
+        """
+        _check(name, role, workspace, expires_ns, spans_per_s, bytes_per_day)
+        if len(self.records()) >= limits.KEYS_MAX:
+            raise LimitError(f"the lake has {limits.KEYS_MAX} keys; revoked ones count too, so use one again")
+        key_id = secrets.token_hex(ID_BYTES)
+        token = token_of(key_id, secrets.token_bytes(SECRET_BYTES))
+        record = KeyRecord(
+            id=key_id,
+            name=name,
+            role=role,
+            workspace=workspace,
+            secret_sha256=hash_of(token),
+            created_ns=time.time_ns(),
+            expires_ns=expires_ns,
+            spans_per_s=spans_per_s,
+            bytes_per_day=bytes_per_day,
+        )
+        outcome = self._records().set_if(PARTITION, key_id, encode(record), ABSENT)
+        # Of a write whose fate is not known: it is there, or the key is none.
+        if not isinstance(outcome, Done) and self.records().get(key_id) != record:
+            raise ContentionError("the key could not be written; try again")
+        return NewKey(_shown(record), token)
+
+    def all(self) -> list[KeyInfo]:
+        """Return all keys, the oldest first, with those that are expired or revoked."""
+        return [_shown(each) for each in sorted(self.records().values(), key=lambda each: each.created_ns)]
+
+    def revoke(self, key_id: str) -> KeyInfo:
+        """End a key for good. Raises NotFoundError."""
+        now_ns = time.time_ns()
+        return self._change(
+            key_id,
+            lambda record: (
+                record
+                if record.revoked_ns is not None
+                else msgspec.structs.replace(record, revoked_ns=now_ns)
+            ),
+        )
+
+    def expire(self, key_id: str, expires_ns: int | None) -> KeyInfo:
+        """Let a key end at a time; with None at none. Raises NotFoundError, UsageError."""
+        _check_time(expires_ns)
+        return self._change(key_id, lambda record: msgspec.structs.replace(record, expires_ns=expires_ns))
+
+    def records(self) -> dict[str, KeyRecord]:
+        """Return each key by its id, as it is kept. Raises DamageError."""
+        return {each.key: _decoded(each) for each in self._records().scan(PARTITION)}
+
+    def whole_records(self) -> tuple[dict[str, KeyRecord], list[DamageError]]:
+        """Return the keys that can be read, and what is wrong with the others, which nobody can use."""
+        problems: list[DamageError] = []
+        records: dict[str, KeyRecord] = {}
+        try:
+            entries = self._records().scan(PARTITION)
+        except DamagedRecordsError as error:
+            entries = error.whole
+            problems += [problem for _, problem in error.problems]
+        for each in entries:
+            try:
+                records[each.key] = _decoded(each)
+            except DamageError as error:
+                problems.append(error)
+        return records, problems
+
+    def _change(self, key_id: str, change: Callable[[KeyRecord], KeyRecord]) -> KeyInfo:
+        for _ in range(limits.KEY_CHANGE_TRIES_MAX):
+            entry = self._records().get(PARTITION, key_id) if key_id else None
+            if entry is None:
+                shown = key_id[: limits.NAME_QUOTED_MAX_CHARS]
+                raise NotFoundError(f"no key {shown!r}; `tracelake key list` names all")
+            record = _decoded(entry)
+            changed = change(record)
+            if changed == record:  # as it was, or our own write of which the answer was lost
+                return _shown(record)
+            outcome = self._records().set_if(PARTITION, key_id, encode(changed), entry.version)
+            if isinstance(outcome, Done):
+                return _shown(changed)
+        raise ContentionError(f"others changed key {key_id} again and again; try again")
+
+
+def _decoded(entry: Entry) -> KeyRecord:
+    return decode(KeyRecord, entry.value, f"key {entry.key}", KEY_VERSION)
+
+
+def _shown(record: KeyRecord) -> KeyInfo:
+    return KeyInfo(
+        record.id,
+        record.name,
+        record.role,
+        record.workspace,
+        standing_of(record, time.time_ns()),
+        record.created_ns,
+        record.expires_ns,
+        record.revoked_ns,
+        record.spans_per_s,
+        record.bytes_per_day,
+    )
+
+
+def _check(name: str, role: str, workspace: str, expires_ns: int | None, *numbers: int | None) -> None:
+    for what, text in (("name", name), ("workspace", workspace)):
+        if not text.strip() or len(text) > limits.KEY_NAME_MAX_CHARS or not text.isprintable():
+            raise UsageError(
+                f"a key's {what} has 1 to {limits.KEY_NAME_MAX_CHARS} characters that can be printed, "
+                f"not {text[: limits.NAME_QUOTED_MAX_CHARS]!r}"
+            )
+    if role not in get_args(Role):
+        raise UsageError(
+            f"{role[: limits.NAME_QUOTED_MAX_CHARS]!r} is no role; choose {', '.join(get_args(Role))}"
+        )
+    _check_time(expires_ns)
+    if any(number is not None and not 1 <= number <= limits.QUOTA_MAX for number in numbers):
+        raise UsageError(f"a quota is a number from 1 to {limits.QUOTA_MAX}")
+
+
+def _check_time(expires_ns: int | None) -> None:
+    if expires_ns is not None and not 0 <= expires_ns < limits.KEY_TIME_MAX_NS:
+        raise UsageError("a key cannot expire at that time; choose one before the year 2262")

@@ -1,0 +1,131 @@
+"""Commands about keys: who may use the servers of a lake, and for what."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any, cast
+
+import typer
+
+from tracelake.access.duration import expiry_ns
+from tracelake.access.model import KeyInfo, Role
+from tracelake.cli import render
+from tracelake.cli.options import JsonOption, LakeOption, examples, opened
+from tracelake.cli.output import console, print_json
+
+app = typer.Typer()
+key_app = typer.Typer(help="Say who may use the servers of a lake, and for what.", no_args_is_help=True)
+app.add_typer(key_app, name="key")
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of the key, as `key list` has it.")]
+
+
+@key_app.command(
+    "create",
+    epilog=examples(
+        "tracelake key create ada --role admin",
+        "tracelake key create shop --role ingest --expires-in 90d --spans-per-s 2000 --bytes-per-day 5000000000",
+    ),
+)
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Who will use it.")],
+    role: Annotated[
+        str,
+        typer.Option(
+            metavar="ingest|read|annotate|admin",
+            help="What it may do: send traces; read; read, and write tags and assessments; everything.",
+        ),
+    ],
+    workspace: Annotated[
+        str, typer.Option(help="Its workspace. It is noted, and not enforced yet.")
+    ] = "default",
+    expires_in: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="When it ends, such as 90d; without, never.", show_default=False
+        ),
+    ] = None,
+    spans_per_s: Annotated[
+        int | None,
+        typer.Option(
+            help="How many spans a second each server takes from it; without, any.", show_default=False
+        ),
+    ] = None,
+    bytes_per_day: Annotated[
+        int | None,
+        typer.Option(help="How many bytes, decompressed, in a day; without, any.", show_default=False),
+    ] = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key, and show it this once."""
+    with opened(lake) as open_lake:
+        expires = expiry_ns(expires_in, time.time_ns())
+        new_key = open_lake.keys.create(
+            name, cast("Role", role), workspace, expires, spans_per_s, bytes_per_day
+        )
+    if as_json:
+        print_json({"key": asdict(new_key.key), "token": new_key.token})
+        return
+    console().print(
+        f"Key {new_key.key.id} for {new_key.key.name}, role {new_key.key.role}. It is shown this once:"
+    )
+    print(new_key.token)
+
+
+@key_app.command("list", epilog=examples("tracelake key list", "tracelake key list --json"))
+def list_keys(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """List all keys, with those that ended."""
+    with opened(lake) as open_lake:
+        keys = open_lake.keys.all()
+    if as_json:
+        print_json([asdict(key) for key in keys])
+        return
+    headers = ("id", "name", "role", "workspace", "is", "made", "ends", "spans/s", "bytes/day")
+    console().print(render.grid(headers, map(_row, keys), ids=("id",)))
+
+
+@key_app.command("revoke", epilog=examples("tracelake key revoke 1f2e3d4c5b6a"))
+def revoke(key_id: IdArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """End a key for good; servers that run refuse it within seconds."""
+    with opened(lake) as open_lake:
+        _tell(open_lake.keys.revoke(key_id), as_json=as_json)
+
+
+@key_app.command(
+    "expire",
+    epilog=examples(
+        "tracelake key expire 1f2e3d4c5b6a --in 30d", "tracelake key expire 1f2e3d4c5b6a --in never"
+    ),
+)
+def expire(
+    key_id: IdArgument,
+    ends_in: Annotated[str, typer.Option("--in", metavar="DURATION", help="Such as 30d, 12h, 0m; or never.")],
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a key end after a while, counted from now."""
+    with opened(lake) as open_lake:
+        _tell(open_lake.keys.expire(key_id, expiry_ns(ends_in, time.time_ns())), as_json=as_json)
+
+
+def _tell(key: KeyInfo, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(key))
+        return
+    ends = "never ends" if key.expires_ns is None else f"ends {_time(key.expires_ns)}"
+    console().print(f"Key {key.id} for {key.name} is {key.standing}, and {ends}.")
+
+
+def _row(key: KeyInfo) -> tuple[Any, ...]:
+    ends = key.revoked_ns if key.revoked_ns is not None else key.expires_ns
+    return (
+        *(key.id, key.name, key.role, key.workspace, key.standing),
+        *(_time(key.created_ns), None if ends is None else _time(ends), key.spans_per_s, key.bytes_per_day),
+    )
+
+
+def _time(ns: int) -> str:
+    return datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M")

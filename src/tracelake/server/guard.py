@@ -1,0 +1,213 @@
+"""Lets a request through, or not, by its Host, its Origin and its key: one place for all routes, with the audit.
+
+Host: a page that rebinds its DNS name to this machine has another one. Origin: no page of another site may ask for
+anything here, except that those which are named may send traces. Key: from the header Authorization, or from the cookie
+of who signed in, which counts for what a page of this server asks for alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tracelake import limits
+from tracelake._errors import ForbiddenError, NoKeyError, TracelakeError, UsageError
+from tracelake.access.protocol import Need
+from tracelake.server.api import json_response
+from tracelake.server.errors import retry_after_s, status_of
+from tracelake.server.key_ring import KeyHolder, KeyRing
+from tracelake.server.otlp import METER, failure
+from tracelake.server.routes import OTLP, SIGN_IN, needed
+
+logger = logging.getLogger("tracelake.server")
+audit = logging.getLogger("tracelake.audit")
+
+LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
+COOKIE: Final = "tracelake_key"
+ACTOR: Final = "tracelake.actor"
+"""Where the scope of a request says who asks."""
+_ANY: Final = "*"
+_SAFE: Final = ("GET", "HEAD")
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Names that the server answers to, and the sites whose pages may send traces."""
+
+    hosts: Collection[str] = LOCAL_HOSTS
+    origins: Collection[str] = field(default_factory=tuple)
+
+
+class Guard:
+    """Stands before an application."""
+
+    def __init__(self, app: ASGIApp, ring: KeyRing, allowed: Allowed) -> None:
+        self._app = app
+        self._ring = ring
+        self._hosts = {host.lower() for host in allowed.hosts}
+        self._origins = {origin.lower().rstrip("/") for origin in allowed.origins}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or let the application do it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        method, path = scope["method"], scope["path"]
+        try:
+            self._check_host(headers)
+            origin = self._foreign_origin(headers, path)
+            if origin is not None:
+                send = _with_origin(send, origin)
+                if method == "OPTIONS" and "access-control-request-method" in headers:
+                    await _preflight()(scope, receive, send)
+                    return
+            need = needed(method, path)
+            if need != "public":
+                actor = await self._ring.actor(_token(headers, method, origin), need)
+                scope[ACTOR] = actor
+                if need == "ingest":
+                    scope[METER] = self._ring.meter(actor)
+                elif method not in _SAFE:
+                    send = _audited(send, actor, method, path)
+        except TracelakeError as error:
+            if isinstance(error, (NoKeyError, ForbiddenError)):
+                logger.warning("refused: %s %s: %s", method, _shown(path), error)
+            await _refusal(scope, headers, error)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _check_host(self, headers: Headers) -> None:
+        names = headers.getlist("host")
+        name = _name_of(names[0].lower()) if len(names) == 1 else ""
+        if _ANY not in self._hosts and name not in self._hosts:
+            raise UsageError(
+                f"this server does not answer to the name {name[: limits.NAME_QUOTED_MAX_CHARS]!r}; "
+                "name it with --allowed-host where the server is started"
+            )
+
+    def _foreign_origin(self, headers: Headers, path: str) -> str | None:
+        """Return the site of the page that asks, where it is another one and may; None where it is our own."""
+        origins = headers.getlist("origin")
+        if not origins:
+            return None
+        origin = origins[0].lower()
+        if len(origins) == 1:
+            if origin.partition("://")[2] == headers["host"].lower():
+                return None
+            if path.startswith(OTLP) and (_ANY in self._origins or origin in self._origins):
+                return origin
+        raise ForbiddenError(
+            f"pages of {origin[: limits.QUOTED_MAX_CHARS]!r} may not ask for this; --allowed-origin, where the server "
+            "is started, names sites whose pages may send traces"
+        )
+
+
+def _name_of(host: str) -> str:
+    """Return a host without its port."""
+    if host.startswith("["):
+        address, bracket, _ = host.partition("]")
+        return address + bracket
+    return host.partition(":")[0]
+
+
+def bearer(header: str | None) -> str | None:
+    """Return the token of a header Authorization. Raises NoKeyError where it has something else."""
+    if header is None:
+        return None
+    kind, _, token = header.partition(" ")
+    if kind.lower() != "bearer" or not token:
+        raise NoKeyError("the header Authorization must be Bearer and a key")
+    return token.strip()
+
+
+def _token(headers: Headers, method: str, foreign_origin: str | None) -> str | None:
+    token = bearer(headers.get("authorization"))
+    if token is not None or foreign_origin is not None:
+        return token
+    try:
+        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        morsel = None
+    if morsel is None:
+        return None
+    # The browser sends the cookie by itself, and Origin with whatever may change something: a request without is none
+    # of a page of ours.
+    if method not in _SAFE and "origin" not in headers:
+        raise ForbiddenError(
+            "a browser that is signed in sends Origin with this; without a browser, send Authorization"
+        )
+    return morsel.value
+
+
+def _with_origin(send: Send, origin: str) -> Send:
+    async def answer(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(raw=message.setdefault("headers", []))
+            headers["Access-Control-Allow-Origin"] = origin
+            headers.add_vary_header("Origin")
+        await send(message)
+
+    return answer
+
+
+def _preflight() -> Response:
+    return Response(
+        status_code=204,
+        headers={
+            "Access-Control-Allow-Methods": "POST",
+            "Access-Control-Allow-Headers": "Authorization, Content-Encoding, Content-Type, X-MLflow-Experiment-Id",
+            "Access-Control-Max-Age": str(limits.CORS_MAX_AGE_S),
+        },
+    )
+
+
+def _audited(send: Send, actor: KeyHolder, method: str, path: str) -> Callable[[Message], Awaitable[None]]:
+    """Note who did something, once it is known what came of it."""
+
+    async def answer(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            audit.info(
+                "key %s %r: %s %s: %d", actor.key_id, actor.name, method, _shown(path), message["status"]
+            )
+        await send(message)
+
+    return answer
+
+
+def _shown(path: str) -> str:
+    """Return a path for a line of a log, whatever is in it."""
+    return ascii(path[: limits.QUOTED_MAX_CHARS])[1:-1]
+
+
+def _refusal(scope: Scope, headers: Headers, error: TracelakeError) -> Response:
+    path, status = scope["path"], status_of(type(error))
+    need: Need = needed(scope["method"], path)
+    if path.startswith(OTLP):
+        is_json = headers.get("content-type", "").lower().startswith("application/json")
+        response = failure("json" if is_json else "protobuf", error)
+    elif (
+        status == 401
+        and scope["method"] == "GET"
+        and need == "read"
+        and "text/html" in headers.get("accept", "")
+    ):
+        query = scope["query_string"].decode("latin-1")
+        response = RedirectResponse(
+            f"{SIGN_IN}?next={quote(path + ('?' + query if query else ''), safe='/')}", status_code=303
+        )
+    else:
+        response = json_response({"error": str(error)}, status)
+        if (wait_s := retry_after_s(error)) is not None:
+            response.headers["Retry-After"] = str(wait_s)
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response

@@ -1,0 +1,127 @@
+"""What a server knows of the keys of its lake, and what each of them has left to send.
+
+Keys are read again every few seconds, so a key that was revoked by another process is of no use here soon after. On an
+address that others reach a server always asks for keys; on one of this machine alone, once the lake has one. Quotas are
+counted by each server for itself, from its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from anyio.to_thread import run_sync
+
+from tracelake import limits
+from tracelake._errors import BackPressureError, NoKeyError, QuotaError, StorageError
+from tracelake.access.keys import Keys
+from tracelake.access.model import KeyRecord, Role
+from tracelake.access.protocol import Allowance, Need, allowances, check_need, check_token, id_of
+from tracelake.server.otlp import Meter
+
+logger = logging.getLogger("tracelake.server")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """Who asks: a key, or, where keys are not demanded, whoever is on this machine."""
+
+    key_id: str
+    name: str
+    role: Role
+    record: KeyRecord | None = None
+
+
+LOCAL: Final = KeyHolder("local", "", "admin")
+
+
+class KeyRing:
+    """The keys of a lake, as a server knows them. One event loop at a time uses it."""
+
+    def __init__(
+        self, keys: Keys, *, demanded: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """With `demanded` nobody is let in without a key; else, nobody once the lake has one."""
+        self._keys = keys
+        self._demanded = demanded
+        self._clock = clock
+        self._known: dict[str, KeyRecord] = {}
+        self._has_keys = False
+        self._looked_s = self._tried_s = float("-inf")
+        self._changes = 0
+        self._looking = asyncio.Lock()
+        self._left: dict[str, tuple[Allowance | None, Allowance | None]] = {}
+
+    async def actor(self, token: str | None, need: Need) -> KeyHolder:
+        """Return who asks. Raises NoKeyError, ForbiddenError, and StorageError where keys cannot be read."""
+        await self._look(limits.KEYS_LOOK_S)
+        if not self._demanded and not self._has_keys:
+            return LOCAL
+        if token is None:
+            raise NoKeyError(
+                "this server asks for a key; send Authorization: Bearer and the key, or sign in at /sign-in"
+            )
+        key_id = id_of(token) or ""
+        if key_id and key_id not in self._known:
+            await self._look(limits.KEYS_MISS_LOOK_S)
+        record = check_token(self._known.get(key_id), token, time.time_ns())
+        check_need(record.id, record.role, need)
+        return KeyHolder(record.id, record.name, record.role, record)
+
+    def forget(self) -> None:
+        """Read keys again before the next request: one was changed here. Also what is being read now is too old."""
+        self._looked_s = self._tried_s = float("-inf")
+        self._changes += 1
+
+    def meter(self, actor: KeyHolder) -> Meter | None:
+        """Return what counts a request of a key that has a quota. Raises QuotaError where nothing is left of it."""
+        record = actor.record
+        if record is None or (record.spans_per_s is None and record.bytes_per_day is None):
+            return None
+        if record.id not in self._left:
+            self._left[record.id] = allowances(record, self._clock())
+        spans_left, bytes_left = self._left[record.id]
+        for what, left in (("spans a second", spans_left), ("bytes a day", bytes_left)):
+            if left is not None and (wait_s := left.wait_s(self._clock())) > 0:
+                raise QuotaError(f"key {record.id} has used up its {what}; send it again later", wait_s)
+
+        def count(spans: int, size_bytes: int) -> None:
+            for left, amount in ((spans_left, spans), (bytes_left, size_bytes)):
+                if left is not None:
+                    left.spend(amount, self._clock())
+
+        return count
+
+    async def _look(self, max_age_s: float) -> None:
+        """Read keys again, unless that was done so recently."""
+        goes_on = self._looking.locked() and self._looked_s > float("-inf")
+        if not goes_on:
+            async with self._looking:
+                while self._clock() - self._tried_s >= max_age_s:
+                    await self._read()
+        self._check_age()
+
+    async def _read(self) -> None:
+        changes, began_s = self._changes, self._clock()
+        try:
+            known, problems = await run_sync(self._keys.whole_records)
+        except (StorageError, OSError) as error:
+            logger.warning("the keys cannot be read: %s", error)
+            self._tried_s = self._clock()
+            return
+        for problem in problems:
+            logger.error("%s Nobody can use that key.", problem)
+        self._known, self._has_keys = known, bool(known or problems)
+        self._left = {key_id: left for key_id, left in self._left.items() if key_id in known}
+        if changes == self._changes:
+            self._looked_s, self._tried_s = began_s, self._clock()
+
+    def _check_age(self) -> None:
+        """Raises BackPressureError where what is known of keys is too old to go by, or nothing is."""
+        closed = self._demanded or self._has_keys or self._looked_s == float("-inf")
+        if closed and self._clock() - self._looked_s > limits.KEYS_STALE_MAX_S:
+            raise BackPressureError("the keys of the lake cannot be read; send the request again later")

@@ -1,0 +1,167 @@
+"""Keys: what is kept of them, how they end, what a role grants, and what a quota lets through."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tracelake import limits
+from tracelake._errors import ForbiddenError, LimitError, NoKeyError, NotFoundError, UsageError
+from tracelake.access import protocol
+from tracelake.access.duration import expiry_ns
+from tracelake.access.keys import PARTITION
+from tracelake.access.model import KeyRecord
+from tracelake.access.protocol import Allowance, check_need, check_token, id_of
+
+HOUR_NS = 3600 * 10**9
+
+
+@pytest.fixture
+def lake() -> Iterator[tracelake.Lake]:
+    """Return a lake in memory."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}") as made:
+        yield made
+
+
+def test_a_token_is_shown_once_and_kept_hashed(lake: tracelake.Lake) -> None:
+    """Nothing that the lake keeps or lists has the token, or its random part; the token is that of its key."""
+    made = lake.keys.create("shop", "ingest", "team-a", spans_per_s=5)
+    kept = b"".join(entry.value for entry in lake._opened.key_value.scan(PARTITION))
+    secret = made.token.split("_", 2)[2].encode()
+    assert len(secret) == 43
+    assert secret not in kept
+    assert secret.decode() not in str(lake.keys.all())
+    assert id_of(made.token) == made.key.id
+    assert (made.key.role, made.key.workspace, made.key.spans_per_s) == ("ingest", "team-a", 5)
+    assert check_token(lake.keys.records()[made.key.id], made.token, time.time_ns()).name == "shop"
+    assert lake.keys.create("shop", "ingest").token != made.token
+
+
+def check_refusals() -> None:
+    """Try a good key, and each that must be refused."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
+        keys = lake.keys
+        good, revoked = keys.create("good", "read"), keys.create("revoked", "read")
+        expired = keys.create("expired", "read", expires_ns=time.time_ns() + HOUR_NS)
+        keys.revoke(revoked.key.id)
+        keys.revoke(revoked.key.id)
+        records = keys.records()
+        now_ns = time.time_ns()
+        assert check_token(records[good.key.id], good.token, now_ns).name == "good"
+        assert check_token(records[expired.key.id], expired.token, now_ns).name == "expired"
+        other = good.token[:-1] + ("A" if good.token[-1] != "A" else "B")
+        for record, token, at_ns in (
+            (None, good.token, now_ns),
+            (records[good.key.id], other, now_ns),
+            (records[good.key.id], expired.token, now_ns),
+            (records[revoked.key.id], revoked.token, now_ns),
+            (records[expired.key.id], expired.token, now_ns + HOUR_NS),
+        ):
+            with pytest.raises(NoKeyError):
+                check_token(record, token, at_ns)
+        for role, need in (
+            ("ingest", "read"),
+            ("read", "annotate"),
+            ("annotate", "admin"),
+            ("read", "ingest"),
+        ):
+            with pytest.raises(ForbiddenError, match=role):
+                check_need("1", role, need)  # type: ignore[arg-type]
+        check_need("1", "admin", "ingest")
+
+
+def test_keys_that_do_not_count() -> None:
+    """A token that is altered, of another key, revoked or expired is refused, and a role for what it does not hold."""
+    check_refusals()
+
+
+RULES = [
+    Broken(
+        "the token is the key's", protocol.check_token, "record is None or not hmac", "record is None or hmac"
+    ),
+    Broken("a revoked key ends", protocol.standing_of, "record.revoked_ns is not None", "False"),
+    Broken("a key ends at its time", protocol.standing_of, "<= now_ns", "> now_ns"),
+    Broken("a role grants what it holds", protocol.check_need, "need not in GRANTS[role]", "False"),
+]
+
+
+@pytest.mark.parametrize("broken", RULES, ids=lambda broken: broken.rule)
+def test_broken_rules_are_caught(broken: Broken) -> None:
+    """Each rule of keys, broken, is noticed."""
+    assert_caught(broken, check_refusals)
+
+
+def test_what_cannot_be_a_key(lake: tracelake.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that cannot be printed, roles that are none, quotas of nothing and too many keys are refused."""
+    for name, role, workspace in (
+        ("", "read", "a"),
+        ("a\x1b[2J", "read", "a"),
+        ("a", "root", "a"),
+        ("a", "read", ""),
+    ):
+        with pytest.raises(UsageError):
+            lake.keys.create(name, role, workspace)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="quota"):
+        lake.keys.create("a", "read", spans_per_s=0)
+    with pytest.raises(NotFoundError, match="key list"):
+        lake.keys.revoke("nobody")
+    with pytest.raises(UsageError, match="30d"):
+        expiry_ns("tomorrow", 0)
+    assert (expiry_ns("2h", 1), expiry_ns("never", 1), expiry_ns(None, 1)) == (2 * HOUR_NS + 1, None, None)
+    monkeypatch.setattr(limits, "KEYS_MAX", 1)
+    lake.keys.create("a", "read")
+    with pytest.raises(LimitError):
+        lake.keys.create("b", "read")
+
+
+def test_an_expiry_can_be_changed(lake: tracelake.Lake) -> None:
+    """A key ends at once, later, or never again, as it is told; revoked it stays."""
+    made = lake.keys.create("a", "read")
+    assert lake.keys.expire(made.key.id, 0).standing == "expired"
+    assert lake.keys.expire(made.key.id, None).standing == "active"
+    lake.keys.revoke(made.key.id)
+    assert lake.keys.expire(made.key.id, None).standing == "revoked"
+
+
+def test_a_damaged_key_leaves_the_others(lake: tracelake.Lake) -> None:
+    """Keys beside one that cannot be read count on, and that one is told of; `verify` names it."""
+    good, bad = lake.keys.create("good", "read"), lake.keys.create("bad", "read")
+    store = lake._opened.key_value
+    entry = store.get(PARTITION, bad.key.id)
+    assert entry is not None
+    store.set(PARTITION, bad.key.id, entry.value.replace(b'"bad"', b'"sad"'))
+    found, problems = lake.keys.whole_records()
+    assert list(found) == [good.key.id]
+    assert len(problems) == 1
+    assert [finding.path for finding in lake.verify().findings] == [f"{PARTITION}/{bad.key.id}"]
+
+
+def test_an_allowance_comes_back() -> None:
+    """What is left may be overdrawn by one request; then nothing goes through until it is paid back."""
+    left = Allowance.of(per_s=10, burst=20, now_s=0)
+    left.spend(50, 0)
+    assert left.wait_s(0) == pytest.approx(3.1)
+    assert left.wait_s(2.9) > 0
+    assert left.wait_s(3.1) == 0
+    left.spend(1, 1_000)
+    assert left.left == 19
+
+
+def test_no_more_goes_through_than_is_allowed() -> None:
+    """Over a long time, requests of any size that are sent whenever they may come to the rate, and one request more."""
+    record = KeyRecord("1", "a", "ingest", "default", "", 0, spans_per_s=7)
+    spans, size_bytes = protocol.allowances(record, 0)
+    assert spans is not None
+    assert size_bytes is None
+    now_s, sent = 0.0, 0
+    for amount in [1, 30, 5, 100, 2] * 40:
+        now_s += spans.wait_s(now_s)
+        assert spans.wait_s(now_s) == 0
+        spans.spend(amount, now_s)
+        sent += amount
+    assert sent <= 7 * (now_s + limits.QUOTA_BURST_S) + 100

@@ -1,0 +1,373 @@
+"""Who is let in: every route with every kind of key, forged Host and Origin, signing in, quotas, revocation."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import anyio
+import httpx
+import pytest
+from fastapi import FastAPI
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S
+from tests.server.client import Client
+from tests.server.fake_lake import FakeLake, span_row
+from tests.server.faults import FaultyStore, inbox_payloads
+from tests.server.otlp_requests import export_request
+from tracelake import limits
+from tracelake._errors import StorageError
+from tracelake.access.model import Role
+from tracelake.server import guard, key_ring, routes
+from tracelake.server.app import create_app
+from tracelake.server.guard import Allowed
+from tracelake.tracking.inbox import Inbox
+
+ROLES: tuple[Role, ...] = get_args(Role)
+PUBLIC = {
+    ("GET", "/healthz"),
+    ("GET", "/favicon.ico"),
+    ("GET", "/static/icon.svg"),
+    ("GET", "/sign-in"),
+    ("POST", "/sign-in"),
+    ("POST", "/sign-out"),
+}
+BODY = export_request(1, 2).SerializeToString()
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
+
+
+@dataclass
+class Guarded:
+    """An application that asks for keys, with one of each role, and two that do not count any more."""
+
+    app: FastAPI
+    lake: FakeLake
+    store: FaultyStore
+    tokens: dict[str, str]
+
+    def client(self, token: str | None = None, **headers: str) -> Client:
+        """Return a client that shows a key."""
+        return _Client(self.app, ({} if token is None else {"Authorization": f"Bearer {token}"}) | headers)
+
+
+class _Client(Client):
+    def __init__(self, app: FastAPI, headers: dict[str, str]) -> None:
+        super().__init__(app)
+        self._headers = headers
+
+    def _request(self, method: str, url: str, options: dict[str, Any]) -> httpx.Response:
+        return super()._request(
+            method, url, options | {"headers": self._headers | options.get("headers", {})}
+        )
+
+
+@pytest.fixture
+def guarded(store: FaultyStore) -> Iterator[Guarded]:
+    """Return an application with keys."""
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        yield make(store, inbox)
+
+
+def make(store: FaultyStore, inbox: Inbox, **options: Any) -> Guarded:
+    """Make an application with keys."""
+    lake = FakeLake([span_row(output="a refund")])
+    tokens: dict[str, str] = {role: lake.keys.create(role, role).token for role in ROLES}
+    for name in ("revoked", "expired"):
+        made = lake.keys.create(name, "admin", expires_ns=time.time_ns() + 10**15)
+        tokens[name] = made.token
+        lake.keys.revoke(made.key.id) if name == "revoked" else lake.keys.expire(made.key.id, 0)
+    tokens["unknown"] = tokens["admin"][:-4] + "AAAA"
+    tokens["no token"] = "x" * 3_000
+    return Guarded(create_app(lake, inbox, **options), lake, store, tokens)
+
+
+def every_route(app: FastAPI) -> list[tuple[str, str]]:
+    """Return method and path of each route of an application, with something for what is variable in it."""
+    found = []
+
+    def walk(routes: list[Any], prefix: str) -> None:
+        for route in routes:
+            if (inner := getattr(route, "original_router", None)) is not None:
+                walk(inner.routes, prefix + route.include_context.prefix)
+            elif not hasattr(route, "methods"):
+                found.append(("GET", f"{prefix}{route.path}/icon.svg"))
+            else:
+                path = (prefix + route.path).replace("{name:path}", "x").replace("{", "").replace("}", "")
+                found.extend((method, path) for method in sorted(route.methods - {"HEAD"}))
+
+    walk(app.routes, "")
+    return found
+
+
+def may(role: str, method: str, path: str) -> bool:
+    """Say what the docs say of roles."""
+    if role == "ingest" or path.startswith("/v1/"):
+        return role in {"ingest", "admin"} and path.startswith("/v1/")
+    if role == "admin":
+        return True
+    if method == "GET":
+        return not path.startswith("/api/v1/keys")
+    return role == "annotate" and "/mlflow/" in path and "experiment-tag" not in path
+
+
+def check_every_route(guarded: Guarded) -> None:
+    """Ask for every route without a key, and with each."""
+
+    async def ask() -> None:
+        transport = httpx.ASGITransport(guarded.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            for method, path in every_route(guarded.app):
+                for who, token in {"nobody": None, **guarded.tokens}.items():
+                    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+                    status = (await client.request(method, path, headers=headers)).status_code
+                    told = (method, path, who, status)
+                    if (method, path) in PUBLIC:
+                        assert status not in {401, 403} or path == "/sign-in", told
+                    elif who not in ROLES:
+                        assert status == 401, told
+                    elif not may(who, method, path):
+                        assert status == 403, told
+                    elif who == "admin" or routes.needed(method, path) != "admin":
+                        assert status not in {401, 403, 500}, told
+
+    anyio.run(ask)
+
+
+def test_every_route_with_every_key(guarded: Guarded) -> None:
+    """Without a key that counts every route but a few answers 401; with one, what its role does not hold is a 403."""
+    assert len(every_route(guarded.app)) > 70
+    check_every_route(guarded)
+    assert routes.needed("GET", "/what/comes/later") == routes.needed("PUT", "/v1/traces") == "admin"
+    assert guarded.client(guarded.tokens["read"]).get("/api/v1/search?q=refund").json()["total"] == 1
+    assert guarded.client(guarded.tokens["read"]).get("/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken(
+            "a key is asked for", key_ring.KeyRing.actor, "raise NoKeyError(", "return LOCAL or NoKeyError("
+        ),
+        Broken("what is not listed is for admins", routes.needed, 'return "admin"', 'return "read"'),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_broken_rules_are_caught(guarded: Guarded, broken: Broken) -> None:
+    """The walk over all routes notices a rule that is gone."""
+    assert_caught(broken, lambda: check_every_route(guarded))
+
+
+def test_traces_are_taken_with_a_key(guarded: Guarded) -> None:
+    """A key for ingest stores; others, and none, store nothing, and are told so as OTLP has it."""
+    for who in ("read", "revoked", "unknown"):
+        answer = guarded.client(guarded.tokens[who]).post("/v1/traces", content=BODY, headers=PROTOBUF)
+        assert answer.status_code == (403 if who == "read" else 401)
+        assert Status.FromString(answer.content).message
+    answer = guarded.client().post("/v1/traces", json={})
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert not list(guarded.store.list("inbox/"))
+    answer = guarded.client(guarded.tokens["ingest"]).post("/v1/traces", content=BODY, headers=PROTOBUF)
+    assert answer.status_code == 200
+    assert [item.data for item in inbox_payloads(guarded.store)] == [BODY]
+
+
+def test_a_lake_without_keys_is_open_on_this_machine(store: FaultyStore) -> None:
+    """Nobody is asked for a key until the lake has one; then everybody is, also while it cannot be read."""
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        lake = FakeLake([])
+        client = Client(create_app(lake, inbox))
+        assert client.get("/api/v1/traces").status_code == 200
+        made = client.post("/api/v1/keys", json={"name": "ada", "role": "admin"})
+        assert made.status_code == 201
+        assert client.get("/api/v1/traces").status_code == 401
+        key = {"Authorization": f"Bearer {made.json()['token']}"}
+        assert client.get("/api/v1/keys", headers=key).json()["keys"][0]["name"] == "ada"
+        assert client.delete(f"/api/v1/keys/{made.json()['key']['id']}", headers=key).status_code == 200
+        assert client.get("/api/v1/keys", headers=key).status_code == 401
+
+
+def test_keys_that_cannot_be_read_let_nobody_in(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server goes on by what it knows for a while; without having read keys, or long after, it answers 503."""
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        clock = [0.0]
+        monkeypatch.setattr(
+            key_ring.KeyRing.__init__, "__kwdefaults__", {"demanded": False, "clock": lambda: clock[0]}
+        )
+        guarded = make(store, inbox)
+
+        def fails() -> Any:
+            raise StorageError("the database is gone")
+
+        client = guarded.client(guarded.tokens["read"])
+        with monkeypatch.context() as broken:
+            broken.setattr(guarded.lake.keys, "whole_records", fails)
+            assert client.get("/api/v1/traces").status_code == 503
+            clock[0] += limits.KEYS_LOOK_S
+        assert client.get("/api/v1/traces").status_code == 200
+        with monkeypatch.context() as broken:
+            broken.setattr(guarded.lake.keys, "whole_records", fails)
+            clock[0] += limits.KEYS_STALE_MAX_S / 2
+            assert client.get("/api/v1/traces").status_code == 200
+            clock[0] += limits.KEYS_STALE_MAX_S
+            answer = client.get("/api/v1/traces")
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+
+
+def test_a_key_that_another_process_changes(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new key counts within a second; one that was revoked counts until the next look at keys."""
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        clock = [0.0]
+        monkeypatch.setattr(
+            key_ring.KeyRing.__init__, "__kwdefaults__", {"demanded": False, "clock": lambda: clock[0]}
+        )
+        guarded = make(store, inbox)
+        assert guarded.client(guarded.tokens["read"]).get("/api/v1/traces").status_code == 200
+        made = guarded.lake.keys.create("new", "read")
+        clock[0] += limits.KEYS_MISS_LOOK_S
+        assert guarded.client(made.token).get("/api/v1/traces").status_code == 200
+        guarded.lake.keys.revoke(made.key.id)
+        clock[0] += limits.KEYS_LOOK_S
+        assert guarded.client(made.token).get("/api/v1/traces").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "", "127.0.0.1@evil", "[::2]", "localhost.", "[::1"]
+)
+def test_forged_hosts_are_refused(guarded: Guarded, host: str) -> None:
+    """A Host that is not ours is refused on every kind of route, with a key or without."""
+    for path in ("/", "/healthz", "/api/v1/traces", "/v1/traces", "/static/icon.svg"):
+        answer = guarded.client(guarded.tokens["admin"], Host=host).get(path)
+        assert answer.status_code == 400, path
+    assert guarded.client(guarded.tokens["admin"], Host="localhost:4318").get("/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1.evil"]
+)
+def test_forged_origins_are_refused(guarded: Guarded, origin: str) -> None:
+    """A page of another site gets nothing here, whatever key it has; our own pages do."""
+    for method, path in (
+        ("GET", "/api/v1/traces"),
+        ("POST", "/v1/traces"),
+        ("POST", "/sign-in"),
+        ("OPTIONS", "/v1/traces"),
+    ):
+        answer = guarded.client(guarded.tokens["admin"], Origin=origin).request(method, path)
+        assert answer.status_code == 403, (method, path)
+        assert "access-control-allow-origin" not in answer.headers
+    own = guarded.client(guarded.tokens["admin"], Origin="http://127.0.0.1")
+    assert own.get("/api/v1/traces").status_code == 200
+
+
+def test_allowed_names_and_sites(store: FaultyStore) -> None:
+    """Names and sites that are allowed count: a browser may send traces from there, and ask for nothing else."""
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        guarded = make(store, inbox, allowed=Allowed(["traces.example"], ["https://shop.example"]))
+        headers = {"Host": "traces.example", "Origin": "https://shop.example"}
+        asked = headers | {
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization",
+        }
+        answer = guarded.client(**asked).request("OPTIONS", "/v1/traces")
+        assert answer.status_code == 204
+        assert answer.headers["access-control-allow-origin"] == "https://shop.example"
+        assert "Authorization" in answer.headers["access-control-allow-headers"]
+        answer = guarded.client(guarded.tokens["ingest"], **headers).post(
+            "/v1/traces", content=BODY, headers=PROTOBUF
+        )
+        assert answer.status_code == 200
+        assert (answer.headers["access-control-allow-origin"], answer.headers["vary"]) == (
+            "https://shop.example",
+            "Origin",
+        )
+        assert guarded.client(guarded.tokens["read"], **headers).get("/api/v1/traces").status_code == 403
+        cookie = {"Cookie": f"{guard.COOKIE}={guarded.tokens['admin']}"}
+        assert guarded.client(**headers, **cookie).post("/v1/traces", content=BODY).status_code == 401
+        assert guarded.client(Host="127.0.0.1").get("/healthz").status_code == 400
+
+
+def test_signing_in(guarded: Guarded) -> None:
+    """A browser is led to the page, gives its key once, has it in a cookie that no script can read, and forgets it."""
+    page = guarded.client(Accept="text/html").get("/traces/1?first=2")
+    assert (page.status_code, page.headers["location"]) == (303, "/sign-in?next=/traces/1%3Ffirst%3D2")
+    assert guarded.client().get("/sign-in").status_code == 200
+    wrong = guarded.client().post("/sign-in", data={"key": guarded.tokens["revoked"]})
+    assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
+    assert "is revoked" in wrong.text
+    answer = guarded.client().post(
+        "/sign-in?next=/traces/1%3Ffirst%3D2", data={"key": guarded.tokens["read"]}
+    )
+    assert (answer.status_code, answer.headers["location"]) == (303, "/traces/1?first=2")
+    cookie = answer.headers["set-cookie"]
+    assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/", "Max-Age=43200"))
+    signed_in = guarded.client(Cookie=cookie.partition(";")[0])
+    assert signed_in.get("/api/v1/traces").status_code == 200
+    out = guarded.client().post("/sign-out")
+    assert f'{guard.COOKIE}=""' in out.headers["set-cookie"]
+
+
+@pytest.mark.parametrize(
+    "after", ["//evil.example", "https://evil.example", "/\\evil.example", "", "/a\r\nb: c"]
+)
+def test_signing_in_leads_nowhere_else(guarded: Guarded, after: str) -> None:
+    """Where signing in leads to is a page of this server, whatever the link said."""
+    answer = guarded.client().post("/sign-in", params={"next": after}, data={"key": guarded.tokens["read"]})
+    assert answer.headers["location"] == "/"
+
+
+def test_a_cookie_is_of_no_use_to_other_sites(guarded: Guarded) -> None:
+    """What changes something counts by cookie only with the Origin that browsers send from our own pages."""
+    cookie = {"Cookie": f"{guard.COOKIE}={guarded.tokens['admin']}"}
+    new = {"name": "b"}
+    assert guarded.client(**cookie).post("/api/v1/branches", json=new).status_code == 403
+    assert (
+        guarded.client(**cookie, Origin="https://evil.example").post("/api/v1/branches", json=new).status_code
+        == 403
+    )
+    own = guarded.client(**cookie, Origin="http://127.0.0.1").post("/api/v1/branches", json=new)
+    assert own.status_code not in {401, 403}
+    assert guarded.client(Cookie="a=b; \x01=").get("/api/v1/traces").status_code == 401
+
+
+def test_a_quota_is_kept(guarded: Guarded) -> None:
+    """A key that has sent its spans or bytes is told when to send again; others are not in its way."""
+    slow = guarded.lake.keys.create("slow", "ingest", spans_per_s=1).token
+    small = guarded.lake.keys.create("small", "ingest", bytes_per_day=1).token
+    many = export_request(*range(1, 41)).SerializeToString()
+    for token in (slow, small):
+        client = guarded.client(token)
+        assert client.post("/v1/traces", content=many, headers=PROTOBUF).status_code == 200
+        answer = client.post("/v1/traces", content=many, headers=PROTOBUF)
+        assert answer.status_code == 429
+        assert int(answer.headers["retry-after"]) > 10
+    other = guarded.client(guarded.tokens["ingest"]).post("/v1/traces", content=many, headers=PROTOBUF)
+    assert other.status_code == 200
+
+
+def test_who_did_what_is_told(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+    """What changes something is in the log with the key that did it; whatever is in a path, a line stays a line."""
+    caplog.set_level(logging.INFO, "tracelake.audit")
+    guarded.client(guarded.tokens["admin"]).delete("/api/v1/branches/a%0A%1B%5B2Jb")
+    lines = [record.getMessage() for record in caplog.records if record.name == "tracelake.audit"]
+    key_id = guarded.tokens["admin"].split("_")[1]
+    assert lines == [f"key {key_id} 'admin': DELETE /api/v1/branches/a\\n\\x1b[2Jb: 404"]
+
+
+def test_every_answer_has_the_headers(guarded: Guarded) -> None:
+    """Pages, refusals and errors forbid scripts of others, frames and guesses at their type."""
+    for client, path in (
+        (guarded.client(guarded.tokens["admin"]), "/"),
+        (guarded.client(), "/api/v1/traces"),
+        (guarded.client(Host="evil"), "/"),
+        (guarded.client(guarded.tokens["admin"]), "/nothing"),
+    ):
+        headers = client.get(path).headers
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert (headers["x-content-type-options"], headers["x-frame-options"]) == ("nosniff", "DENY")
