@@ -1,0 +1,14 @@
+"""The benchmark by stages times functions that it names: names that are gone would end it."""
+
+from __future__ import annotations
+
+import pkgutil
+
+from benchmarks.stages import STAGES
+
+
+def test_what_is_timed_is_there() -> None:
+    """Each name leads to a function."""
+    for targets in STAGES.values():
+        for target in targets:
+            assert callable(pkgutil.resolve_name(target)), target
