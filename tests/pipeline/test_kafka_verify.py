@@ -60,7 +60,7 @@ def an_object(path: str, data: bytes | None) -> Change:
 
 def output(name: str, since: int = 1, to: str = "kafka://b:1/t", of: str = "id") -> Change:
     """Return what puts the record of an output there."""
-    return a_record("outputs/main", "o", encode(OutputRecord(name, to, of, since)))
+    return a_record("outputs/main", "o", encode(OutputRecord(name, to, of, since=since)))
 
 
 def left_out(*transactions: int, total: int) -> Change:

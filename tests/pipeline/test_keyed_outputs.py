@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import sys
 import uuid
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
@@ -19,6 +22,7 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake, StorageError, UsageError, limits
 from tracelake.pipeline.outputs import keyed_protocol
 from tracelake.pipeline.outputs.commit import CommitOutput
+from tracelake.pipeline.outputs.contents import TableChanges
 from tracelake.pipeline.outputs.keyed import KeyedOutput
 from tracelake.tasks.runners import InProcess
 
@@ -210,4 +214,66 @@ def test_what_makes_no_sink_is_refused_in_words(lake: Lake, to: str) -> None:
     """Something that can be imported, and is no sink, is a mistake of the user."""
     with pytest.raises(UsageError, match="does not make a sink"):
         lake.outputs.add("files", to)
+    assert lake.outputs.all() == []
+
+
+def lines(folder: Path) -> dict[int, list[dict[str, Any]]]:
+    """Return the changes that an output has, by transaction."""
+    changes: dict[int, list[dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*/*.spans")):
+        data = path.read_bytes()
+        while data:
+            size = int.from_bytes(data[:4])
+            changes.setdefault(int(path.stem), []).extend(
+                json.loads(line) for line in data[4 : 4 + size].decode().splitlines()
+            )
+            data = data[4 + size :]
+    return changes
+
+
+@pytest.mark.parametrize("table", ["spans", "traces"])
+def test_the_changes_of_a_table_go_out_with_their_sign(
+    lake: Lake, folder: Path, tmp_path: Path, table: str
+) -> None:
+    """Who adds what is +1 and takes away what is -1, in order, has the table, and never two rows of one key."""
+    key = ("trace_id", "span_id")[: 1 + (table == "spans")]
+
+    def check() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as fresh:
+            fresh.outputs.add("changes", "my_sinks:Files", table)
+            ingest(fresh, tmp_path / "a.jsonl", 9)  # somebody might have begun it before the output was there
+            rows: dict[tuple[str, ...], dict[str, Any]] = {}
+            ingest(fresh, tmp_path / "b.jsonl", 1, 2)
+            (tmp_path / "c.jsonl").write_bytes(a_line(a_span(1, 1, end=99), a_span(3, 3)))  # one replaces
+            fresh.ingest(tmp_path / "c.jsonl", runner=InProcess())
+            ingest(fresh, tmp_path / "d.jsonl", 2)  # again
+            changes = lines(folder)
+            for t, some in sorted(changes.items()):
+                for change in some:
+                    assert change.pop("_transaction") == t
+                    of = tuple(change[column] for column in key)
+                    if change.pop("_change") == 1:
+                        assert of not in rows
+                        rows[of] = change
+                    else:
+                        assert rows.pop(of) == change, "it was there, just so"
+            wanted = fresh.table(table).to_arrow().to_pylist(maps_as_pydicts="strict")
+            assert len(rows) == len(wanted) - 1
+            by_key = {tuple(row[column] for column in key): row for row in wanted}
+            assert all(json.loads(json.dumps(by_key[of], default=str)) == row for of, row in rows.items())
+            assert len(changes[max(changes)]) == 3, "one row went, and two came"
+
+    del lake
+    check()
+    if table == "spans":
+        rule = "what was retracted comes first"
+        assert_caught(Broken(rule, TableChanges.tables, "reversed(scans)", "scans"), check)
+
+
+def test_changes_of_no_table_are_refused(lake: Lake, folder: Path) -> None:
+    """The tables are named that there are."""
+    del folder
+    with pytest.raises(UsageError, match="spans or traces"):
+        lake.outputs.add("changes", "my_sinks:Files", "nothing")
     assert lake.outputs.all() == []

@@ -24,6 +24,7 @@ app.add_typer(outputs_app, name="output")
     epilog=examples(
         "tracelake output add stream kafka://broker1:9092,broker2:9092/spans",
         "tracelake output add files my_sinks:Files",
+        "tracelake output add rows kafka://broker1:9092/rows --changes traces",
     ),
 )
 def output_add(
@@ -34,6 +35,14 @@ def output_add(
             help="kafka://brokers/topic, or module:name of what makes a sink.", show_default=False
         ),
     ],
+    changes: Annotated[
+        str,
+        typer.Option(
+            metavar="TABLE",
+            help="Send the changes of table spans or traces, as lines of JSON with their sign.",
+            show_default=False,
+        ),
+    ] = "",
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -41,7 +50,7 @@ def output_add(
 
     Every pipeline of the lake writes to it before it commits, and waits for one that cannot be reached."""
     with opened(lake) as open_lake:
-        _print([open_lake.outputs.add(name, to)], as_json=as_json)
+        _print([open_lake.outputs.add(name, to, changes)], as_json=as_json)
 
 
 @outputs_app.command("list", epilog=examples("tracelake output list", "tracelake output list --json"))
@@ -65,6 +74,9 @@ def _print(infos: list[OutputInfo], *, as_json: bool) -> None:
     elif not infos:
         console().print("There is no output besides the tables.")
     for info in () if as_json else infos:
-        console().print(plain(f"{info.name}: {info.to}, from transaction {info.since} on"), soft_wrap=True)
+        what = f"changes of {info.changes}" if info.changes else "new spans"
+        console().print(
+            plain(f"{info.name}: {what} to {info.to}, from transaction {info.since} on"), soft_wrap=True
+        )
         for line in info.explain():
             console().print(plain(line), soft_wrap=True)

@@ -32,6 +32,8 @@ class OutputInfo:
     """Its first transaction; None for a moment after it was added."""
     id: str
     """Random: part of its transactional id, and of the name of the topic of its markers, in Kafka."""
+    changes: str = ""
+    """The table whose changes it gets; empty: new spans, as OTLP."""
     left_out_total: int = 0
     """Rows that were too large for it: each is in the tables, and was not sent."""
     left_out: tuple[LeftOutRow, ...] = ()
@@ -62,24 +64,25 @@ class LakeOutputs:
         left_out = LeftOuts(self._opened.key_value).all()
         return [_shown(record, left_out.get(record.id)) for record in self._added().records()]
 
-    def add(self, name: str, to: str) -> OutputInfo:
+    def add(self, name: str, to: str, changes: str = "") -> OutputInfo:
         """Send the new spans of each transaction to an output, each transaction exactly once, from the next on.
 
         Args:
             name: what the output is called.
             to: `kafka://broker:9092/topic`, or `module:name` of what makes a sink.
+            changes: `spans` or `traces`: the changes of this table, as JSON with their sign, instead.
 
         Raises UsageError where there is one of this name, or `to` names nothing that can be opened.
         """
         outputs = Outputs(self._opened.key_value, self._opened.objects, self._opened.config.buckets)
-        return _shown(self._added().add(name, to, outputs.upper))
+        return _shown(self._added().add(name, to, outputs.upper, changes))
 
     def remove(self, name: str) -> None:
         """Send nothing more to an output. Raises UsageError where there is none of this name."""
         self._added().remove(name)
 
     def _added(self) -> AddedOutputs:
-        return AddedOutputs(self._opened.key_value, self._opened.objects)
+        return AddedOutputs(self._opened.key_value, self._opened.objects, self._opened.config.buckets)
 
 
 def _shown(record: OutputRecord, left_out: LeftOutRecord | None = None) -> OutputInfo:
@@ -93,4 +96,4 @@ def _shown(record: OutputRecord, left_out: LeftOutRecord | None = None) -> Outpu
         ]
     )
     total = 0 if left_out is None else left_out.total
-    return OutputInfo(record.name, record.to, record.since, record.id, total, tuple(rows))
+    return OutputInfo(record.name, record.to, record.since, record.id, record.changes, total, tuple(rows))

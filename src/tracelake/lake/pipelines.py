@@ -57,7 +57,7 @@ def main_pipeline(opened: OpenLake, runner: TaskRunner) -> Pipeline:
         runner,
         beside=in_thread,
         first=first_index(opened.config),
-        added=AddedOutputs(opened.key_value, opened.objects),
+        added=AddedOutputs(opened.key_value, opened.objects, buckets),
     )
 
 

@@ -84,7 +84,7 @@ class InboxPipeline:
             self._fitting,
             in_thread,
             first,
-            AddedOutputs(key_value, objects),
+            AddedOutputs(key_value, objects, buckets),
             mode,
         )
         self._pauses_of_inputs = Pauses[tuple[str, str]]()

@@ -40,7 +40,7 @@ class Fates:
         self._outputs = Outputs(key_value, objects, buckets, first=first)
         sources = SourceRegistry(objects, KnownInputs(key_value, name))
         self._settling = Settling(self._journal, sources, self._suspects, self._outputs)
-        added = AddedOutputs(key_value, objects)
+        added = AddedOutputs(key_value, objects, buckets)
         self._pipeline = Pipeline(name, key_value, objects, buckets, InProcess(), first=first, added=added)
 
     def decide(self, t: int, fate: Fate) -> list[Suspect]:

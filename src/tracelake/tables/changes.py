@@ -53,13 +53,16 @@ class ChangeLog:
 
         Raises UsageError where a row was retracted and is refused, ExpiredError where single changes are forgotten.
         """
+        return self.scans_like(self._view().table(self._name).scan, after, until, retractions)
+
+    def scans_like(self, scan: Scan, after: int, until: int, retractions: Retractions) -> list[Scan]:
+        """Return them as scans like another one of the table; of what the table has, committed or not."""
         state = self._shard.state()
         if are_forgotten(state, after):
             raise ExpiredError(
                 f"table {self._name}: the single changes up to transaction {state.since} are forgotten. Read the "
                 f"table as of then, and listen from there instead of {after}."
             )
-        scan = self._view().table(self._name).scan
         refs = up_to(state, until)
         batches = [self._shard.batch(ref) for ref in later_than(refs, after)]
         changed = changed_parts(batches, range(first_row_id(after + 1), first_row_id(until + 1)))

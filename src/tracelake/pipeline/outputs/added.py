@@ -14,11 +14,13 @@ from tracelake._errors import ContentionError, TracelakeError, UsageError
 from tracelake.formats import decode, encode
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, OUTPUT_NAME_MAX_CHARS
 from tracelake.pipeline.kafka.client import SCHEME
+from tracelake.pipeline.outputs.contents import Content, NewSpans, TableChanges
 from tracelake.pipeline.outputs.kafka import KafkaSink
 from tracelake.pipeline.outputs.keyed import KeyedOutput, Sink
 from tracelake.pipeline.outputs.keyed_protocol import begins_at
 from tracelake.pipeline.outputs.left_out import LeftOuts
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, ObjectStore
+from tracelake.tables.built_in import BUILT_IN
 
 FORMAT_VERSION: Final = 1
 _NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{OUTPUT_NAME_MAX_CHARS}}}")
@@ -32,6 +34,8 @@ class OutputRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`kafka://brokers/topic`, or `module:name` of what makes a sink."""
     id: str
     """Random: one that is removed and added again is another."""
+    changes: str = ""
+    """The table whose changes it gets; empty: the new spans, as OTLP."""
     since: int | None = None
     """Its first transaction; None until somebody has found out which it can be."""
     format_version: int = FORMAT_VERSION
@@ -40,7 +44,10 @@ class OutputRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class AddedOutputs:
     """The outputs of one pipeline that users have added, and keep open."""
 
-    def __init__(self, key_value: KeyValueStore, objects: ObjectStore, pipeline: str = "main") -> None:
+    def __init__(
+        self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, pipeline: str = "main"
+    ) -> None:
+        self._buckets = buckets
         self._key_value = key_value
         self._objects = objects
         self._pipeline = pipeline
@@ -51,14 +58,18 @@ class AddedOutputs:
         """Return what was added, by name."""
         return [self._decode(entry) for entry in self._key_value.scan(self._partition, "", "~")]
 
-    def add(self, name: str, to: str, upper: Callable[[], int]) -> OutputRecord:
+    def add(self, name: str, to: str, upper: Callable[[], int], changes: str = "") -> OutputRecord:
         """Add an output, which begins with a transaction that nobody has begun. Raises UsageError."""
         if not _NAME.fullmatch(name):
             raise UsageError(
                 f"{name!r} is no name of an output: it has 1 to {OUTPUT_NAME_MAX_CHARS} letters of A-Z, digits, and "
                 "._-"
             )
-        record = OutputRecord(name, to, uuid.uuid4().hex)
+        if changes and changes not in BUILT_IN:
+            raise UsageError(
+                f"an output gets the changes of table {' or '.join(BUILT_IN)}, and not of {changes!r}."
+            )
+        record = OutputRecord(name, to, uuid.uuid4().hex, changes)
         _sink(record)  # what cannot be opened is refused
         if not isinstance(self._key_value.set_if(self._partition, name, encode(record), ABSENT), Done):
             raise UsageError(f"output {name} is there already; remove it first, or choose another name.")
@@ -95,9 +106,12 @@ class AddedOutputs:
 
     def _to_output(self, record: OutputRecord) -> KeyedOutput:
         assert record.since is not None
-        return KeyedOutput(
-            record.name, record.id, record.since, _sink(record), self._key_value, self._objects
+        content: Content = (
+            TableChanges(record.changes, self._key_value, self._objects, self._buckets)
+            if record.changes
+            else NewSpans(self._key_value, self._objects)
         )
+        return KeyedOutput(record.name, record.id, record.since, _sink(record), content, self._key_value)
 
     def _decode(self, entry: Entry) -> OutputRecord:
         return decode(OutputRecord, entry.value, f"record {self._partition}/{entry.key}", FORMAT_VERSION)

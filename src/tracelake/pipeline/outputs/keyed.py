@@ -1,4 +1,4 @@
-"""An output to another system, keyed by transaction: what is new in table `spans`, as OTLP, exactly once.
+"""An output to another system, keyed by transaction: what is new in a table, exactly once.
 
 The system is a `Sink`: it says up to which transaction it has rows, and takes rows and marker in one step. Everything
 else is here.
@@ -6,29 +6,19 @@ else is here.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Protocol, runtime_checkable
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tracelake._errors import StorageError
 from tracelake.journal.model import Aside
 from tracelake.limits import OUTPUT_WRITE_TRIES_MAX
-from tracelake.otlp.encode import encode
-from tracelake.otlp.schema import SPANS
+from tracelake.pipeline.outputs.contents import Content
 from tracelake.pipeline.outputs.keyed_protocol import NO_MARKER, is_to_be_written
 from tracelake.pipeline.outputs.left_out import LeftOutOf, LeftOuts
 from tracelake.pipeline.outputs.messages import Messages
 from tracelake.pipeline.outputs.port import Publication, SealedTransaction
 from tracelake.shards.leases import Lease
-from tracelake.shards.model import Part
-from tracelake.shards.parts import check_part
-from tracelake.shards.store import Shard
-from tracelake.storage import KeyValueStore, LocalFiles, ObjectStore
-from tracelake.tables.built_in import TABLE_SPANS
+from tracelake.shards.model import Batch
+from tracelake.storage import KeyValueStore
 
 
 class Sink(Protocol):
@@ -71,8 +61,8 @@ class KeyedOutput:
         output_id: str,
         since: int,
         sink: Sink,
+        content: Content,
         key_value: KeyValueStore,
-        objects: ObjectStore,
     ) -> None:
         """`since`: its first transaction."""
         self._name = name
@@ -80,23 +70,22 @@ class KeyedOutput:
         self._since = since
         self._sink = sink
         self._key_value = key_value
-        self._objects = objects
-        self._spans = Shard(TABLE_SPANS.name, key_value, objects)
+        self._content = content
         self._left_outs = LeftOuts(key_value)
         self._marker: int | None = None  # what the sink has, as long as nobody else can write
 
     def holds(self, transaction: int) -> bool:
-        """Whether nothing is left to write of a transaction whose rows table `spans` has."""
+        """Whether nothing is left to write of a transaction whose rows the table has."""
         if transaction < self._since:
             return True
-        if self._spans.state().upper <= transaction:
+        if self._content.shard.state().upper <= transaction:
             return False
         # Nobody is asked here, for to ask is to end what a peer is writing; who does not know publishes, and finds out.
         marker = NO_MARKER if self._marker is None else self._marker
         return not is_to_be_written(transaction, self._since, self._rows(transaction), marker)
 
     def publish(self, sealed: SealedTransaction, publication: Publication) -> None:
-        """Write what table `spans` has got by the transaction, unless it is there."""
+        """Write what the table has got by the transaction, unless it is there."""
         del publication
         t = sealed.transaction
         if t < self._since:
@@ -114,9 +103,9 @@ class KeyedOutput:
         """Write nothing."""
 
     def _write(self, t: int) -> None:
-        with Lease(self._spans, self._key_value):  # the parts stay until they are read
-            rows = self._rows(t)
-            if not rows:
+        with Lease(self._content.shard, self._key_value):  # the parts stay until they are read
+            batch, rows = self._batch(t), self._rows(t)
+            if batch is None or not rows:
                 return
             marker = self._fenced()
             if not is_to_be_written(t, self._since, rows, marker):
@@ -125,7 +114,9 @@ class KeyedOutput:
             assert marker < t, "transactions strictly increase"
             self._marker = None  # until it is written nobody knows: a try may fail, or be carried out unheard
             fits = self._sink.fits if isinstance(self._sink, BoundedSink) else _any_fits
-            self._sink.write(t, Messages(self._tables(self._parts(t)), _to_otlp, _name_of, fits))
+            self._sink.write(
+                t, Messages(self._content.tables(batch), self._content.encode, self._content.name, fits)
+            )
             self._note_left_out(t)
             self._marker = t
 
@@ -141,34 +132,13 @@ class KeyedOutput:
         return self._marker
 
     def _rows(self, t: int) -> int:
-        return sum(part.rows for part in self._parts(t))
+        batch = self._batch(t)
+        return 0 if batch is None else self._content.rows(batch)
 
-    def _parts(self, t: int) -> tuple[Part, ...]:
-        batch = self._spans.batch_at(t)
+    def _batch(self, t: int) -> Batch | None:
+        batch = self._content.shard.batch_at(t)
         # What is committed may be compacted with others: then a peer has gone on, and every output has it.
-        if batch is None or (batch.lower, batch.upper) != (t, t + 1):
-            return ()
-        return batch.parts
-
-    def _tables(self, parts: tuple[Part, ...]) -> Iterator[pa.Table]:
-        with tempfile.TemporaryDirectory(prefix="tracelake-output-") as folder:
-            files = LocalFiles(self._objects, Path(folder))
-            for part in parts:
-                file = files.file(part.path)
-                check_part(file, part)
-                with pq.ParquetFile(file) as opened:
-                    for group in range(opened.num_row_groups):
-                        yield (
-                            opened.read_row_group(group, columns=SPANS.names).select(SPANS.names).cast(SPANS)
-                        )
-
-
-def _to_otlp(rows: pa.Table) -> bytes:
-    return encode(rows).SerializeToString(deterministic=True)
-
-
-def _name_of(row: pa.Table) -> str:
-    return f"span {row['span_id'][0]} of trace {row['trace_id'][0]}"
+        return batch if batch is not None and (batch.lower, batch.upper) == (t, t + 1) else None
 
 
 def _any_fits(_message: bytes) -> bool:
