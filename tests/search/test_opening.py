@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.search.build_inputs import INDEX, finalize_build, span, table
+from tracelake._errors import DamageError
 from tracelake.search.build import build_part
 from tracelake.search.cache import link
 from tracelake.search.ceiling import MAPS_PER_PART
@@ -123,3 +124,23 @@ def test_lists_are_read_once(
     for _ in range(2):
         assert found(Searcher(OBJECTS, manifests[11], index)) == 12
     assert len(read) == len(manifests[11].lists)
+
+
+@pytest.mark.parametrize("harm", ["truncated", "flipped", "gone"])
+def test_what_becomes_of_the_store_meanwhile_changes_no_open_searcher(tmp_path: Path, harm: str) -> None:
+    """Its answers stay, and so do those of others with its copies; who has none is told which part it is (F14)."""
+    objects = MemoryObjectStore()
+    build_part(objects, INDEX, "spans-0", 0, 1, "a", table([span(1, input="common words")]))
+    manifest = finalize_build(objects, 1, build="spans-0")
+    before, later = (Searcher(objects, manifest, tmp_path / "one", at_once=once) for once in (True, False))
+    [part] = manifest.newest
+    data = objects.get(part.path)
+    objects.delete(part.path)
+    if harm != "gone":
+        middle = len(data) // 2
+        flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+        objects.put(part.path, flipped if harm == "flipped" else data[:middle])
+    for searcher in (before, later, Searcher(objects, manifest, tmp_path / "one")):
+        assert len(searcher.search('"common words"', 10)) == 1
+    with pytest.raises(DamageError, match=part.path):
+        Searcher(objects, manifest, tmp_path / "another")
