@@ -28,11 +28,26 @@ _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
+class _SafeConsole(Console):
+    """A console that no text can steer: what a sentence repeats of a lake may hold anything."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(several_lines(text), **options)
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return a console that takes text as it is: no markup, no guessing of colours, no colour in a pipe."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH_COLUMNS
-    return Console(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
+    return _SafeConsole(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
+
+
+class _SafeFormatter(logging.Formatter):
+    """Writes a message as one line, whatever is in it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
+        record.message = plain(record.message)
+        return super().formatMessage(record)
 
 
 @contextmanager
@@ -40,7 +55,7 @@ def log_lines() -> Iterator[None]:
     """Write what the package logs to standard error until the end of the block, a line each with its time."""
     logger = logging.getLogger("tracelake")
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(_SafeFormatter("%(asctime)s %(levelname)s %(message)s"))
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -54,6 +69,11 @@ def log_lines() -> Iterator[None]:
 def plain(text: str) -> str:
     """Make text from outside safe for a terminal: one line, no escape sequences, no change of direction."""
     return _CONTROL.sub(lambda match: " " if match[0] in "\n\r\t" else repr(match[0])[1:-1], text)
+
+
+def several_lines(text: str) -> str:
+    """Do the same for text of several lines."""
+    return "\n".join(map(plain, text.split("\n")))
 
 
 def to_json(value: Any) -> Any:
@@ -117,5 +137,5 @@ def print_error(message: str, *, kind: str, as_json: bool, **more: Any) -> None:
     if as_json:
         print(json.dumps({"error": {"kind": kind, "message": message, **more}}), file=sys.stderr)
         return
-    line = Text("error: ", style="bold red").append(Text(message, style="default"))
+    line = Text("error: ", style="bold red").append(Text(several_lines(message), style="default"))
     console(stderr=True).print(line, soft_wrap=True)

@@ -40,7 +40,10 @@ def grid(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, ids: Sequence
         values = [row[position] for row in rows]
         numeric = any(isinstance(value, (int, float)) for value in values)
         table.add_column(
-            Text(header), justify="right" if numeric else "left", no_wrap=header in ids, overflow="fold"
+            Text(plain(header)),
+            justify="right" if numeric else "left",
+            no_wrap=header in ids,
+            overflow="fold",
         )
     for row in rows:
         table.add_row(*map(cell, row))
