@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults test-kafka faults-door faults-hot faults-archive faults-maintenance faults-replicas faults-flips faults-index simulate simulate-all soak clean
+.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults test-kafka faults-door faults-hot faults-archive faults-maintenance faults-replicas faults-flips faults-index fuzz simulate simulate-all soak clean
 
 setup: .venv/.ready
 
@@ -59,6 +59,10 @@ faults-flips: setup
 BUILDS ?= 40
 faults-index: setup
 	$(PY) -m tests.faults.kill_index --builds $(BUILDS) $(if $(SEED),--seed $(SEED))
+
+N ?= 10000
+fuzz: setup
+	$(PY) -m tests.faults.fuzz_server --requests $(N) $(if $(SEED),--seed $(SEED))
 
 SECONDS ?= 60
 simulate: setup
