@@ -137,6 +137,23 @@ def test_messages_are_cut_until_they_fit() -> None:
     )
 
 
+def test_what_is_read_from_is_let_go_of_where_a_sink_fails() -> None:
+    """Copies of parts would stay else until somebody collects what refers to itself."""
+    over: list[bool] = []
+
+    def tables() -> Iterator[pa.Table]:
+        try:
+            yield pa.table({"size": [1, 1]})
+        finally:
+            over.append(True)
+
+    some = Messages(tables(), lambda _: b"x", str, lambda _: True)
+    assert next(some) == b"x"
+    assert not over
+    some.close()
+    assert over
+
+
 def test_left_out_rows_are_counted_once_and_their_names_are_bounded() -> None:
     """The newest are named; a transaction that is counted already changes nothing."""
     record = LeftOutRecord("o", 0, ())

@@ -6,6 +6,7 @@ else is here.
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Protocol, runtime_checkable
 
 from tracelake._errors import StorageError
@@ -114,9 +115,10 @@ class KeyedOutput:
             assert marker < t, "transactions strictly increase"
             self._marker = None  # until it is written nobody knows: a try may fail, or be carried out unheard
             fits = self._sink.fits if isinstance(self._sink, BoundedSink) else _any_fits
-            self._sink.write(
-                t, Messages(self._content.tables(batch), self._content.encode, self._content.name, fits)
-            )
+            with closing(
+                Messages(self._content.tables(batch), self._content.encode, self._content.name, fits)
+            ) as messages:
+                self._sink.write(t, messages)
             self._note_left_out(t)
             self._marker = t
 

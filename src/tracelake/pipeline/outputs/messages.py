@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 import pyarrow as pa
 
@@ -33,11 +33,15 @@ class Messages:
         """Return itself."""
         return self
 
+    def close(self) -> None:
+        """Let go of what it reads from, also where a sink has failed on the way."""
+        self._messages.close()
+
     def __next__(self) -> bytes:
         """Return the next one."""
         return next(self._messages)
 
-    def _made(self, tables: Iterable[pa.Table]) -> Iterator[bytes]:
+    def _made(self, tables: Iterable[pa.Table]) -> Generator[bytes, None, None]:
         for table in tables:
             for few in cut(table, OUTPUT_MESSAGE_BYTES):
                 yield from self._fitting(few)
