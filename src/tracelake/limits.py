@@ -107,6 +107,14 @@ CLIENT_SEEN_EACH: Final = 10
 """So often in its timeout an ingest shows that its client lives. Beyond: nothing, for it is shown already."""
 CLIENT_RUNS_MAX: Final = 60
 """Runs, each a look after the one before, until the transaction of a client is over. Beyond: an error says so."""
+JOURNAL_TRIM_EACH: Final = 100
+"""Transactions after which a pipeline that goes on trims its journal. Beyond: it looks whether there is enough to."""
+JOURNAL_TRIM_MAX: Final = 2_000
+"""Transactions of which it erases the records at a time. Beyond: the next time erases them."""
+TRANSACTION_NUMBER_MAX: Final = 10**15
+"""Number of a transaction, as a request may name it. Beyond: there is none, and it is refused."""
+EXPLAINED_MAX: Final = 1_000
+"""Inputs, and parts, that an account of a transaction names. Beyond: it says how many there are."""
 JOURNAL_TRANSACTIONS_KEPT: Final = 10_000
 """Newest transactions whose input the journal tells, by default. Beyond: `gc` erases the records of the oldest."""
 TRANSACTION_TRIES_MAX: Final = 3

@@ -13,6 +13,8 @@ from tracelake.journal.protocol import beginnings_below, floor_above, totals
 from tracelake.journal.store import Journal, TransactionRecord, record_key
 from tracelake.journal.trimming import trim
 from tracelake.journal.verify import _missing, check_transactions
+from tracelake.pipeline import forgetting
+from tracelake.pipeline.forgetting import Forgetting
 from tracelake.storage import MemoryKeyValueStore
 
 
@@ -154,3 +156,35 @@ def test_the_floor_is_never_lowered(store: MemoryKeyValueStore) -> None:
     journal.raise_floor(7)
     journal.raise_floor(3)
     assert journal.floor() == 7
+
+
+def forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline that goes on trims what is beyond those that are kept, a few at a time, and now and then."""
+    monkeypatch.setattr(forgetting, "JOURNAL_TRIM_EACH", 2)
+    monkeypatch.setattr(forgetting, "JOURNAL_TRIM_MAX", 3)
+    store = journal_of_twelve()
+    journal = Journal(store, "main")
+    Forgetting(store, None).after(12)
+    assert journal.floor() == 0
+    own = Forgetting(store, 4)
+    own.after(10)
+    assert (journal.floor(), keys(store)[0]) == (3, 3)
+    own.after(11)  # too soon
+    assert journal.floor() == 3
+    own.after(12)
+    assert journal.floor() == 6
+    Forgetting(store, 4).after(12)
+    assert journal.floor() == 8
+    Forgetting(store, 4).after(12)
+    assert (journal.floor(), keys(store)) == (8, [8, 9, 10, 11])
+
+
+def test_a_pipeline_trims_its_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rule of it holds, and its test notices where one is broken."""
+    forgets(monkeypatch)
+    for broken in (
+        Broken("all at once", Forgetting.after, "max(0, old - JOURNAL_TRIM_MAX)", "0"),
+        Broken("what is kept goes, too", Forgetting.after, "self._kept + max", "max"),
+        Broken("after each transaction", Forgetting.after, "upper - self._at < JOURNAL_TRIM_EACH", "False"),
+    ):
+        assert_caught(broken, lambda: forgets(monkeypatch))

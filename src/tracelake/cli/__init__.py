@@ -23,6 +23,7 @@ from tracelake.cli import (
     data,
     datasets,
     history,
+    journal,
     keys,
     lakes,
     maintenance,
@@ -49,6 +50,7 @@ app.add_typer(data.app)
 app.add_typer(pipelines.app)
 app.add_typer(transactions.app)
 app.add_typer(sources.app)
+app.add_typer(journal.app)
 app.add_typer(outputs.app)
 app.add_typer(queries.app)
 app.add_typer(servers.app)

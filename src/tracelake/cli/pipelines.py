@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tracelake._errors import UnreadInputsError
-from tracelake.cli import render
+from tracelake.cli import render, render_journal
 from tracelake.cli.data import print_report
 from tracelake.cli.exits import FAILED
 from tracelake.cli.options import JsonOption, LakeOption, WatchOption, examples, opened
@@ -98,12 +98,15 @@ def pipeline_run(
     "status", epilog=examples("tracelake pipeline status", "tracelake pipeline status --json")
 )
 def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """Show the replicas, the sources with what waits there, and what is set aside.
+    """Show the replicas, the sources with what waits there, what is set aside, and the newest transactions.
+
+    Of these, what is open, when it was sealed and committed, and how long each stage took.
 
     Exits with 1 if a replica is stuck or gone."""
     with opened(lake) as open_lake:
         infos, inbox, inputs = open_lake.replicas(), open_lake.inbox(), open_lake.quarantine.all()
         sources, outputs = open_lake.sources.all(), open_lake.outputs.all()
+        newest = open_lake.journal.transactions(2)
     if as_json:
         shown = {
             "replicas": [asdict(info) for info in infos],
@@ -111,6 +114,7 @@ def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> Non
             "inbox": asdict(inbox),
             "quarantine": [asdict(item) for item in inputs],
             "outputs": [asdict(output) for output in outputs],
+            "transactions": [asdict(info) for info in newest],
         }
         print_json(shown)
     else:
@@ -121,6 +125,8 @@ def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> Non
             print_sources(sources)
         print_quarantine([item for item in inputs if item.state != "discarded"])
         print_left_out(outputs)
+        if newest:
+            out.print(render_journal.transactions(newest))
         if not infos:
             out.print("No replica runs. Start one with `tracelake pipeline run` or `tracelake serve`.")
     if any(info.status in {"stuck", "gone"} for info in infos):

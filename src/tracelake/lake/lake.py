@@ -15,6 +15,7 @@ from tracelake.lake.archive import WithArchive
 from tracelake.lake.datasets import Datasets
 from tracelake.lake.hot import HotTier
 from tracelake.lake.inputs import WithInputs
+from tracelake.lake.journal import LakeJournal
 from tracelake.lake.location import LakeConfig, Location, shown
 from tracelake.lake.maintenance import Maintenance
 from tracelake.lake.opened import OpenLake
@@ -60,6 +61,7 @@ class Lake(WithInputs, WithArchive, WithAnnotations, WithSources):
         self.maintenance = Maintenance(self._opened)
         self.quarantine = Quarantine(self._opened)
         self.transactions = Transactions(self._opened)
+        self.journal = LakeJournal(self._opened)
         self.hot = HotTier(self._opened)
         self.keys = Keys(lambda: self._opened.key_value)
 

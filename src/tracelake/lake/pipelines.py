@@ -20,6 +20,7 @@ from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.report import report_of
 from tracelake.pipeline.sources.registry import find
+from tracelake.pipeline.telling import with_receipts
 from tracelake.replicas.info import describe_all
 from tracelake.results import IngestReport, ReplicaInfo
 from tracelake.tasks.progress import OnProgress
@@ -42,7 +43,7 @@ def ingest(
     runs = into_transactions(inputs, transaction_bytes or TRANSACTION_INPUT_MAX_BYTES)
     pipeline = main_pipeline(opened, runner)
     pipeline.listen(client)
-    result = pipeline.run(runs, progress)
+    result = pipeline.run(runs, with_receipts(opened.key_value, None, progress))
     return report_of(result, time.monotonic() - started)
 
 
@@ -65,7 +66,7 @@ def inbox_pipeline(
     opened: OpenLake, runner: TaskRunner, replica: str | None, watch: Sequence[str] | None
 ) -> InboxPipeline:
     """Return the pipeline of what servers received, and of what is watched."""
-    stores, config = opened.stores, opened.config
+    stores, config, settings = opened.stores, opened.config, load_settings()
     return InboxPipeline(
         stores.key_value,
         stores.objects,
@@ -74,7 +75,8 @@ def inbox_pipeline(
         replica=replica,
         watch=find_watch(watch),
         first=first_index(config),
-        mode=mode_of(load_settings()),
+        mode=mode_of(settings),
+        journal_kept=settings.journal_transactions,
     )
 
 

@@ -15,6 +15,7 @@ from tracelake.limits import STORED_EXPANDS, TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.ahead import in_thread
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.fitting import Fitting
+from tracelake.pipeline.forgetting import Forgetting
 from tracelake.pipeline.inputs import into_transactions
 from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.pauses import Pauses
@@ -23,6 +24,7 @@ from tracelake.pipeline.sources.added import AddedSources
 from tracelake.pipeline.sources.looks import Looks, Seen
 from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.sources.registry import own_watches, watch_of
+from tracelake.pipeline.telling import with_receipts
 from tracelake.replicas.account import BatchCounts, ReplicaProgress, Waiting, default_name
 from tracelake.replicas.heartbeat import Heartbeat
 from tracelake.replicas.info import describe
@@ -63,7 +65,9 @@ class InboxPipeline:
         watch: Sequence[str] = (),
         first: IndexSettings = PLAIN,
         mode: StepMode = EACH_STEP,
+        journal_kept: int | None = None,
     ) -> None:
+        """`journal_kept`: of so many transactions the journal keeps what they read; None: it is left to `gc`."""
         tally = BatchCounts()
         self._runner = runner
         known = KnownInputs(key_value, "main")
@@ -74,6 +78,8 @@ class InboxPipeline:
             lambda address: watch_of(objects, known, address),
         )
         self._fitting = Fitting()
+        self._key_value = key_value
+        self._forgetting = Forgetting(key_value, journal_kept)
         self._pipeline = Pipeline(
             "main",
             key_value,
@@ -148,7 +154,7 @@ class InboxPipeline:
             self._account.begin("preparing")
             self._get_ready(inputs)
             runs = into_transactions(inputs, TRANSACTION_INPUT_MAX_BYTES)
-            follow = self._follow(progress or silent)
+            follow = with_receipts(self._key_value, self._account.name, self._follow(progress or silent))
             result = self._pipeline.run(runs, follow, stopping, goes_on=goes_on)
             took: set[tuple[str, str]] = set()
             if not stopping():  # else some of them may have been left
@@ -157,6 +163,8 @@ class InboxPipeline:
             self._looks.took(took, result.recorded)
             self._account.sources(self._looks.accounts())
             self._note_failures(inputs, result.failed)
+            if goes_on and result.transactions:
+                self._forgetting.after(result.transactions[-1] + 1)
             if result.waits is not None and not result.steps and not result.transactions:
                 _raise_failures(unseen, failing | result.failed)
                 return None

@@ -57,7 +57,7 @@ class ReadTask:
     shares: tuple[InputShare, ...]
     buckets: int
     staging: str
-    """Prefix of the objects that the task writes."""
+    """Prefix of the objects that the task writes; empty: it writes none, as where what it reads is compared alone."""
 
     @property
     def work_bytes(self) -> int:
@@ -175,6 +175,8 @@ class _Reader:
         if not columns.rows:
             return []
         rows = pa.Table.from_batches([columns.take()])
+        if not self._task.staging:
+            return []
         return stage(rows, self._objects, self._task.staging, self._task.buckets)
 
 

@@ -32,6 +32,8 @@ from tracelake.server.mlflow_api import mlflow_api
 from tracelake.server.not_kept import SIGNALS, NotKeptEndpoint
 from tracelake.server.otlp import TracesEndpoint
 from tracelake.server.pages import STATIC, page_routes, page_templates
+from tracelake.server.pipeline_api import pipeline_api
+from tracelake.server.pipeline_pages import pipeline_pages
 from tracelake.server.search_pages import search_pages
 from tracelake.server.sign_in import sign_in_pages
 from tracelake.server.sources_api import sources_api
@@ -94,6 +96,8 @@ def create_app(
     app.include_router(versions_api(lake))
     app.include_router(transactions_api(lake))
     app.include_router(sources_api(lake))
+    app.include_router(pipeline_api(lake))
+    app.include_router(pipeline_pages(lake, templates))
     app.include_router(archive_api(lake, archiving))
     app.include_router(archive_pages(lake, archiving, templates))
     app.include_router(mlflow_api(lake))

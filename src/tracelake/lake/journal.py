@@ -1,0 +1,261 @@
+"""What the journal of a lake tells: which input made which transaction, and what came of it. `lake.journal`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from tracelake._errors import DamageError, NotFoundError, TracelakeError, TrimmedError, UsageError
+from tracelake.journal.model import Aside, OffsetRange, RecordedRange, Segment, SegmentRun
+from tracelake.journal.receipts import Receipt, Receipts
+from tracelake.journal.store import Journal, TransactionRecord
+from tracelake.lake.journal_results import (
+    InputInfo,
+    ReplayReport,
+    TableParts,
+    TransactionAccount,
+    TransactionInfo,
+)
+from tracelake.lake.journal_times import stages
+from tracelake.lake.opened import OpenLake
+from tracelake.limits import EXPLAINED_MAX, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
+from tracelake.pipeline.outputs.added import AddedOutputs, OutputRecord
+from tracelake.pipeline.outputs.commit import SET_ASIDE
+from tracelake.pipeline.outputs.counts import Counts
+from tracelake.pipeline.publish import TRANSFORM
+from tracelake.pipeline.replaying import replay
+from tracelake.search.finalize import read_manifest, read_parts
+from tracelake.tables.built_in import BUILT_IN
+from tracelake.tables.indexes import INDEX_ENTRY, index_at
+from tracelake.tasks.runners import TaskRunner
+from tracelake.versions.model import TRANSACTION, Commit
+
+
+class LakeJournal:
+    """The transactions of a lake's pipeline: `lake.journal`."""
+
+    def __init__(self, opened: OpenLake) -> None:
+        self._opened = opened
+        self._journal = Journal(opened.key_value, "main")
+        self._receipts = Receipts(opened.key_value, "main")
+
+    def transactions(
+        self, limit: int = PAGE_ROWS_DEFAULT, before: int | None = None
+    ) -> list[TransactionInfo]:
+        """Return the newest transactions, what is not committed yet first; or a page of those before one."""
+        if not 0 < limit <= PAGE_ROWS_MAX:
+            raise UsageError(f"a page has from 1 to {PAGE_ROWS_MAX} transactions, not {limit}.")
+        upper, infos = self._upper(), list[TransactionInfo]()
+        if before is None or before > upper:
+            begun = self._recorded(upper)
+            if begun is not None and begun.steps:
+                infos.append(self._info(upper, begun, None))
+        stop = upper if before is None else before
+        for t, commit in islice(self._commits(stop), limit - len(infos)):
+            infos.append(self._info(t, self._recorded(t), commit))
+        return infos
+
+    def explain(self, transaction: int) -> TransactionAccount:
+        """Say which input made a transaction, and which parts, index parts, outputs and commit came of it.
+
+        Raises NotFoundError where no such transaction was begun.
+        """
+        t, upper = transaction, self._upper()
+        recorded = self._recorded(t) if 0 <= t <= upper else None
+        commit = (
+            next(((i, c) for at, (i, c) in self._commits(t + 1) if at == t), None) if 0 <= t < upper else None
+        )
+        if commit is None and (recorded is None or not recorded.steps):
+            raise NotFoundError(
+                f"no transaction {t}: the newest is {upper - 1}. See `tracelake pipeline transactions`."
+            )
+        info, notes = self._info(t, recorded, commit), list[str]()
+        step = None if recorded is None else recorded.step
+        inputs = (
+            [] if step is None else [_input(s, each) for s, ranges in step.sources.items() for each in ranges]
+        )
+        if recorded is None:
+            notes.append(
+                "The journal has let go of it: which inputs it read, and when it was committed, is no longer known. "
+                "What its commit and the tables say is below. Setting journal_transactions says how many are kept."
+            )
+        aside = self._aside(t)
+        if aside is not None:
+            notes.append(f"Set aside by the {aside.by} after {aside.tries} tries: {aside.reason}.")
+        receipt = None if recorded is None else self._receipt(t)
+        if commit is not None and recorded is not None and receipt is None:
+            notes.append("When it was committed, and how long its outputs took, nobody has noted.")
+        return TransactionAccount(
+            info,
+            tuple(inputs[:EXPLAINED_MAX]),
+            len(inputs),
+            tuple(self._tables(t, notes)),
+            self._index(t, commit, notes),
+            tuple(
+                (each.name, each.to)
+                for each in self._outputs()
+                if commit is not None and (each.since or 0) <= t
+            ),
+            None if receipt is None else receipt.by,
+            tuple(notes),
+        )
+
+    def replay(
+        self, transaction: int, runner: TaskRunner | None = None, master: str | None = None
+    ) -> ReplayReport:
+        """Read the recorded input of a transaction again, and compare it with what was recorded and written.
+
+        Nothing is written. First the sources are compared, then what each gave, by checksum.
+
+        Raises UsageError where the journal does not tell of it any more, NotFoundError where it was never begun.
+        """
+        account = self.explain(transaction)
+        recorded = self._recorded(transaction)
+        if recorded is None or recorded.step is None:
+            raise UsageError(
+                f"the journal has let go of transaction {transaction}: nothing tells what to read again."
+            )
+        step, opened = recorded.step, self._opened
+        sources = replay(step, opened.objects, opened.config.buckets, opened.runner(runner, master))
+        difference = next((each.difference for each in sources if each.difference is not None), None)
+        info = account.info
+        if difference is None and info.state == "committed" and info.spans_new is not None:
+            written = info.spans_new + (info.spans_replaced or 0) + (info.spans_repeated or 0)
+            read = sum(each.read_spans for each in sources)
+            if read != written:
+                difference = (
+                    f"the tables: {written} spans were written or found there, and {read} are read now"
+                )
+        if difference is not None and step.transform != TRANSFORM:
+            difference += f" (shaped by version {step.transform} of the code, and this is {TRANSFORM})"
+        return ReplayReport(transaction, tuple(sources), difference)
+
+    def _upper(self) -> int:
+        head = self._opened.repository.head()
+        return 0 if head is None else self._opened.repository.transaction_of(head) + 1
+
+    def _commits(self, before: int) -> Iterator[tuple[int, tuple[str, Commit]]]:
+        """Yield commits of transactions below one, the newest first."""
+        head = self._opened.repository.head()
+        for commit_id, commit in self._opened.repository.log(head) if head is not None else ():
+            t = commit.metadata.get(TRANSACTION)
+            if t is not None and int(t) < before:
+                yield int(t), (commit_id, commit)
+
+    def _recorded(self, t: int) -> TransactionRecord | None:
+        """Return what the journal has of a transaction; None where it has let go of it."""
+        try:
+            return self._journal.read(t)
+        except TrimmedError:
+            return None
+
+    def _aside(self, t: int) -> Aside | None:
+        try:
+            return self._journal.aside(t)
+        except TrimmedError:
+            return None
+
+    def _receipt(self, t: int) -> Receipt | None:
+        try:
+            return self._receipts.read(t)
+        except DamageError:
+            return None  # `verify` names it
+
+    def _outputs(self) -> list[OutputRecord]:
+        return AddedOutputs(self._opened.key_value, self._opened.objects).records()
+
+    def _info(
+        self, t: int, recorded: TransactionRecord | None, commit: tuple[str, Commit] | None
+    ) -> TransactionInfo:
+        step = None if recorded is None else recorded.step
+        seal = None if recorded is None else recorded.seal
+        receipt = None if recorded is None or commit is None else self._receipt(t)
+        counts = None if commit is None else Counts.from_metadata(commit[1].metadata)
+        began_at = recorded.steps[0].began_at or None if recorded is not None and recorded.steps else None
+        is_aside = commit is not None and SET_ASIDE in commit[1].metadata
+        state = "set aside" if is_aside else "committed" if commit else "sealed" if seal else "open"
+        sealed_at = None if seal is None else seal.sealed_at
+        names = [*BUILT_IN, "index", *(each.name for each in self._outputs()), "commit"] if receipt else []
+        ranges = [] if step is None else [each for ranges in step.sources.values() for each in ranges]
+        return TransactionInfo(
+            transaction=t,
+            state=state,
+            trimmed=recorded is None,
+            began_at=began_at,
+            sealed_at=sealed_at if sealed_at is not None or commit is None else commit[1].created_at,
+            committed_at=None if receipt is None else receipt.committed_at,
+            commit=None if commit is None else commit[0],
+            client="" if step is None else step.client,
+            steps=None if recorded is None else len(recorded.steps),
+            inputs=None if step is None else sum(each.inputs for each in ranges),
+            spans_read=None if step is None else sum(each.spans for each in ranges),
+            spans_new=None if counts is None else counts.new,
+            spans_replaced=None if counts is None else counts.replaced,
+            spans_repeated=None if counts is None else counts.repeated,
+            traces=None if counts is None else counts.traces,
+            stages_s=stages(began_at, sealed_at, receipt, names),
+        )
+
+    def _tables(self, t: int, notes: list[str]) -> Iterator[TableParts]:
+        for name in BUILT_IN:
+            try:
+                batch = self._opened.shard(name).batch_at(t)
+            except TracelakeError as error:
+                notes.append(f"Parts of table {name}: {error}")
+                continue
+            if batch is not None:
+                parts = [(part.path, part.rows) for part in batch.objects()]
+                yield TableParts(name, batch.lower, batch.upper, tuple(parts[:EXPLAINED_MAX]), len(parts))
+
+    def _index(self, t: int, commit: tuple[str, Commit] | None, notes: list[str]) -> TableParts | None:
+        """Return the index parts with the spans of a transaction, as its own commit names them."""
+        if commit is None:
+            return None
+        try:
+            path = index_at(self._opened.repository, commit[0])
+            parts = (
+                []
+                if path is None
+                else read_parts(self._opened.objects, read_manifest(self._opened.objects, path))
+            )
+        except TracelakeError as error:
+            notes.append(f"Parts of {INDEX_ENTRY}: {error}")
+            return None
+        own = [part for part in parts if part.lower <= t < part.upper]
+        if not own:
+            return None
+        lower, upper = min(part.lower for part in own), max(part.upper for part in own)
+        shown = tuple((part.path, part.documents) for part in own[:EXPLAINED_MAX])
+        return TableParts("index", lower, upper, shown, len(own))
+
+
+def _input(source: str, taken: RecordedRange) -> InputInfo:
+    if isinstance(taken, SegmentRun):
+        first, last = taken.numbers[0][0], taken.numbers[-1][1]
+        path, last_path = (f"{taken.head}{number:0{taken.digits}}{taken.tail}" for number in (first, last))
+        return InputInfo(
+            source,
+            "run",
+            path,
+            last_path,
+            taken.inputs,
+            taken.size_bytes,
+            None,
+            taken.records,
+            taken.spans,
+            taken.checksum,
+            0,
+        )
+    offsets = None
+    if isinstance(taken, OffsetRange):
+        offsets = {
+            "topic": taken.topic,
+            "partition": taken.partition,
+            "start": taken.start,
+            "stop": taken.stop,
+        }
+    kind = "offsets" if offsets else "segment" if isinstance(taken, Segment) else "file"
+    return InputInfo(
+        source, kind, taken.path, None, 1, taken.size_bytes, taken.sha256 or None, taken.records, taken.spans,
+        taken.checksum, taken.problems_total, offsets,
+    )  # fmt: skip
