@@ -30,6 +30,7 @@ NOT_MISSED: Final = [
     r"inbox/\d*-a\..*",  # the transaction that takes a segment deletes it; the server alone knows what it acknowledged
     r"inputs/main/.*",  # a look at the same file once more finds its spans known
     r"suspects/main/.*",  # the input is tried again, and set aside again
+    r"receipts/main/.*",  # explain says that nobody has noted the times
     r"leases/.*",  # whoever holds one writes it again, or ends
     r"replicas/.*",  # written again at the next beat
     r"sightings/.*",  # collection begins to count anew

@@ -17,7 +17,7 @@ from tests.server.client import Client
 from tests.server.faults import FaultyStore
 from tracelake import Lake
 from tracelake._errors import NotFoundError, UsageError
-from tracelake.journal.receipts import Receipts
+from tracelake.journal.receipts import PublishReceipts
 from tracelake.otlp.framing import write_segment
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
@@ -92,7 +92,7 @@ def test_what_is_trimmed_says_so(lake: Lake) -> None:
     assert account.info.trimmed
     assert "no longer known" in account.notes[0]
     assert account.tables[0].parts
-    assert Receipts(lake._opened.key_value, "main").read(0) is None
+    assert PublishReceipts(lake._opened.key_value, "main").read(0) is None
     with pytest.raises(UsageError, match="has let go of transaction 0"):
         lake.journal.replay(0, runner=InProcess())
 

@@ -1,4 +1,4 @@
-"""Receipts: when a transaction was committed here, and how long each output took. Told for people, no part of the rule.
+"""When a transaction was committed here, and how long each output took. For people, no part of the rule.
 
 A receipt is written after the commit by who published last, and losing one costs nothing but the answer of `explain`.
 Its record goes with those of its transaction.
@@ -18,7 +18,7 @@ from tracelake.storage import KeyValueStore
 FORMAT_VERSION: Final = 1
 
 
-class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PublishReceipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a transaction was published."""
 
     transaction: int
@@ -32,24 +32,24 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format_version: int = FORMAT_VERSION
 
 
-class Receipts:
+class PublishReceipts:
     """The receipts of one pipeline."""
 
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self._store = store
         self._partition = f"receipts/{pipeline}"
 
-    def note(self, receipt: Receipt) -> None:
+    def note(self, receipt: PublishReceipt) -> None:
         """Keep a receipt, as well as it goes."""
         with contextlib.suppress(StorageError):
             self._store.set(self._partition, _key(receipt.transaction), encode(receipt))
 
-    def read(self, transaction: int) -> Receipt | None:
+    def read(self, transaction: int) -> PublishReceipt | None:
         """Return the receipt of a transaction; None where there is none. Raises DamageError."""
         entry = self._store.get(self._partition, _key(transaction))
         if entry is None:
             return None
-        return decode(Receipt, entry.value, f"record {self._partition}/{entry.key}", FORMAT_VERSION)
+        return decode(PublishReceipt, entry.value, f"record {self._partition}/{entry.key}", FORMAT_VERSION)
 
 
 def _key(transaction: int) -> str:

@@ -7,7 +7,7 @@ from itertools import islice
 
 from tracelake._errors import DamageError, NotFoundError, TracelakeError, TrimmedError, UsageError
 from tracelake.journal.model import Aside, OffsetRange, RecordedRange, Segment, SegmentRun
-from tracelake.journal.receipts import Receipt, Receipts
+from tracelake.journal.receipts import PublishReceipt, PublishReceipts
 from tracelake.journal.store import Journal, TransactionRecord
 from tracelake.lake.journal_results import (
     InputInfo,
@@ -37,7 +37,7 @@ class LakeJournal:
     def __init__(self, opened: OpenLake) -> None:
         self._opened = opened
         self._journal = Journal(opened.key_value, "main")
-        self._receipts = Receipts(opened.key_value, "main")
+        self._receipts = PublishReceipts(opened.key_value, "main")
 
     def transactions(
         self, limit: int = PAGE_ROWS_DEFAULT, before: int | None = None
@@ -155,7 +155,7 @@ class LakeJournal:
         except TrimmedError:
             return None
 
-    def _receipt(self, t: int) -> Receipt | None:
+    def _receipt(self, t: int) -> PublishReceipt | None:
         try:
             return self._receipts.read(t)
         except DamageError:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from tracelake.journal.receipts import Receipt
+from tracelake.journal.receipts import PublishReceipt
 
 
 def stages(
-    began_at: str | None, sealed_at: str | None, receipt: Receipt | None, names: Sequence[str]
+    began_at: str | None, sealed_at: str | None, receipt: PublishReceipt | None, names: Sequence[str]
 ) -> dict[str, float]:
     """Return seconds by stage, as far as they are known; clocks of several machines may have given the times.
 

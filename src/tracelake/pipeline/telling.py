@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tracelake.journal.receipts import Receipt, Receipts
+from tracelake.journal.receipts import PublishReceipt, PublishReceipts
 from tracelake.pipeline.outcome import now
 from tracelake.replicas.account import default_name
 from tracelake.storage import KeyValueStore
@@ -13,7 +13,7 @@ from tracelake.tasks.progress import OnProgress, Progress
 
 def with_receipts(key_value: KeyValueStore, name: str | None, progress: OnProgress) -> OnProgress:
     """Return what passes progress on, and keeps a receipt of each transaction that is published meanwhile."""
-    receipts, by = Receipts(key_value, "main"), name or default_name()
+    receipts, by = PublishReceipts(key_value, "main"), name or default_name()
     begun: dict[int, list[float]] = {}
 
     def note(step: Progress) -> None:
@@ -32,6 +32,6 @@ def with_receipts(key_value: KeyValueStore, name: str | None, progress: OnProgre
             times = begun.pop(t)
             took = tuple(round(max(0.0, after - before), 6) for before, after in pairwise(times))
             written_at = type(at).fromtimestamp(times[0], at.tzinfo).isoformat(timespec="microseconds")
-            receipts.note(Receipt(t, written_at, at.isoformat(timespec="microseconds"), took, by))
+            receipts.note(PublishReceipt(t, written_at, at.isoformat(timespec="microseconds"), took, by))
 
     return note
