@@ -162,7 +162,9 @@ class LakeJournal:
             return None  # `verify` names it
 
     def _outputs(self) -> list[OutputRecord]:
-        return AddedOutputs(self._opened.key_value, self._opened.objects).records()
+        return AddedOutputs(
+            self._opened.key_value, self._opened.objects, self._opened.config.buckets
+        ).records()
 
     def _info(
         self, t: int, recorded: TransactionRecord | None, commit: tuple[str, Commit] | None
