@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults test-kafka faults-door faults-hot faults-archive faults-maintenance faults-replicas faults-flips faults-index fuzz simulate simulate-all soak clean
+.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults test-kafka test-cluster faults-door faults-hot faults-archive faults-maintenance faults-replicas faults-flips faults-index fuzz simulate simulate-all soak clean
 
 setup: .venv/.ready
 
@@ -17,12 +17,16 @@ demo: setup
 	.venv/bin/tracelake demo
 
 test: setup browser lint types
-	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/kafka
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/kafka --ignore tests/cluster
 
 # With a broker of Apache Kafka, started by the tests; one after the other, for some of them kill it.
 test-kafka: setup
 	scripts/setup-kafka
 	$(PY) -m pytest -p no:xdist tests/kafka
+
+# A standalone cluster of Spark, and a server of Spark Connect, started by the tests; some of them are killed.
+test-cluster: setup
+	$(PY) -m pytest -p no:xdist tests/cluster
 
 lint: setup
 	.venv/bin/ruff check .

@@ -259,7 +259,7 @@ def backlog(name: str, options: argparse.Namespace, folder: Path) -> None:
 
 def from_files(folder: Path, spans: int, requests: int, format: str) -> float:
     """Return how long the same spans take from files of 1,000 requests each, without the start of the JVM."""
-    from tracelake.tasks.runners import Spark  # noqa: PLC0415  heavy
+    from tracelake.tasks.spark import Spark  # noqa: PLC0415  heavy
 
     folder.mkdir(parents=True)
     pool = bodies(spans, format)

@@ -62,7 +62,7 @@ SPARK_SCHEMA = (
 def tracelake_rounds(files: list[str], folder: Path, rounds: int, started: float) -> list[dict[str, float]]:
     """Ingest into a new lake each round, in one Spark session."""
     import tracelake  # noqa: PLC0415  each contestant imports its own
-    from tracelake.tasks.runners import Spark  # noqa: PLC0415
+    from tracelake.tasks.spark import Spark  # noqa: PLC0415
 
     runner = Spark("local[*]")
     runner.start()

@@ -12,8 +12,8 @@ from typing import Final
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from tracelake.tasks import runners
-from tracelake.tasks.runners import Spark
+from tracelake.tasks import spark
+from tracelake.tasks.spark import Spark
 
 HERE: Final = Path(__file__).parent
 ON_SPARK: Final = (
@@ -117,8 +117,8 @@ def end_spark() -> None:
     """End the Spark of this process, whoever started it and did not stop it."""
     pyspark = sys.modules.get("pyspark")
     if pyspark is not None and (context := pyspark.SparkContext._active_spark_context) is not None:
-        runners._spark_users.clear()
-        runners._end(context)
+        spark._spark_users.clear()
+        spark._end(context)
 
 
 @pytest.fixture

@@ -81,6 +81,11 @@ class Settings(BaseSettings):
     journal_transactions: int = Field(default=limits.JOURNAL_TRANSACTIONS_KEPT, ge=1)
     """Of how many transactions, the newest, `gc` leaves in the journal what they read."""
 
+    spark_master: str | None = None
+    """Spark master, such as `spark://host:7077` or `sc://host:15002`; else that of `spark-submit` or of
+    `spark-defaults.conf`, else `local[*]`."""
+    spark_conf: dict[str, str] = Field(default_factory=dict)
+    """Settings of Spark by name, before those of `spark-defaults.conf`; in the environment a JSON object."""
     watch: tuple[str, ...] = ()
     """What pipelines watch besides what servers receive: patterns of files, buckets, topics of Kafka."""
 

@@ -203,6 +203,10 @@ JAVA_HEAP_MIB: Final = 512
 """Heap of the driver's JVM: rows never pass it. Beyond: Java ends with its own error, and the run fails."""
 SPARK_POLL_S: Final = 0.2
 """How often progress is asked of Spark. Beyond: it is asked again."""
+SPARK_CONNECT_RETRIES: Final = 6
+"""How often a server of Spark Connect is tried again, within half a minute or so. Beyond: the job fails."""
+SPARK_IDLE_TIMEOUT_S: Final = 300.0
+"""How long a job may wait with no executor on any of its tasks. Beyond: it is ended, and says why; input waits."""
 
 # Kafka
 KAFKA_WAIT_S: Final = 10.0
@@ -883,6 +887,16 @@ DOCTOR_CHECK_TIMEOUT_S: Final = 40.0
 Beyond: the check has failed."""
 DOCTOR_SPARK_TIMEOUT_S: Final = 150.0
 """The same for the check that starts Spark. Beyond: it has failed."""
+DOCTOR_CLUSTER_TIMEOUT_S: Final = 600.0
+"""The same for the check of a cluster, which may have to start executors. Beyond: it has failed."""
+DOCTOR_CLUSTER_TASKS: Final = 8
+"""Tasks by which `doctor` first looks for executors of a cluster. Beyond: twice as many, while more are found."""
+DOCTOR_CLUSTER_TASKS_MAX: Final = 8_192
+"""Tasks by which it looks at most. Beyond: executors that none of them met are not told of."""
+DOCTOR_CLUSTER_WAIT_S: Final = 0.2
+"""How long such a task stays, so that others go elsewhere. Beyond: it ends."""
+DOCTOR_PROBLEMS_MAX: Final = 10
+"""Problems of executors that are named. Beyond: their number is."""
 DOCTOR_RACES: Final = 10
 """Times that each pair of racing writes is tried. Beyond: the store is taken to be right."""
 CLOCK_SKEW_MAX_S: Final = 5.0

@@ -13,7 +13,7 @@ import pytest
 from tracelake import limits
 from tracelake.doctor import machine
 from tracelake.doctor.checks import run_check
-from tracelake.tasks.runners import Spark
+from tracelake.tasks.spark import Spark
 
 
 def test_what_is_installed_here_is_what_is_required() -> None:

@@ -6,7 +6,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from tracelake.tasks.runners import Spark
+from tracelake.tasks.spark import Spark
 
 
 def main(lake: str, checkpoint: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 import tracelake
 from tests.pipeline.spans import AGENTS
 from tracelake._errors import TaskError
-from tracelake.tasks.runners import Spark
+from tracelake.tasks.spark import Spark
 
 
 def jvm() -> psutil.Process:

@@ -25,7 +25,8 @@ from tests.tracking.requests import trace_id
 from tracelake import IngestReport, Lake
 from tracelake.archive import candidates
 from tracelake.tasks.java import find_java, owns_gateway
-from tracelake.tasks.runners import InProcess, Spark
+from tracelake.tasks.runners import InProcess
+from tracelake.tasks.spark import Spark
 
 PROGRAM = Path(sys.executable).with_name("tracelake")
 CUT_LINES = 60

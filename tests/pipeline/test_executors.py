@@ -9,7 +9,7 @@ import pytest
 
 from tracelake._errors import JavaError, TaskError
 from tracelake.tasks.java import find_java, java_version
-from tracelake.tasks.runners import Spark
+from tracelake.tasks.spark import Spark
 
 
 def fails_on_two(number: int) -> int:

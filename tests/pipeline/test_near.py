@@ -20,7 +20,8 @@ from tracelake import Lake
 from tracelake._errors import TaskError
 from tracelake.limits import COMPACTION_FAN_OUT, NEAR_WORK_MAX_BYTES, STORED_EXPANDS
 from tracelake.shards.compaction import CompactTask
-from tracelake.tasks.runners import ByWork, InProcess, ReceiptT, Spark, TaskT
+from tracelake.tasks.runners import ByWork, InProcess, ReceiptT, TaskT
+from tracelake.tasks.spark import Spark
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from tests.storage.servers.s3 import S3Server
 from tracelake import DamageError, LakeExistsError, LakeNotFoundError, StorageError, UsageError
 from tracelake.lake.location import LAKES, make_lake
 from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
-from tracelake.tasks.runners import InProcess, Spark
+from tracelake.tasks.runners import InProcess
+from tracelake.tasks.spark import Spark
 from tracelake.testing import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 
 

@@ -16,7 +16,8 @@ from tests.storage.servers.postgres import PostgresServer
 from tests.storage.servers.s3 import S3Server
 from tracelake import Lake
 from tracelake.otlp.framing import write_segment
-from tracelake.tasks.runners import InProcess, Spark, TaskRunner
+from tracelake.tasks.runners import InProcess, TaskRunner
+from tracelake.tasks.spark import Spark
 
 PLACES = (
     ("directory", None),

@@ -17,7 +17,8 @@ import tracelake
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake, limits
 from tracelake.spark import register
-from tracelake.tasks.runners import InProcess, Spark
+from tracelake.tasks.runners import InProcess
+from tracelake.tasks.spark import Spark
 
 
 @pytest.fixture(scope="module")

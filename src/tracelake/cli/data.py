@@ -8,7 +8,15 @@ import typer
 
 from tracelake.cli import render
 from tracelake.cli.exits import FAILED
-from tracelake.cli.options import JsonOption, LakeOption, examples, opened
+from tracelake.cli.options import (
+    ConfOption,
+    JsonOption,
+    LakeOption,
+    MasterOption,
+    examples,
+    opened,
+    spark_conf,
+)
 from tracelake.cli.output import console, plain, print_json
 from tracelake.cli.progress import progress_bar
 from tracelake.limits import TRANSACTION_LEAST_MB
@@ -43,9 +51,8 @@ def ingest(
             metavar="ID", help="Put them into this explicit transaction, or nowhere.", show_default=False
         ),
     ] = None,
-    master: Annotated[
-        str | None, typer.Option(help="Spark master, such as local[2].", show_default=False)
-    ] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Ingest files of OTLP traces.
@@ -60,6 +67,7 @@ def ingest(
             transaction_bytes=None if transaction_mb is None else int(transaction_mb * 1e6),
             transaction=transaction,
             master=master,
+            conf=spark_conf(conf),
             progress=show,
         )
     print_report(report, as_json=as_json)

@@ -20,12 +20,15 @@ from tracelake.cli.options import (
     TEXTS,
     VECTORS,
     AtOption,
+    ConfOption,
     DimensionsOption,
     JsonOption,
     LakeOption,
+    MasterOption,
     MetricOption,
     examples,
     opened,
+    spark_conf,
 )
 from tracelake.cli.output import console, plain, print_json
 from tracelake.cli.pipelines import print_replicas
@@ -181,22 +184,31 @@ def verify(lake: LakeOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(FAILED)
 
 
-@app.command(epilog=examples("tracelake doctor", "tracelake doctor --lake ./lake --no-spark --json"))
+@app.command(
+    epilog=examples(
+        "tracelake doctor",
+        "tracelake doctor --lake ./lake --no-spark --json",
+        "tracelake doctor --lake s3://bucket/traces --master spark://host:7077",
+    )
+)
 def doctor(
     lake: LakeOption = None,
     spark: Annotated[
         bool, typer.Option("--spark/--no-spark", help="Start Spark and run a small job.")
     ] = True,
+    master: MasterOption = None,
+    conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check the lake's stores and this machine.
 
     Whether the stores are reached and honour conditional writes; clock, free space, versions, Java, Spark;
-    and how to mend what is wrong. Exits with 1 if a check failed. Writes below `doctor/` and removes it."""
+    and how to mend what is wrong. With --master, whether every executor of that cluster has the same versions, the
+    lake in reach, a clock and space. Exits with 1 if a check failed. Writes below `doctor/` and removes it."""
     from tracelake.doctor import diagnose
 
     with progress_bar() as show:
-        diagnosis = diagnose(lake, spark=spark, progress=show)
+        diagnosis = diagnose(lake, spark=spark, master=master, conf=spark_conf(conf), progress=show)
     if as_json:
         print_json(diagnosis.to_dict())
     else:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
+from tracelake._errors import UsageError
+
 if TYPE_CHECKING:
     from tracelake.lake.lake import Lake
 
@@ -38,6 +40,23 @@ WatchOption: TypeAlias = Annotated[
     typer.Option(
         metavar="GLOB",
         help="Take OTLP files that appear there too, objects of a bucket, or messages of a topic; may be repeated.",
+        show_default=False,
+    ),
+]
+MasterOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Spark master, such as local[2], spark://host:7077 or sc://host:15002 (Spark Connect).",
+        show_default=False,
+    ),
+]
+ConfOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf",
+        metavar="NAME=VALUE",
+        help="Setting of Spark, before those of tracelake.toml and spark-defaults.conf; may be repeated.",
         show_default=False,
     ),
 ]
@@ -83,3 +102,14 @@ def opened(lake: str | None) -> Iterator[Lake]:
         yield opened_lake
     finally:
         opened_lake.close()
+
+
+def spark_conf(given: list[str] | None) -> dict[str, str]:
+    """Return settings of Spark by name. Raises UsageError for one without a name or a value."""
+    conf = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--conf {text!r} is no setting of Spark: write it as NAME=VALUE.")
+        conf[name] = value
+    return conf

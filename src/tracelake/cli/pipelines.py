@@ -19,7 +19,16 @@ from tracelake._errors import UnreadInputsError
 from tracelake.cli import render, render_journal
 from tracelake.cli.data import print_report
 from tracelake.cli.exits import FAILED
-from tracelake.cli.options import JsonOption, LakeOption, WatchOption, examples, opened
+from tracelake.cli.options import (
+    ConfOption,
+    JsonOption,
+    LakeOption,
+    MasterOption,
+    WatchOption,
+    examples,
+    opened,
+    spark_conf,
+)
 from tracelake.cli.output import console, plain, print_json
 from tracelake.cli.sources import print_sources
 from tracelake.limits import PIPELINE_POLL_MIN_S, PIPELINE_POLL_S, PROGRESS_POLL_S
@@ -60,9 +69,8 @@ def pipeline_run(
     interval: Annotated[
         float, typer.Option(min=PIPELINE_POLL_MIN_S, help="Seconds between looks for input.")
     ] = PIPELINE_POLL_S,
-    master: Annotated[
-        str | None, typer.Option(help="Spark master, such as local[2].", show_default=False)
-    ] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Turn what servers received, and files that appear, into tables.
@@ -71,7 +79,7 @@ def pipeline_run(
     Any number of replicas may run on one lake: give each a name, and see `tracelake pipeline status`.
     Progress is written to standard error. A failure is tried again until it is mended."""
     with opened(lake) as open_lake:
-        pipeline = open_lake.pipeline(replica=replica, watch=watch, master=master)
+        pipeline = open_lake.pipeline(replica=replica, watch=watch, master=master, conf=spark_conf(conf))
         with closing(pipeline):
             if once:
                 pipeline.start()

@@ -14,7 +14,7 @@ from tracelake import limits
 from tracelake._errors import JavaError
 from tracelake.doctor.checks import Verdict
 from tracelake.tasks.java import JAVA_MIN, find_java
-from tracelake.tasks.runners import Spark
+from tracelake.tasks.spark import Spark
 
 _SHOWN: Final = ("pyspark", "pyarrow", "duckdb", "tantivy", "obstore")
 _MEND_JAVA: Final = (

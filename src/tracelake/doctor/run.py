@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +11,15 @@ from urllib.parse import unquote
 
 from tracelake import limits
 from tracelake._errors import DamageError, LakeNotFoundError, StorageError, TracelakeError
-from tracelake._settings import find_lake
+from tracelake._settings import find_lake, load_settings
 from tracelake.doctor import machine, stores
 from tracelake.doctor.checks import CheckResult, Diagnosis, Verdict, run_check
+from tracelake.doctor.cluster import Probe, check_cluster
 from tracelake.doctor.index import REBUILD, check_index
 from tracelake.journal.suspects import Suspects
 from tracelake.lake.lake import Lake
 from tracelake.lake.location import FORMAT_VERSION, cache_directory
+from tracelake.lake.opened import spark_runner
 from tracelake.lake.opening import open as open_lake
 from tracelake.storage import open_objects
 from tracelake.tasks.progress import OnProgress, Progress, silent
@@ -46,7 +48,14 @@ class _Check:
     limit_s: float = limits.DOCTOR_CHECK_TIMEOUT_S
 
 
-def diagnose(lake: str | None = None, *, spark: bool = True, progress: OnProgress | None = None) -> Diagnosis:
+def diagnose(
+    lake: str | None = None,
+    *,
+    spark: bool = True,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    progress: OnProgress | None = None,
+) -> Diagnosis:
     """Check a lake, its stores and this machine; nothing that is wrong with them is raised.
 
     Where the lake cannot be opened, that is a failed check, and the machine is checked all the same.
@@ -54,6 +63,7 @@ def diagnose(lake: str | None = None, *, spark: bool = True, progress: OnProgres
     Args:
         lake: directory or URL; else what the settings name.
         spark: whether to start Spark, which takes some seconds.
+        master, conf: Spark master whose executors look too, by default the setting, and settings of Spark.
         progress: is told how many checks are done.
     """
     opened: list[Lake] = []
@@ -62,6 +72,8 @@ def diagnose(lake: str | None = None, *, spark: bool = True, progress: OnProgres
     lake_open = opened[0] if results[0].status == "ok" else None
     try:
         checks = [*(_of_lake(lake_open) if lake_open else _of_closed_lake(lake)), *_of_machine(spark)]
+        if spark and (cluster := master or load_settings().spark_master):
+            checks.append(_of_cluster(lake_open, cluster, conf))
         results += _run(checks, len(checks), progress or silent)
     finally:
         if lake_open:
@@ -99,6 +111,17 @@ def _of_lake(lake: Lake) -> Iterator[_Check]:
         "cache space",
         lambda: machine.check_space(cache_directory(lake.config.id)),
         "Let XDG_CACHE_HOME name a directory that this user may write to.",
+    )
+
+
+def _of_cluster(lake: Lake | None, master: str, conf: Mapping[str, str] | None) -> _Check:
+    probe = Probe(lake.objects.url, lake.config.id) if lake else Probe(None, None)
+    return _Check(
+        "cluster",
+        lambda: check_cluster(spark_runner(master, conf), probe),
+        f"See that the master of {master} runs and has workers with room, and that they reach this host; "
+        "docs/how-to/run-on-a-cluster.md.",
+        limits.DOCTOR_CLUSTER_TIMEOUT_S,
     )
 
 

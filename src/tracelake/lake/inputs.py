@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tracelake.lake.opened import OpenLake
 from tracelake.lake.pipelines import inbox_pipeline, ingest, replicas
@@ -29,6 +29,7 @@ class WithInputs:
         transaction_bytes: int | None = None,
         transaction: str | None = None,
         master: str | None = None,
+        conf: Mapping[str, str] | None = None,
         runner: TaskRunner | None = None,
         progress: OnProgress | None = None,
     ) -> IngestReport:
@@ -41,7 +42,8 @@ class WithInputs:
             patterns: files, or objects such as `s3://bucket/key`, or glob patterns of either.
             transaction_bytes: input bytes, as stored, of one transaction at most; 64 MiB by default.
             transaction: the id of an explicit transaction that is open: the files go into it, or nowhere.
-            master: Spark master; `local[*]` by default. A lake in memory takes none: its tasks run here.
+            master, conf: Spark master, `local[*]` by default, and settings of Spark. A lake in memory takes none: its
+                tasks run here.
             runner: run the tasks there instead of on Spark.
             progress: is told what is going on.
 
@@ -50,7 +52,7 @@ class WithInputs:
             StorageError: a bucket cannot be listed.
             SourceChangedError: an unfinished transaction cannot be replayed: its input has changed.
         """
-        chosen = self._opened.runner(runner, master)
+        chosen = self._opened.runner(runner, master, conf)
         tell = progress or silent
         if transaction is None:
             return ingest(self._opened, patterns, transaction_bytes, chosen, tell)
@@ -63,6 +65,7 @@ class WithInputs:
         replica: str | None = None,
         watch: Sequence[str] | None = None,
         master: str | None = None,
+        conf: Mapping[str, str] | None = None,
         runner: TaskRunner | None = None,
     ) -> InboxPipeline:
         """Return the pipeline that takes what the server received; call its `run_once` again and again.
@@ -72,9 +75,9 @@ class WithInputs:
         Args:
             replica: its name, which no other should have; host and process id by default.
             watch: glob patterns of files or buckets, and topics (`kafka://broker:9092/topic`), by default the setting.
-            master, runner: Spark master, `local[*]` by default; or run the tasks there instead of on Spark.
+            master, conf, runner: as for `ingest`.
         """
-        chosen = self._opened.lasting_runner(runner, master)
+        chosen = self._opened.lasting_runner(runner, master, conf)
         return inbox_pipeline(self._opened, chosen, replica, watch)
 
     def replicas(self) -> list[ReplicaInfo]:

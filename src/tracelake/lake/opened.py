@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from tracelake._errors import ExpiredError, UsageError
+from tracelake._settings import load_settings
 from tracelake.lake.location import CONFIG, Location, in_memory
 from tracelake.search.opening import OpenIndex
 from tracelake.shards.leases import Lease
@@ -15,7 +16,9 @@ from tracelake.shards.store import Shard
 from tracelake.storage import KeyValueStore, ObjectStore, SinglyReadObjects
 from tracelake.tables.changes import ChangeLog
 from tracelake.tables.commit_view import CommitView, named_by
-from tracelake.tasks.runners import ByWork, InProcess, Spark, TaskRunner
+from tracelake.tasks.connect import SparkConnect, is_connect
+from tracelake.tasks.runners import ByWork, InProcess, TaskRunner
+from tracelake.tasks.spark import Spark
 from tracelake.versions.branches import MAIN
 from tracelake.versions.model import Reference
 from tracelake.versions.store import Repository
@@ -124,7 +127,9 @@ class OpenLake:
 
     # Tasks
 
-    def runner(self, given: TaskRunner | None, master: str | None = None) -> TaskRunner:
+    def runner(
+        self, given: TaskRunner | None, master: str | None = None, conf: Mapping[str, str] | None = None
+    ) -> TaskRunner:
         """Return where tasks are to run: as given, in this process for a lake in memory, else on Spark, kept open.
 
         Where no master is named, small ones run in this process.
@@ -133,18 +138,20 @@ class OpenLake:
         if chosen is not None:
             return chosen
         if self._spark is None:
-            self._spark = _spark(master)
+            self._spark = spark_runner(master, conf)
         return self._spark
 
-    def lasting_runner(self, given: TaskRunner | None, master: str | None) -> TaskRunner:
+    def lasting_runner(
+        self, given: TaskRunner | None, master: str | None, conf: Mapping[str, str] | None = None
+    ) -> TaskRunner:
         """Return where the tasks of a pipeline are to run that goes on and on; who asks for it stops it."""
-        return self.runner_given(given, master) or _spark(master)
+        return self.runner_given(given, master) or spark_runner(master, conf)
 
     def runner_given(self, given: TaskRunner | None, master: str | None) -> TaskRunner | None:
         """Return where tasks are to run, None for Spark. Raises UsageError for Spark on a lake in memory."""
         if not self.in_memory:
             return given
-        if master is not None or isinstance(given, Spark):
+        if master is not None or isinstance(given, Spark | SparkConnect):
             raise UsageError(
                 f"{self.objects.url} is in the memory of this process, where Spark's workers cannot reach it; leave "
                 "master and runner out, or make the lake in a directory or a bucket."
@@ -152,7 +159,10 @@ class OpenLake:
         return given or InProcess()
 
 
-def _spark(master: str | None) -> TaskRunner:
+def spark_runner(master: str | None, conf: Mapping[str, str] | None) -> TaskRunner:
     """Return Spark; with a master that somebody has named for all, else for what is not small."""
-    spark = Spark(master or "local[*]")
+    settings = load_settings()
+    master = master or settings.spark_master
+    conf = settings.spark_conf | dict(conf or {})
+    spark = SparkConnect(master, conf=conf) if is_connect(master) else Spark(master, conf=conf)
     return spark if master else ByWork(spark)

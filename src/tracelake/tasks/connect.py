@@ -1,0 +1,200 @@
+"""Tasks over Spark Connect, where there is no RDD: a frame of pickled tasks, one a partition, through `mapInArrow`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from tracelake._errors import TaskError, UsageError
+from tracelake.limits import SPARK_CONNECT_RETRIES, SPARK_IDLE_TIMEOUT_S, SPARK_POLL_S
+from tracelake.tasks.failures import nobody_works, task_error
+from tracelake.tasks.on_worker import OnWorker, version_here
+from tracelake.tasks.runners import ReceiptT, TaskT
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.connect.shell.progress import StageInfo
+
+_SCHEMA: Final = "number long, receipt binary"
+_EXTRA: Final = (
+    "Spark Connect needs packages that are not installed: {missing}. "
+    "Install them with `python -m pip install 'tracelake[connect]'`."
+)
+
+
+def is_connect(master: str | None) -> bool:
+    """Whether tasks go over Spark Connect: the master is a server of it, or none is named and the process has one."""
+    return master.startswith("sc://") if master else bool(os.environ.get("SPARK_REMOTE"))
+
+
+class SparkConnect:
+    """Runs tasks on the cluster behind a Spark Connect server, each as a task of one job.
+
+    Args:
+        url: `sc://host:15002`, with a token and TLS as Spark's connection strings have them. Without one, that of
+            `SPARK_REMOTE`, or the session that this process has.
+        conf: settings of the session.
+    """
+
+    def __init__(self, url: str | None = None, *, conf: Mapping[str, str] | None = None) -> None:
+        self._url = url
+        self._conf = dict(conf or {})
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
+
+    def start(self) -> None:
+        """Connect. Raises TaskError where the server does not answer, UsageError where packages are missing."""
+        self._connected()
+
+    def _connected(self) -> SparkSession:
+        with self._lock:
+            if self._session is not None and self._session.is_stopped:
+                self._session = None
+            if self._session is None:
+                self._session = self._connect()
+            return self._session
+
+    def _connect(self) -> SparkSession:
+        try:
+            from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415  slow, and of an extra
+            from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
+        except ImportError as error:
+            raise UsageError(_EXTRA.format(missing=error.name or error)) from error
+        warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # an error says so
+        builder = SparkSession.builder
+        if self._url is not None:
+            builder = builder.remote(self._url)
+        try:
+            session = builder.getOrCreate()
+            session.client.set_retry_policies([DefaultPolicy(max_retries=SPARK_CONNECT_RETRIES)])
+            for name, value in self._conf.items():
+                session.conf.set(name, value)
+            assert session.version  # asks the server
+        except Exception as error:
+            raise task_error(error, ended=True) from error
+        return session
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks as one job. Raises TaskError."""
+        if not tasks:
+            return []
+        session = self._connected()
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
+        numbers = pa.array(range(len(tasks)), pa.int32())
+        pickled = pa.array([pickle.dumps(task) for task in tasks], pa.binary())
+        sent = OnWorker(function, version_here())
+        watch = _Watch(session, len(tasks), on_done)
+        try:
+            with watch:
+                frame = session.createDataFrame(pa.table({"number": numbers, "task": pickled}))
+                done = (
+                    frame.repartitionById(len(tasks), "number")
+                    .mapInArrow(_carry_out(sent), _SCHEMA)
+                    .toArrow()
+                )
+        except PySparkException as error:
+            if lost := _is_of_the_way(error):
+                self._forget(session)
+            raise watch.gave_up or task_error(error, ended=lost) from error
+        on_done(len(tasks))
+        receipts: dict[int, Any] = dict(zip(*(column.to_pylist() for column in done.columns), strict=True))
+        return [pickle.loads(receipts[number]) for number in range(len(tasks))]  # noqa: S301  of our own workers
+
+    def stop(self) -> None:
+        """End the session, if it is one that we named."""
+        with self._lock:
+            session, self._session = self._session, None
+            if session is not None and self._url is not None:
+                _end(session)
+
+    def _forget(self, session: SparkSession) -> None:
+        """Let the next job have another session: a server that was started again knows nothing of this one."""
+        with self._lock:
+            if self._session is session:
+                self._session = None
+        _end(session)
+
+
+def _carry_out(sent: OnWorker[Any, Any]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def carry_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                receipt = pickle.dumps(sent(pickle.loads(row["task"])))  # noqa: S301  of our own driver
+                yield pa.record_batch({"number": pa.array([row["number"]], pa.int64()), "receipt": [receipt]})
+
+    return carry_out
+
+
+def _end(session: SparkSession) -> None:
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
+
+    session.client.set_retry_policies([DefaultPolicy(max_retries=0)])  # it may be gone with its server
+    with contextlib.suppress(Exception):
+        session.stop()
+
+
+def _is_of_the_way(error: Exception) -> bool:
+    """Whether the server was lost, or the session at it, and not a task failed."""
+    from pyspark.errors.exceptions.connect import SparkConnectException, SparkConnectGrpcException  # noqa: PLC0415
+
+    # What a task raised comes as a subclass of the second.
+    return type(error) in {SparkConnectException, SparkConnectGrpcException}
+
+
+class _Watch:
+    """Tells how many tasks of this thread's job are done, and ends a job that nobody works on."""
+
+    def __init__(self, session: SparkSession, total: int, on_done: Callable[[int], None]) -> None:
+        self._session = session
+        self._tag = uuid.uuid4().hex
+        self._total = total
+        self._on_done = on_done
+        self._of = threading.get_ident()
+        self._busy_s = time.monotonic()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="connect-watch", daemon=True)
+        self.gave_up: TaskError | None = None
+
+    def __enter__(self) -> None:
+        self._session.addTag(self._tag)  # of this thread alone
+        self._session.registerProgressHandler(self._progress)  # type: ignore[arg-type]
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._session.removeProgressHandler(self._progress)  # type: ignore[arg-type]
+        self._session.removeTag(self._tag)
+        self._thread.join()
+
+    def _progress(
+        self,
+        stages: Iterable[StageInfo] | None,
+        inflight_tasks: int,
+        operation_id: str | None,  # noqa: ARG002  the signature is Spark's
+        done: bool,
+    ) -> None:
+        if threading.get_ident() != self._of:
+            return  # of a job of another thread
+        if inflight_tasks or done:
+            self._busy_s = time.monotonic()
+        if stages:
+            self._on_done(min(max(stage.num_completed_tasks for stage in stages), self._total))
+
+    def _watch(self) -> None:
+        while not self._end.wait(SPARK_POLL_S):
+            if time.monotonic() - self._busy_s > SPARK_IDLE_TIMEOUT_S:
+                self.gave_up = nobody_works("the cluster behind Spark Connect")
+                self._session.interruptTag(self._tag)
+                return

@@ -1,0 +1,206 @@
+"""Tasks on Spark, each as a task of one job: in a JVM of our own, on a cluster, or in the session of who calls us."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tracelake._errors import TaskError
+from tracelake.limits import JAVA_ENDED_WITHIN_S, JAVA_HEAP_MIB, SPARK_IDLE_TIMEOUT_S, SPARK_POLL_S
+from tracelake.tasks.failures import JVM_ENDED, nobody_works, task_error
+from tracelake.tasks.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
+from tracelake.tasks.on_worker import OnWorker, version_here
+from tracelake.tasks.runners import ReceiptT, TaskT
+from tracelake.tasks.spark_conf import LOCAL, is_local, named_master, python_of, settings_for
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf, SparkContext
+
+_spark_lock = threading.Lock()
+_spark_users: set[int] = set()
+"""Ids of the `Spark` that are started: a process has one Spark context, which the last of them ends."""
+
+
+class Spark:
+    """Runs tasks on Spark executors, each as a task of one job.
+
+    A process has one Spark context: while one is running, whoever made it, it is used whatever `master` says.
+
+    Args:
+        master: Spark master URL; `local[*]` starts executors as threads of a JVM of our own. Without one, that of
+            `spark-submit` or of `spark-defaults.conf`, else `local[*]`.
+        conf: settings of Spark, which come before those of `spark-defaults.conf`.
+        heap_mb: heap of the driver's JVM in MiB, where `conf` has no `spark.driver.memory`. Rows never pass it, so
+            little is enough.
+    """
+
+    def __init__(
+        self,
+        master: str | None = None,
+        *,
+        conf: Mapping[str, str] | None = None,
+        heap_mb: int = JAVA_HEAP_MIB,
+    ) -> None:
+        self._master = master
+        self._conf = dict(conf or {})
+        self._heap = self._conf.get("spark.driver.memory", f"{heap_mb}m")
+        self._context: SparkContext | None = None
+
+    def start(self) -> None:
+        """Start the JVM and the Spark context, unless they run. Raises JavaError or TaskError."""
+        self._started()
+
+    def _started(self) -> SparkContext:
+        with _spark_lock:
+            if self._context is not None and (gateway_ended() or _is_stopped(self._context)):
+                _end(self._context)
+            # Another `Spark` may have found out first, so ours may be one that has ended.
+            if self._context is None or self._context._jsc is None:
+                self._context = self._connect()
+                _spark_users.add(id(self))
+            return self._context
+
+    def _connect(self) -> SparkContext:
+        likely = self._master or self._conf.get("spark.master") or named_master()
+        if is_local(likely):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # before the JVM starts
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415  slow to import
+
+        if SparkContext._active_spark_context is not None:
+            return SparkContext._active_spark_context
+        if SparkContext._gateway is None:
+            start_gateway(heap=self._heap)
+        try:
+            SparkContext._ensure_initialized()
+            conf = self._set_up(SparkConf())
+            context = SparkContext(conf=conf)
+            if (python := python_of(dict(conf.getAll()), os.environ)) is not None:
+                context.pythonExec = python
+        except Exception as error:
+            raise _of_job(error) from error
+        finally:
+            hide_gateway()
+        if owns_gateway() and not conf.contains("spark.log.level"):
+            context.setLogLevel("OFF")  # a failed task comes back as an exception; see `run`
+        return context
+
+    def _set_up(self, conf: SparkConf) -> SparkConf:
+        for name, value in self._conf.items():
+            conf.set(name, value)
+        if self._master is not None:
+            conf.setMaster(self._master)
+        conf.setIfMissing("spark.master", LOCAL)
+        present = dict(conf.getAll())
+        for name, value in settings_for(present, os.environ).items():
+            conf.setIfMissing(name, value)
+        return conf
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks as one Spark job. Raises TaskError."""
+        context = self._started()
+        from py4j.protocol import Py4JError  # noqa: PLC0415
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
+        group = uuid.uuid4().hex  # other threads may have jobs of their own
+        context.setJobGroup(group, "tracelake")
+        watch = _Watch(context, group, len(tasks), on_done)
+        sent = OnWorker(function, version_here())
+        try:
+            with watch:
+                receipts = context.parallelize(list(tasks), len(tasks)).map(sent).collect()
+        except (ConnectionError, Py4JError, PySparkException) as error:  # the last once there was a session
+            raise watch.gave_up or _of_job(error) from error
+        on_done(len(tasks))
+        return receipts
+
+    def stop(self) -> None:
+        """Stop the context and end the JVM, unless others use them, or they are not ours."""
+        with _spark_lock:
+            context, self._context = self._context, None
+            _spark_users.discard(id(self))
+            if context is not None and not _spark_users and owns_gateway():
+                _end(context)
+
+
+def _of_job(error: Exception) -> TaskError:
+    """Return what a job failed with, or a start."""
+    from py4j.protocol import Py4JNetworkError  # noqa: PLC0415
+
+    # Its sockets close a moment before the process has ended.
+    if isinstance(error, Py4JNetworkError | ConnectionError) and gateway_ended(within_s=JAVA_ENDED_WITHIN_S):
+        return TaskError(JVM_ENDED, ended=True)
+    return task_error(error, ended=isinstance(error, Py4JNetworkError | ConnectionError))
+
+
+def _is_stopped(context: SparkContext) -> bool:
+    """Whether the context has ended though its JVM has not, as when the cluster's master took the application out."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+
+    try:
+        return context._jsc is None or bool(context._jsc.sc().isStopped())
+    except (Py4JError, ConnectionError):
+        return True
+
+
+def _end(context: SparkContext) -> None:
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+
+    gateway = context._gateway
+    assert gateway is not None
+    try:
+        context.stop()
+    except (Py4JError, ConnectionError):
+        context.stop()  # the JVM has ended: the second call ends what is left on our side
+    if not owns_gateway():
+        return  # it is that of `spark-submit`, in which another context may begin
+    gateway.shutdown()
+    type(context)._gateway = type(context)._jvm = None  # else the next context looks for this JVM
+    stop_gateway()
+
+
+class _Watch:
+    """Tells how many tasks of this thread's job are done, and ends a job that nobody works on; in its own thread."""
+
+    def __init__(self, context: SparkContext, group: str, total: int, on_done: Callable[[int], None]) -> None:
+        self._context = context
+        self._tracker = context.statusTracker()
+        self._group = group
+        self._total = total
+        self._on_done = on_done
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="spark-progress", daemon=True)
+        self.gave_up: TaskError | None = None
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        from py4j.protocol import Py4JError  # noqa: PLC0415
+
+        busy_s = time.monotonic()
+        while not self._end.wait(SPARK_POLL_S):
+            try:
+                jobs = map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group))
+                stages = [self._tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+                done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+                if any(stage.numActiveTasks for stage in stages if stage is not None):
+                    busy_s = time.monotonic()
+                elif time.monotonic() - busy_s > SPARK_IDLE_TIMEOUT_S:
+                    self.gave_up = nobody_works(str(self._context.master))
+                    self._context.cancelJobGroup(self._group)
+                    return
+            except (Py4JError, ConnectionError):
+                return  # the JVM has ended, as the job will say
+            self._on_done(min(done, self._total))

@@ -1,0 +1,100 @@
+"""Spark Connect, where there is no RDD: a server of it, and this process as its client."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import tracelake
+from tests.cluster.servers import ConnectServer
+from tests.pipeline.spans import AGENTS
+from tracelake._errors import TaskError
+from tracelake.tasks import connect
+from tracelake.tasks.connect import SparkConnect
+
+
+@pytest.fixture
+def runner(connect_server: ConnectServer) -> Iterator[SparkConnect]:
+    """A runner on the server."""
+    runner = SparkConnect(connect_server.url)
+    yield runner
+    runner.stop()
+
+
+def fails_on_two(number: int) -> int:
+    """Fail for one of the tasks."""
+    if number == 2:
+        raise ValueError("two is refused")
+    return number * 10
+
+
+def nap(seconds: float) -> int:
+    """Be a task that takes a while; return the process."""
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def test_a_lake_is_filled_over_connect(connect_server: ConnectServer, tmp_path: os.PathLike[str]) -> None:
+    """`master="sc://…"` is all that it takes."""
+    with tracelake.init(tmp_path) as lake:
+        assert lake.ingest(AGENTS, master=connect_server.url).spans_new == 4_931
+        assert lake.verify().ok
+        assert lake.ingest(AGENTS, master=connect_server.url).spans_new == 0
+
+
+def test_receipts_are_in_order_and_errors_in_one_line(runner: SparkConnect) -> None:
+    """As with executors that have an RDD."""
+    told = list[int]()
+    assert runner.run(fails_on_two, list(range(3, 40)), told.append) == [
+        number * 10 for number in range(3, 40)
+    ]
+    assert told[-1] == 37
+    with pytest.raises(TaskError, match=r"ValueError: two is refused\. Nothing was published") as failed:
+        runner.run(fails_on_two, [1, 2], told.append)
+    assert (failed.value.kind, failed.value.ended) == ("ValueError", False)
+    assert runner.run(fails_on_two, [], told.append) == []
+
+
+def test_each_task_is_one_of_spark(runner: SparkConnect) -> None:
+    """Tasks run at the same time, however few there are: none waits behind another in its partition."""
+    assert len(set(runner.run(nap, [1.0, 1.0], lambda _: None))) == 2
+
+
+def test_threads_have_jobs_of_their_own(runner: SparkConnect) -> None:
+    """Two jobs at once: each is told of its own tasks alone."""
+    told: dict[int, list[int]] = {3: [], 5: []}
+    threads = [
+        threading.Thread(target=runner.run, args=(nap, [0.2] * number, told[number].append))
+        for number in told
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {number: max(counts) for number, counts in told.items()} == {3: 3, 5: 5}
+
+
+def test_a_job_that_nobody_takes_ends(runner: SparkConnect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is interrupted once no task of it runs for a while."""
+    monkeypatch.setattr(connect, "SPARK_IDLE_TIMEOUT_S", -1.0)
+    with pytest.raises(TaskError, match="no executor of the cluster behind Spark Connect"):
+        runner.run(nap, [5.0], lambda _: None)
+
+
+def test_a_server_that_ended_is_told_of_and_found_again(
+    connect_server: ConnectServer, runner: SparkConnect
+) -> None:
+    """The job fails as Spark's doing, and the next one has a session at the server that was started again."""
+    killing = threading.Timer(2.0, connect_server.kill)
+    runner.run(nap, [0.0], lambda _: None)
+    killing.start()
+    with pytest.raises(TaskError) as failed:
+        runner.run(nap, [30.0], lambda _: None)
+    killing.join()
+    assert failed.value.ended
+    connect_server.start()
+    assert len(runner.run(nap, [0.0], lambda _: None)) == 1

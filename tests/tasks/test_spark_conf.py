@@ -1,0 +1,107 @@
+"""Which settings a Spark context has, without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracelake._errors import UsageError
+from tracelake.cli.options import spark_conf
+from tracelake.tasks.connect import is_connect
+from tracelake.tasks.failures import task_error
+from tracelake.tasks.on_worker import OnWorker, version_here
+from tracelake.tasks.spark_conf import named_master, python_of, settings_for
+
+SECRETS = {"AWS_SECRET_ACCESS_KEY": "sesame", "AZURE_STORAGE_ACCOUNT_KEY": "open", "HOME": "/home/somebody"}
+
+
+def test_credentials_go_to_executors_of_a_cluster_only() -> None:
+    """Not where executors are threads, nor into pods' specifications; and what is shown leaves them out."""
+    settings = settings_for({"spark.master": "spark://host:7077"}, SECRETS)
+    sent = {name for name in settings if name.startswith("spark.executorEnv.")}
+    assert sent == {"spark.executorEnv.AWS_SECRET_ACCESS_KEY", "spark.executorEnv.AZURE_STORAGE_ACCOUNT_KEY"}
+    assert "executorEnv" in settings["spark.redaction.regex"]
+    for master in ("local[2]", "k8s://https://host"):
+        assert not any("executorEnv." in name for name in settings_for({"spark.master": master}, SECRETS))
+
+
+def test_the_python_of_workers() -> None:
+    """What is named comes first, then what is sent along; else Spark's own choice."""
+    sent = {"spark.master": "spark://host:7077", "spark.archives": "a.zip,env.tar.gz#environment"}
+    assert python_of(sent, {}) == "./environment/bin/python"
+    assert python_of(sent, {"PYSPARK_PYTHON": "python3.11"}) == "python3.11"
+    assert (
+        python_of(sent | {"spark.pyspark.python": "/opt/python"}, {"PYSPARK_PYTHON": "python3.11"})
+        == "/opt/python"
+    )
+    assert python_of({"spark.master": "spark://host:7077"}, {}) is None
+
+
+def test_the_master_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read as Spark reads it, before there is a JVM that could be asked."""
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert named_master() is None
+    (tmp_path / "spark-defaults.conf").write_text("# spark.master no\nspark.master   spark://host:7077\n")
+    assert named_master() == "spark://host:7077"
+    monkeypatch.delenv("SPARK_CONF_DIR")
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    assert named_master() is None
+
+
+def test_spark_connect_by_its_url_or_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A named master decides; without one, whether the process has a server of it."""
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    assert is_connect("sc://host:15002")
+    assert not is_connect(None)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host:15002")
+    assert is_connect(None)
+    assert not is_connect("local[2]")
+
+
+@pytest.mark.parametrize("text", ["spark.ui.enabled", "=true", ""])
+def test_a_conf_that_is_none_is_refused(text: str) -> None:
+    """With what to write."""
+    with pytest.raises(UsageError, match="NAME=VALUE"):
+        spark_conf([text])
+    assert spark_conf(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "Traceback (most recent call last):\n  x\nModuleNotFoundError: No module named 'tracelake'",
+            "has no tracelake",
+        ),
+        ('Caused by: java.io.IOException: Cannot run program "python9": error=2', "have no program python9"),
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9",
+            "another minor version of Python",
+        ),
+        (
+            "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.",
+            "has ended this process's",
+        ),
+        (
+            "Traceback (most recent call last):\nRuntimeError: a worker has tracelake 1, this has 2",
+            "worker has tracelake 1",
+        ),
+    ],
+)
+def test_what_no_input_causes_is_told_apart(said: str, told: str) -> None:
+    """Nothing is set aside for it, and the message says what to do."""
+    error = task_error(Exception(said))
+    assert told in str(error)
+    assert error.ended
+    assert not task_error(Exception("Traceback (most recent call last):\nValueError: no")).ended
+
+
+def test_a_worker_of_another_version_does_nothing() -> None:
+    """It says which versions there are."""
+    done = list[int]()
+    with pytest.raises(RuntimeError, match=r"has tracelake .*, and this process 0\.0\.9"):
+        OnWorker(done.append, "0.0.9")(1)
+    assert done == []
+    OnWorker(done.append, version_here())(1)
+    assert done == [1]
