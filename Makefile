@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults test-kafka test-cluster faults-door faults-hot faults-archive faults-maintenance faults-replicas faults-flips faults-index fuzz simulate simulate-all soak clean
+.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults test-kafka test-cluster faults-door faults-hot faults-archive faults-journal faults-maintenance faults-replicas faults-flips faults-index fuzz simulate simulate-all soak clean
 
 setup: .venv/.ready
 
@@ -50,6 +50,10 @@ faults-hot: setup
 
 faults-archive: setup
 	$(PY) -m tests.faults.kill_archive --kills $(KILLS) $(if $(filter file,$(origin MINUTES)),,--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(LAYOUT),--layout $(LAYOUT)) $(if $(POSTGRES),--postgres)
+
+faults-journal: setup
+	scripts/setup-kafka
+	$(PY) -m tests.faults.kill_journal $(if $(filter file,$(origin MINUTES)),,--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 faults-maintenance: setup
 	$(PY) -m tests.faults.kill_maintenance --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))

@@ -437,9 +437,63 @@ def test_a_paused_source_is_not_asked() -> None:
     look_while_paused()
 
 
+class Changed(Quiet):
+    """While it is looked at somebody changes the source, and then something appears there."""
+
+    def __init__(self, change: Callable[[], object]) -> None:
+        self._change = change
+
+    def look(self, suspects: Any, *, goes_on: bool) -> list[Waiting]:
+        super().look(suspects, goes_on=goes_on)
+        self._change()
+        return [Waiting("/x/1", 1, 0.0)]
+
+
+def change_while_looking() -> None:
+    """What appears after a pause, or a removal, counts for nobody, though the look had begun; all else does."""
+
+    def seen(change: Callable[[AddedSources], object]) -> int:
+        sources = AddedSources(MemoryKeyValueStore())
+        sources.add("a", "/x/*", lambda _: None)
+        watch = Changed(lambda: change(sources))
+        return len(Looks([], [], sources, lambda _: watch).look((), goes_on=True).waiting)
+
+    def add_again(sources: AddedSources) -> None:
+        sources.remove("a")
+        sources.add("a", "/x/*", lambda _: None)
+
+    assert seen(lambda sources: sources.pause("a", on=False)) == 1
+    assert seen(lambda sources: sources.pause("a", on=True)) == 0
+    assert seen(lambda sources: sources.remove("a")) == 0
+    assert seen(add_again) == 0, "the next look takes it, as of the new one"
+
+
+def test_j13_what_was_seen_counts_only_of_what_still_stands() -> None:
+    """J13: the records are read once more when all was seen."""
+    change_while_looking()
+
+
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
+        (
+            Broken(
+                "what was seen counts by the records as they are then",
+                Looks.look,
+                "if any(each.waiting for each in self._of_records.values()):",
+                "if False:",
+            ),
+            change_while_looking,
+        ),
+        (Broken("not while it is paused", counts, "and not is_paused", ""), change_while_looking),
+        (
+            Broken("not once it is removed", counts, "now == looked_at", "now in (None, looked_at)"),
+            change_while_looking,
+        ),
+        (
+            Broken("not as another", counts, "now == looked_at", "now is not None"),
+            change_while_looking,
+        ),
         (Broken("by bytes", in_turn, "before += cost", "before += 1"), all_in_turn),
         (Broken("each in its turn", in_turn, "sorted(turns)", "turns"), all_in_turn),
         (
