@@ -92,7 +92,6 @@ class Verifier:
         self._findings += check_journal(key_value, in_journal)
         self._findings += check_shards(key_value, tables)
         self._findings += check_heartbeats(key_value)
-        self._findings += check_records(key_value, ("sources/main",))
         kept = {suspect.path for suspect in Suspects(key_value, "main").all()}
         self._findings += check_topics(key_value, objects, steps, transactions - _SETTLING, kept)
         left_out, findings = check_outputs(key_value, lambda: upper_of(self._repository))
