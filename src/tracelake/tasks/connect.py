@@ -195,6 +195,6 @@ class _Watch:
     def _watch(self) -> None:
         while not self._end.wait(SPARK_POLL_S):
             if time.monotonic() - self._busy_s > SPARK_IDLE_TIMEOUT_S:
-                self.gave_up = nobody_works("the cluster behind Spark Connect")
+                self.gave_up = nobody_works("the cluster behind Spark Connect", SPARK_IDLE_TIMEOUT_S)
                 self._session.interruptTag(self._tag)
                 return

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from tracelake._errors import TaskError
-from tracelake.limits import PROBLEM_MAX_CHARS, SPARK_IDLE_TIMEOUT_S
+from tracelake.limits import PROBLEM_MAX_CHARS
 
 JVM_ENDED: Final = (
     "Spark's JVM has ended, perhaps for want of memory. Nothing was published; the next run starts another."
@@ -61,10 +61,10 @@ def task_message(said: str) -> str:
     )
 
 
-def nobody_works(master: str) -> TaskError:
+def nobody_works(master: str, idle_s: float) -> TaskError:
     """Return the error of a job that was ended, for no executor took a task of it."""
     return TaskError(
-        f"no executor of {master} has taken a task for {SPARK_IDLE_TIMEOUT_S:g} s: the cluster has no worker with "
+        f"no executor of {master} has taken a task for {idle_s:g} s: the cluster has no worker with "
         "room, or its executors cannot start, or cannot reach this process. Nothing was published; see the master's "
         "page, `tracelake doctor --master`, and spark.executor.memory, spark.driver.host, then run again.",
         ended=True,

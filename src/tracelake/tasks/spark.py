@@ -198,7 +198,7 @@ class _Watch:
                 if any(stage.numActiveTasks for stage in stages if stage is not None):
                     busy_s = time.monotonic()
                 elif time.monotonic() - busy_s > SPARK_IDLE_TIMEOUT_S:
-                    self.gave_up = nobody_works(str(self._context.master))
+                    self.gave_up = nobody_works(str(self._context.master), SPARK_IDLE_TIMEOUT_S)
                     self._context.cancelJobGroup(self._group)
                     return
             except (Py4JError, ConnectionError):
