@@ -312,6 +312,15 @@ def test_signing_in(guarded: Guarded) -> None:
     assert f'{guard.COOKIE}=""' in out.headers["set-cookie"]
 
 
+def test_forms_that_sign_nobody_in(guarded: Guarded, store: FaultyStore) -> None:
+    """Whatever a form has is answered, also where nobody needs a key; what is no key is kept in no cookie."""
+    for body in ("a=1&b=2&key=3", "key=%F0%9F%92%A5", "", "&" * 1_000):
+        assert guarded.client().post("/sign-in", content=body).status_code == 401, body
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        answer = Client(create_app(FakeLake([]), inbox)).post("/sign-in", content="key=%F0%9F%92%A5")
+        assert (answer.status_code, "set-cookie" in answer.headers) == (303, False)
+
+
 @pytest.mark.parametrize(
     "after", ["//evil.example", "https://evil.example", "/\\evil.example", "", "/a\r\nb: c"]
 )
@@ -333,6 +342,65 @@ def test_a_cookie_is_of_no_use_to_other_sites(guarded: Guarded) -> None:
     own = guarded.client(**cookie, Origin="http://127.0.0.1").post("/api/v1/branches", json=new)
     assert own.status_code not in {401, 403}
     assert guarded.client(Cookie="a=b; \x01=").get("/api/v1/traces").status_code == 401
+
+
+def test_cookies_of_others_neither_hide_ours_nor_cost_time(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other is unquoted: Python's way of it takes seconds for one full of backslashes, from whoever sends it."""
+
+    def unquote(value: str) -> str:
+        assert "\\" not in value
+        return value
+
+    monkeypatch.setattr("http.cookies._unquote", unquote)
+    others = 'a="' + "\\" * 100 + '"; [no cookie]; {"b": 1}'
+    ours = f"{guard.COOKIE}={guarded.tokens['admin']}"
+    quoted = guard.COOKIE + '="' + "\\" * 100 + '"'
+    for cookie in (f"{others}; {ours}", f"{ours}; {others}"):
+        assert guarded.client(Cookie=cookie).get("/api/v1/traces").status_code == 200
+        assert "Sign out" in guarded.client(Cookie=cookie).get("/sign-in").text
+    for cookie in (others, quoted):
+        assert guarded.client(Cookie=cookie).get("/api/v1/traces").status_code == 401
+        assert "Sign out" not in guarded.client(Cookie=cookie).get("/sign-in").text
+
+
+def test_a_page_without_a_name_is_not_ours(store: FaultyStore) -> None:
+    """Who names no host has no page here, also where any name will do."""
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        guarded = make(store, inbox, allowed=Allowed(["*"]))
+        cookie = f"{guard.COOKIE}={guarded.tokens['admin']}"
+        for host in ({}, {"Host": ""}):
+            headers = {"Origin": "null", "Cookie": cookie} | host
+            assert _raw_status(guarded.app, "/api/v1/branches", headers) == 403
+
+
+def _raw_status(app: FastAPI, path: str, headers: dict[str, str]) -> int:
+    """Return what a request is answered that has these headers, and no Host besides, as HTTP/1.0 allows."""
+    statuses: list[int] = []
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message: Any) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    scope = {
+        "type": "http",
+        "http_version": "1.0",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+    }
+
+    async def ask() -> None:
+        await app(scope, receive, send)
+
+    anyio.run(ask)
+    return statuses[0]
 
 
 def test_a_quota_is_kept(guarded: Guarded) -> None:

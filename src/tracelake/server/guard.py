@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import quote
 
@@ -20,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracelake import limits
 from tracelake._errors import ForbiddenError, NoKeyError, TracelakeError, UsageError
-from tracelake.access.protocol import Need
+from tracelake.access.protocol import Need, id_of
 from tracelake.server.api import json_response
 from tracelake.server.errors import retry_after_s, status_of
 from tracelake.server.key_ring import KeyHolder, KeyRing
@@ -60,6 +59,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        _leave_out_cookies(scope)
         headers = Headers(scope=scope)
         method, path = scope["method"], scope["path"]
         try:
@@ -101,7 +101,8 @@ class Guard:
             return None
         origin = origins[0].lower()
         if len(origins) == 1:
-            if origin.partition("://")[2] == headers["host"].lower():
+            host = headers.get("host", "").lower()
+            if host and origin.partition("://")[2] == host:
                 return None
             if path.startswith(OTLP) and (_ANY in self._origins or origin in self._origins):
                 return origin
@@ -133,11 +134,8 @@ def _token(headers: Headers, method: str, foreign_origin: str | None) -> str | N
     token = bearer(headers.get("authorization"))
     if token is not None or foreign_origin is not None:
         return token
-    try:
-        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        morsel = None
-    if morsel is None:
+    cookie = _key_in_cookie(headers)
+    if cookie is None:
         return None
     # The browser sends the cookie by itself, and Origin with whatever may change something: a request without is none
     # of a page of ours.
@@ -145,7 +143,20 @@ def _token(headers: Headers, method: str, foreign_origin: str | None) -> str | N
         raise ForbiddenError(
             "a browser that is signed in sends Origin with this; without a browser, send Authorization"
         )
-    return morsel.value
+    return cookie
+
+
+def _key_in_cookie(headers: Headers) -> str | None:
+    """Return what our cookie has, whatever others are beside it; None where that is no key."""
+    cookies = (cookie.strip().partition("=") for cookie in headers.get("cookie", "").split(";"))
+    return next((value for name, _, value in cookies if name == COOKIE and id_of(value)), None)
+
+
+def _leave_out_cookies(scope: Scope) -> None:
+    """Let a request have our cookie alone: who reads all of them as Python does takes seconds for some."""
+    key = _key_in_cookie(Headers(scope=scope))
+    others = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
+    scope["headers"] = others + ([] if key is None else [(b"cookie", f"{COOKIE}={key}".encode())])
 
 
 def _with_origin(send: Send, origin: str) -> Send:

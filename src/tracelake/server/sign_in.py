@@ -14,6 +14,7 @@ from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
 from tracelake._errors import AccessError
+from tracelake.access.protocol import id_of
 from tracelake.server.body import Budget, read_body
 from tracelake.server.guard import COOKIE
 from tracelake.server.key_ring import KeyRing
@@ -43,16 +44,17 @@ def sign_in_pages(ring: KeyRing, templates: Jinja2Templates) -> APIRouter:
         with Budget(limits.SIGN_IN_MAX_BYTES).share() as share:
             declared = request.headers.get("content-length", "").encode()
             body = await read_body(declared, request.receive, share, limits.SIGN_IN_MAX_BYTES)
-        token = parse_qs(body.decode("latin-1"), max_num_fields=2).get("key", [""])[0].strip()
+        token = parse_qs(body.decode("latin-1")).get("key", [""])[0].strip()
         try:
             await ring.actor(token, "read")
         except AccessError as error:
             return page(request, here(next), str(error), 401)
         response = RedirectResponse(here(next), status_code=303)
-        secure = request.url.scheme == "https"
-        response.set_cookie(
-            COOKIE, token, max_age=limits.SIGN_IN_MAX_S, httponly=True, samesite="strict", secure=secure
-        )
+        if id_of(token) is not None:  # else nobody needs a key here, and it is none
+            secure = request.url.scheme == "https"
+            response.set_cookie(
+                COOKIE, token, max_age=limits.SIGN_IN_MAX_S, httponly=True, samesite="strict", secure=secure
+            )
         return response
 
     @router.post(SIGN_OUT)
