@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import tracelake
 from tests.broken import Broken, assert_caught
+from tests.torn import lake_of_files, tear
 from tracelake import limits
 from tracelake._errors import ForbiddenError, LimitError, NoKeyError, NotFoundError, UsageError
 from tracelake.access import protocol
@@ -17,6 +19,7 @@ from tracelake.access.duration import expiry_ns
 from tracelake.access.keys import PARTITION
 from tracelake.access.model import KeyRecord
 from tracelake.access.protocol import Allowance, check_need, check_token, id_of
+from tracelake.server.exposure import Exposure, check_exposed
 
 HOUR_NS = 3600 * 10**9
 
@@ -38,7 +41,7 @@ def test_a_token_is_shown_once_and_kept_hashed(lake: tracelake.Lake) -> None:
     assert secret.decode() not in str(lake.keys.all())
     assert id_of(made.token) == made.key.id
     assert (made.key.role, made.key.workspace, made.key.spans_per_s) == ("ingest", "team-a", 5)
-    assert check_token(lake.keys.records()[made.key.id], made.token, time.time_ns()).name == "shop"
+    assert check_token(lake.keys.whole_records()[0][made.key.id], made.token, time.time_ns()).name == "shop"
     assert lake.keys.create("shop", "ingest").token != made.token
 
 
@@ -50,7 +53,7 @@ def check_refusals() -> None:
         expired = keys.create("expired", "read", expires_ns=time.time_ns() + HOUR_NS)
         keys.revoke(revoked.key.id)
         keys.revoke(revoked.key.id)
-        records = keys.records()
+        records, _ = keys.whole_records()
         now_ns = time.time_ns()
         assert check_token(records[good.key.id], good.token, now_ns).name == "good"
         assert check_token(records[expired.key.id], expired.token, now_ns).name == "expired"
@@ -139,6 +142,18 @@ def test_a_damaged_key_leaves_the_others(lake: tracelake.Lake) -> None:
     assert list(found) == [good.key.id]
     assert len(problems) == 1
     assert [finding.path for finding in lake.verify().findings] == [f"{PARTITION}/{bad.key.id}"]
+
+
+def test_a_torn_file_of_a_key_leaves_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where records are objects: others are listed, more are made, and a server starts with them."""
+    with lake_of_files(tmp_path) as lake:
+        good = lake.keys.create("good", "read")
+        lake.keys.create("torn", "read")
+        tear(tmp_path, '"torn"')
+        check_exposed(lake, "0.0.0.0", Exposure())
+        another = lake.keys.create("another", "read")
+        assert [key.id for key in lake.keys.all()] == [good.key.id, another.key.id]
+    assert "is not what was written" in caplog.text
 
 
 def test_an_allowance_comes_back() -> None:

@@ -190,6 +190,10 @@ def decisions() -> None:
     gone = on_look(OPEN, limit + 1)
     assert gone is not None
     assert (gone.wish, gone.is_gone) == ("commit", True)
+    assert on_look(OPEN, 100.0 - CLOCK_DIFFERENCE_MAX_S) == OPEN
+    ahead = on_look(OPEN, 100.0 - CLOCK_DIFFERENCE_MAX_S - 1)
+    assert ahead is not None
+    assert (ahead.wish, ahead.seen_s) == ("open", 100.0 - CLOCK_DIFFERENCE_MAX_S - 1)
     assert takes(None, 3) == ""
     assert takes(OPEN, 3) == takes(gone, 3) == "a"
     bound = on_bound(gone, "a", 3)
@@ -212,7 +216,8 @@ def decisions() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("the clocks of machines are one", on_look, " + CLOCK_DIFFERENCE_MAX_S", ""),
+        Broken("the clocks of machines are one", on_look, "timeout_s + CLOCK_DIFFERENCE_MAX_S", "timeout_s"),
+        Broken("a clock that was ahead counts", on_look, "standing.seen_s > now_s", "False and now_s"),
         Broken("every transaction is the client's", takes, "in (None, t)", "in (None, t, 3)"),
         Broken("over before its commit", on_over, "standing.transaction >= upper", "False"),
         Broken("bound twice", on_bound, "or standing.transaction is not None", ""),

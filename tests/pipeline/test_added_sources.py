@@ -17,6 +17,7 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.bucket_place import Place, fixture_place
 from tests.pipeline.spans import a_line, a_span
+from tests.torn import lake_of_files, tear
 from tracelake import InboxPipeline, Lake, LimitError, SourceInfo, UnreadInputsError, UsageError
 from tracelake.lake.sources import merged
 from tracelake.otlp.framing import write_segment
@@ -202,6 +203,21 @@ def test_a_damaged_record_stops_no_other_source(lake: Lake, tmp_path: Path) -> N
     assert [finding.path for finding in lake.verify().findings] == ["sources/main/torn"]
     lake.sources.remove("torn")
     assert lake.sources.add("torn", str(tmp_path / "torn" / "*")).state == "unwatched"
+
+
+def test_a_torn_file_of_a_record_stops_no_other_source(tmp_path: Path) -> None:
+    """Also where records are objects, and the store itself cannot read one: others are taken, and can be added."""
+    with lake_of_files(tmp_path) as lake:
+        lake.sources.add("drops", str(tmp_path / "*.jsonl"))
+        lake.sources.add("torn", str(tmp_path / "elsewhere" / "*"))
+        tear(tmp_path, "elsewhere")
+        old_file(tmp_path / "0.jsonl", 0)
+        with pytest.raises(UnreadInputsError, match=r"source torn: .* is not what was written"):
+            lake.pipeline(runner=InProcess()).run_once()
+        assert lake.table("spans").info().rows == 1
+        lake.sources.add("third", str(tmp_path / "third" / "*"))
+        states = [(info.name, info.state) for info in lake.sources.all()]
+        assert states == [("drops", "unwatched"), ("third", "unwatched"), ("torn", "damaged")]
 
 
 def test_what_cannot_be_added_is_refused_in_words(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,15 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.kafka_place import URL, KafkaPlace
 from tests.pipeline.spans import a_line, a_span
+from tests.torn import lake_of_files, tear
 from tracelake import Lake, StorageError, UnreadInputsError, limits
 from tracelake._errors import TracelakeError
+from tracelake.journal.model import Suspect
+from tracelake.journal.suspects import Suspects
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline import unread
 from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.sources import files
 from tracelake.pipeline.unread import Waited, waited_again
 from tracelake.tasks.runners import InProcess
 
@@ -155,6 +160,43 @@ def test_what_is_offered_again_and_cannot_be_read_is_set_aside_at_once(
     before = place.asked
     take(lake, watch=False)
     assert place.asked == before
+
+
+def test_what_is_offered_and_cannot_be_measured_is_set_aside(
+    lake: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file on a disk that fails is not asked for at each run for ever: after a stated time it is set aside."""
+    path = str(tmp_path / "a")
+    offered = Suspect("files", path, 9, "0" * 64, 0, "of several", 1, "2026-01-01T00:00:00", "offered", 1)
+    Suspects(lake._opened.key_value, "main").change(offered, lambda _: offered)
+
+    def fails(_: object) -> int:
+        raise OSError(errno.EIO, "the disk fails")
+
+    monkeypatch.setattr(files, "size_of", fails)
+    for _ in range(int(limits.UNREAD_INPUT_MAX_S / limits.UNREAD_TRY_COUNTS_MAX_S)):
+        take(lake, watch=False)
+        assert [item.state for item in lake.quarantine.all()] == ["offered"]
+        clock.now_s += limits.UNREAD_TRY_COUNTS_MAX_S
+    take(lake, watch=False)
+    (aside,) = lake.quarantine.all()
+    assert aside.state == "set aside"
+    assert "the disk fails" in aside.explain()
+
+
+def test_notes_that_are_torn_say_nothing(tmp_path: Path) -> None:
+    """Nothing waits for what they said, and the next try leaves a whole one."""
+    with lake_of_files(tmp_path) as lake:
+        notes = unread.Unread(lake._opened.key_value, "main")
+        notes.again(3, "0")
+        tear(tmp_path, "waited_s")
+        assert not notes.stands(3)
+        notes.again(3, "0")
+        assert notes.stands(3)
+        tear(tmp_path, "waited_s")
+        notes.was_read(3, "0")
+        notes.over(3)
+        assert lake._opened.key_value.notes("unread/main") == []
 
 
 def test_a_range_that_lost_its_beginning_is_asked_for_with_pauses(lake: Lake, place: KafkaPlace) -> None:

@@ -236,6 +236,22 @@ def test_a_key_that_another_process_changes(store: FaultyStore, monkeypatch: pyt
         assert guarded.client(made.token).get("/api/v1/traces").status_code == 401
 
 
+def test_keys_are_read_whatever_requests_wait_for(store: FaultyStore) -> None:
+    """Where all threads of requests are taken, who sends traces is let in."""
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        guarded = make(store, inbox)
+
+        async def ask() -> str:
+            threads = anyio.to_thread.current_default_thread_limiter()
+            threads.total_tokens = 1
+            await threads.acquire_on_behalf_of("a commit that waits")
+            with anyio.fail_after(HANG_S):
+                ring = key_ring.KeyRing(guarded.lake.keys)
+                return (await ring.actor(guarded.tokens["ingest"], "ingest")).role
+
+        assert anyio.run(ask) == "ingest"
+
+
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "", "127.0.0.1@evil", "[::2]", "localhost.", "[::1"]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -12,7 +13,6 @@ import msgspec
 from tracelake import limits
 from tracelake._errors import (
     ContentionError,
-    DamagedRecordsError,
     DamageError,
     LimitError,
     NotFoundError,
@@ -22,6 +22,9 @@ from tracelake.access.model import KEY_VERSION, KeyInfo, KeyRecord, NewKey, Role
 from tracelake.access.protocol import ID_BYTES, SECRET_BYTES, hash_of, standing_of, token_of
 from tracelake.formats import decode, encode
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore
+from tracelake.storage.record_objects import whole_of
+
+logger = logging.getLogger("tracelake.access")
 
 PARTITION: Final = "keys"
 
@@ -46,7 +49,7 @@ class Keys:
         Raises UsageError for a name, role or number that cannot be, LimitError where there are too many keys.
         """
         _check(name, role, workspace, expires_ns, spans_per_s, bytes_per_day)
-        if len(self.records()) >= limits.KEYS_MAX:
+        if sum(map(len, self.whole_records())) >= limits.KEYS_MAX:
             raise LimitError(f"the lake has {limits.KEYS_MAX} keys; revoked ones count too, so use one again")
         key_id = secrets.token_hex(ID_BYTES)
         token = token_of(key_id, secrets.token_bytes(SECRET_BYTES))
@@ -63,13 +66,16 @@ class Keys:
         )
         outcome = self._records().set_if(PARTITION, key_id, encode(record), ABSENT)
         # Of a write whose fate is not known: it is there, or the key is none.
-        if not isinstance(outcome, Done) and self.records().get(key_id) != record:
+        if not isinstance(outcome, Done) and self.whole_records()[0].get(key_id) != record:
             raise ContentionError("the key could not be written; try again")
         return NewKey(_shown(record), token)
 
     def all(self) -> list[KeyInfo]:
-        """Return all keys, the oldest first, with those that are expired or revoked."""
-        return [_shown(each) for each in sorted(self.records().values(), key=lambda each: each.created_ns)]
+        """Return all keys, the oldest first, with those that are expired or revoked; of damaged ones the log tells."""
+        records, problems = self.whole_records()
+        for problem in problems:
+            logger.warning("%s Nobody can use that key.", problem)
+        return [_shown(each) for each in sorted(records.values(), key=lambda each: each.created_ns)]
 
     def revoke(self, key_id: str) -> KeyInfo:
         """End a key for good. Raises NotFoundError."""
@@ -88,20 +94,11 @@ class Keys:
         _check_time(expires_ns)
         return self._change(key_id, lambda record: msgspec.structs.replace(record, expires_ns=expires_ns))
 
-    def records(self) -> dict[str, KeyRecord]:
-        """Return each key by its id, as it is kept. Raises DamageError."""
-        return {each.key: _decoded(each) for each in self._records().scan(PARTITION)}
-
     def whole_records(self) -> tuple[dict[str, KeyRecord], list[DamageError]]:
         """Return the keys that can be read, and what is wrong with the others, which nobody can use."""
         problems: list[DamageError] = []
         records: dict[str, KeyRecord] = {}
-        try:
-            entries = self._records().scan(PARTITION)
-        except DamagedRecordsError as error:
-            entries = error.whole
-            problems += [problem for _, problem in error.problems]
-        for each in entries:
+        for each in whole_of(self._records().scan, PARTITION, lambda _, problem: problems.append(problem)):
             try:
                 records[each.key] = _decoded(each)
             except DamageError as error:

@@ -95,6 +95,8 @@ def on_look(standing: ClientTransaction | None, now_s: float) -> ClientTransacti
     """Decide whether a client is gone: then it is as it has said when it began."""
     if standing is None or standing.wish != "open":
         return standing
+    if standing.seen_s > now_s + CLOCK_DIFFERENCE_MAX_S:
+        return replace(standing, seen_s=now_s)  # a clock was ahead: else it is not gone before that time
     if now_s - standing.seen_s <= standing.timeout_s + CLOCK_DIFFERENCE_MAX_S:
         return standing
     return replace(standing, wish="commit" if standing.when_gone == "seal" else "abort", is_gone=True)

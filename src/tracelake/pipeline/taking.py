@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 
 from msgspec.structs import replace
@@ -126,6 +126,9 @@ class Taking:
                     return None
                 self._offered.update(offers)
                 inputs = self._measured(list(map(self._again, offers)))
+                paths = {item.path for item in inputs}
+                self._waited([offer for offer in offers if offer.path not in paths], self._result.failed)
+                offers = [offer for offer in offers if offer.path in paths]
             self._rooms.tries.suspected = bool(offers)
             inputs = self._narrowing.without_deadly(t, inputs, suspected=bool(offers)) if inputs else []
             if not inputs:
@@ -138,7 +141,7 @@ class Taking:
     def _kept(self, t: int, staged: ReadInput, offers: Sequence[Suspect]) -> ReadInput:
         """Leave out what gave no span: it is reported and not recorded, so that a later run may read it, mended."""
         self._result.failed |= staged.failed
-        self._waited(offers, staged)
+        self._waited(offers, staged.failed)
         for source, ranges in staged.sources.items():
             for taken in ranges:
                 if not taken.spans:
@@ -162,10 +165,10 @@ class Taking:
         left = tuple(item for item in staged.inputs if (item.source, item.path) in paths)
         return ReadInput(kept, staged.pieces, left)
 
-    def _waited(self, offers: Sequence[Suspect], staged: ReadInput) -> None:
+    def _waited(self, offers: Sequence[Suspect], failed: Mapping[str, str]) -> None:
         """Set aside what was offered and cannot be read: nobody asks for it at each run for ever."""
         for offer in offers:
-            reason, key = staged.failed.get(offer.path), mark_of(offer)
+            reason, key = failed.get(offer.path), mark_of(offer)
             if reason is None:
                 self._rooms.unread.was_read(offer.transaction, key)
             elif offer.unread or self._rooms.unread.again(offer.transaction, key) >= UNREAD_INPUT_MAX_S:

@@ -22,6 +22,7 @@ from tracelake.journal.runs import inputs_of
 from tracelake.limits import ASIDE_REASON_MAX_CHARS, UNREAD_INPUT_MAX_S, UNREAD_TRY_COUNTS_MAX_S
 from tracelake.pipeline.outcome import now
 from tracelake.storage import KeyValueStore
+from tracelake.storage.record_objects import whole_of
 
 _MARK_CHARS: Final = 16
 
@@ -82,7 +83,7 @@ class Unread:
 
     def stands(self, t: int) -> bool:
         """Whether something of a transaction could not be read at the last try."""
-        notes = (self._decoded(entry.value) for entry in self._store.notes(self._partition))
+        notes = (self._decoded(entry.value) for entry in whole_of(self._store.notes, self._partition))
         return any(note is not None and note.transaction == t for note in notes)
 
     def was_read(self, t: int, key: str) -> None:
@@ -93,14 +94,14 @@ class Unread:
 
     def over(self, t: int) -> None:
         """Take all notes away of a transaction."""
-        for entry in self._store.notes(self._partition):
+        for entry in whole_of(self._store.notes, self._partition, lambda key, _: self._forget(key)):
             note = self._decoded(entry.value)
             if note is None or note.transaction == t:
                 self._forget(entry.key)
 
     def _find(self, key: str) -> Waited | None:
-        entries = [entry for entry in self._store.notes(self._partition, key) if entry.key == key]
-        return self._decoded(entries[0].value) if entries else None
+        entries = whole_of(lambda partition: self._store.notes(partition, key), self._partition)
+        return next((self._decoded(entry.value) for entry in entries if entry.key == key), None)
 
     def _decoded(self, value: bytes) -> Waited | None:
         try:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import anyio
 from anyio.to_thread import run_sync
 
 from tracelake import limits
@@ -54,6 +55,8 @@ class KeyRing:
         self._looked_s = self._tried_s = float("-inf")
         self._changes = 0
         self._looking = asyncio.Lock()
+        self._reader = anyio.CapacityLimiter(1)
+        """A thread of its own: those of requests may all be taken by such as wait."""
         self._left: dict[str, tuple[Allowance | None, Allowance | None]] = {}
 
     async def actor(self, token: str | None, need: Need) -> KeyHolder:
@@ -108,7 +111,7 @@ class KeyRing:
     async def _read(self) -> None:
         changes, began_s = self._changes, self._clock()
         try:
-            known, problems = await run_sync(self._keys.whole_records)
+            known, problems = await run_sync(self._keys.whole_records, limiter=self._reader)
         except (StorageError, OSError) as error:
             logger.warning("the keys cannot be read: %s", error)
             self._tried_s = self._clock()

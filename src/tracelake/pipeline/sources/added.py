@@ -23,6 +23,7 @@ from tracelake.pipeline.sources.files import FILES, path_of
 from tracelake.pipeline.sources.names import to_name
 from tracelake.pipeline.sources.registry import OWN, source_of
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore
+from tracelake.storage.record_objects import whole_of
 
 FORMAT_VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -59,7 +60,11 @@ class AddedSources:
     def records(self) -> SourceRecords:
         """Return what was added, by name. A record that is damaged stops no other."""
         records = SourceRecords([], {})
-        for entry in self._key_value.scan(self._partition):
+        for entry in whole_of(
+            self._key_value.scan,
+            self._partition,
+            lambda key, error: records.damaged.update({key: f"source {key}: {error}"}),
+        ):
             try:
                 records.whole.append(self._decode(entry))
             except DamageError as error:
@@ -82,7 +87,8 @@ class AddedSources:
             )
         address = _for_all(address)
         check(address)
-        if len(list(self._key_value.scan(self._partition))) >= SOURCES_MAX:
+        records = self.records()
+        if len(records.whole) + len(records.damaged) >= SOURCES_MAX:
             raise LimitError(f"there are SOURCES_MAX = {SOURCES_MAX} sources already; remove one first.")
         record = SourceRecord(name, address, uuid.uuid4().hex)
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
