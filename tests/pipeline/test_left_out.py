@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pytest
 import tracelake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_line, a_span
+from tests.torn import lake_of_files, tear
 from tracelake import DamageError, Lake
 from tracelake.formats import encode
 from tracelake.limits import OUTPUT_LEFT_OUT_NAMED_MAX
@@ -175,6 +177,21 @@ def records(*values: tuple[str, bytes | None]) -> list[tuple[int, bytes | None, 
 def a_marker(t: int, output: str = "a") -> bytes:
     """Return a marker as it is where nothing was left out."""
     return encode(Marker(output, t, 1))
+
+
+def test_a_torn_record_of_what_was_left_out_holds_up_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is for people: the markers have the names still. Those of other outputs are told, and it can be removed."""
+    with lake_of_files(tmp_path) as lake:
+        left_outs = LeftOuts(lake._opened.key_value)
+        left_outs.note("1", "torn", LeftOutOf(3, 1, 10, (LeftOut("a", 20),)))
+        left_outs.note("2", "whole", LeftOutOf(3, 1, 10, (LeftOut("b", 20),)))
+        tear(tmp_path, '"torn"')
+        left_outs.note("1", "torn", LeftOutOf(4, 1, 10, (LeftOut("c", 20),)))
+        assert "output torn" in caplog.text
+        assert list(left_outs.all()) == ["2"]
+        left_outs.forget("1")
 
 
 def test_what_the_topic_of_markers_says() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.patience import wait_until
+from tests.torn import lake_of_files, tear
 from tracelake import limits
 from tracelake._errors import StorageError
 from tracelake.replicas import heartbeat as heartbeats
@@ -126,3 +128,12 @@ def test_records_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
     wait_until(lambda: [record.name for record in replicas(store)] == ["new"])
     beating.stop()
     assert store.get(PARTITION, "strange") is not None
+
+
+def test_a_torn_record_hides_no_other_replica(tmp_path: Path) -> None:
+    """Nothing rests on it: it is left out until its replica writes it anew."""
+    with lake_of_files(tmp_path) as lake:
+        for name in ("good", "torn"):
+            Heartbeat(lake._opened.key_value, ReplicaProgress(name, BatchCounts(), 1)).beat()
+        tear(tmp_path, '"torn"')
+        assert [replica.name for replica in replicas(lake._opened.key_value)] == ["good"]

@@ -18,13 +18,14 @@ from tracelake.limits import REPLICA_FORGOTTEN_S, REPLICA_HEARTBEAT_S
 from tracelake.replicas.account import ReplicaProgress
 from tracelake.replicas.model import FORMAT_VERSION, Replica
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore
+from tracelake.storage.record_objects import whole_of
 
 PARTITION: Final = "replicas"
 
 
 def replicas(store: KeyValueStore) -> list[Replica]:
-    """Return the records of all replicas, by name. Those of a format that we do not know are left out."""
-    records = (_decode(entry) for entry in store.scan(PARTITION))
+    """Return the records of all replicas, by name. Those that we cannot read are left out."""
+    records = (_decode(entry) for entry in whole_of(store.scan, PARTITION))
     return [replica for replica in records if replica is not None]
 
 
@@ -112,7 +113,7 @@ class Heartbeat:
 
     def _forget(self) -> None:
         """Delete the records of replicas that have been gone for long."""
-        for entry in self._store.scan(PARTITION):
+        for entry in whole_of(self._store.scan, PARTITION):
             replica = _decode(entry)
             if replica is not None and time.time() - replica.heartbeat_s > REPLICA_FORGOTTEN_S:
                 self._store.delete_if(PARTITION, entry.key, entry.version)

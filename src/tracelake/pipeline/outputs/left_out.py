@@ -6,14 +6,19 @@ to the record before the transaction is committed, once for each, whoever does i
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from typing import Final
 
 import msgspec
 
-from tracelake._errors import ContentionError
+from tracelake._errors import ContentionError, DamageError
 from tracelake.formats import decode, encode
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, OUTPUT_LEFT_OUT_NAMED_MAX
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore
+from tracelake.storage.record_objects import whole_of
+
+logger = logging.getLogger("tracelake.pipeline")
 
 FORMAT_VERSION: Final = 1
 
@@ -65,15 +70,25 @@ class LeftOuts:
         self._partition = f"left-out/{pipeline}"
 
     def all(self) -> dict[str, LeftOutRecord]:
-        """Return them by the ids of the outputs."""
-        return {entry.key: self._decode(entry) for entry in self._store.scan(self._partition)}
+        """Return them by the ids of the outputs; `verify` names those that are damaged."""
+        records = {}
+        for entry in whole_of(self._store.scan, self._partition):
+            with contextlib.suppress(DamageError):
+                records[entry.key] = self._decode(entry)
+        return records
 
     def entries(self) -> list[Entry]:
         """Return them as they are stored."""
         return self._store.scan(self._partition)
 
     def note(self, output_id: str, name: str, more: LeftOutOf) -> None:
-        """Note what was left out of a transaction; again is fine."""
+        """Note what was left out of a transaction; again is fine. A record that is damaged holds up no transaction."""
+        try:
+            self._note(output_id, name, more)
+        except DamageError as error:
+            logger.error("%s What output %s left out is in its markers alone.", error, name)
+
+    def _note(self, output_id: str, name: str, more: LeftOutOf) -> None:
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             entry = self._store.get(self._partition, output_id)
             standing = LeftOutRecord(name, 0, ()) if entry is None else self._decode(entry)
@@ -89,9 +104,10 @@ class LeftOuts:
 
     def forget(self, output_id: str) -> None:
         """Forget an output that is removed."""
-        entry = self._store.get(self._partition, output_id)
-        if entry is not None:
-            self._store.delete_if(self._partition, output_id, entry.version)
+        with contextlib.suppress(DamageError):  # nobody asks for it again
+            entry = self._store.get(self._partition, output_id)
+            if entry is not None:
+                self._store.delete_if(self._partition, output_id, entry.version)
 
     def _decode(self, entry: Entry) -> LeftOutRecord:
         return decode(LeftOutRecord, entry.value, f"record {self._partition}/{entry.key}", FORMAT_VERSION)
