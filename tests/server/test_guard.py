@@ -22,7 +22,7 @@ from tests.server.fake_lake import FakeLake, span_row
 from tests.server.faults import FaultyStore, inbox_payloads
 from tests.server.otlp_requests import export_request
 from tracelake import limits
-from tracelake._errors import StorageError
+from tracelake._errors import DamageError, StorageError
 from tracelake.access.model import Role
 from tracelake.server import guard, key_ring, routes
 from tracelake.server.app import create_app
@@ -192,7 +192,10 @@ def test_a_lake_without_keys_is_open_on_this_machine(store: FaultyStore) -> None
         assert client.get("/api/v1/keys", headers=key).status_code == 401
 
 
-def test_keys_that_cannot_be_read_let_nobody_in(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [StorageError, DamageError])
+def test_keys_that_cannot_be_read_let_nobody_in(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
     """A server goes on by what it knows for a while; without having read keys, or long after, it answers 503."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         clock = [0.0]
@@ -202,7 +205,7 @@ def test_keys_that_cannot_be_read_let_nobody_in(store: FaultyStore, monkeypatch:
         guarded = make(store, inbox)
 
         def fails() -> Any:
-            raise StorageError("the database is gone")
+            raise kind("the database is gone")
 
         client = guarded.client(guarded.tokens["read"])
         with monkeypatch.context() as broken:

@@ -18,7 +18,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from tracelake import limits
-from tracelake._errors import BackPressureError, NoKeyError, QuotaError, StorageError
+from tracelake._errors import BackPressureError, DamageError, NoKeyError, QuotaError, StorageError
 from tracelake.access.keys import Keys
 from tracelake.access.model import KeyRecord, Role
 from tracelake.access.protocol import Allowance, Need, allowances, check_need, check_token, id_of
@@ -112,7 +112,7 @@ class KeyRing:
         changes, began_s = self._changes, self._clock()
         try:
             known, problems = await run_sync(self._keys.whole_records, limiter=self._reader)
-        except (StorageError, OSError) as error:
+        except (StorageError, DamageError, OSError) as error:
             logger.warning("the keys cannot be read: %s", error)
             self._tried_s = self._clock()
             return
