@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import threading
+import uuid
 from contextlib import closing
 from pathlib import Path
 
@@ -247,7 +248,7 @@ def test_few_runs_are_named(
     """Rows in more runs than a page can name are not searched, the oldest first, and the result says so."""
     monkeypatch.setattr(limits, "UNCOMMITTED_RUN_GAP_MAX", 0)
     monkeypatch.setattr(limits, "UNCOMMITTED_RUNS_MAX", 2)
-    with tracelake.init("memory://few-runs") as other:
+    with tracelake.init(f"memory://{uuid.uuid4().hex}") as other:
         beside = TrackingStore(store.database, other.config.id)
         for number in range(1, 6):
             store.write([request((number, 1), text="apple")])
