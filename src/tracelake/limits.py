@@ -813,6 +813,8 @@ VALUE_MAX_BYTES: Final = 8 * MIB
 """One record of the key-value store. Beyond: it is refused; rooms put what may grow into objects."""
 SQLITE_BUSY_TIMEOUT_S: Final = 30.0
 """How long a writer waits for the write lock of SQLite. Beyond: the write fails, and nothing was written."""
+SQLITE_LOOK_S: Final = 2.0
+"""How long a file of SQLite that looks damaged, and may be made this moment, is looked at. Beyond: it is damaged."""
 SQLITE_POLL_S: Final = 0.01
 """How often who sets up the same database at the same time tries again. Beyond: it tries again."""
 CONDITIONAL_WRITE_TRIES_MAX: Final = 100

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import tracelake
 
-HEAVY = {"alembic", "confluent_kafka", "mako", "matplotlib", "pandas", "polars", "psycopg", "py4j", "pyspark"}
+HEAVY = {"alembic", "confluent_kafka", "mako", "matplotlib", "polars", "psycopg", "py4j", "pyspark"}
+"""Pandas is not among them: pyarrow imports it with the first array that it makes, where it is installed."""
 CODE = f"""
 import os, signal, sys
 import tracelake.cli.servers

@@ -5,14 +5,17 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
-from tracelake.storage import ABSENT, Conflict, Done, Indeterminate, SqliteKeyValueStore, settle
+from tracelake.storage import ABSENT, Conflict, Done, Indeterminate, SqliteKeyValueStore, settle, sqlite
 
 
 class Faulty(SqliteKeyValueStore):
@@ -278,6 +281,34 @@ def test_file_that_is_no_database(tmp_path: Path) -> None:
     with pytest.raises(DamageError, match="no intact database"):
         SqliteKeyValueStore(path)
     assert path.read_bytes() == b"this is no database" * 100
+
+
+def test_a_database_that_is_made_this_moment_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look without locks may see half of what a peer writes: it is told from damage by looking again."""
+    path = tmp_path / "records.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")  # as a peer leaves it before its first commit
+        connection.execute("VACUUM")
+    begun = path.read_bytes()
+    torn = begun[:100] + b"\xff" * (len(begun) - 100)
+    path.write_bytes(torn)
+    monkeypatch.setattr(limits, "SQLITE_LOOK_S", 0.0)
+    with pytest.raises(DamageError, match="no intact database"):
+        SqliteKeyValueStore(path)
+    monkeypatch.setattr(limits, "SQLITE_LOOK_S", 60.0)
+    looks = list[float]()
+
+    def ends(seconds: float) -> None:
+        looks.append(seconds)
+        path.write_bytes(begun)
+
+    monkeypatch.setattr(sqlite, "time", SimpleNamespace(sleep=ends, monotonic=time.monotonic))
+    store = SqliteKeyValueStore(path)
+    assert len(looks) == 1
+    store.set("p", "k", b"v")
+    store.close()
 
 
 def test_file_of_a_newer_release(tmp_path: Path) -> None:

@@ -286,7 +286,20 @@ class SqliteKeyValueStore:
         return connection
 
     def _refuse_others(self) -> None:
-        """Raise for a file that is none of ours, without a change to it: not by opening it to write, nor to a lock."""
+        """Raise for a file that is none of ours, without a change to it: not by opening it to write, nor to a lock.
+
+        A look without locks at what somebody is writing may see half of it, so damage is what stays damaged.
+        """
+        deadline = time.monotonic() + limits.SQLITE_LOOK_S
+        while True:
+            try:
+                return self._look_whose_it_is()
+            except sqlite3.DatabaseError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(limits.SQLITE_POLL_S)
+
+    def _look_whose_it_is(self) -> None:
         try:
             with self._path.open("rb") as file:
                 header = file.read(100)
