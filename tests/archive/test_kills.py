@@ -60,15 +60,16 @@ for line in sys.stdin:  # a process of its own for each, which need not import a
 
 
 @pytest.mark.parametrize(
-    ("doing", "layout"),
-    [
-        ("run", "lake"),
-        ("run", "trace"),
-        ("run", "pack"),
-        ("restore", "lake"),
-        ("restore", "pack"),
-        ("delete", "pack"),
+    ("new_url", "doing", "layout"),
+    [  # half of the pairs on each database: `make faults-archive` kills at any moment on both
+        ("sqlite", "run", "lake"),
+        ("sqlite", "run", "trace"),
+        ("postgres", "run", "pack"),
+        ("postgres", "restore", "lake"),
+        ("sqlite", "restore", "pack"),
+        ("postgres", "delete", "pack"),
     ],
+    indirect=["new_url"],
 )
 def test_a4_a10_killed_before_each_step(make: Callable[..., HotLake], doing: str, layout: str) -> None:
     """Each trace is wholly hot, wholly archived or wholly gone; it goes on, and a sweep leaves no orphan."""
