@@ -98,10 +98,10 @@ class Cluster:
         ]
         return [child for child in children if "java" in _name(child)]
 
-    def kill_executor(self) -> None:
-        """End one that runs, with its Python workers, as the system does for want of memory."""
-        executor = self.executors()[0]
-        for process in (*executor.children(recursive=True), executor):
+    def kill_executor_of(self, pid: int) -> None:
+        """End the one of this Python worker, with all of its workers, as the system does for want of memory."""
+        executor = next(one for one in self.executors() if pid in {child.pid for child in _below(one.pid)})
+        for process in (*_below(executor.pid), executor):
             _kill(process)
 
     def kill_worker(self) -> None:

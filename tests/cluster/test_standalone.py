@@ -57,8 +57,8 @@ def ingested(lake: Lake, runner: TaskRunner | None, **more: object) -> pa.Table:
 def stay(path: str, seconds: float = 30.0) -> int:
     """Be a task that says when it begins, and the first time stays for a while."""
     with Path(path).open("a") as file:
-        file.write("x")
-    if len(Path(path).read_text()) == 1:
+        file.write(f"{os.getpid()}\n")
+    if len(Path(path).read_text().splitlines()) == 1:
         time.sleep(seconds)
     return os.getpid()
 
@@ -102,14 +102,14 @@ def test_an_executor_is_killed_in_mid_task(on: Make, cluster: Cluster, tmp_path:
     runner, began = on(), tmp_path / "began"
 
     def kill() -> None:
-        wait_until(began.exists)
-        cluster.kill_executor()
+        wait_until(lambda: began.exists() and began.read_text().endswith("\n"))
+        cluster.kill_executor_of(int(began.read_text()))
 
     killing = threading.Thread(target=kill)
     killing.start()
     assert len(runner.run(stay, [str(began)], lambda _: None)) == 1
     killing.join()
-    assert began.read_text() == "xx"
+    assert len(began.read_text().splitlines()) == 2
 
 
 def test_a_worker_is_lost_in_mid_transaction(
