@@ -205,7 +205,7 @@ SPARK_POLL_S: Final = 0.2
 """How often progress is asked of Spark. Beyond: it is asked again."""
 SPARK_CONNECT_RETRIES: Final = 6
 """How often a server of Spark Connect is tried again, within half a minute or so. Beyond: the job fails."""
-SPARK_IDLE_TIMEOUT_S: Final = 300.0
+SPARK_IDLE_TIMEOUT_S: Final = 900.0
 """How long a job may wait with no executor on any of its tasks. Beyond: it is ended, and says why; input waits."""
 
 # Kafka

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -78,11 +79,18 @@ def test_threads_have_jobs_of_their_own(runner: SparkConnect) -> None:
     assert {number: max(counts) for number, counts in told.items()} == {3: 3, 5: 5}
 
 
-def test_a_job_that_nobody_takes_ends(runner: SparkConnect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is interrupted once no task of it runs for a while."""
-    monkeypatch.setattr(connect, "SPARK_IDLE_TIMEOUT_S", -1.0)
-    with pytest.raises(TaskError, match="no executor of the cluster behind Spark Connect"):
-        runner.run(nap, [5.0], lambda _: None)
+def test_a_job_that_nobody_takes_ends(
+    connect_server: ConnectServer, runner: SparkConnect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is interrupted once the server has told for a while that no task of it runs; one that runs is not."""
+    monkeypatch.setattr(connect, "SPARK_IDLE_TIMEOUT_S", 1.0)
+    others = SparkConnect(connect_server.url)
+    with ThreadPoolExecutor() as pool:
+        before = pool.submit(others.run, nap, [25.0] * 2, lambda _: None)  # has all there is
+        time.sleep(5.0)
+        with pytest.raises(TaskError, match="no executor of the cluster behind Spark Connect"):
+            runner.run(nap, [0.0], lambda _: None)
+        assert len(before.result()) == 2
 
 
 def test_a_server_that_ended_is_told_of_and_found_again(

@@ -10,6 +10,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -50,6 +51,7 @@ class SparkConnect:
         self._conf = dict(conf or {})
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
+        self._at_work = _AtWork()
 
     def start(self) -> None:
         """Connect. Raises TaskError where the server does not answer, UsageError where packages are missing."""
@@ -95,7 +97,7 @@ class SparkConnect:
         numbers = pa.array(range(len(tasks)), pa.int32())
         pickled = pa.array([pickle.dumps(task) for task in tasks], pa.binary())
         sent = OnWorker(function, version_here())
-        watch = _Watch(session, len(tasks), on_done)
+        watch = _Watch(session, self._at_work, len(tasks), on_done)
         try:
             with watch:
                 frame = session.createDataFrame(pa.table({"number": numbers, "task": pickled}))
@@ -105,7 +107,8 @@ class SparkConnect:
                     .toArrow()
                 )
         except PySparkException as error:
-            if lost := _is_of_the_way(error):
+            lost = watch.gave_up is None and _is_of_the_way(error)
+            if lost:
                 self._forget(session)
             raise watch.gave_up or task_error(error, ended=lost) from error
         on_done(len(tasks))
@@ -153,16 +156,27 @@ def _is_of_the_way(error: Exception) -> bool:
     return type(error) in {SparkConnectException, SparkConnectGrpcException}
 
 
+@dataclass(slots=True)
+class _AtWork:
+    """When the server told last that executors are at a task of ours: one job may be before another."""
+
+    last_s: float = float("-inf")
+
+
 class _Watch:
     """Tells how many tasks of this thread's job are done, and ends a job that nobody works on."""
 
-    def __init__(self, session: SparkSession, total: int, on_done: Callable[[int], None]) -> None:
+    def __init__(
+        self, session: SparkSession, at_work: _AtWork, total: int, on_done: Callable[[int], None]
+    ) -> None:
         self._session = session
+        self._at_work = at_work
         self._tag = uuid.uuid4().hex
         self._total = total
         self._on_done = on_done
         self._of = threading.get_ident()
-        self._busy_s = time.monotonic()
+        self._idle_since_s: float | None = None
+        """None too where the server tells no progress: then it is not known that nobody works."""
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="connect-watch", daemon=True)
         self.gave_up: TaskError | None = None
@@ -188,13 +202,18 @@ class _Watch:
         if threading.get_ident() != self._of:
             return  # of a job of another thread
         if inflight_tasks or done:
-            self._busy_s = time.monotonic()
+            self._at_work.last_s, self._idle_since_s = time.monotonic(), None
+        elif self._idle_since_s is None:
+            self._idle_since_s = time.monotonic()
         if stages:
             self._on_done(min(max(stage.num_completed_tasks for stage in stages), self._total))
 
     def _watch(self) -> None:
         while not self._end.wait(SPARK_POLL_S):
-            if time.monotonic() - self._busy_s > SPARK_IDLE_TIMEOUT_S:
+            since_s = self._idle_since_s
+            if since_s is None:
+                continue
+            if time.monotonic() - max(since_s, self._at_work.last_s) > SPARK_IDLE_TIMEOUT_S:
                 self.gave_up = nobody_works("the cluster behind Spark Connect", SPARK_IDLE_TIMEOUT_S)
                 self._session.interruptTag(self._tag)
                 return

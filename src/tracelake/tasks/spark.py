@@ -186,6 +186,11 @@ class _Watch:
         self._end.set()
         self._thread.join()
 
+    def _is_at_work(self) -> bool:
+        """Whether executors are at any task of this process: other jobs of it may be before this one."""
+        at_work = map(self._tracker.getStageInfo, self._tracker.getActiveStageIds())
+        return any(stage.numActiveTasks for stage in at_work if stage is not None)
+
     def _watch(self) -> None:
         from py4j.protocol import Py4JError  # noqa: PLC0415
 
@@ -195,7 +200,7 @@ class _Watch:
                 jobs = map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group))
                 stages = [self._tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
                 done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
-                if any(stage.numActiveTasks for stage in stages if stage is not None):
+                if self._is_at_work():
                     busy_s = time.monotonic()
                 elif time.monotonic() - busy_s > SPARK_IDLE_TIMEOUT_S:
                     self.gave_up = nobody_works(str(self._context.master), SPARK_IDLE_TIMEOUT_S)
