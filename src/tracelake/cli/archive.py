@@ -10,7 +10,7 @@ import typer
 from tracelake._errors import DamageError, NotFoundError, StorageError
 from tracelake.cli import render_archive as render
 from tracelake.cli.exits import FAILED
-from tracelake.cli.options import JsonOption, LakeOption, examples, opened
+from tracelake.cli.options import JsonOption, LakeOption, MasterOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
 from tracelake.limits import ARCHIVE_UPLOAD_GRACE_S
 
@@ -39,10 +39,7 @@ def run(
         int | None, typer.Option(min=1, help="Of this pass, at most.", show_default=False)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what is due.")] = False,
-    master: Annotated[
-        str | None,
-        typer.Option(help="Spark master, such as local[2], for a large pass.", show_default=False),
-    ] = None,
+    master: MasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Archive what is due, in one pass.

@@ -9,7 +9,7 @@ import typer
 
 from tracelake.cli import render_journal
 from tracelake.cli.exits import FAILED
-from tracelake.cli.options import JsonOption, LakeOption, examples, opened
+from tracelake.cli.options import JsonOption, LakeOption, MasterOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
 from tracelake.cli.pipelines import TransactionArgument, pipeline_app
 from tracelake.limits import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
@@ -74,9 +74,7 @@ def pipeline_explain(
 def pipeline_replay(
     transaction: TransactionArgument,
     lake: LakeOption = None,
-    master: Annotated[
-        str | None, typer.Option(help="Spark master, such as local[2].", show_default=False)
-    ] = None,
+    master: MasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Read the recorded input of a transaction again, and compare it with what was recorded and written.
