@@ -21,7 +21,7 @@ from tracelake._errors import (
 from tracelake.access.model import KEY_VERSION, KeyInfo, KeyRecord, NewKey, Role
 from tracelake.access.protocol import ID_BYTES, SECRET_BYTES, hash_of, standing_of, token_of
 from tracelake.formats import decode, encode
-from tracelake.storage import ABSENT, Done, Entry, KeyValueStore
+from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore, settle
 from tracelake.storage.record_objects import whole_of
 
 logger = logging.getLogger("tracelake.access")
@@ -64,9 +64,12 @@ class Keys:
             spans_per_s=spans_per_s,
             bytes_per_day=bytes_per_day,
         )
-        outcome = self._records().set_if(PARTITION, key_id, encode(record), ABSENT)
+        records, data = self._records(), encode(record)
+        outcome = records.set_if(PARTITION, key_id, data, ABSENT)
         # Of a write whose fate is not known: it is there, or the key is none.
-        if not isinstance(outcome, Done) and self.whole_records()[0].get(key_id) != record:
+        if isinstance(
+            settle(records, PARTITION, key_id, outcome, lambda entry: entry.value == data), Conflict
+        ):
             raise ContentionError("the key could not be written; try again")
         return NewKey(_shown(record), token)
 
