@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,6 @@ FEEDBACK: dict[str, Any] = {
     "feedback": {"value": True},
     "rationale": "it says so",
 }
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[tracelake.Lake]:
-    """Return an empty lake in a directory."""
-    with tracelake.init(tmp_path / "lake") as opened:
-        yield opened
 
 
 @pytest.fixture
