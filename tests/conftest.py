@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from tracelake.tasks import spark
@@ -66,6 +67,13 @@ SLOWEST_FIRST: Final = (
 IN_MEMORY: Final = Path("/dev/shm")
 IN_MEMORY_MIN_BYTES: Final = 6 << 30
 """Room that a disk in memory must have, three times of what a run keeps there at once. Else: the ordinary disk."""
+
+
+# What a clock decides is no test: elsewhere, too, as Hypothesis has it by itself in CI.
+settings.register_profile(
+    "suite", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 
 def pytest_configure() -> None:

@@ -128,7 +128,7 @@ def test_an_old_lake_gets_vectors_and_new_spans_have_theirs(lake: Lake, tmp_path
     assert lake.verify().findings == ()
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_conditions_and_both_orders_are_those_of_a_plain_evaluation(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
