@@ -192,9 +192,33 @@ class Broker:
         assert producer.flush(HANG_S) == 0
         assert not failures
 
-    def read(self, topic: str, *, committed: bool = True) -> list[Any]:
-        """Return all messages of a topic, in order of partition and offset, as a consumer sees them."""
+    def settle(self, topic: str) -> None:
+        """Wait until no transaction is open in a topic: a commit or an abort is answered before its markers stand."""
         kafka = library()
+        admin = self.admin()
+        partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions
+        asked = {
+            kafka.TopicPartition(topic, number): kafka.admin.OffsetSpec.latest() for number in partitions
+        }
+
+        def ends(level: Any) -> list[int]:
+            futures = admin.list_offsets(asked, isolation_level=level)
+            return [futures[each].result(HANG_S).offset for each in asked]
+
+        levels = kafka.IsolationLevel
+        wait_until(
+            lambda: ends(levels.READ_COMMITTED) == ends(levels.READ_UNCOMMITTED),
+            f"{topic} has an open transaction",
+        )
+
+    def read(self, topic: str, *, committed: bool = True, is_open: bool = False) -> list[Any]:
+        """Return all messages of a topic, in order of partition and offset, as a consumer sees them.
+
+        What is committed is read when no transaction is open any more, unless one is to be (`is_open`).
+        """
+        kafka = library()
+        if committed and not is_open:
+            self.settle(topic)
         consumer = kafka.Consumer(
             {
                 "bootstrap.servers": self.servers,

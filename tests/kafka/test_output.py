@@ -44,10 +44,12 @@ def arrive(lake: Lake, *numbers: int) -> None:
     lake.objects.put(f"inbox/{uuid.uuid4().hex}.segment", data)
 
 
-def seen(broker: Broker, topic: str, *, committed: bool = True) -> dict[int, list[int]]:
+def seen(
+    broker: Broker, topic: str, *, committed: bool = True, is_open: bool = False
+) -> dict[int, list[int]]:
     """Return the numbers of the spans that a consumer sees, as often as it does, by transaction."""
     by_transaction: dict[int, list[int]] = defaultdict(list)
-    for message in broker.read(topic, committed=committed):
+    for message in broker.read(topic, committed=committed, is_open=is_open):
         t = int(dict(message.headers())[TRANSACTION_HEADER])
         for resource in TracesData.FromString(message.value()).resource_spans:
             for scope in resource.scope_spans:
@@ -104,7 +106,7 @@ def test_j6_a_writer_that_stops_inside_its_transaction_is_fenced(
         patch.setattr(KafkaSink, "_produce", stop)
         with pytest.raises(RuntimeError, match="stopped"):
             stopped.run_once()
-    assert seen(broker, topic) == {}
+    assert seen(broker, topic, is_open=True) == {}
     assert list(seen(broker, topic, committed=False)) == [1]
     wait_until(lambda: peer.run_once() is None)
     assert seen(broker, topic) == {1: [1, 2, 3]}

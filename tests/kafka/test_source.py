@@ -214,7 +214,9 @@ def test_compacted_topics_and_transactions_have_gaps_that_are_no_losses(lake: La
         producer.begin_transaction()
         for message in messages(numbers):
             producer.produce(topic, message, f"key-{numbers}")
+        assert producer.flush(HANG_S) == 0  # an abort drops what is not sent yet
         end(HANG_S)
+        broker.settle(topic)
 
     def is_compacted() -> bool:
         broker.send(topic, [None], key=b"tick")  # only a segment that is full is compacted
@@ -299,14 +301,18 @@ def test_a_long_aborted_stretch_is_passed_over(
     )
     producer.init_transactions(HANG_S)
     producer.begin_transaction()
-    for _ in range(4000):  # each in an answer of its own
-        producer.produce(topic, messages([100])[0])
+    (message,) = messages([100])
+    for _ in range(20_000):  # each in an answer of its own
+        producer.produce(topic, message)
         producer.poll(0)
+    assert producer.flush(HANG_S) == 0  # an abort drops what is not sent yet
     producer.abort_transaction(HANG_S)
+    broker.settle(topic)
     broker.send(topic, messages([1]))
-    monkeypatch.setattr(clusters, "KAFKA_WAIT_S", 0.25)
-    monkeypatch.setenv("TRACELAKE_KAFKA_CONFIG", str(config))
     name, (low, end) = asked(lake, broker, topic)
+    monkeypatch.setattr(clusters, "KAFKA_WAIT_S", 1.5)  # reading takes longer
+    monkeypatch.setenv("TRACELAKE_KAFKA_CONFIG", str(config))
+    assert end > 20_000
     cluster = Cluster(broker.servers)
     read = list(cluster.messages(name, low, end))
     assert [offset for offset, value in read if value is not None] == [end - 1]
