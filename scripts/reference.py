@@ -1,10 +1,11 @@
-"""Writes the pages of docs/ that come from code: `cli.md` from --help, `limits.md` from limits.py, and so on."""
+"""Writes the pages of docs/ that come from code: `cli.md` from --help, `limits.md` from the limits, and so on."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -59,7 +60,7 @@ _LIMITS_HEAD: Final = f"""# Limits
 
 {_MADE_BY}
 
-All limits on inputs, queues, retries and waits stand in one file, `src/tracelake/limits.py`. They are constants
+All limits on inputs, queues, retries and waits stand in one place, `src/tracelake/limits`. They are constants
 of a release and not settings. The last column says what becomes of what is more, or comes later.
 """
 
@@ -102,46 +103,30 @@ def _help(path: tuple[str, ...]) -> str:
 def limits_page() -> str:
     """Return the text of limits.md."""
     lines = [_LIMITS_HEAD]
-    for section, entries in _sections(inspect.getsource(limits)):
-        lines += [
-            f"## {section}\n",
-            "| limit | value | bounds | beyond it |",
-            "|---|---|---|---|",
-            *entries,
-            "",
-        ]
+    for section, told in limit_sections():
+        lines += [f"## {section}\n", "| limit | value | bounds | beyond it |", "|---|---|---|---|"]
+        lines += [f"| `{name}` | {_value(name)} | {bounds} | {beyond} |" for name, bounds, beyond in told]
+        lines.append("")
     return "\n".join(lines)
 
 
-def _sections(source: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield (heading, table rows): a comment of its own line is a heading, the text below a constant its meaning."""
-    headings = {
-        number: line[2:] for number, line in enumerate(source.splitlines(), 1) if line.startswith("# ")
-    }
-    tree = ast.parse(source).body
-    section, rows = "", list[str]()
-    for node, following in zip(tree, [*tree[1:], None], strict=True):
-        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
-            continue
-        heading = headings.get(node.lineno - 1)
-        if heading is not None and heading != section:
-            if section:
-                yield section, rows
-            section, rows = heading, []
-        if section:
-            rows.append(
-                f"| `{node.target.id}` | {_value(node.target.id)} | {' | '.join(meaning(following))} |"
-            )
-    yield section, rows
+def limit_sections() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+    """Yield each section of the limits, in order: its heading, and each limit with its bounds and what is beyond."""
+    place = Path(limits.__file__).parent
+    for node in ast.parse(inspect.getsource(limits)).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            section = ast.parse((place / f"{node.module.rpartition('.')[2]}.py").read_text("utf-8"))
+            if told := list(_limits_in(section.body)):
+                yield str(ast.get_docstring(section)).rstrip("."), told
 
 
-def meaning(node: ast.stmt | None) -> tuple[str, str]:
-    """Return what a limit bounds, and what happens beyond it, from the text below the constant."""
-    text = (
-        str(node.value.value) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else ""
-    )
-    bounds, _, beyond = " ".join(text.split()).partition(" Beyond: ")
-    return bounds, beyond
+def _limits_in(body: list[ast.stmt]) -> Iterator[tuple[str, str, str]]:
+    """Yield the constants of a section; the text below one says what it bounds, and what happens beyond it."""
+    for node, following in pairwise(body):
+        if isinstance(node, ast.AnnAssign) and isinstance(following, ast.Expr):
+            text = " ".join(str(ast.literal_eval(following.value)).split())
+            bounds, _, beyond = text.partition(" Beyond: ")
+            yield ast.unparse(node.target), bounds, beyond
 
 
 def _value(name: str) -> str:

@@ -110,7 +110,7 @@ def test_every_source_name_and_inner_field_is_described() -> None:
 
 
 def test_every_limit_has_a_value_on_its_page() -> None:
-    """limits.md names each constant of limits.py that is a limit."""
+    """limits.md names each constant of the limits that is one."""
     page = reference.limits_page()
     names = [name for name in vars(limits) if name.isupper() and name != "MIB"]
     assert [name for name in names if f"`{name}`" not in page] == []

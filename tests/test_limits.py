@@ -1,9 +1,8 @@
-"""Every limit stands in limits.py, bounds something, and says what happens beyond it; no other number bounds."""
+"""Every limit stands in `limits`, bounds something, and says what happens beyond it; no other number bounds."""
 
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -11,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from scripts.reference import meaning
+from scripts.reference import limit_sections
 from tracelake import limits
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
+LIMITS = sorted(Path(limits.__file__).parent.glob("*.py"))
+LIMITS_TEXT = "".join(file.read_text("utf-8") for file in LIMITS)
 FILES = [
     file
     for file in sorted(SOURCE.rglob("*.py"))
-    if file != Path(limits.__file__) and "testing" not in file.parts  # a simulation has measures of its own
+    if file not in LIMITS and "testing" not in file.parts  # a simulation has measures of its own
 ]
 NAMES = [name for name in vars(limits) if name.isupper() and name != "MIB"]
 
@@ -113,17 +114,9 @@ def is_bound(value: float | None) -> bool:
     return value is not None and (abs(value) > 2 or value != int(value))
 
 
-def texts() -> Iterator[tuple[str, str, str]]:
-    """Yield each limit with what it bounds and what happens beyond."""
-    body = ast.parse(inspect.getsource(limits)).body
-    for node, following in zip(body, [*body[1:], None], strict=True):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id != "MIB":
-            yield (node.target.id, *meaning(following))
-
-
 def test_every_limit_says_what_it_bounds_and_what_happens_beyond() -> None:
     """Each constant has a text below it with a sentence for both, the second behind "Beyond:"."""
-    told = list(texts())
+    told = [limit for _, section in limit_sections() for limit in section]
     assert [name for name, _, _ in told] == NAMES
     assert [
         name for name, bounds, beyond in told if not (bounds.endswith(".") and beyond.endswith("."))
@@ -132,7 +125,7 @@ def test_every_limit_says_what_it_bounds_and_what_happens_beyond() -> None:
 
 def test_every_limit_bounds_something() -> None:
     """A limit that nothing asks for is none."""
-    nodes = [node for file in [*FILES, Path(limits.__file__)] for node in ast.walk(tree(file))]
+    nodes = [node for file in [*FILES, *LIMITS] for node in ast.walk(tree(file))]
     asked = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     asked |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     assert set(NAMES) - asked == set()
@@ -224,5 +217,5 @@ def test_a_limit_has_its_unit(name: str) -> None:
         or "_SHARE" in name
         or "_DISTINCT" in name
     )
-    in_mib = re.search(rf"^{name}: Final = .*\bMIB$", inspect.getsource(limits), flags=re.MULTILINE)
+    in_mib = re.search(rf"^{name}: Final = .*\bMIB$", LIMITS_TEXT, flags=re.MULTILINE)
     assert in_mib is None or "_BYTES" in name or name.endswith(("_EXPANDS", "_SPACE"))

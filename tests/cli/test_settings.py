@@ -57,7 +57,7 @@ def test_unusable_file_is_a_usage_error(text: str, said: str) -> None:
 
 
 def test_segments_of_the_inbox_are_bounded_by_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait and size come from the file, the environment before it, and else are those of limits.py."""
+    """Wait and size come from the file, the environment before it, and else are those of `limits`."""
     default = load_settings()
     assert (default.segment_wait_s, default.segment_max_bytes) == (SEGMENT_WAIT_S, INBOX_SEGMENT_MAX_BYTES)
     Path("tracelake.toml").write_text("segment_wait_s = 0.5\nsegment_max_bytes = 1000\n")

@@ -1,4 +1,4 @@
-"""Time-outs and tries of the clients are those of limits.py."""
+"""Time-outs and tries of the clients are those of `limits`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,63 @@
+"""Archive."""
+
+from typing import Final
+
+from tracelake.limits.units import MIB
+
+ARCHIVE_BATCH_TRACES: Final = 256
+"""Traces of one batch of a pass, and of one pack. Beyond: the next batch."""
+ARCHIVE_BATCH_BYTES: Final = 64 * MIB
+"""Their OTLP, uncompressed; a larger trace is a batch of its own. Beyond: the next batch."""
+TASK_LAKES_OPEN_MAX: Final = 8
+"""Lakes that a process keeps open for tasks of archive passes. Beyond: the oldest is opened anew."""
+ARCHIVE_TASKS_AT_ONCE: Final = 64
+"""Batches of a pass that are tasks of one job. Beyond: the next job, before which it is asked whether to stop."""
+ARCHIVE_PASS_TRACES: Final = 20_000
+"""Traces that one pass of a server's scheduler takes. Beyond: another follows at once, if this one archived some."""
+ARCHIVE_FINALIZE_TRACES: Final = 64
+"""Traces whose payloads one transaction clears: writers wait for it. Beyond: the next transaction."""
+ARCHIVE_FINALIZE_BYTES: Final = 8 * MIB
+"""Their OTLP, uncompressed; a larger trace is cleared alone. Beyond: the next transaction."""
+ARCHIVE_UPLOADS_AT_ONCE: Final = 8
+"""Objects of one batch that are uploaded at a time. Beyond: they wait for their turn."""
+TRACE_ARCHIVED_MAX_BYTES: Final = 1024 * MIB
+"""What one archived trace unpacks to. Beyond: its frame is taken for damage."""
+ARCHIVE_FAILURES_TOLD_MAX: Final = 20
+"""Traces that stayed hot which a pass tells the reasons of. Beyond: they are counted."""
+VERIFY_ALIKE_MAX: Final = 10
+"""Traces that `verify` names for one thing that is wrong with many. Beyond: the others are not named."""
+VERIFY_SPANS_AT_ONCE: Final = 100_000
+"""Spans of archived traces that `verify` reads at once. Beyond: it reads again."""
+ARCHIVE_RESTORE_TRIES_MAX: Final = 5
+"""How often a restore begins again because a pass was faster. Beyond: it says so."""
+ARCHIVE_UPLOAD_GRACE_S: Final = 3600.0
+"""How old an upload that nobody has finalized must be for a sweep to give it up. Beyond: it does; who still works at it
+is told, and its traces stay hot."""
+ARCHIVE_CUT_PAGES: Final = 200
+"""Pages that one transaction of SQLite gives back to the disk after a pass. Beyond: the next one does."""
+ARCHIVE_TRUNCATE_WAIT_S: Final = 0.5
+"""How long the log of SQLite waits for readers, to be cut after a pass. Beyond: it is cut after the next one."""
+ARCHIVE_INTERVAL_S: Final = 300.0
+"""Seconds between two archive passes of a server, where nobody says otherwise. Beyond: the next one begins."""
+ARCHIVE_INTERVAL_MIN_S: Final = 1.0
+"""The least of them that can be asked for. Beyond: less is refused."""
+ARCHIVE_INTERVAL_MAX_S: Final = 86_400.0
+"""The most of them that can be asked for. Beyond: more is refused."""
+ARCHIVE_REQUEST_TRACES_MAX: Final = 500
+"""Traces that one request restores or deletes. Beyond: 413."""
+ARCHIVE_GRACE_MAX_S: Final = 31_536_000.0
+"""The longest grace of a sweep that a request asks for, a year. Beyond: 400."""
+ARCHIVE_LISTED_DEFAULT: Final = 20
+"""Traces and operations that the page of the archive lists of each kind. Beyond: parameter `limit` asks for more."""
+OPERATIONS_AT_ONCE: Final = 4
+"""Passes, restores, deletions and sweeps that requests asked a server for and that are under way; of one kind one less.
+Beyond: 503."""
+OPERATIONS_KEPT: Final = 100
+"""Of them, and of passes by interval, that a server tells of. Beyond: the oldest that is over is forgotten."""
+OPERATION_ANSWER_WAIT_S: Final = 10.0
+"""How long the answer to a request that began one waits for its end. Beyond: 202, with its id to ask again with."""
+ARCHIVE_POLL_S: Final = 5.0
+"""How long a server waits between looks for experiments that are marked archiveNow. Beyond: it looks."""
+ARCHIVE_STOP_MAX_S: Final = 30.0
+"""How long a server that stops waits for the batch of a pass that is under way. Beyond: it leaves it; the next pass, of
+any server, goes on, and a sweep takes its uploads."""

@@ -1,0 +1,34 @@
+"""Server."""
+
+from typing import Final
+
+from tracelake.limits.units import MIB
+
+INBOX_QUEUE_MAX_REQUESTS: Final = 1_000
+"""Requests that wait for the next inbox segment. Beyond: the answer is 503."""
+INBOX_QUEUE_MAX_BYTES: Final = 256 * MIB
+"""Their bytes; one request alone is always taken. Beyond: the answer is 503."""
+REQUESTS_MEMORY_MAX_BYTES: Final = 2048 * MIB
+"""What all requests together may take as sent, decompressed and decoded. Beyond: the answer is 503, or 413 where one
+alone takes more."""
+COMPRESSED_MEMBERS_MAX: Final = 1_000
+"""Members of one gzip body, or frames of one of zstd. Beyond: the answer is 400."""
+ZSTD_WINDOW_MAX_BYTES: Final = 8 * MIB
+"""What a zstd body looks back on: as RFC 8878 asks every decoder to take. Beyond: the answer is 400."""
+DECOMPRESSED_PIECE_BYTES: Final = 256 * 1024
+"""What is decompressed before more memory is asked for. Beyond: the next piece."""
+DECODE_THREADS_MAX: Final = 4
+"""Requests that are decompressed or decoded at one time, in one process of Python. Beyond: they wait."""
+DECODED_AT_ONCE_MAX_BYTES: Final = 64 * 1024
+"""What is decompressed or decoded where it is read, and keeps others waiting for a moment. Beyond: a thread does it."""
+SEGMENT_WAIT_S: Final = 0.05
+"""How long a request waits for others that come to share its segment, by default. Beyond: it is written."""
+GATHERING_QUIET_TURNS: Final = 4
+"""Turns of the event loop in a row that bring no request: one takes three to be read and begun. Beyond: those that have
+gathered are written."""
+INBOX_SEGMENT_MAX_BYTES: Final = 32 * MIB
+"""Payload of a segment, by default; one request alone may have more. Beyond: the next segment takes the request."""
+INBOX_SEGMENTS_MAX: Final = 10_000
+"""Segments that the pipeline has not taken, without those that are set aside. Beyond: the answer is 503."""
+INBOX_ACK_TIMEOUT_S: Final = 20.0
+"""How long a request waits to be durable. Beyond: the answer is 503."""
