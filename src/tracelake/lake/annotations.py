@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -39,6 +39,12 @@ class LakeAnnotations:
         """Return the tags of a trace; `mlflow.trace.spansLocation` says where it is. Raises NotFoundError."""
         full = self._trace(trace_id)
         return self._annotations.tags([full])[full]
+
+    def of_traces(
+        self, trace_ids: Sequence[str]
+    ) -> tuple[dict[str, dict[str, str]], dict[str, list[dict[str, Any]]]]:
+        """Return tags and assessments of traces that are there, by their whole ids."""
+        return self._annotations.tags(trace_ids), self._annotations.assessments_of(trace_ids)
 
     def set_tag(self, trace_id: str, key: str, value: str) -> None:
         """Set a tag of a trace: a key of up to 250 characters, a value of up to 8,000.

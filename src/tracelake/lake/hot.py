@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -26,7 +26,7 @@ from tracelake.tables.built_in import TABLE_TRACES
 from tracelake.tables.commit_view import CommitView, no_trace, to_rows
 from tracelake.tables.result_pages import PageToken
 from tracelake.tables.scan import connection
-from tracelake.tables.traces import SPAN_COLUMNS, aggregate_sql
+from tracelake.tables.traces import SPAN_COLUMNS, aggregate_sql, summed
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.place import find_tracking, has_place, set_up
 from tracelake.tracking.store import HotTrace, TrackingStore
@@ -93,11 +93,11 @@ class HotTier:
     def trace(self, trace_id: str, *, tiers: bool = False) -> Trace:
         """Return all spans of a trace of either tier; with `tiers`, each says its own. Raises NotFoundError."""
         rows, hot = self._rows(trace_id)
-        summary = _summaries(rows).drop_columns([TRANSACTION_FIELD.name]).to_pylist()
+        summary = _summary(rows)
         spans = to_rows(rows.sort_by(_ORDER))
         if tiers:
             spans = [{**span, "_tier": HOT if span["span_id"] in hot else LAKE} for span in spans]
-        return Trace(str(summary[0]["trace_id"]), summary[0], tuple(spans))
+        return Trace(str(summary["trace_id"]), summary, tuple(spans))
 
     def spans_of(self, trace_id: str) -> pa.Table:
         """Return the rows of a trace, with the columns of SPANS. Raises NotFoundError."""
@@ -162,6 +162,16 @@ def _large(view: CommitView, trace_ids: Sequence[str]) -> set[str]:
 
 def _claims(trace: HotTrace) -> pa.Table:
     return pa.Table.from_batches([rows_of(trace.data).take()])
+
+
+def _summary(rows: pa.Table) -> dict[str, Any]:
+    """Return the row of table `traces` that the spans of one trace make, without its transaction."""
+    if (
+        len(rows) <= limits.TRACE_SUMMED_MAX_SPANS
+    ):  # a query takes as long as all else that is read of a small trace
+        return summed(rows.select(list(SPAN_COLUMNS)).to_pylist())
+    summary: dict[str, Any] = _summaries(rows).drop_columns([TRANSACTION_FIELD.name]).to_pylist()[0]
+    return summary
 
 
 def _summaries(rows: pa.Table) -> pa.Table:

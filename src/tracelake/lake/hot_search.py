@@ -81,6 +81,8 @@ class HotSearch:
         self._opened = opened
         self._store = store
         self._lock = Lock()
+        self._page_lock = Lock()
+        """Of pages that are put together again, one at a time: nobody who searches waits for them."""
         self._parts: tuple[_HotPart, ...] = ()
         self._kept: dict[tuple[str | None, tuple[_HotPart, ...]], NewerRows] = {}
         self._row_ids = count(FIRST_UNPUBLISHED)
@@ -144,15 +146,23 @@ class HotSearch:
         runs = read_runs(token.newer)
         if runs is None:
             raise QueryError(f"{str(token)!r} is no page; take `next_page` of a result as it is.")
-        with self._lock:
-            for (commit, parts), newer in self._kept.items():
-                if (commit, newer.name) == (token.commit, token.newer) and all(
-                    part.is_there for part in parts
-                ):
-                    return _taken(parts)
+        if (kept := self._kept_of(token)) is not None:
+            return _taken(kept)
+        with self._page_lock:
+            if (kept := self._kept_of(token)) is not None:  # by who was here before
+                return _taken(kept)
             wanted = uncommitted.within(runs, limits.UNCOMMITTED_SEARCH_ROWS_MAX)
             parts, lacking = self._covering(uncommitted, wanted, analyzer, (), None)
         return _taken(parts, lacking)
+
+    def _kept_of(self, token: PageToken) -> tuple[_HotPart, ...] | None:
+        """Return the parts of the first page, where somebody has kept them."""
+        with self._lock:
+            for (commit, parts), newer in self._kept.items():
+                is_it = (commit, newer.name) == (token.commit, token.newer)
+                if is_it and all(part.is_there for part in parts):
+                    return parts
+        return None
 
     def _covering(
         self,

@@ -151,3 +151,17 @@ LOG_THING_CHARS: Final = 40
 """The beginning of a message by which it is told from others in the log. Beyond: messages that begin alike are one."""
 LOG_THINGS_MAX: Final = 1_000
 """Different things that are remembered for that. Beyond: all are forgotten."""
+FILTER_MAX_CHARS: Final = 10_000
+"""Of a filter in MLflow's words. Beyond: 400."""
+FILTER_CONDITIONS_MAX: Final = 20
+"""Conditions of one. Beyond: 400."""
+FILTER_VALUES_MAX: Final = 200
+"""Values of one IN. Beyond: 400."""
+MLFLOW_EXPERIMENTS_MAX: Final = 100
+"""Experiments of one search in MLflow's words. Beyond: 400."""
+MLFLOW_PAGE_TRACES_MAX: Final = 500
+"""Traces of a page of one. Beyond: 400."""
+MLFLOW_BATCH_TRACES_MAX: Final = 100
+"""Traces that one request reads with their spans. Beyond: 413."""
+TRACE_SUMMED_MAX_SPANS: Final = 500
+"""Spans of a trace whose row is made of them without a query. Beyond: by one."""

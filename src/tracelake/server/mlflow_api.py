@@ -12,7 +12,7 @@ from typing import Any, Final, ParamSpec
 import msgspec
 from fastapi import APIRouter, Depends, Response
 
-from tracelake._errors import LimitError, NotFoundError, StorageError, TracelakeError, UsageError
+from tracelake._errors import LimitError, NotFoundError, QueryError, StorageError, TracelakeError, UsageError
 from tracelake.lake.lake import Lake
 from tracelake.limits import INGEST_RETRY_AFTER_S
 from tracelake.server.api import json_response
@@ -24,6 +24,7 @@ P = ParamSpec("P")
 _CODES: Final[tuple[tuple[type[TracelakeError], str], ...]] = (
     (NotFoundError, "RESOURCE_DOES_NOT_EXIST"),
     (UsageError, "INVALID_PARAMETER_VALUE"),
+    (QueryError, "INVALID_PARAMETER_VALUE"),
     (LimitError, "RESOURCE_EXHAUSTED"),
     (StorageError, "TEMPORARILY_UNAVAILABLE"),
 )
@@ -81,7 +82,7 @@ def mlflow_api(lake: Lake) -> APIRouter:
     return router
 
 
-def _answered(handler: Callable[P, object]) -> Callable[P, Response]:
+def answered(handler: Callable[P, object]) -> Callable[P, Response]:
     """Answer with what a handler returns, or with its error as MLflow says it."""
 
     @wraps(handler)
@@ -100,18 +101,18 @@ def _answered(handler: Callable[P, object]) -> Callable[P, Response]:
 
 def _add_traces(router: APIRouter, prefix: str, lake: Lake) -> None:
     @router.get(f"{prefix}/traces/{{trace_id}}/tags")
-    @_answered
+    @answered
     def tags(trace_id: str) -> object:
         return {"tags": lake.annotations.tags(trace_id)}
 
     @router.patch(f"{prefix}/traces/{{trace_id}}/tags")
-    @_answered
+    @answered
     def set_tag(trace_id: str, body: TraceTag = Depends(json_body(TraceTag))) -> object:  # noqa: B008
         lake.annotations.set_tag(trace_id, body.key, body.value)
         return {}
 
     @router.delete(f"{prefix}/traces/{{trace_id}}/tags")
-    @_answered
+    @answered
     def delete_tag(trace_id: str, body: TraceTagKey = Depends(json_body(TraceTagKey))) -> object:  # noqa: B008
         lake.annotations.delete_tag(trace_id, body.key)
         return {}
@@ -121,17 +122,17 @@ def _add_assessments(router: APIRouter, prefix: str, lake: Lake) -> None:
     of_trace = f"{prefix}/traces/{{trace_id}}/assessments"
 
     @router.get(of_trace)
-    @_answered
+    @answered
     def assessments(trace_id: str) -> object:
         return {"assessments": lake.annotations.assessments(trace_id)}
 
     @router.post(of_trace)
-    @_answered
+    @answered
     def log(trace_id: str, body: Assessed = Depends(json_body(Assessed))) -> object:  # noqa: B008
         return {"assessment": lake.annotations.log_assessment(trace_id, body.assessment)}
 
     @router.get(f"{of_trace}/{{assessment_id}}")
-    @_answered
+    @answered
     def assessment(trace_id: str, assessment_id: str) -> object:
         for each in lake.annotations.assessments(trace_id):
             if each["assessment_id"] == assessment_id:
@@ -139,7 +140,7 @@ def _add_assessments(router: APIRouter, prefix: str, lake: Lake) -> None:
         raise NotFoundError(f"trace {trace_id} has no assessment {assessment_id!r}.")
 
     @router.patch(f"{of_trace}/{{assessment_id}}")
-    @_answered
+    @answered
     def update(
         trace_id: str,
         assessment_id: str,
@@ -148,7 +149,7 @@ def _add_assessments(router: APIRouter, prefix: str, lake: Lake) -> None:
         return {"assessment": lake.annotations.update_assessment(trace_id, assessment_id, body.assessment)}
 
     @router.delete(f"{of_trace}/{{assessment_id}}")
-    @_answered
+    @answered
     def remove(trace_id: str, assessment_id: str) -> object:
         lake.annotations.delete_assessment(trace_id, assessment_id)
         return {}
@@ -156,7 +157,7 @@ def _add_assessments(router: APIRouter, prefix: str, lake: Lake) -> None:
 
 def _add_experiments(router: APIRouter, prefix: str, lake: Lake) -> None:
     @router.post(f"{prefix}/experiments/create")
-    @_answered
+    @answered
     def create(body: NewExperiment = Depends(json_body(NewExperiment))) -> object:  # noqa: B008
         experiment_id = lake.annotations.create_experiment(body.name)
         for tag in body.tags:
@@ -164,23 +165,23 @@ def _add_experiments(router: APIRouter, prefix: str, lake: Lake) -> None:
         return {"experiment_id": experiment_id}
 
     @router.get(f"{prefix}/experiments/get")
-    @_answered
+    @answered
     def get(experiment_id: str) -> object:
         return {"experiment": _told(lake.annotations.experiment(experiment_id))}
 
     @router.get(f"{prefix}/experiments/get-by-name")
-    @_answered
+    @answered
     def get_by_name(experiment_name: str) -> object:
         return {"experiment": _told(lake.annotations.experiment_named(experiment_name))}
 
     @router.post(f"{prefix}/experiments/set-experiment-tag")
-    @_answered
+    @answered
     def set_tag(body: ExperimentTag = Depends(json_body(ExperimentTag))) -> object:  # noqa: B008
         lake.annotations.set_experiment_tag(body.experiment_id, body.key, body.value)
         return {}
 
     @router.post(f"{prefix}/experiments/delete-experiment-tag")
-    @_answered
+    @answered
     def delete_tag(body: ExperimentTagKey = Depends(json_body(ExperimentTagKey))) -> object:  # noqa: B008
         lake.annotations.delete_experiment_tag(body.experiment_id, body.key)
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -62,6 +63,43 @@ def aggregate_sql(spans: str, transaction: int) -> str:
                {transaction}::bigint as transaction
         from {spans} group by trace_id order by trace_id
     """
+
+
+def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what `aggregate_sql` makes of all spans of one trace, without a query, and without the transaction."""
+    root = min(
+        spans, key=lambda span: (span["parent_span_id"] is not None, span["start_ns"], span["span_id"])
+    )
+    early = sorted(spans, key=lambda span: (span["start_ns"], span["span_id"]))
+    start_ns = early[0]["start_ns"]
+    end_ns = max(max(span["start_ns"], span["end_ns"]) for span in spans)
+
+    def first(name: str) -> Any:
+        return next((span[name] for span in early if span[name] is not None), None)
+
+    def total(name: str) -> int | None:
+        numbers = [span[name] for span in spans if span[name] is not None]
+        return _within(sum(numbers)) if numbers else None
+
+    return {
+        "trace_id": root["trace_id"],
+        "workspace": root["workspace"],
+        "name": root["name"],
+        "service": root["service"],
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+        "duration_ns": _within(end_ns - start_ns),
+        "span_count": len(spans),
+        "error_count": sum(span["status"] == "ERROR" for span in spans),
+        "input_tokens": total("input_tokens"),
+        "output_tokens": total("output_tokens"),
+        "session_id": first("session_id"),
+        "user_id": first("user_id"),
+    }
+
+
+def _within(number: int) -> int:
+    return min(max(number, _INT64_MIN), _INT64_MAX)
 
 
 def _saturated(number: str) -> str:

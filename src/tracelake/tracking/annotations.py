@@ -229,13 +229,21 @@ class Annotations:
 
     def assessments(self, trace_id: str) -> list[dict[str, Any]]:
         """Return the assessments of a trace, in the order in which they were last changed."""
-        query = (
-            select(assessments.c.body)
-            .where(*self._of(assessments, [trace_id]))
-            .order_by(assessments.c.updated_ns, assessments.c.assessment_id)
-        )
+        return self.assessments_of([trace_id]).get(trace_id, [])
+
+    def assessments_of(self, trace_ids: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+        """Return the assessments of traces, of each as `assessments` does; of those without any, none."""
+        bodies: dict[str, list[dict[str, Any]]] = {}
         with self._database.reading() as connection:
-            return [json.loads(body) for body in connection.execute(query).scalars()]
+            for ids in at_once(trace_ids):
+                query = (
+                    select(assessments.c.trace_id, assessments.c.body)
+                    .where(*self._of(assessments, ids))
+                    .order_by(assessments.c.updated_ns, assessments.c.assessment_id)
+                )
+                for trace_id, body in connection.execute(query):
+                    bodies.setdefault(trace_id, []).append(json.loads(body))
+        return bodies
 
     def _experiments(self, condition: Any) -> list[Experiment]:
         columns = (experiments.c[name] for name in ("experiment_id", "name", "workspace", "created_ns"))

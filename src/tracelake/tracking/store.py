@@ -166,6 +166,16 @@ class TrackingStore:
                     found_traces[trace_id] = HotTrace(info, tuple(by_trace.get(trace_id, ())))
         return found_traces
 
+    def infos(self, trace_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+        """Return the rows of traces, by id; of those that were never here, none."""
+        infos: dict[str, dict[str, Any]] = {}
+        with self.database.reading() as connection:
+            for ids in at_once(trace_ids):
+                of = (trace_info.c.lake == self.lake, trace_info.c.trace_id.in_(ids))
+                rows = connection.execute(select(trace_info).where(*of))
+                infos.update((row.trace_id, dict(row._mapping)) for row in rows)
+        return infos
+
     def uncommitted(self, limit: int) -> list[str]:
         """Return traces of which spans wait in the outbox, and may be in no table yet; the newest first.
 

@@ -1,0 +1,170 @@
+"""Searching and reading traces over HTTP as MLflow's client 3.18 does: `search_traces` and `get_trace`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, Depends, Query
+from google.protobuf.json_format import MessageToDict
+
+from tracelake._errors import LimitError, NotFoundError, UsageError
+from tracelake.lake.lake import Lake
+from tracelake.limits import MLFLOW_BATCH_TRACES_MAX, MLFLOW_EXPERIMENTS_MAX, MLFLOW_PAGE_TRACES_MAX
+from tracelake.otlp.encode import encode
+from tracelake.server.json_body import json_body
+from tracelake.server.mlflow_api import answered
+from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.trace_search import TraceSearch
+
+_TABLES_EXPERIMENT: Final = "0"
+"""What traces are of that the tracking store never had."""
+
+
+class OfExperiment(msgspec.Struct, frozen=True):
+    """Where traces are: an experiment."""
+
+    experiment_id: str
+
+
+class TraceLocation(msgspec.Struct, frozen=True):
+    """Where traces are."""
+
+    mlflow_experiment: OfExperiment | None = None
+
+
+class TraceQuery(msgspec.Struct, frozen=True):
+    """A search: `locations` in version 3 of the API, `experiment_ids` in version 2."""
+
+    locations: list[TraceLocation] = []
+    experiment_ids: list[str] = []
+    filter: str | None = None
+    max_results: int = 100
+    order_by: list[str] = []
+    page_token: str | None = None
+
+
+def mlflow_search(lake: Lake) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(include_in_schema=False)
+    for prefix in ("/api/2.0/mlflow", "/api/3.0/mlflow"):
+        _add(router, prefix, lake)
+    return router
+
+
+def _add(router: APIRouter, prefix: str, lake: Lake) -> None:
+    @router.post(f"{prefix}/traces/search")
+    @answered
+    def search(body: TraceQuery = Depends(json_body(TraceQuery))) -> object:  # noqa: B008
+        page = TraceSearch(_store(lake)).search(
+            _experiments(body), body.filter, _page_size(body.max_results), body.order_by, body.page_token
+        )
+        told = {"traces": _infos(lake, {row.trace_id: row._mapping for row in page.rows})}
+        return {**told, "next_page_token": page.next_page_token} if page.next_page_token else told
+
+    @router.get(f"{prefix}/traces/batchGet")
+    @answered
+    def batch(trace_ids: list[str] = Query(default=[])) -> object:  # noqa: B008
+        if len(trace_ids) > MLFLOW_BATCH_TRACES_MAX:
+            raise LimitError(f"{len(trace_ids)} traces at once, of {MLFLOW_BATCH_TRACES_MAX} at most.")
+        traces = []
+        for trace_id in dict.fromkeys(trace_ids):
+            try:
+                traces.append(_trace(lake, trace_id))
+            except NotFoundError:
+                continue  # as MLflow does: deleted between the search and this
+        return {"traces": traces}
+
+    @router.get(f"{prefix}/traces/get")
+    @answered
+    def get(trace_id: str) -> object:
+        return {"trace": _trace(lake, trace_id)}
+
+    @router.get(f"{prefix}/traces/{{trace_id}}")
+    @answered
+    def info(trace_id: str) -> object:
+        return {"trace": {"trace_info": _trace(lake, trace_id)["trace_info"]}}
+
+
+def _store(lake: Lake) -> TrackingStore:
+    store = lake.hot.store
+    if store is None:
+        raise UsageError(
+            "this lake has no tracking store, which MLflow's searches read; `tracelake serve` makes one."
+        )
+    return store
+
+
+def _experiments(body: TraceQuery) -> list[str]:
+    ids = [
+        each.mlflow_experiment.experiment_id for each in body.locations if each.mlflow_experiment is not None
+    ]
+    ids += body.experiment_ids
+    if not 0 < len(ids) <= MLFLOW_EXPERIMENTS_MAX or any("\0" in each for each in ids):
+        raise UsageError(f"name 1 to {MLFLOW_EXPERIMENTS_MAX} experiments, by their ids.")
+    return ids
+
+
+def _page_size(max_results: int) -> int:
+    if not 1 <= max_results <= MLFLOW_PAGE_TRACES_MAX:
+        raise UsageError(f"max_results is 1 to {MLFLOW_PAGE_TRACES_MAX}, and not {max_results}.")
+    return max_results
+
+
+def _trace(lake: Lake, trace_id: str) -> dict[str, Any]:
+    """Return a trace with its spans, of whichever tier, and of tables alone."""
+    wanted = trace_id.lower().removeprefix("tr-")
+    rows = lake.hot.spans_of(wanted)
+    full_id = str(rows["trace_id"][0])
+    stored = _store(lake).infos([full_id])
+    info = stored.get(full_id) or {**lake.trace(full_id).summary, "experiment_id": _TABLES_EXPERIMENT}
+    messages = encode(rows)
+    spans = [
+        MessageToDict(span, preserving_proto_field_name=True)
+        for resource in messages.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    return {"trace_info": _infos(lake, {full_id: info})[0], "spans": spans}
+
+
+def _infos(lake: Lake, rows: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what MLflow calls the info of traces."""
+    tags, assessments = lake.annotations.of_traces(list(rows))
+    return [
+        _info(trace_id, row, tags[trace_id], assessments.get(trace_id, [])) for trace_id, row in rows.items()
+    ]
+
+
+def _info(trace_id: str, row: Any, tags: dict[str, str], assessments: list[dict[str, Any]]) -> dict[str, Any]:
+    metadata = {"mlflow.trace_schema.version": "3"}
+    for key, name in (("mlflow.trace.session", "session_id"), ("mlflow.trace.user", "user_id")):
+        if row.get(name) is not None:
+            metadata[key] = row[name]
+    info = {
+        "trace_id": f"tr-{trace_id}",
+        "client_request_id": row.get("client_request_id"),
+        "trace_location": {
+            "type": "MLFLOW_EXPERIMENT",
+            "mlflow_experiment": {"experiment_id": row["experiment_id"]},
+        },
+        "request_preview": row.get("request_preview"),
+        "response_preview": row.get("response_preview"),
+        "request_time": _time(row["start_ns"]),
+        "execution_duration": f"{max(0, row['end_ns'] - row['start_ns']) / 1e9:.3f}s",
+        "state": row.get("state") or ("ERROR" if row.get("error_count") else "OK"),
+        "trace_metadata": metadata,
+        "tags": {**({"mlflow.traceName": row["name"]} if row.get("name") else {}), **tags},
+        "assessments": assessments,
+    }
+    return {key: value for key, value in info.items() if value is not None}
+
+
+def _time(ns: int) -> str:
+    """Return a time as RFC 3339 has it, by milliseconds; one that no calendar has is 1970."""
+    try:
+        at = datetime.fromtimestamp(ns // 1_000_000 / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        at = datetime.fromtimestamp(0, UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"

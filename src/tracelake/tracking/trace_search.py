@@ -1,0 +1,199 @@
+"""Traces of the tracking store by MLflow's filters, hot and archived alike: rows and columns stay when payloads go.
+
+A page goes on behind the last trace of the one before, by what it is ordered by and its id: what comes meanwhile moves
+nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, and_, exists, func, literal, or_, select
+from sqlalchemy.sql.elements import ColumnElement
+
+from tracelake._errors import QueryError
+from tracelake.limits import QUOTED_MAX_CHARS
+from tracelake.tracking.schema import spans, trace_info, trace_tags
+from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.trace_filter import FilterCondition, parse_filter
+
+_MS: Final = 1_000_000
+_INFO: Final = trace_info.c
+_COLUMNS: Final[dict[str, ColumnElement[Any]]] = {
+    "request_id": literal("tr-") + _INFO.trace_id,
+    "timestamp_ms": _INFO.start_ns // literal(_MS, BigInteger),
+    "end_time_ms": _INFO.end_ns // literal(_MS, BigInteger),
+    "execution_time_ms": (_INFO.end_ns - _INFO.start_ns) // literal(_MS, BigInteger),
+    "status": _INFO.state,
+    "name": _INFO.name,
+    "client_request_id": _INFO.client_request_id,
+    "session_id": _INFO.session_id,
+    "user_id": _INFO.user_id,
+}
+_ORDERS: Final[dict[str, tuple[ColumnElement[Any], type]]] = {
+    "timestamp_ms": (_INFO.start_ns, int),
+    "end_time_ms": (_INFO.end_ns, int),
+    "execution_time_ms": (_INFO.end_ns - _INFO.start_ns, int),
+    "status": (_INFO.state, str),
+    "name": (func.coalesce(_INFO.name, ""), str),
+    "request_id": (_INFO.trace_id, str),
+    "experiment_id": (_INFO.experiment_id, str),
+}
+"""What traces can be ordered by, none of it null, and of which type it is in a page token."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTraces:
+    """A page of traces: their rows of `trace_info`, and where the next page goes on."""
+
+    rows: list[Any]
+    next_page_token: str | None
+
+
+class TraceSearch:
+    """Searches of one lake."""
+
+    def __init__(self, store: TrackingStore) -> None:
+        self._database, self._lake = store.database, store.lake
+
+    def search(
+        self,
+        experiment_ids: Sequence[str],
+        filter: str | None = None,
+        max_results: int = 100,
+        order_by: Sequence[str] = (),
+        page_token: str | None = None,
+    ) -> FoundTraces:
+        """Return traces of experiments for which the filter holds, the newest first. Raises QueryError."""
+        conditions = parse_filter(filter)
+        key, is_ascending = _order(order_by)
+        column, kind = _ORDERS[key]
+        asked = _name(experiment_ids, conditions, key, is_ascending)
+        query = select(trace_info, column.label("ordered_by")).where(
+            _INFO.lake == self._lake,
+            _INFO.experiment_id.in_(list(experiment_ids)),
+            *(self._holds(condition) for condition in conditions),
+        )
+        if page_token:
+            value, trace_id = _read_token(page_token, asked, kind)
+            is_behind = column > value if is_ascending else column < value
+            query = query.where(or_(is_behind, and_(column == value, _INFO.trace_id > trace_id)))
+        query = query.order_by(column.asc() if is_ascending else column.desc(), _INFO.trace_id)
+        with self._database.reading() as connection:
+            rows = list(connection.execute(query.limit(max_results + 1)))
+        token = None
+        if len(rows) > max_results:
+            rows = rows[:max_results]
+            token = _token(asked, rows[-1].ordered_by, rows[-1].trace_id)
+        return FoundTraces(rows, token)
+
+    def _holds(self, condition: FilterCondition) -> ColumnElement[bool]:
+        """Return a condition as SQL."""
+        if condition.kind == "tag":
+            return self._tag(condition)
+        if condition.kind == "span":
+            of = (spans.c.lake == _INFO.lake, spans.c.trace_id == _INFO.trace_id)
+            column = spans.c.name if condition.key == "name" else func.coalesce(spans.c.status, "UNSET")
+            return exists().where(*of, self._compared(column, condition))
+        return self._compared(_COLUMNS[condition.key], condition)
+
+    def _tag(self, condition: FilterCondition) -> ColumnElement[bool]:
+        column = _TAGS_OF_COLUMNS.get(condition.key)
+        if column is not None:
+            return self._compared(column, condition)
+        of = (
+            trace_tags.c.lake == _INFO.lake,
+            trace_tags.c.trace_id == _INFO.trace_id,
+            trace_tags.c.key == condition.key,
+        )
+        if condition.comparator == "IS NULL":
+            return ~exists().where(*of)
+        if condition.comparator == "IS NOT NULL":
+            return exists().where(*of)
+        return exists().where(*of, self._compared(trace_tags.c.value, condition))
+
+    def _compared(self, column: ColumnElement[Any], condition: FilterCondition) -> ColumnElement[bool]:
+        value: Any = condition.value
+        sign = condition.comparator
+        if sign in _TESTS:
+            return _TESTS[sign](column, value)
+        if sign == "LIKE":
+            glob = column.op("GLOB", is_comparison=True)(_glob(value))  # for SQLite, whose LIKE takes A for a
+            return glob if self._database.is_sqlite else _like(column, value)
+        return column.op(sign, is_comparison=True)(value)
+
+
+def _like(column: ColumnElement[Any], pattern: str) -> ColumnElement[bool]:
+    return column.like(pattern.replace("\\", "\\\\"), escape="\\")
+
+
+_TESTS: Final[dict[str, Callable[[ColumnElement[Any], Any], ColumnElement[bool]]]] = {
+    "IS NULL": lambda column, _: column.is_(None),
+    "IS NOT NULL": lambda column, _: column.is_not(None),
+    "IN": lambda column, values: column.in_(values),
+    "NOT IN": lambda column, values: column.not_in(values),
+    "ILIKE": lambda column, pattern: _like(func.lower(column), pattern.lower()),
+}
+_TAGS_OF_COLUMNS: Final[dict[str, ColumnElement[Any]]] = {
+    "mlflow.traceName": _INFO.name,
+    "mlflow.trace.spansLocation": _INFO.spans_location,
+    "mlflow.trace.archiveLocation": _INFO.archive_location,
+    "mlflow.trace.archivalFailure": _INFO.archival_failure,
+}
+
+
+def _glob(pattern: str) -> str:
+    """Return a pattern of LIKE as one of GLOB, which tells A from a."""
+    signs = {"%": "*", "_": "?", "*": "[*]", "?": "[?]", "[": "[[]"}
+    return "".join(signs.get(character, character) for character in pattern)
+
+
+def _order(order_by: Sequence[str]) -> tuple[str, bool]:
+    """Return what traces are ordered by, and whether it ascends."""
+    wanted = [text for text in order_by if text.strip()]
+    if len(wanted) > 1:
+        raise QueryError("traces are ordered by one thing, and by their ids where that is the same.")
+    if not wanted:
+        return "timestamp_ms", False
+    name, *direction = wanted[0].split()
+    key = name.rpartition(".")[2].strip('`"').lower()
+    key = {"timestamp": "timestamp_ms", "execution_time": "execution_time_ms", "end_time": "end_time_ms"}.get(
+        key, key
+    )
+    if key not in _ORDERS or [each.upper() for each in direction] not in ([], ["ASC"], ["DESC"]):
+        raise QueryError(
+            f"traces are not ordered by {wanted[0][:QUOTED_MAX_CHARS]!r}; by {', '.join(_ORDERS)}, with ASC or DESC."
+        )
+    return key, [each.upper() for each in direction] != ["DESC"]
+
+
+def _name(*asked: object) -> str:
+    return hashlib.sha256(repr(asked).encode()).hexdigest()[:16]
+
+
+def _token(asked: str, value: object, trace_id: str) -> str:
+    return base64.urlsafe_b64encode(json.dumps([asked, value, trace_id]).encode()).decode()
+
+
+def _read_token(text: str, asked: str, kind: type) -> tuple[Any, str]:
+    """Return what a page goes on behind. Raises QueryError for what is none, or one of another search."""
+    try:
+        name, value, trace_id = json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
+        is_one = (
+            type(value) is kind
+            and isinstance(trace_id, str)
+            and name == asked
+            and "\0" not in f"{value}{trace_id}"
+        )
+        is_one = is_one and (not isinstance(value, int) or abs(value) < 2**63)
+    except (ValueError, TypeError, binascii.Error, RecursionError):
+        is_one = False
+    if not is_one:
+        raise QueryError("this is no page token of this search; take `next_page_token` of a page as it is.")
+    return value, trace_id

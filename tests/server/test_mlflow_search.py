@@ -1,0 +1,132 @@
+"""`traces/search` and the reads beside it as MLflow's client asks them, over hot and archived traces."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.archive.place import HotLake
+from tests.server.client import Client
+from tests.tracking.requests import trace_id
+from tracelake.server.app import create_app
+from tracelake.tracking.inbox import Inbox
+
+SEARCH = "/api/3.0/mlflow/traces/search"
+
+
+@pytest.fixture(scope="module")
+def hot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HotLake]:
+    """Return a lake with six traces, of which the first two are archived, and tags of some."""
+    lake = HotLake(tmp_path_factory.mktemp("mlflow") / "lake", layout="pack", retention="1m")
+    with closing(lake.tracking), closing(lake.lake):
+        lake.write((1, 1), (1, 2), (2, 1))
+        lake.archive.run()
+        lake.write((3, 1), (4, 1), (5, 1), (6, 1), commit=False)
+        for number, team in ((1, "a"), (3, "a"), (4, "B")):
+            lake.lake.annotations.set_tag(trace_id(number), "team", team)
+        yield lake
+
+
+@pytest.fixture(scope="module")
+def client(hot: HotLake) -> Iterator[Client]:
+    """Return a client of a server on it."""
+    with closing(Inbox(hot.lake.objects)) as inbox:
+        yield Client(create_app(hot.lake, inbox))
+
+
+def asked(client: Client, **wanted: Any) -> Any:
+    """Return the answer to a search of experiment 0."""
+    location = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": "0"}}
+    return client.post(SEARCH, json={"locations": [location], **wanted})
+
+
+def numbers(answer: Any) -> list[int]:
+    """Return the numbers of the traces in an answer."""
+    assert answer.status_code == 200, answer.text
+    return [int(each["trace_id"].removeprefix("tr-"), 16) for each in answer.json()["traces"]]
+
+
+@pytest.mark.parametrize(
+    ("filter", "expected"),
+    [
+        ("", {1, 2, 3, 4, 5, 6}),
+        ("tags.team = 'a'", {1, 3}),
+        ("tags.`team` IN ('a', 'B') AND attributes.status = 'OK'", {1, 3, 4}),
+        ("tag.team != 'a'", {4}),
+        ("tags.team IS NULL", {2, 5, 6}),
+        ("tags.team LIKE 'b'", set()),
+        ("tags.team ILIKE 'b'", {4}),
+        ("tags.mlflow.trace.spansLocation = 'ARCHIVE_REPO'", {1, 2}),
+        ("span.name = 'span 2'", {1}),
+        ("span.name LIKE 'span _' AND tags.team = 'a'", {1, 3}),
+        ("span.name LIKE 'Span%'", set()),
+        ("trace.timestamp_ms < 1", {1, 2, 3, 4, 5, 6}),
+        ("timestamp_ms > 0", set()),
+        ("execution_time_ms >= 0.5", set()),
+        (f"request_id = 'tr-{4:032x}'", {4}),
+        (f"trace.request_id NOT IN ('tr-{4:032x}')", {1, 2, 3, 5, 6}),
+        ("name = 'it''s' OR_ = 'x'", None),
+        ("span.attributes.x = 'y'", None),
+        ("status > 'OK'", None),
+        ("tags.team RLIKE '(a+)+$'", None),
+        ("status = 'OK' OR status = 'ERROR'", None),
+        ("status", None),
+        ("timestamp_ms > 'x'", None),
+        ("tags.team = 'a", None),
+        ("status = '\0'", None),
+        ("status = 'OK' AND " * 21 + "status = 'OK'", None),
+    ],
+)
+def test_filters(client: Client, filter: str, expected: set[int] | None) -> None:
+    """Each finds what it says in either tier; what is not understood is 400, with what would be."""
+    answer = asked(client, filter=filter)
+    if expected is None:
+        assert (answer.status_code, answer.json()["error_code"]) == (400, "INVALID_PARAMETER_VALUE"), (
+            answer.text
+        )
+    else:
+        assert set(numbers(answer)) == expected
+
+
+def test_pages_and_orders(client: Client) -> None:
+    """Pages of two give each trace once; tokens of other searches, and made-up ones, are refused."""
+    for order in ([], ["timestamp_ms ASC"], ["attributes.name DESC"], ["execution_time ASC"]):
+        token, found_numbers = None, list[int]()
+        for _ in range(3):
+            answer = asked(client, max_results=2, order_by=order, page_token=token)
+            found_numbers += numbers(answer)
+            token = answer.json().get("next_page_token")
+        assert sorted(found_numbers) == [1, 2, 3, 4, 5, 6]
+        assert token is None
+    token = asked(client, max_results=2).json()["next_page_token"]
+    forged = base64.urlsafe_b64encode(b'["x", 1, "y"]').decode()
+    for wrong in (
+        {"page_token": token, "filter": "status = 'OK'"},
+        {"page_token": forged},
+        {"page_token": "é"},
+        {"max_results": 0},
+        {"order_by": ["spans DESC"]},
+        {"order_by": ["name ASC", "status ASC"]},
+    ):
+        assert asked(client, **wrong).status_code == 400, wrong
+
+
+def test_what_is_told_of_a_trace(client: Client) -> None:
+    """Its info as MLflow says it, and its spans, wherever they are; who is not there is left out of a batch."""
+    (info,) = asked(client, filter=f"request_id = 'tr-{1:032x}'").json()["traces"]
+    assert info["tags"]["team"] == "a"
+    assert info["tags"]["mlflow.trace.spansLocation"] == "ARCHIVE_REPO"
+    assert info["trace_location"]["mlflow_experiment"] == {"experiment_id": "0"}
+    assert (info["request_time"], info["execution_duration"]) == ("1970-01-01T00:00:00.000Z", "0.000s")
+    ids = [f"tr-{number:032x}" for number in (1, 3, 99)]
+    batch = client.get("/api/3.0/mlflow/traces/batchGet", params={"trace_ids": ids}).json()["traces"]
+    assert [len(each["spans"]) for each in batch] == [2, 1]
+    assert batch[0]["trace_info"] == info
+    assert base64.b64decode(batch[0]["spans"][0]["trace_id"]).hex() == f"{1:032x}"
+    one = client.get("/api/3.0/mlflow/traces/get", params={"trace_id": ids[1]})
+    assert one.json()["trace"] == batch[1]
+    assert client.get("/api/3.0/mlflow/traces/get", params={"trace_id": ids[2]}).status_code == 404

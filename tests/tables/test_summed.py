@@ -1,0 +1,63 @@
+"""A row of `traces` made of spans without a query is the one that the query makes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+
+from tests.broken import Broken, assert_caught
+from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
+from tracelake.tables.scan import connection
+from tracelake.tables.traces import SPAN_COLUMNS, aggregate_sql, summed
+
+INT64 = (-(2**63), -1, 0, 1, 2, 2**62, 2**63 - 1)
+VALUES: dict[str, tuple[Any, ...]] = {
+    "parent_span_id": (None, "00", "ee"),
+    "workspace": ("default", "other"),
+    "service": (None, "checkout", "search"),
+    "name": ("", "a", "b"),
+    "status": (None, "OK", "ERROR"),
+    "start_ns": INT64,
+    "end_ns": INT64,
+    "input_tokens": (None, *INT64),
+    "output_tokens": (None, *INT64),
+    "session_id": (None, "s", "t"),
+    "user_id": (None, "u", "v"),
+}
+FIELDS = pa.schema([SPANS.field(name).with_nullable(True) for name in SPAN_COLUMNS])
+
+
+def alike() -> None:
+    """Check generated traces."""
+    chance = random.Random(3)
+    traces = [
+        [
+            {
+                "trace_id": f"{number:032x}",
+                "span_id": span_id,
+                **{name: chance.choice(of) for name, of in VALUES.items()},
+            }
+            for span_id in chance.sample(["00", "0a", "5b", "ff"], chance.randint(1, 4))
+        ]
+        for number in range(1_000)
+    ]
+    rows = pa.Table.from_pylist([span for spans in traces for span in spans], FIELDS)
+    with connection() as db:
+        db.register("spans_of_all", rows)
+        table = db.sql(aggregate_sql("spans_of_all", 0)).to_arrow_table()
+    assert [summed(spans) for spans in traces] == table.drop_columns([TRANSACTION_FIELD.name]).to_pylist()
+
+
+def test_it_is_the_same_row() -> None:
+    """Whatever is null, equal, or at the bounds of int64; and each part of the rule is noticed when it breaks."""
+    alike()
+    for broken in (
+        Broken("the root has no parent", summed, 'span["parent_span_id"] is not None, ', ""),
+        Broken("ties go by the span id", summed, '(span["start_ns"], span["span_id"]))\n', 'span["start_ns"])\n'),
+        Broken("an end before the start", summed, 'max(span["start_ns"], span["end_ns"])', 'span["end_ns"]'),
+        Broken("sums stop", summed, "_within(sum(numbers))", "sum(numbers)"),
+        Broken("durations stop", summed, "_within(end_ns - start_ns)", "end_ns - start_ns"),
+    ):  # fmt: skip
+        assert_caught(broken, alike)
