@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, and_, exists, func, literal, or_, select
+from sqlalchemy import and_, exists, func, literal, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from tracelake._errors import QueryError
@@ -23,13 +23,12 @@ from tracelake.tracking.schema import spans, trace_info, trace_tags
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.trace_filter import FilterCondition, parse_filter
 
-_MS: Final = 1_000_000
 _INFO: Final = trace_info.c
 _COLUMNS: Final[dict[str, ColumnElement[Any]]] = {
     "request_id": literal("tr-") + _INFO.trace_id,
-    "timestamp_ms": _INFO.start_ns // literal(_MS, BigInteger),
-    "end_time_ms": _INFO.end_ns // literal(_MS, BigInteger),
-    "execution_time_ms": (_INFO.end_ns - _INFO.start_ns) // literal(_MS, BigInteger),
+    "timestamp_ms": _INFO.start_ns // 1_000_000,
+    "end_time_ms": _INFO.end_ns // 1_000_000,
+    "execution_time_ms": (_INFO.end_ns - _INFO.start_ns) // 1_000_000,
     "status": _INFO.state,
     "name": _INFO.name,
     "client_request_id": _INFO.client_request_id,
