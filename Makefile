@@ -92,7 +92,7 @@ contention: setup
 
 mlflow: setup
 	scripts/setup-mlflow
-	$(PY) -m pytest -p no:xdist tests/integration/mlflow_archive.py
+	$(PY) -m pytest -p no:xdist tests/integration/mlflow_archive.py tests/integration/mlflow_client.py
 
 RATE ?= 1,50
 STALL ?= 10

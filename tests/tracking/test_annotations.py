@@ -6,11 +6,14 @@ import contextlib
 
 import pytest
 
+from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
-from tracelake._errors import NotFoundError, UsageError
+from tracelake._errors import NotFoundError, QueryError, UsageError
 from tracelake.archive.store import ArchiveStore
+from tracelake.tracking import trace_search
 from tracelake.tracking.annotations import Annotations
 from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.trace_search import TraceSearch
 
 
 def test_both_databases_keep_them(store: TrackingStore) -> None:
@@ -65,3 +68,54 @@ def test_what_no_database_holds_is_the_mistake_of_who_asked(store: TrackingStore
     for find in (lambda: said.traces_with({"a\0": "b"}, 5), lambda: archive.archived(["a\0"])):
         with contextlib.suppress(UsageError):
             assert not find()
+
+
+def check_searches(store: TrackingStore) -> None:
+    """Check filters, pages, and that lakes of one database do not see each other."""
+    search = TraceSearch(store).search
+    other = TraceSearch(TrackingStore(store.database, "lake-b")).search
+
+    def asked(filter: str) -> list[int]:
+        return [int(row.trace_id, 16) for row in search(["0"], filter).rows]
+
+    assert asked("tags.team LIKE 'a%'") == asked("tags.team = 'a\\b'") == [1]
+    assert asked("tags.team ILIKE 'A\\_'") == [1, 2]
+    assert asked("tags.team NOT IN ('a\\b')") == [2]
+    assert asked("tags.team IS NULL AND span.name = 'span 2'") == [3]
+    assert asked("execution_time_ms <= 0.5 AND timestamp_ms > -999999999999999999") == [1, 2, 3]
+    assert [
+        int(row.trace_id, 16) for row in other(["0"], "tags.team IS NULL AND span.name != 'span 2'").rows
+    ] == [1]
+    for order in (["status"], ["name DESC"], ["execution_time_ms ASC"], []):
+        pages, token = list[int](), None
+        while not pages or token:
+            page = search(["0"], None, 1, order, token)
+            pages += [int(row.trace_id, 16) for row in page.rows]
+            token = page.next_page_token
+        assert pages == [1, 2, 3], order
+    token = search(["0"], None, 1).next_page_token
+    for filter, of in (("tags.team IS NULL", search), ("timestamp_ms > " + 19 * "9", search)):
+        with pytest.raises(QueryError):
+            of(["0"], filter, 1, (), token)
+
+
+def test_mlflows_searches_on_both_databases(store: TrackingStore) -> None:
+    """They find the same on SQLite and PostgreSQL; each part of that is noticed when it breaks."""
+    store.write([request((1, 1), (2, 1), (3, 1), (3, 2))])
+    TrackingStore(store.database, "lake-b").write([request((1, 1))])
+    said = Annotations(store)
+    said.set_tag(trace_id(1), "team", "a\\b")
+    said.set_tag(trace_id(2), "team", "A\\c")
+    check_searches(store)
+    tag, found, compared = TraceSearch._tag, TraceSearch.search, TraceSearch._compared
+    for broken in (
+        Broken("LIKE tells A from a", compared, "glob if self._database.is_sqlite else column.like", "column.ilike"),
+        Broken("a backslash is one", trace_search._escaped, '.replace("\\\\", "\\\\\\\\")', ""),
+        Broken("traces of this lake", found, "_INFO.lake == self._lake,", ""),
+        Broken("tags of the trace", tag, "trace_tags.c.trace_id == _INFO.trace_id,", ""),
+        Broken("tags of this lake", tag, "trace_tags.c.lake == _INFO.lake,", ""),
+        Broken("spans of this lake", TraceSearch._holds, "spans.c.lake == _INFO.lake, ", ""),
+        Broken("a page goes on among equals", found, "and_(column == value, _INFO.trace_id > trace_id)", "is_behind"),
+        Broken("a token is of one search", trace_search._read_token, "and name == asked", ""),
+    ):  # fmt: skip
+        assert_caught(broken, lambda: check_searches(store))

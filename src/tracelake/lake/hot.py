@@ -166,9 +166,8 @@ def _claims(trace: HotTrace) -> pa.Table:
 
 def _summary(rows: pa.Table) -> dict[str, Any]:
     """Return the row of table `traces` that the spans of one trace make, without its transaction."""
-    if (
-        len(rows) <= limits.TRACE_SUMMED_MAX_SPANS
-    ):  # a query takes as long as all else that is read of a small trace
+    # A query takes as long as all else that is read of a small trace.
+    if len(rows) <= limits.TRACE_SUMMED_MAX_SPANS:
         return summed(rows.select(list(SPAN_COLUMNS)).to_pylist())
     summary: dict[str, Any] = _summaries(rows).drop_columns([TRANSACTION_FIELD.name]).to_pylist()[0]
     return summary

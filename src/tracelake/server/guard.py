@@ -76,7 +76,7 @@ class Guard:
                 scope[ACTOR] = actor
                 if need == "ingest":
                     scope[METER] = self._ring.meter(actor)
-                elif method not in _SAFE:
+                elif method not in _SAFE and need != "read":
                     send = _audited(send, actor, method, path)
         except TracelakeError as error:
             if isinstance(error, (NoKeyError, ForbiddenError)):

@@ -31,6 +31,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
         for page in ("traces/", "search", "versions", "diff", "datasets", "archive")
     ),
     *((_GET, f"/{page}", "read") for page in ("metrics", "readyz", "openapi.json")),
+    *((("POST",), f"{prefix}traces/search", "read") for prefix in _MLFLOW),
     *((_WRITES, f"{prefix}traces/*", "annotate") for prefix in _MLFLOW),
     *((("POST",), f"{prefix}experiments/create", "annotate") for prefix in _MLFLOW),
 )

@@ -43,8 +43,9 @@ _ALIASES: Final = {
 _OF_NUMBERS: Final = frozenset(("=", "!=", "<", "<=", ">", ">="))
 _OF_TEXTS: Final = frozenset(("=", "!=", "LIKE", "ILIKE", "IN", "NOT IN"))
 _OF_KEYS: Final = _OF_TEXTS | {"IS NULL", "IS NOT NULL"}
+# Numbers of up to 18 digits are ones that both databases hold.
 _TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<number>[-+]?\d+(?:\.\d+)?(?![\w.]))"""
+    r"""\s*(?:(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<number>[-+]?\d{1,18}(?:\.\d{1,18})?(?![\w.]))"""
     r"""|(?P<name>[A-Za-z_][\w\-/]*(?:\.(?:[\w\-/]+|`[^`]*`|"[^"]*"))*)|(?P<sign><=|>=|!=|=|<|>|\(|\)|,))""",
     re.ASCII,
 )

@@ -124,12 +124,8 @@ class TraceSearch:
             return _TESTS[sign](column, value)
         if sign == "LIKE":
             glob = column.op("GLOB", is_comparison=True)(_glob(value))  # for SQLite, whose LIKE takes A for a
-            return glob if self._database.is_sqlite else _like(column, value)
+            return glob if self._database.is_sqlite else column.like(_escaped(value), escape="\\")
         return column.op(sign, is_comparison=True)(value)
-
-
-def _like(column: ColumnElement[Any], pattern: str) -> ColumnElement[bool]:
-    return column.like(pattern.replace("\\", "\\\\"), escape="\\")
 
 
 _TESTS: Final[dict[str, Callable[[ColumnElement[Any], Any], ColumnElement[bool]]]] = {
@@ -137,7 +133,7 @@ _TESTS: Final[dict[str, Callable[[ColumnElement[Any], Any], ColumnElement[bool]]
     "IS NOT NULL": lambda column, _: column.is_not(None),
     "IN": lambda column, values: column.in_(values),
     "NOT IN": lambda column, values: column.not_in(values),
-    "ILIKE": lambda column, pattern: _like(func.lower(column), pattern.lower()),
+    "ILIKE": lambda column, pattern: column.ilike(_escaped(pattern), escape="\\"),
 }
 _TAGS_OF_COLUMNS: Final[dict[str, ColumnElement[Any]]] = {
     "mlflow.traceName": _INFO.name,
@@ -145,6 +141,11 @@ _TAGS_OF_COLUMNS: Final[dict[str, ColumnElement[Any]]] = {
     "mlflow.trace.archiveLocation": _INFO.archive_location,
     "mlflow.trace.archivalFailure": _INFO.archival_failure,
 }
+
+
+def _escaped(pattern: str) -> str:
+    """Return a pattern in which a backslash is one, as it is in GLOB."""
+    return pattern.replace("\\", "\\\\")
 
 
 def _glob(pattern: str) -> str:

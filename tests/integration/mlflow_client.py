@@ -1,0 +1,84 @@
+"""MLflow's own client searches and reads traces of a real Tracelake server, hot and archived: `make mlflow`.
+
+It is no part of the suite: the client is installed by `scripts/setup-mlflow`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from tests.archive.place import HotLake
+from tests.server.process import serving
+from tests.tracking.requests import trace_id
+
+PYTHON: Final = Path(__file__).parents[2] / ".tools" / "mlflow" / "bin" / "python"
+PROGRAM: Final = """
+import json, sys
+import mlflow
+mlflow.set_tracking_uri(sys.argv[1])
+
+def told(traces):
+    return [[int(each.info.trace_id[3:], 16), [span.name for span in each.data.spans]] for each in traces]
+
+def searched(filter=None, **wanted):
+    return told(mlflow.search_traces(locations=["0"], filter_string=filter, return_type="list", **wanted))
+
+first = "tr-" + 31 * "0" + "1"
+mlflow.set_trace_tag(first, "team", "b")
+mlflow.log_feedback(trace_id=first, name="good", value=True)
+client = mlflow.MlflowClient()
+page = client.search_traces(locations=["0"], max_results=2)
+try:
+    searched("span.attributes.x = 'y'")
+except mlflow.exceptions.MlflowException as error:
+    refused = str(error)
+print(json.dumps({
+    "all": searched(),
+    "frame": len(mlflow.search_traces(locations=["0"])),
+    "team": searched("tags.team = 'b'"),
+    "named": searched("trace.status = 'OK' AND span.name = 'span 2'"),
+    "oldest": searched(order_by=["timestamp_ms ASC"], max_results=1),
+    "rest": told(client.search_traces(locations=["0"], max_results=2, page_token=page.token)),
+    "got": told([mlflow.get_trace(first)]),
+    "input": mlflow.get_trace(first).data.spans[0].attributes["input.value"],
+    "feedback": [each.value for each in mlflow.get_trace(first).info.assessments],
+    "nobody": mlflow.get_trace("tr-" + 32 * "f"),
+    "refused": refused,
+}))
+"""
+
+
+def test_the_client_searches_both_tiers(tmp_path: Path) -> None:
+    """What it finds, by filters, orders and pages, is the same whether a trace is hot or archived."""
+    lake = HotLake(tmp_path / "lake", layout="pack", retention="1m")
+    with closing(lake.tracking), closing(lake.lake):
+        lake.write((1, 1), (1, 2), (2, 1))
+        assert lake.archive.run().fates["archived"] == 2
+        lake.write((3, 1), (4, 1))
+        lake.lake.annotations.set_tag(trace_id(1), "team", "a")
+    with serving(tmp_path / "lake", hot=True) as server:
+        environment = {**os.environ, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+        command = [str(PYTHON), "-c", PROGRAM, server.url]
+        answer = subprocess.run(
+            command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, check=True, text=True
+        )
+    told = json.loads(answer.stdout.splitlines()[-1])
+    assert "/api/v1/search" in told.pop("refused")
+    first, others = [1, ["span 1", "span 2"]], [[number, ["span 1"]] for number in (2, 3, 4)]
+    assert told == {
+        "all": [first, *others],
+        "frame": 4,
+        "team": [first],
+        "named": [first],
+        "oldest": [first],
+        "rest": others[1:],
+        "got": [first],
+        "input": "hello",
+        "feedback": [True],
+        "nobody": None,
+    }
