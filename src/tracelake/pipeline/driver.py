@@ -50,6 +50,7 @@ from tracelake.pipeline.feeding import Feeding, OpenSteps
 from tracelake.pipeline.fitting import Fitting
 from tracelake.pipeline.hearing import Hearing
 from tracelake.pipeline.looking import Looking
+from tracelake.pipeline.maintaining import Maintaining
 from tracelake.pipeline.outcome import RunResult, now
 from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.outputs.port import OvertakenError
@@ -93,6 +94,7 @@ class Pipeline:
         self._opened: OpenSteps | None = None  # of a transaction that waits for more
         self._heard: Hearing | None = None
         self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally, fitting, first, added)
+        self._maintaining = Maintaining(self._rooms, beside)
 
     def run(
         self,
@@ -116,14 +118,17 @@ class Pipeline:
         heard, self._heard = self._heard or self.listen(), None
         opened, self._opened = self._opened, None
         weighing = partial(weigh, self._mode, goes_on=goes_on)
-        run = _DriverRun(self._rooms, progress, stopping, self._beside, weighing, opened, heard)
+        maintain = partial(self._maintaining.after_commit, progress, goes_on=goes_on)
+        run = _DriverRun(self._rooms, progress, stopping, self._beside, weighing, opened, heard, maintain)
         result = run.go(runs)
         self._opened = run.opened()
         return result
 
     def close(self) -> None:
-        """Delete the rows of a transaction that waits: whoever goes on with it reads its input again."""
+        """Finish maintenance, and delete rows of a transaction that waits: its input is read again."""
         opened, self._opened = self._opened, None
+        with contextlib.suppress(TracelakeError, OSError):  # whoever goes on meets it, too
+            self._maintaining.end()
         with contextlib.suppress(TracelakeError, OSError):  # they are deleted when they are old
             delete_all(self._rooms.objects, [] if opened is None else opened.staged())
 
@@ -176,8 +181,9 @@ class _DriverRun:
         weighing: Callable[..., Verdict],
         opened: OpenSteps | None,
         heard: Hearing,
+        maintain: Callable[[], None],
     ) -> None:
-        self._weighing, self._heard = weighing, heard
+        self._weighing, self._heard, self._maintain = weighing, heard, maintain
         self._rooms = rooms
         self._progress = progress
         self._stopping = stopping
@@ -365,12 +371,6 @@ class _DriverRun:
             arrow_bytes = sum(piece.arrow_bytes for piece in opened.pieces)
             seconds = time.monotonic() - self._opened_s
             fitting.took(opened.inputs, arrow_bytes, seconds, was_cut=self._taking.waits())
-
-    def _maintain(self) -> None:
-        for output in self._rooms.outputs.tables.values():
-            self._rooms.maintainer.maintain(output.shard, output.table.sorted_by, self._progress)
-        self._rooms.merger.maintain(self._progress)
-        self._rooms.tries.maintenance_over()
 
     def _overtaken(self, t: int) -> Overtaken:
         """Say that a peer appended first."""

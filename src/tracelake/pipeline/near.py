@@ -37,8 +37,10 @@ class Tried:
         self._by_work.stop()
 
 
-def runners(runner: TaskRunner, tries: Tries) -> tuple[TaskRunner, TaskRunner]:
+def runners(runner: TaskRunner, tries: Tries, of_maintenance: Tries) -> tuple[TaskRunner, TaskRunner]:
     """Return who runs the tasks of transactions, of which their driver notes that it does them, and of maintenance."""
     if isinstance(runner, ByWork):
-        return Tried(runner, lambda: nullcontext(tries.is_harmless())), Tried(runner, tries.maintaining)
+        return Tried(runner, lambda: nullcontext(tries.is_harmless())), Tried(
+            runner, of_maintenance.maintaining
+        )
     return runner, runner

@@ -41,6 +41,8 @@ class Dependencies:
     maintainer: Maintainer
     merger: IndexMerger
     tries: Tries
+    maintenance_tries: Tries
+    """Notes of their own: maintenance may be done beside transactions."""
     unread: Unread
     fitting: Fitting | None
     """None: transactions take runs of inputs as they were given."""
@@ -65,7 +67,8 @@ class Dependencies:
         outputs = Outputs(key_value, objects, buckets, tally, first, added)
         settling = Settling(journal, sources, suspects, outputs)
         tries = Tries(key_value, name)
-        runner, maintaining = runners(runner, tries)
+        maintenance_tries = tries.another()
+        runner, maintaining = runners(runner, tries, maintenance_tries)
         maintainer = Maintainer(key_value, objects, maintaining)
         merger = IndexMerger(Builder(key_value, objects, buckets, maintaining))
         return cls(
@@ -81,6 +84,7 @@ class Dependencies:
             maintainer,
             merger,
             tries,
+            maintenance_tries,
             Unread(key_value, name),
             fitting,
         )

@@ -58,6 +58,8 @@ class Tries:
         self._pipeline = pipeline
         self._partition = f"tries/{pipeline}"
         self._process = uuid.uuid4().hex
+        self._ours = {self._process}
+        """The notes of this process: of those who are beside one another none takes another for a peer."""
         self._own: _Try | None = None
         self._written_s = 0.0
         self._found: dict[str, _Try] = {}
@@ -88,7 +90,10 @@ class Tries:
 
     def another(self) -> Tries:
         """Return what leaves a note of its own, of what is done beside."""
-        return Tries(self._store, self._pipeline)
+        another = Tries(self._store, self._pipeline)
+        self._ours.add(another._process)
+        another._ours = self._ours
+        return another
 
     @contextmanager
     def maintaining(self) -> Iterator[bool]:
@@ -198,7 +203,7 @@ class Tries:
         notes = {}
         entries = whole_of(self._store.notes, self._partition, lambda key, _: damaged.append(key))
         for entry in entries:
-            if entry.key == self._process:
+            if entry.key in self._ours:
                 continue
             try:
                 notes[entry.key] = decode(

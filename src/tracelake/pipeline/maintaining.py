@@ -1,0 +1,92 @@
+"""Maintenance beside transactions: tables are compacted, the index is merged, and what they replaced is collected.
+
+Nothing but time depends on it, and it may take long: until Spark has started, or for one large merge. So a pipeline
+that goes on has it done beside, one piece after the other, and makes transactions meanwhile, as its peers do. It waits
+only where it has come too far ahead: readers would have too many small parts to open. Who runs once has it in turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tracelake import limits
+from tracelake.pipeline.ahead import Beside
+from tracelake.pipeline.rooms import Dependencies
+from tracelake.tasks.progress import OnProgress, Progress
+
+
+class Maintaining:
+    """The maintenance of one pipeline, which calls this from one thread."""
+
+    def __init__(self, rooms: Dependencies, beside: Beside | None) -> None:
+        """Have it done by `beside`; None: always in turn."""
+        self._rooms = rooms
+        self._beside = beside
+        self._lock = threading.Lock()
+        self._asked = 0
+        """Commits since the pass that is under way began."""
+        self._is_under_way = False
+        self._wait: Callable[[], None] | None = None
+        self._failure: BaseException | None = None
+
+    def after_commit(self, progress: OnProgress, *, goes_on: bool) -> None:
+        """See to it that what is due is done: in turn, or, for who `goes_on`, beside what comes next.
+
+        Raises what failed, or had failed beside: nothing that can be expected, for that is logged.
+        """
+        if self._beside is None or not goes_on:
+            self.end()
+            self._maintain(progress)
+            return
+        with self._lock:
+            is_far_ahead = self._asked >= limits.MAINTENANCE_BEHIND_MAX
+            self._asked = 0 if is_far_ahead else self._asked + 1
+        if is_far_ahead:
+            self.end()  # of this pass: it begins no other
+        with self._lock:
+            self._asked = max(self._asked, 1)
+            is_under_way, self._is_under_way = self._is_under_way, True
+        if not is_under_way:
+            self._begin(self._beside)
+
+    def end(self) -> None:
+        """Wait until nothing is under way. Raises what failed."""
+        if self._wait is not None:
+            self._wait()
+            self._wait = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _begin(self, beside: Beside) -> None:
+        try:
+            self.end()
+            self._wait = beside(self._work)
+        except BaseException:  # as where no thread can be started
+            self._is_under_way = False
+            raise
+
+    def _work(self) -> None:
+        """Do what is due, and again where commits came meanwhile."""
+        while True:
+            with self._lock:
+                if not self._asked or self._failure is not None:
+                    self._is_under_way = False
+                    return
+                self._asked = 0
+            try:
+                self._maintain(self._tell)
+            except BaseException as error:  # noqa: BLE001  whatever it is, the pipeline is told
+                self._failure = error
+
+    def _tell(self, _: Progress) -> None:
+        """Show that this process lives; the progress that others are told of is that of transactions."""
+        self._rooms.maintenance_tries.beat()
+
+    def _maintain(self, progress: OnProgress) -> None:
+        rooms = self._rooms
+        for output in rooms.outputs.tables.values():
+            rooms.maintainer.maintain(output.shard, output.table.sorted_by, progress)
+        rooms.merger.maintain(progress)
+        rooms.maintenance_tries.maintenance_over()

@@ -1,0 +1,206 @@
+"""Maintenance beside transactions: none waits for it, unless it has come too far ahead; nothing of it is lost."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S
+from tests.pipeline.poison import good, names
+from tracelake import InboxPipeline, Lake
+from tracelake.limits import COMPACTION_FAN_OUT, MAINTENANCE_BEHIND_MAX
+from tracelake.pipeline.maintaining import Maintaining
+from tracelake.pipeline.tries import Tries
+from tracelake.shards.compaction import CompactTask
+from tracelake.tasks.runners import InProcess, ReceiptT, TaskT
+
+
+class Gate(InProcess):
+    """Lets no compaction go on before it is opened."""
+
+    def __init__(self) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+        self.error: Exception | None = None
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks in order."""
+        if any(isinstance(task, CompactTask) for task in tasks):
+            self.reached.set()
+            assert self.opened.wait(HANG_S)
+            if self.error is not None:
+                raise self.error
+        return super().run(function, tasks, on_done)
+
+
+@pytest.fixture
+def lake() -> Iterator[Lake]:
+    """Yield a new lake."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as opened:
+        yield opened
+
+
+def commit(lake: Lake, pipeline: InboxPipeline, first: int, last: int) -> None:
+    """Make a transaction of each segment, as a server does."""
+    for number in range(first, last):
+        lake.objects.put(f"inbox/{number}.segment", good(number))
+        assert pipeline.run_once(goes_on=True) is not None
+
+
+def parts(lake: Lake) -> int:
+    """Return how many parts table `spans` has."""
+    return len(lake._opened.shard("spans").state().batches)
+
+
+def test_no_transaction_waits_for_maintenance(lake: Lake) -> None:
+    """However long it takes; it is finished at the end, and done again for what came meanwhile."""
+    gate = Gate()
+    pipeline = lake.pipeline(runner=gate)
+    try:
+        commit(lake, pipeline, 0, COMPACTION_FAN_OUT)
+        assert gate.reached.wait(HANG_S)
+        commit(lake, pipeline, COMPACTION_FAN_OUT, 3 * COMPACTION_FAN_OUT)
+        assert names(lake) == set(range(3 * COMPACTION_FAN_OUT))
+        assert parts(lake) == 3 * COMPACTION_FAN_OUT
+    finally:
+        gate.opened.set()
+        pipeline.close()
+    assert parts(lake) < COMPACTION_FAN_OUT, "what came meanwhile is compacted, too, though no commit follows"
+    assert names(lake) == set(range(3 * COMPACTION_FAN_OUT))
+    assert not lake._opened.key_value.notes("tries/main")
+
+
+class Later:
+    """Does what is to be done beside once it is waited for, and counts passes of maintenance and who waits."""
+
+    def __init__(self) -> None:
+        self.passes = self.waits = 0
+        self.error: Exception | None = None
+        self.maintaining = Maintaining(None, self._begin)  # type: ignore[arg-type]  # what it has is replaced
+
+    def maintain(self) -> None:
+        """Stand for all of maintenance."""
+        if self.error is not None:
+            raise self.error
+        self.passes += 1
+
+    def commit(self, *, goes_on: bool = True) -> None:
+        """Tell of a commit."""
+        self.maintaining.after_commit(lambda _: None, goes_on=goes_on)
+
+    def _begin(self, work: Callable[[], None]) -> Callable[[], None]:
+        def wait() -> None:
+            self.waits += 1
+            work()
+
+        return wait
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """Return what maintains nothing."""
+    later = Later()
+    monkeypatch.setattr(Maintaining, "_maintain", lambda _self, _progress: later.maintain())
+    return later
+
+
+def check_beside(later: Later) -> None:
+    """Check that who goes on waits for nothing, until it is as far ahead as it may be."""
+    later.commit()
+    for _ in range(MAINTENANCE_BEHIND_MAX - 1):
+        later.commit()
+    assert (later.passes, later.waits) == (0, 0)
+
+
+def check_bound(later: Later) -> None:
+    """Check that who is as far ahead as it may be waits for the pass that is under way, and for no other."""
+    for _ in range(MAINTENANCE_BEHIND_MAX + 1):
+        later.commit()
+    assert later.waits == 1
+    later.maintaining.end()
+    assert later.passes == 1, "of the last commit"
+
+
+def test_who_goes_on_waits_for_nothing(later: Later) -> None:
+    """One pass is for all commits that came before it began."""
+    check_beside(later)
+    later.maintaining.end()
+    assert (later.passes, later.waits) == (1, 1)
+
+
+def test_who_comes_too_far_ahead_waits(later: Later) -> None:
+    """So what readers open has a bound."""
+    check_bound(later)
+
+
+def test_who_runs_once_has_it_in_turn(later: Later) -> None:
+    """And waits for what is under way before."""
+    later.commit()
+    later.commit(goes_on=False)
+    assert (later.passes, later.waits) == (2, 1)
+
+
+def test_what_fails_beside_is_told(later: Later) -> None:
+    """Once, to who waits or asks next; and it is done again."""
+    later.error = OSError("no space left")
+    later.commit()
+    with pytest.raises(OSError, match="no space left"):
+        later.maintaining.end()
+    later.error = None
+    later.commit()
+    later.maintaining.end()
+    assert later.passes == 1
+
+
+def test_where_nothing_can_be_done_beside_it_is_told(later: Later, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a process may have no more threads; the next commit tries again."""
+
+    def refused(_: Callable[[], None]) -> Callable[[], None]:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(later.maintaining, "_beside", refused)
+        with pytest.raises(RuntimeError, match="new thread"):
+            later.commit()
+    later.commit()
+    later.maintaining.end()
+    assert later.passes == 1
+
+
+def check_own_note(lake: Lake) -> None:
+    """Check that who maintains beside itself may still read ahead, and a peer may not."""
+    ours, peer = Tries(lake._opened.key_value, "main"), Tries(lake._opened.key_value, "main")
+    with ours.another().maintaining() as is_harmless:
+        assert is_harmless
+        assert ours.is_alone(0, [])
+        assert not peer.is_alone(0, [])
+
+
+def test_a_note_of_our_own_maintenance_is_no_peers(lake: Lake) -> None:
+    """Else nothing would be read ahead as long as maintenance is under way."""
+    check_own_note(lake)
+
+
+IN_TURN = Broken(
+    "no transaction waits for maintenance",
+    Maintaining.after_commit,
+    "self._beside is None or not goes_on",
+    "True",
+)
+NO_BOUND = Broken(
+    "readers have a bound of parts", Maintaining.after_commit, ">= limits.MAINTENANCE_BEHIND_MAX", "< 0"
+)
+ALL_PEERS = Broken("our own notes are no peers'", Tries._read, "in self._ours", "== self._process")
+
+
+def test_rules_of_maintenance_are_held(lake: Lake, later: Later) -> None:
+    """Each broken once: a test above fails."""
+    assert_caught(IN_TURN, lambda: check_beside(later))
+    assert_caught(NO_BOUND, lambda: check_bound(later))
+    assert_caught(ALL_PEERS, lambda: check_own_note(lake))
