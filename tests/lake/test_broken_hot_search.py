@@ -25,6 +25,11 @@ def check_standing(lake: tracelake.Lake, _folder: Path) -> None:
         tests.test_the_claim_that_stands_is_found(lake, lake.hot.set_up(), pipeline)
 
 
+def check_asked(lake: tracelake.Lake, _folder: Path) -> None:
+    with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
+        tests.test_the_commit_is_asked_for_what_waits_alone(lake, lake.hot.set_up(), pipeline, patch)
+
+
 def check_pages(lake: tracelake.Lake, folder: Path) -> None:
     with closing(lake.pipeline(runner=InProcess())) as pipeline:
         tests.test_pages_go_on_where_they_began(folder, lake, lake.hot.set_up(), pipeline)
@@ -53,6 +58,14 @@ MUTANTS: list[tuple[Broken, Check]] = [
             "np.arange(len(every))",
         ),
         check_standing,
+    ),
+    (
+        Broken("what has left the store is not compared", hot_search._left, "not in waits}", "< 0}"),
+        check_asked,
+    ),
+    (
+        Broken("what waits is compared", hot_search._left, "sequence in waits)", "sequence < 0)"),
+        check_asked,
     ),
     (
         Broken(

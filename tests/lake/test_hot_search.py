@@ -6,6 +6,7 @@ import random
 import shutil
 import threading
 import uuid
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -23,7 +24,9 @@ from tracelake.otlp.by_trace import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.search.cache import TEMPORARY
 from tracelake.server.app import create_app
+from tracelake.tables.commit_view import CommitView
 from tracelake.tracking.door import TrackingDoor
+from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.requests import TracedRequest
 from tracelake.tracking.schema import trace_parts
 from tracelake.tracking.store import TrackingStore
@@ -173,6 +176,29 @@ def test_the_claim_that_stands_is_found(
     like = f"like:{trace_id(1)}-{1:016x}"
     store.write([request((2, 1), text="banana banana")])
     assert [hit.trace_id for hit in lake.search(like)] == [trace_id(2)]
+
+
+def test_the_commit_is_asked_for_what_waits_alone(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was indexed here and has left the store is the commit's: its rows are not read to be compared."""
+    asked: set[str] = set()
+    indexed_rows, waiting = CommitView.indexed_rows, Outbox.waiting
+
+    def looked_up(view: CommitView, trace_ids: Sequence[str]) -> object:
+        asked.update(trace_ids)
+        return indexed_rows(view, trace_ids)
+
+    monkeypatch.setattr(CommitView, "indexed_rows", looked_up)
+    store.write([request((1, 1), (4, 1), text="apple")])
+    store.write([request((2, 1), (3, 1), (4, 2), text="apple")])
+    assert (lake.search("apple").total, asked) == (5, {trace_id(number) for number in (1, 2, 3, 4)})
+    with monkeypatch.context() as patch:
+        patch.setattr(Outbox, "waiting", lambda outbox, _limit=None: waiting(outbox, 1))
+        assert pipeline.run_once() is not None
+    asked.clear()
+    assert (lake.search("apple").total, asked) == (5, {trace_id(number) for number in (2, 3, 4)})
+    assert len(lake.search("apple", limit=9)) == 5
 
 
 def test_pages_go_on_where_they_began(

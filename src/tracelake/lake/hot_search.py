@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracelake import limits, tiers
 from tracelake._errors import DamageError, InputError, QueryError, StorageError
@@ -47,6 +48,8 @@ class _HotPart:
     analyzer: Analyzer
     sizes: Mapping[int, int]
     """The outbox rows that it was made of, with the bytes of their spans."""
+    came_by: frozenset[tuple[str, int]]
+    """Its traces, each with the outbox rows that brought spans of it."""
     problems: int
     """How many parts of traces could not be read."""
 
@@ -72,6 +75,8 @@ class _Taken:
 
     parts: tuple[_HotPart, ...] = ()
     not_searched: str | None = None
+    left: frozenset[str] = frozenset()
+    """Traces of the parts of which no row is in the outbox any more: a commit that is chosen now has these spans."""
 
 
 class HotSearch:
@@ -106,7 +111,7 @@ class HotSearch:
         def searched(view: CommitView) -> SearchResults | None:
             if not taken.parts:
                 return search(view, None)
-            return search(view, self._beside(view, taken.parts)) if self._analyzer(view) is analyzer else None
+            return search(view, self._beside(view, taken)) if self._analyzer(view) is analyzer else None
 
         results = self._opened.read(at, searched)
         if results is not None:
@@ -138,8 +143,9 @@ class HotSearch:
             wanted = waiting[: limits.UNCOMMITTED_SEARCH_ROWS_MAX]
             self._parts, lacking = self._covering(uncommitted, wanted, analyzer, self._parts, deadline_s)
             parts = self._parts
-        nameable = _within_runs(parts)
-        return _taken(nameable, lacking, more=len(waiting) > len(wanted) or len(nameable) < len(parts))
+        nameable, more = _within_runs(parts), len(waiting) > len(wanted)
+        left = frozenset[str]() if more else _left(nameable, waiting)
+        return _taken(nameable, lacking, more=more or len(nameable) < len(parts), left=left)
 
     def _of_page(self, uncommitted: Uncommitted, token: PageToken, analyzer: Analyzer) -> _Taken:
         """Return what the first page of a search had, put together again where nobody has kept it."""
@@ -193,17 +199,16 @@ class HotSearch:
         return tuple(self._merged(parts)), lacking
 
     def _part(self, uncommitted: Uncommitted, sizes: Mapping[int, int], analyzer: Analyzer) -> _HotPart:
-        rows, problems = _decoded(uncommitted.parts(sizes))
+        stored = uncommitted.parts(sizes)
+        rows, problems = _decoded(stored)
         ids = [next(self._row_ids) for _ in range(len(rows))]
         rows = rows.append_column(ROW_ID, pa.array(ids, ROW_ID.type))
-        return self._written(rows, analyzer, sizes, problems)
+        came_by = frozenset((part.trace_id, part.sequence) for part in stored)
+        return _HotPart(self._indexed(rows, analyzer), analyzer, sizes, came_by, problems)
 
-    def _written(
-        self, rows: pa.Table, analyzer: Analyzer, sizes: Mapping[int, int], problems: int
-    ) -> _HotPart:
+    def _indexed(self, rows: pa.Table, analyzer: Analyzer) -> UnpublishedPart | None:
         cache = self._opened.stores.cache / "search"
-        index = write_unpublished(rows, analyzer, cache) if len(rows) else None
-        return _HotPart(index, analyzer, sizes, problems)
+        return write_unpublished(rows, analyzer, cache) if len(rows) else None
 
     def _merged(self, parts: list[_HotPart]) -> list[_HotPart]:
         """Return parts of which small ones of alike sizes have become one, the oldest first."""
@@ -216,27 +221,37 @@ class HotSearch:
             if not run:
                 return parts
             some = parts[first + run.start : first + run.stop]
-            merged = self._written(
-                pa.concat_tables([_NO_ROWS, *(part.index.rows for part in some if part.index is not None)]),
+            rows = [part.index.rows for part in some if part.index is not None]
+            merged = _HotPart(
+                self._indexed(pa.concat_tables([_NO_ROWS, *rows]), some[0].analyzer),
                 some[0].analyzer,
                 {sequence: size for part in some for sequence, size in part.sizes.items()},
+                frozenset[tuple[str, int]]().union(*(part.came_by for part in some)),
                 sum(part.problems for part in some),
             )
             parts = [*parts[: first + run.start], merged, *parts[first + run.stop :]]
 
-    def _beside(self, view: CommitView, parts: tuple[_HotPart, ...]) -> NewerRows:
-        """Return what stands beside a commit: claims that lose against others are hidden."""
+    def _beside(self, view: CommitView, taken: _Taken) -> NewerRows:
+        """Return what stands beside a commit: claims that lose against others are hidden.
+
+        So are those that have left the store: the commit has taken account of them, and is not asked.
+        """
+        parts = taken.parts
         key = view.commit_id, parts
         with self._lock:
             if (newer := self._kept.get(key)) is not None:
                 return newer
         indexes = [part.index for part in parts if part.index is not None]
         claims = pa.concat_tables([index.rows for index in indexes])
+        has_left = pc.is_in(claims["trace_id"], pa.array(sorted(taken.left), pa.string()))
+        left = claims[ROW_ID.name].filter(has_left).to_numpy()
+        claims = claims.filter(pc.invert(has_left)) if len(left) else claims
         indexed = view.indexed_rows([str(trace_id) for trace_id in claims["trace_id"].unique().to_pylist()])
         # Those of the commit come first: of equal claims the first stands.
         every = pa.concat_tables([indexed.select(claims.schema.names).cast(claims.schema), claims])
         hidden = np.delete(every[ROW_ID.name].to_numpy(), standing_places(every.select(SPANS.names)))
         sequences = set[int]().union(*(part.sizes for part in parts))
+        hidden = np.concatenate([hidden, left])
         newer = NewerRows(indexes, hidden, named_runs(runs_of(sequences, limits.UNCOMMITTED_RUN_GAP_MAX)))
         with self._lock:
             self._kept[key] = newer
@@ -314,7 +329,20 @@ def _decoded(parts: Sequence[StoredPart]) -> tuple[pa.Table, int]:
     return pa.Table.from_batches(batches, batches[0].schema if batches else SPANS), problems
 
 
-def _taken(parts: tuple[_HotPart, ...], lacking: int = 0, *, more: bool = False) -> _Taken:
+def _left(parts: Iterable[_HotPart], waiting: Iterable[int]) -> frozenset[str]:
+    """Return the traces of parts of which no outbox row waits; all that wait are given."""
+    waits, came_by = frozenset(waiting), [each for part in parts for each in part.came_by]
+    left = {trace_id for trace_id, sequence in came_by if sequence not in waits}
+    return frozenset(left.difference(trace_id for trace_id, sequence in came_by if sequence in waits))
+
+
+def _taken(
+    parts: tuple[_HotPart, ...],
+    lacking: int = 0,
+    *,
+    more: bool = False,
+    left: frozenset[str] = frozenset(),
+) -> _Taken:
     """Return parts that have spans, and say what else there is."""
     said = []
     if lacking or more:
@@ -328,4 +356,4 @@ def _taken(parts: tuple[_HotPart, ...], lacking: int = 0, *, more: bool = False)
             f"the spans of {problems:,} traces in the tracking store cannot be read: run `tracelake verify`"
         )
     with_spans = tuple(part for part in parts if part.index is not None)
-    return _Taken(with_spans, "; ".join(said) or None)
+    return _Taken(with_spans, "; ".join(said) or None, left)

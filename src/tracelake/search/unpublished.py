@@ -48,6 +48,7 @@ class UnpublishedPart:
 def write_unpublished(rows: pa.Table, analyzer: Analyzer, cache: Path) -> UnpublishedPart:
     """Index rows that have `_row_id` beside the columns of documents, at least one, in a cache of parts."""
     assert len(rows), "a part has documents"
+    rows = rows.combine_chunks()  # of which some are taken again and again
     cache.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=cache))
     try:

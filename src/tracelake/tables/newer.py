@@ -30,23 +30,27 @@ class NewerRows:
 
     def rows_of(self, keys: Iterable[tuple[str, str]], columns: Sequence[str]) -> pa.Table:
         """Return the rows that stand here of these spans."""
-        places = [self._places[key] for key in keys if key in self._places]
+        places: dict[int, list[int]] = {}
+        for key in keys:
+            if (at := self._places.get(key)) is not None:
+                places.setdefault(at[0], []).append(at[1])
         names = [name for name in columns if name != TRANSACTION_FIELD.name]
-        return self._rows.take(pa.array(places, pa.int64())).select(names)
+        # Of each part by itself: rows that are taken of several are first all put together.
+        rows = [self.parts[number].rows.select(names).take(some) for number, some in places.items()]
+        return pa.concat_tables(rows) if rows else SPANS.empty_table().select(names)
 
     @cached_property
-    def _rows(self) -> pa.Table:
-        return pa.concat_tables([part.rows for part in self.parts]).select(SPANS.names)
-
-    @cached_property
-    def _places(self) -> dict[tuple[str, str], int]:
-        """Where the row of each span is that stands."""
+    def _places(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """In which part the row of each span is that stands, and where in it."""
         hidden = set(self.hidden.tolist())
-        ids = [row for part in self.parts for row in part.rows["_row_id"].to_pylist()]
-        spans = zip(self._rows["trace_id"].to_pylist(), self._rows["span_id"].to_pylist(), ids, strict=True)
         return {
-            (str(trace_id), str(span_id)): place
-            for place, (trace_id, span_id, row) in enumerate(spans)
+            (str(trace_id), str(span_id)): (number, place)
+            for number, part in enumerate(self.parts)
+            for place, (trace_id, span_id, row) in enumerate(
+                zip(
+                    *(part.rows[name].to_pylist() for name in ("trace_id", "span_id", "_row_id")), strict=True
+                )
+            )
             if row not in hidden
         }
 
