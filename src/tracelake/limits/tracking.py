@@ -51,7 +51,7 @@ UNCOMMITTED_SEARCH_BUILD_S: Final = 1.0
 """How long a search makes new spans findable. Beyond: it says what it has not searched, and the next search goes on."""
 UNCOMMITTED_SEARCH_STEP_BYTES: Final = 4 * MIB
 """Spans that are made findable at once. Beyond: another step, where there is time for one."""
-UNCOMMITTED_SEARCH_PARTS_MERGED: Final = 8
+UNCOMMITTED_SEARCH_PARTS_MERGED: Final = 24
 """Parts of alike sizes with such spans. Beyond: they become one."""
 UNCOMMITTED_SEARCH_TRIES_MAX: Final = 3
 """How often a search begins anew, because its index is built with other settings meanwhile. Beyond: commits alone are
