@@ -534,8 +534,8 @@ def test_j13_what_was_seen_counts_only_of_what_still_stands() -> None:
             Broken(
                 "who is paused is not looked at",
                 Looks.look,
-                'if each.state != "paused":',
-                "if True:",
+                'if each.state != "paused"',
+                "if True",
             ),
             look_while_paused,
         ),

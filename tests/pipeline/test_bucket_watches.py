@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
-from collections.abc import Iterator
-from concurrent import futures
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from tracelake import (
 from tracelake.limits import PIPELINE_PAUSE_MAX_S
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.pauses import Pauses
-from tracelake.pipeline.sources import buckets
+from tracelake.pipeline.sources import buckets, looks
 from tracelake.storage import open_objects
 from tracelake.storage.foreign import ForeignObjects, open_foreign
 
@@ -109,36 +107,25 @@ def test_a_bucket_that_fails_stops_no_other_watch(
 
 def test_a_bucket_that_is_slow_holds_nobody_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is listed the inbox is taken; what was found is taken by a later look."""
-    monkeypatch.setattr(buckets, "WATCHED_BUCKET_WAIT_S", 0.0)
-    answers = threading.Event()
-    waits: list[float | None] = []
-
-    def noted(listings: Any, timeout_s: float | None) -> Any:
-        waits.append(timeout_s)
-        return futures.wait(listings, timeout_s)
-
-    monkeypatch.setattr(buckets, "wait", noted)
-    assert (place.watch(place.url("in/*")).run_once(), waits) == (None, [None]), (
-        "who runs once waits to the end"
-    )
-    listed = buckets._listed
-
-    def slowly(*of: Any) -> Iterator[Any]:
-        assert answers.wait(60)
-        yield from listed(*of)
-
-    monkeypatch.setattr(buckets, "_listed", slowly)
+    monkeypatch.setattr(looks, "LOOK_WAIT_S", 0.0)
     place.put("in/a", 0)
     pipeline = place.watch(place.url("in/*"))
-    for number in (1, 2):  # the first look is as any other
+    asked: list[Callable[[], None]] = []
+
+    def begin(work: Callable[[], None]) -> None:
+        asked.append(work)
+        if len(asked) != 3:  # inbox, outbox, the bucket, inbox, outbox
+            work()
+
+    monkeypatch.setattr(pipeline._looks, "_begin", begin)
+    for number in (1, 2):
         place.lake.objects.put(
             f"inbox/{number}.segment", write_segment([("json", a_line(a_span(number, 0)))])
         )
         report = pipeline.run_once(goes_on=True)
         assert report is not None
         assert (report.files, report.spans_new) == (1, 1)
-    answers.set()
-    monkeypatch.setattr(buckets, "WATCHED_BUCKET_WAIT_S", 60.0)
+    asked[2]()
     report = pipeline.run_once(goes_on=True)
     assert report is not None
     assert report.spans_new == 1

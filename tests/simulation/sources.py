@@ -14,6 +14,7 @@ from tracelake.journal.runs import inputs_of
 from tracelake.journal.store import Journal
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.sources.added import AddedSources
+from tracelake.pipeline.sources.beside import at_once
 from tracelake.pipeline.sources.inbox import INBOX
 from tracelake.pipeline.sources.looks import Looks
 from tracelake.pipeline.sources.port import Input, Lag
@@ -82,6 +83,7 @@ class SourcesScenario(PipelineScenario):
             (),
             AddedSources(process.key_value),
             lambda url: Drops(process.objects, url.rpartition("/")[2]),
+            at_once,
         )
         pipeline = Pipeline("main", process.key_value, process.objects, BUCKETS, SimulatedTasks(process))
         for _ in range(ROUNDS_MAX):

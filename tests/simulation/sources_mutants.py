@@ -39,9 +39,9 @@ SOURCES_MUTANTS = [
     _mutant(
         Broken(
             "one that does not answer stops the others",
-            Looks._look_at,
-            "except (StorageError, UsageError, OSError) as error:",
-            "except UsageError as error:",
+            Looks._answered,
+            "except (TracelakeError, OSError) as error:",
+            "except OSError as error:",
         )
     ),
     _mutant(

@@ -134,9 +134,25 @@ WATCHED_FILE_QUIET_S: Final = 2.0
 """How long nobody has changed a watched file. Beyond: it is taken."""
 WATCHED_BUCKET_PAUSE_S: Final = 5.0
 """How long after a listing of a watched bucket that had nothing new. Beyond: it is listed again."""
-WATCHED_BUCKET_WAIT_S: Final = 2.0
-"""How long a pipeline that goes on waits for such a listing. Beyond: it does other work, and takes what was found
-when it looks again."""
+LOOK_WAIT_S: Final = 2.0
+"""How long a pipeline that goes on waits for a look at a source, and once it was late for none of that source until one
+is quick. Beyond: it takes what others have, and what was seen when it looks again."""
+LOOK_ONCE_MAX_S: Final = 600.0
+"""The same for who looks only once, or for all that servers acknowledged before a client's end. Beyond: the source has
+failed, and all others are taken."""
+LOOK_LATE_S: Final = 30.0
+"""How long a look at a source may take before that is told. Beyond: it counts as failing until it answers."""
+LOOKS_LEFT_MAX: Final = 50
+"""Looks without an end at sources that are removed by now. Beyond: no new source is looked at until one ends."""
+WALK_ENTRIES_MAX: Final = 1_000_000
+"""Files and folders that one look at watched files goes through, or an ingest of a pattern. Beyond: the look takes what
+it has met, and names what was left out; the ingest is refused."""
+WALK_LINKS_MAX: Final = 1_000
+"""Links to folders that it follows, after all else. Beyond: as above."""
+WALK_MAX_S: Final = 60.0
+"""How long it goes on. Beyond: as above."""
+WALK_LEFT_OUT_TOLD: Final = 3
+"""Folders that could not be looked at which it names. Beyond: they are counted."""
 WATCHED_OBJECTS_AT_ONCE: Final = 1_000
 """New objects of a watched bucket that a pipeline that goes on takes at a time, the oldest first.
 Beyond: the next look gives them."""

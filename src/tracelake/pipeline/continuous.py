@@ -141,6 +141,8 @@ class InboxPipeline:
             held = {suspect.path for suspect in suspects} | in_open
             seen = self._look(held, goes_on=goes_on, ending=heard.is_ending)
             unseen = seen.unseen
+            if seen.is_own_unseen:
+                heard = self._pipeline.listen(put_off=True)
             waiting = [Input(source, item.path, item.size_bytes) for source, item in seen.waiting]
             failing = self._failing(waiting) if goes_on else {}
             inputs = [item for item in waiting if item.path not in failing]

@@ -136,12 +136,12 @@ class Pipeline:
         """Return the least transaction that has no commit."""
         return self._rooms.outputs.upper()
 
-    def listen(self, only_for: str = "") -> Hearing:
+    def listen(self, only_for: str = "", *, put_off: bool = False) -> Hearing:
         """Look what a client wants of its transaction. Who looks for input does so before, and runs afterwards.
 
-        So all is taken that waited then. `only_for`: new input goes into the transaction of this client only.
+        So all is taken that waited then. `only_for`: new input is for this client only. `put_off`: see `Hearing`.
         """
-        self._heard = Hearing.now(self._rooms, only_for)
+        self._heard = Hearing.now(self._rooms, only_for, put_off=put_off)
         return self._heard
 
     def waits(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from msgspec import structs
+
 from tracelake._errors import UsageError
 from tracelake.journal.clients import ClientTransaction, on_bound, on_look, on_over, takes, wish_of
 from tracelake.journal.model import Aside
@@ -23,11 +25,16 @@ class Hearing:
     """The client whose transaction new input goes into, or it is not taken; empty where any will do."""
 
     @classmethod
-    def now(cls, rooms: Dependencies, only_for: str = "") -> Hearing:
-        """Hear a client; one that is gone is spoken for, as it has said that it should be."""
+    def now(cls, rooms: Dependencies, only_for: str = "", *, put_off: bool = False) -> Hearing:
+        """Hear a client; one that is gone is spoken for, as it has said that it should be.
+
+        `put_off`: a commit is not heard yet, for not all was seen that was acknowledged before; a later run hears it.
+        """
         heard = rooms.clients.change(partial(on_look, now_s=now().timestamp()))
         if heard is not None and cls(rooms, heard).is_ending and heard.transaction is not None:
             heard = rooms.clients.change(partial(on_over, of=heard.id, upper=rooms.outputs.upper()))
+        if put_off and heard is not None and heard.wish == "commit":
+            heard = structs.replace(heard, wish="open")
         return cls(rooms, heard, only_for)
 
     @property

@@ -13,9 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import Future, wait
 from pathlib import Path
-from threading import Thread
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
@@ -26,7 +24,6 @@ from tracelake.journal.known import KnownInputs
 from tracelake.limits import (
     OBJECTS_FOUND_MAX,
     WATCHED_BUCKET_PAUSE_S,
-    WATCHED_BUCKET_WAIT_S,
     WATCHED_OBJECTS_AT_ONCE,
 )
 from tracelake.pipeline.sources.archives import ARCHIVED
@@ -199,30 +196,18 @@ class BucketWatch:
         self._own = _OfTheLake(objects, pattern, self._address)
         self._taken: set[_Mark] = set()
         self._shown: dict[str, _Mark] = {}
-        self._listing: Future[_Listing] | None = None
         self._next_s = 0.0
         self._lag: Lag | None = None
 
     def look(self, suspects: Collection[str] = (), *, goes_on: bool = False) -> list[Waiting]:
-        """See `Watch`: objects that are new or were replaced, oldest first.
-
-        A bucket that is slow, or does not answer, holds nobody up who goes on: it is listed beside what else is done.
-        Who does not has no other look, and is given all.
-        """
+        """See `Watch`: objects that are new or were replaced, oldest first; all, for who does not go on."""
         del suspects  # they are known by content, which another object under the name need not have
         self._shown = {}
-        at_once = WATCHED_OBJECTS_AT_ONCE
-        if not goes_on:
-            self._listing, at_once = None, OBJECTS_FOUND_MAX + 1
-        elif self._listing is None and time.monotonic() < self._next_s:
+        if goes_on and time.monotonic() < self._next_s:
             return []
-        if self._listing is None:
-            self._listing = _beside(self._address, self._own, self._taken, at_once)
-        if not wait([self._listing], WATCHED_BUCKET_WAIT_S if goes_on else None).done:
-            return []
-        listing, self._listing = self._listing, None
+        at_once = WATCHED_OBJECTS_AT_ONCE if goes_on else OBJECTS_FOUND_MAX + 1
         try:
-            self._taken, new, self._lag = listing.result()
+            self._taken, new, self._lag = _list_new(self._address, self._own, self._taken, at_once)
         except TracelakeError as error:
             raise StorageError(f"{self._pattern} cannot be looked at: {error}") from error
         if len(new) > OBJECTS_FOUND_MAX:
@@ -246,20 +231,6 @@ class BucketWatch:
 
 _Listing: TypeAlias = tuple[set[_Mark], list[tuple[_Mark, Waiting]], Lag]
 """What was taken and is still there, what is new, and how much that is in all."""
-
-
-def _beside(address: _Address, own: _OfTheLake, taken: Collection[_Mark], at_once: int) -> Future[_Listing]:
-    """List in a thread of its own, which nobody has to wait for."""
-    listing: Future[_Listing] = Future()
-
-    def carry_out() -> None:
-        try:
-            listing.set_result(_list_new(address, own, taken, at_once))
-        except BaseException as error:  # noqa: BLE001  whoever asks for the result gets it
-            listing.set_exception(error)
-
-    Thread(target=carry_out, name="tracelake-bucket-watch", daemon=True).start()
-    return listing
 
 
 def _list_new(address: _Address, own: _OfTheLake, taken: Collection[_Mark], at_once: int) -> _Listing:

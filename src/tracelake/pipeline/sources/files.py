@@ -7,13 +7,14 @@ import os
 from pathlib import Path
 from typing import Final
 
-from tracelake._errors import UsageError
+from tracelake._errors import LimitError, UsageError
 from tracelake.journal.known import KnownInputs
 from tracelake.otlp.whole import LASTING, fingerprint
 from tracelake.pipeline.sources.archives import ARCHIVED
 from tracelake.pipeline.sources.by_content import ByContent
 from tracelake.pipeline.sources.names import to_name, to_path
 from tracelake.pipeline.sources.port import UNKNOWN_SIZE, Input
+from tracelake.pipeline.sources.walking import walk
 from tracelake.storage import ObjectStore
 
 FILES: Final = "files"
@@ -44,17 +45,22 @@ def find_files(objects: ObjectStore, pattern: str) -> list[Input]:
     """
     del objects
     path = path_of(pattern)
-    archived = sorted(glob.iglob(pattern_below(path), recursive=True)) if os.path.isdir(path) else []  # noqa: PTH112,PTH207
+    archived = _named_by(pattern_below(path)) if os.path.isdir(path) else []  # noqa: PTH112
     # A name that exists is taken as it is, even with `[` in it. A plain name that does not exist is an
     # input like any other: it is reported as not there, and the good files beside it go in.
     literal = os.path.lexists(path) or not glob.has_magic(path)
-    matches = archived or (
-        [path] if literal else sorted(glob.glob(path, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
-    )
+    matches = archived or ([os.path.realpath(path)] if literal else _named_by(path))
     if not matches:
         raise UsageError(f"no file matches {pattern!r}. Quote the pattern, and check the folder.")
-    files = map(os.path.realpath, matches)
-    return [Input(FILES, to_name(file), _size_or_unknown(file)) for file in files]
+    return [Input(FILES, to_name(file), _size_or_unknown(file)) for file in matches]
+
+
+def _named_by(pattern: str) -> list[str]:
+    """Return all that a pattern names. Raises LimitError where it has no end."""
+    walked = walk(pattern, files_only=False)
+    if walked.left_out:
+        raise LimitError(f"{pattern!r} names more than one call looks through: {walked.left_out}.")
+    return sorted(walked.paths)
 
 
 def pattern_below(path: str) -> str:
@@ -67,6 +73,12 @@ def path_of(pattern: str) -> str:
     path = to_path(pattern)
     if "\0" in path:
         raise UsageError(f"{pattern!r} is no path: it has a null character in it.")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{pattern!r} is no path: it has half a character in it, which is no text."
+        ) from error
     if path != pattern and not path.startswith("/"):
         raise UsageError(f"{pattern!r} holds no absolute path; write three slashes, as in file:///data/*.gz")
     return path

@@ -5,14 +5,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from tracelake._errors import StorageError, UsageError
-from tracelake.limits import ERROR_MAX_CHARS, SOURCE_RATE_S, SOURCES_TOLD_MAX
+from tracelake._errors import TracelakeError
+from tracelake.limits import (
+    ERROR_MAX_CHARS,
+    LOOK_LATE_S,
+    LOOK_ONCE_MAX_S,
+    LOOK_WAIT_S,
+    LOOKS_LEFT_MAX,
+    SOURCE_RATE_S,
+    SOURCES_TOLD_MAX,
+)
 from tracelake.pipeline.inputs import INPUT_COST_BYTES
 from tracelake.pipeline.pauses import Pauses
 from tracelake.pipeline.sources.added import AddedSources, SourceRecord
+from tracelake.pipeline.sources.beside import Begin, asked, in_thread
 from tracelake.pipeline.sources.port import Lag, Watch
 from tracelake.pipeline.sources.protocol import counts, in_turn
 from tracelake.replicas.account import Waiting
@@ -54,6 +64,14 @@ class _Looked:
     looked_s: float | None = None
     waiting: list[Waiting] = field(default_factory=list)
     """What the last look gave."""
+    look: Future[list[Waiting]] | None = None
+    """One that is under way, and nobody else uses the watch meanwhile."""
+    began_s: float = 0.0
+    """When it was begun."""
+    ended_s: float | None = None
+    """When it was answered."""
+    is_late: bool = False
+    """Whether the last one was not answered in time: nobody waits for the next."""
     taken_inputs: int = 0
     taken_bytes: int = 0
     rate: _Rate = field(default_factory=_Rate)
@@ -62,6 +80,10 @@ class _Looked:
     def kind(self) -> str:
         return "" if self.watch is None else self.watch.source
 
+    @property
+    def key(self) -> str:
+        return self.id or self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -69,21 +91,33 @@ class Seen:
 
     waiting: list[tuple[str, Waiting]]
     unseen: list[str]
+    is_own_unseen: bool = False
+    """Whether something of it is what every lake has: more may be acknowledged than what waits here."""
 
 
 class Looks:
     """The sources of one replica. One thread uses it."""
 
     def __init__(
-        self, own: Sequence[Watch], addresses: Iterable[str], added: AddedSources, open_watch: OpenWatch
+        self,
+        own: Sequence[Watch],
+        addresses: Iterable[str],
+        added: AddedSources,
+        open_watch: OpenWatch,
+        begin: Begin = in_thread,
     ) -> None:
-        """`own` are what every lake has, `addresses` what this replica watches besides. Raises UsageError."""
+        """`own` are what every lake has, `addresses` what this replica watches besides. Raises UsageError.
+
+        `begin` begins a look, beside others.
+        """
         self._fixed = [_Looked(watch.source, "", watch=watch) for watch in own]
         self._fixed += [_Looked(address, address, watch=open_watch(address)) for address in addresses]
         self._added = added
         self._of_records: dict[str, _Looked] = {}
         self._damaged: dict[str, str] = {}
         self._open_watch = open_watch
+        self._begin = begin
+        self._left: list[Future[list[Waiting]]] = []  # looks at what is removed by now
         self.pauses = Pauses[str]()
 
     def look(self, held: Collection[str], *, goes_on: bool, ending: bool = False) -> Seen:
@@ -96,15 +130,27 @@ class Looks:
         """
         self._follow_records()
         looked = [*self._fixed, *self._of_records.values()]
+        some = [
+            (each, goes_on and not (ending and not each.address)) for each in looked if each.state != "paused"
+        ]
         for each in looked:
             each.waiting = []
-            if each.state != "paused":
-                self._look_at(each, held, goes_on=goes_on and not (ending and not each.address))
+        round_s = time.monotonic()
+        for each, some_will_do in some:
+            self._ask(each, held, goes_on=some_will_do)
+        for each, some_will_do in some:  # in their order, whoever was first to answer
+            if not some_will_do and each.look is not None and each.began_s < round_s:
+                # It was asked for some, and before what must be seen now.
+                wait([each.look], max(0.0, round_s + LOOK_ONCE_MAX_S - time.monotonic()))
+                each.look = None if each.look.done() else each.look
+                self._ask(each, held, goes_on=False)
+            self._hear(each, goes_on=some_will_do)
         if any(each.waiting for each in self._of_records.values()):
             self._leave_out()
         unseen = [_named(each) for each in looked if each.state == "failing"]
         unseen += self._damaged.values()
-        return Seen(_in_order([each for each in looked if each.waiting]), unseen)
+        is_own_unseen = any(not each.address and each.state == "failing" for each in self._fixed)
+        return Seen(_in_order([each for each in looked if each.waiting]), unseen, is_own_unseen)
 
     def _follow_records(self) -> None:
         """Take up what was added, paused, resumed and removed since the last look."""
@@ -117,6 +163,8 @@ class Looks:
             if record.is_paused:
                 looked.lag, looked.reason = None, None
             self._of_records[record.id] = looked
+        for id_ in before.keys() - self._of_records.keys():
+            self._left += [look] if (look := before[id_].look) is not None else []
 
     def _leave_out(self) -> None:
         """Leave out what was seen of a source that is paused, or removed, by now."""
@@ -127,29 +175,60 @@ class Looks:
             if not counts(each.id, None if record is None else record.id, is_paused=is_paused):
                 each.waiting = []
 
-    def _look_at(self, looked: _Looked, held: Collection[str], *, goes_on: bool) -> None:
-        key = looked.id or looked.name
-        looked.state, looked.reason = "active", self.pauses.failing(key) if goes_on else None
-        if looked.reason is None:
+    def _ask(self, looked: _Looked, held: Collection[str], *, goes_on: bool) -> None:
+        """Begin a look, unless one is under way, or it is too early after one that failed."""
+        if looked.look is not None or (goes_on and self.pauses.failing(looked.key) is not None):
+            return
+        self._left = [look for look in self._left if not look.done()]
+        if looked.watch is None and len(self._left) >= LOOKS_LEFT_MAX:
+            looked.reason = (
+                f"LOOKS_LEFT_MAX = {LOOKS_LEFT_MAX} looks at sources that are removed by now have no end; it is looked "
+                "at once one of them has. Start the pipeline anew if none ever will"
+            )
+            return
+
+        def question() -> list[Waiting]:
             try:
                 looked.watch = looked.watch or self._open_watch(looked.address)
-                looked.waiting = sorted(
-                    looked.watch.look(held, goes_on=goes_on), key=lambda item: item.since_s
-                )
-                looked.lag = looked.watch.lag()
-            except (StorageError, UsageError, OSError) as error:
-                looked.reason = str(error)
-                self.pauses.failed(key, looked.reason)
-            else:
-                looked.looked_s = time.time()
-                self.pauses.went_well(key)
+                return sorted(looked.watch.look(held, goes_on=goes_on), key=lambda item: item.since_s)
+            finally:
+                looked.ended_s = time.monotonic()
+
+        looked.began_s, looked.ended_s = time.monotonic(), None
+        looked.look = asked(question, self._begin)
+
+    def _hear(self, looked: _Looked, *, goes_on: bool) -> None:
+        """Take what a look has given, once it is there; who is late is not waited for."""
+        if looked.look is not None:
+            wait_s = 0.0 if looked.is_late and goes_on else LOOK_WAIT_S if goes_on else LOOK_ONCE_MAX_S
+            wait([looked.look], max(0.0, looked.began_s + wait_s - time.monotonic()))
+            took_s = (looked.ended_s or time.monotonic()) - looked.began_s
+            if looked.look.done():
+                look, looked.look = looked.look, None
+                self._answered(looked, look)
+            elif not goes_on or took_s > LOOK_LATE_S:
+                looked.reason = f"a look at it has had no answer for {took_s:.0f} s; it is waited for"
+            looked.is_late = looked.look is not None or took_s >= LOOK_WAIT_S
         looked.state = "active" if looked.reason is None else "failing"
+
+    def _answered(self, looked: _Looked, look: Future[list[Waiting]]) -> None:
+        try:
+            looked.waiting = look.result()
+            assert looked.watch is not None
+            looked.lag = looked.watch.lag()
+        except (TracelakeError, OSError) as error:
+            looked.reason = str(error)
+            self.pauses.failed(looked.key, looked.reason)
+        else:
+            looked.looked_s = time.time()
+            looked.reason = (looked.lag.left_out or None) if looked.lag is not None else None
+            self.pauses.went_well(looked.key)
 
     def took(self, paths: Collection[tuple[str, str]], recorded: Collection[tuple[str, str]]) -> None:
         """Note which inputs of the last look are taken by now, and which of them this replica has recorded."""
         counted: set[tuple[str, str]] = set()
         for each in (*self._fixed, *self._of_records.values()):
-            if each.watch is None:
+            if each.watch is None or each.look is not None:
                 continue
             each.watch.took(path for source, path in paths if source == each.kind)
             ours = {

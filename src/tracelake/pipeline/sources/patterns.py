@@ -5,10 +5,12 @@ from __future__ import annotations
 import fnmatch
 import glob
 import re
-from typing import Final
+from typing import Final, TypeAlias
 
 _ANY_DEPTH: Final = "**"
 _MAGIC: Final = re.compile(r"[*?\[]")
+Places: TypeAlias = frozenset[int]
+"""How many names of a pattern may be matched: several, since `**` stands for any number."""
 
 
 def is_pattern(text: str) -> bool:
@@ -32,31 +34,55 @@ class KeyPattern:
 
     def matches(self, key: str) -> bool:
         """Whether it matches a whole key."""
-        at = self._with_skipped({0})
+        at = self.begin()
         for name in key.split("/"):
-            after = set()
-            for number in at:
-                step = self._steps[number] if number < len(self._steps) else _NOTHING
-                if step is None:
-                    after |= set() if name.startswith(".") else {number}
-                elif step.matches(name):
-                    after.add(number + 1)
-            at = self._with_skipped(after)
+            at = self.after(at, name)
+        return self.is_end(at)
+
+    def begin(self) -> Places:
+        """Return where in the pattern nothing of a key is matched yet."""
+        return self._with_skipped({0})
+
+    def after(self, at: Places, name: str) -> Places:
+        """Return where in it one more name of a key leads; nowhere if it does not match."""
+        reached = set()
+        for number in at:
+            step = self._steps[number] if number < len(self._steps) else _NOTHING
+            if step is None:
+                reached |= set() if name.startswith(".") else {number}
+            elif step.matches(name):
+                reached.add(number + 1)
+        return self._with_skipped(reached)
+
+    def is_end(self, at: Places) -> bool:
+        """Whether all of it is matched."""
         return len(self._steps) in at
 
-    def _with_skipped(self, at: set[int]) -> set[int]:
+    def goes_on(self, at: Places) -> bool:
+        """Whether a longer key may be matched."""
+        return any(number < len(self._steps) for number in at)
+
+    def names(self, at: Places) -> set[str] | None:
+        """Return the only names that lead further; None where these are not known by the pattern alone."""
+        steps = [self._steps[number] for number in at if number < len(self._steps)]
+        plain = {step.plain for step in steps if step is not None and step.plain is not None}
+        return plain if len(plain) == len(steps) else None
+
+    def _with_skipped(self, at: set[int]) -> Places:
         """Return places in the pattern, and those behind each `**` there: it may stand for no name."""
         reached = set(at)
         for number in range(len(self._steps)):
             if number in reached and self._steps[number] is None:
                 reached.add(number + 1)
-        return reached
+        return frozenset(reached)
 
 
 class _Name:
     """The pattern of one name."""
 
     def __init__(self, pattern: str) -> None:
+        self.plain = None if is_pattern(pattern) else pattern
+        """The name itself, where it is no pattern."""
         self._takes_hidden = pattern.startswith(".")
         self._match = re.compile(fnmatch.translate(pattern)).match
 

@@ -112,6 +112,8 @@ class Lag:
     """None where only reading would tell."""
     oldest_s: float | None = None
     """When the oldest came, in seconds since 1970; None where none waits, or nobody knows."""
+    left_out: str = ""
+    """Where the look has not looked, and why: it is told as a failure, and what was seen is taken."""
 
 
 class Watch(Protocol):

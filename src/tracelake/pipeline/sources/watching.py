@@ -6,6 +6,7 @@ import glob
 import os
 import time
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,6 +14,7 @@ from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, WATCHED_FILE_QUIET_S
 from tracelake.pipeline.sources.files import FILES, path_of, pattern_below
 from tracelake.pipeline.sources.names import to_name
 from tracelake.pipeline.sources.port import Lag, lag_of
+from tracelake.pipeline.sources.walking import Walked, walk
 from tracelake.replicas.account import Waiting
 
 _Form: TypeAlias = tuple[int, int, int, int]
@@ -38,8 +40,11 @@ class FileWatch:
         del suspects  # they are known by content, which another file under the name need not have
         self._shown = {}
         taken, self._taken = self._taken, {}
+        walked = self._walked()
+        if walked.left_out:
+            self._taken.update(taken)  # what was not looked at may be there
         waiting = []
-        for path in sorted(self._paths()):
+        for path in sorted(walked.paths):
             try:
                 stat = Path(path).stat()
             except OSError:
@@ -52,7 +57,7 @@ class FileWatch:
             elif not -CLOCK_DIFFERENCE_MAX_S < time.time() - stat.st_mtime < WATCHED_FILE_QUIET_S:
                 self._shown[name] = form
                 waiting.append(Waiting(name, stat.st_size, stat.st_mtime))
-        self._lag = lag_of(waiting, "files")
+        self._lag = replace(lag_of(waiting, "files"), left_out=walked.left_out)
         return sorted(waiting, key=lambda item: item.since_s)
 
     def lag(self) -> Lag | None:
@@ -63,12 +68,10 @@ class FileWatch:
         """Note that files of the last look were taken, or gave nothing that can be taken."""
         self._taken.update((name, self._shown[name]) for name in paths if name in self._shown)
 
-    def _paths(self) -> set[str]:
+    def _walked(self) -> Walked:
         self._require_readable()
         pattern = pattern_below(self._path) if os.path.isdir(self._path) else self._path  # noqa: PTH112
-        matches = glob.iglob(pattern, recursive=True)  # noqa: PTH207  Path.glob takes no absolute pattern
-        # Of os.path, whose functions raise for nothing that lies there, be it a folder that cannot be entered.
-        return {os.path.realpath(match) for match in matches if os.path.isfile(match)}  # noqa: PTH113
+        return walk(pattern, files_only=True)
 
     def _require_readable(self) -> None:
         """Raise OSError for a folder that is there and cannot be read: `glob` takes it for one that is empty."""

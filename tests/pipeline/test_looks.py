@@ -1,0 +1,284 @@
+"""Looks at sources beside each other: one that is slow, or has no answer, holds up no other, and its answer counts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S
+from tests.pipeline.test_added_sources import arrive
+from tracelake import Lake, UnreadInputsError
+from tracelake._errors import DamageError, StorageError
+from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.pipeline.sources import looks as module
+from tracelake.pipeline.sources.added import AddedSources
+from tracelake.pipeline.sources.looks import Looks, Seen
+from tracelake.pipeline.sources.port import Lag
+from tracelake.replicas.account import Waiting
+from tracelake.storage.memory import MemoryKeyValueStore
+from tracelake.tasks.runners import InProcess
+
+
+class Source:
+    """Has one input after another, and says how it was asked; `error` is what it raises."""
+
+    source = "files"
+
+    def __init__(self, name: str, place: Place) -> None:
+        self.name = name
+        self.place = place
+        self.asked: list[bool] = []
+        self.took_paths: list[str] = []
+        self.error: Exception | None = None
+
+    def look(self, suspects: Any, *, goes_on: bool) -> list[Waiting]:
+        """Give the next, at once or when the test says so."""
+        del suspects
+        self.asked.append(goes_on)
+        if self.name in self.place.slow:
+            self.place.gates.append(gate := threading.Event())
+            self.place.events.put("waits")
+            assert gate.wait(HANG_S)
+        if self.error is not None:
+            raise self.error
+        return [Waiting(f"{self.name}{len(self.asked)}", 1, 0.0)]
+
+    def took(self, paths: Any) -> None:
+        """Note what was taken."""
+        self.took_paths += paths
+
+    def lag(self) -> Lag | None:
+        """Nobody knows."""
+
+
+class Place:
+    """Sources, some of whose looks are answered when the test says so, and the others before anything else is done."""
+
+    def __init__(self, *slow: str) -> None:
+        self.sources = {name: Source(name, self) for name in "abc"}
+        self.records = AddedSources(MemoryKeyValueStore())
+        for name in self.sources:
+            self.records.add(name, f"/{name}", lambda _: None)
+        self.slow = set(slow)
+        self.gates: list[threading.Event] = []
+        self.events: SimpleQueue[str] = SimpleQueue()
+        self.looks = Looks([], [], self.records, lambda address: self.sources[address[1:]], self._begin)
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        def carry_out() -> None:
+            work()
+            self.events.put("done")
+
+        threading.Thread(target=carry_out, daemon=True).start()
+        self.events.get(timeout=HANG_S)
+
+    def look(self, **options: Any) -> Seen:
+        """Look once; who is late is so at once."""
+        options.setdefault("goes_on", True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "LOOK_WAIT_S", 0.0)
+            return self.looks.look((), **options)
+
+    def paths(self, **options: Any) -> list[str]:
+        """Return what a look gives."""
+        return [item.path for _, item in self.look(**options).waiting]
+
+    def answer(self) -> None:
+        """Let all answer that were asked."""
+        gates, self.gates = self.gates, []
+        for gate in gates:
+            gate.set()
+            assert self.events.get(timeout=HANG_S) == "done"
+
+
+def one_is_late() -> None:
+    """The others are taken meanwhile; it is asked once, told nothing, and its answer is taken when it is there."""
+    place = Place("b")
+    assert place.paths() == ["a1", "c1"]
+    assert place.paths() == ["a2", "c2"]
+    place.looks.took([("files", "a2"), ("files", "b1")], ())
+    assert (place.sources["a"].took_paths, place.sources["b"].took_paths) == (["a2", "b1"], [])
+    assert len(place.gates) == 1
+    place.answer()
+    assert place.paths() == ["a3", "b1", "c3"], "in the order of the sources, whoever was first"
+    assert place.sources["b"].asked == [True]
+
+
+def test_who_is_late_holds_up_nobody() -> None:
+    """Nor does its watch change while it looks."""
+    one_is_late()
+
+
+def late_and_removed() -> None:
+    """What was asked of a source that is removed, or another by now, counts for nobody; these are bounded."""
+    place = Place("b")
+    place.look()
+    place.records.remove("b")
+    place.records.add("b", "/b", lambda _: None)
+    place.look()
+    place.answer()
+    assert place.paths() == ["a3", "b2", "c3"], "of the new one"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LOOKS_LEFT_MAX", 1)
+        for _ in range(2):
+            place.look()
+            place.records.remove("b")
+            place.records.add("b", "/b", lambda _: None)
+        assert place.look().unseen[0].startswith("source b: LOOKS_LEFT_MAX = 1 looks")
+        assert len(place.gates) == 1
+        place.answer()
+        place.slow.clear()
+        assert "b4" in place.paths()
+        assert not place.look().unseen
+
+
+def test_looks_that_nobody_waits_for_are_bounded() -> None:
+    """However often a source without an answer is removed and added again."""
+    late_and_removed()
+
+
+def who_must_see_all_waits() -> None:
+    """An answer to what was asked before, for some of it, does not do: it is asked again, for all."""
+    place = Place("b")
+    place.look()
+    place.slow.clear()
+    place.answer()
+    assert place.paths(goes_on=False) == ["a2", "b2", "c2"]
+    assert place.sources["b"].asked == [True, False]
+
+
+def test_who_runs_once_asks_anew() -> None:
+    """Also where an earlier look is not answered before."""
+    who_must_see_all_waits()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LOOK_ONCE_MAX_S", 0.0)
+        place = Place("b")
+        for _ in range(2):
+            seen = place.look(goes_on=False)
+            assert [item.path[0] for _, item in seen.waiting] == ["a", "c"]
+            assert seen.unseen == ["source b: a look at it has had no answer for 0 s; it is waited for"]
+        assert len(place.gates) == 1
+
+
+def told() -> None:
+    """Who has no answer for long is failing until it answers; who failed stays so while it is asked again."""
+    place = Place("b")
+    assert not place.look().unseen, "not yet"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LOOK_LATE_S", 0.0)
+        assert "has had no answer for" in place.look().unseen[0]
+    assert [account.state for account in place.looks.accounts()] == ["active", "failing", "active"]
+    place.sources["b"].error = StorageError("away")
+    place.answer()
+    assert place.look().unseen == ["source b: away"]
+    place.looks.pauses.went_well(next(each.id for each in place.records.records().whole if each.name == "b"))
+    for _ in range(2):
+        assert place.look().unseen == ["source b: away"], "as it was asked last"
+    place.sources["b"].error = None
+    place.answer()
+    assert place.look().unseen == []
+
+
+def test_who_has_no_answer_is_named() -> None:
+    """And so is what a source cannot do since a record of its own is damaged: no other stops for it."""
+    told()
+    place = Place()
+    place.sources["b"].error = DamageError("record x cannot be read")
+    seen = place.look()
+    assert [item.path for _, item in seen.waiting] == ["a1", "c1"]
+    assert seen.unseen == ["source b: record x cannot be read"]
+
+
+def test_threads_answer_beside_each_other() -> None:
+    """Two sources that wait for each other's look both answer, in the order of the sources."""
+    place = Place()
+    looks = Looks([], [], place.records, lambda address: place.sources[address[1:]])
+    meeting = threading.Barrier(3, timeout=60)
+    for source in place.sources.values():
+
+        def look(suspects: Any, *, goes_on: bool, own: Any = source.look) -> list[Waiting]:
+            meeting.wait()
+            answer: list[Waiting] = own(suspects, goes_on=goes_on)
+            return answer
+
+        source.look = look  # type: ignore[method-assign]  # each waits for the others
+    assert [item.path for _, item in looks.look((), goes_on=False).waiting] == ["a1", "b1", "c1"]
+
+
+def end_while_the_inbox_fails(lake: Lake) -> None:
+    """What servers acknowledged is in no look: the transaction stays open until it is seen, and has it then."""
+    pipeline = lake.pipeline(runner=InProcess())
+    own = pipeline._looks._fixed[0].watch
+    assert own is not None
+    look, away = own.look, [True]
+
+    def fails(*of: Any, **options: Any) -> list[Waiting]:
+        if away:
+            raise StorageError("away")
+        return look(*of, **options)
+
+    own.look = fails  # type: ignore[method-assign]  # as a store that does not answer
+    client = lake.transactions.begin()
+    arrive(lake, 1)
+    lake.transactions.end(client.id, "commit")
+    with pytest.raises(UnreadInputsError, match="away"):
+        pipeline.run_once(goes_on=True)
+    assert lake.transactions.get(client.id).state == "commit"
+    away.clear()
+    while pipeline.run_once(goes_on=True) is not None:
+        pass
+    assert lake.transactions.get(client.id).transaction == 0
+    assert lake.table("spans").info().rows == 1
+
+
+def test_a_commit_waits_for_what_servers_acknowledged() -> None:
+    """A look at the inbox that fails does not make the end of a client's transaction come without it."""
+    with tracelake.init("memory://looks-commit", buckets=2) as lake:
+        end_while_the_inbox_fails(lake)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (
+            Broken("not asked while it is asked", Looks._ask, "looked.look is not None or", ""),
+            one_is_late,
+        ),
+        (
+            Broken(
+                "no watch changes while it looks",
+                Looks.took,
+                "each.watch is None or each.look is not None",
+                "each.watch is None",
+            ),
+            one_is_late,
+        ),
+        (
+            Broken("so many are left", Looks._ask, "len(self._left) >= LOOKS_LEFT_MAX", "False"),
+            late_and_removed,
+        ),
+        (
+            Broken("who must see all asks anew", Looks.look, "self._ask(each, held, goes_on=False)", "pass"),
+            who_must_see_all_waits,
+        ),
+        (Broken("named in the end", Looks._hear, "took_s > LOOK_LATE_S", "False"), told),
+    ],
+    ids=lambda each: each.rule if isinstance(each, Broken) else "",
+)
+def test_a_broken_rule_is_noticed(broken: Broken, check: Callable[[], None]) -> None:
+    """Each rule is held by a test above."""
+    assert_caught(broken, check)
+
+
+def test_a_commit_that_does_not_wait_is_noticed(tmp_path: Path) -> None:
+    """The rule that holds it back is held by the test above."""
+    broken = Broken("a commit waits", InboxPipeline.run_once, "if seen.is_own_unseen:", "if False:")
+    with tracelake.init(tmp_path / "lake", buckets=2) as lake:
+        assert_caught(broken, lambda: end_while_the_inbox_fails(lake))

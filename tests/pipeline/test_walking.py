@@ -1,0 +1,160 @@
+"""Which files a pattern names: as `glob` says, but with an end, whatever links lead to."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.pipeline.spans import a_line, a_span
+from tracelake import LimitError, UnreadInputsError
+from tracelake.pipeline.sources import walking
+from tracelake.pipeline.sources.walking import _Walk, walk
+from tracelake.tasks.runners import InProcess
+
+
+def tree(folder: Path, *files: str) -> Path:
+    """Make files below a folder."""
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["**", "**/*.gz", "*/*.gz", "a/b.gz", "a/../a/*.gz", "*/../a/[b].gz", ".h/*", "**/a/**/*.gz", "none/**", "[[]x]/*",
+     "l/*.gz", "*/l2/*.gz", "?/b.gz", "a//*.gz", "dangling*"],
+)  # fmt: skip
+def test_a_pattern_names_what_glob_says(tmp_path: Path, pattern: str) -> None:
+    """Files of each depth, hidden ones, by links, and none twice; of what is no file only for who asks."""
+    tree(tmp_path, "a/b.gz", "a/c/a/d.gz", ".h/e.gz", "[x]/f.gz", "g.gz", "a/.i.gz", "z/a/j.gz")
+    (tmp_path / "l").symlink_to("a")
+    (tmp_path / "z" / "l2").symlink_to("../a/c/a")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    whole = f"{glob.escape(str(tmp_path))}/{pattern}"
+    matches = glob.glob(whole, recursive=True)  # noqa: PTH207  what it is compared with
+    walked = walk(whole, files_only=True)
+    assert walked.paths == {os.path.realpath(path) for path in matches if os.path.isfile(path)}  # noqa: PTH113
+    assert not walked.left_out
+    if not pattern.endswith("**"):
+        assert walk(whole, files_only=False).paths == set(map(os.path.realpath, matches))
+
+
+def links_without_end(folder: Path) -> None:
+    """Links to the folder itself, and out of it, and two that multiply, lead to each folder once."""
+    tree(folder, "in/0.gz", "in/deep/1.gz", "out/2.gz")
+    for number in range(12):
+        (folder / "in" / f"up{number}").symlink_to("../in")
+        (folder / "in" / "deep" / f"all{number}").symlink_to("../..")
+    entered: list[str] = []
+    scandir = os.scandir
+
+    def enter(path: str) -> object:
+        entered.append(path)
+        return scandir(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "scandir", enter)
+        walked = walk(f"{folder}/in/**/*.gz", files_only=True)
+    assert {Path(path).name for path in walked.paths} == {"0.gz", "1.gz", "2.gz"}
+    assert len(entered) <= 5, "in, deep, the folder above, out, and in again as what is below it"
+
+
+def test_links_have_an_end(tmp_path: Path) -> None:
+    """However they lead in circles."""
+    links_without_end(tmp_path)
+
+
+def bounded(folder: Path) -> None:
+    """What is really there comes before what links lead to; what was left out is named, with where."""
+    tree(folder, "in/z/0.gz", *(f"far/{number}/{number}.gz" for number in range(9)))
+    (folder / "in" / "a").symlink_to("../far")
+    (folder / "in" / "b").symlink_to("../far/1")
+    for limit, value, said in (
+        ("WALK_ENTRIES_MAX", 8, "beyond WALK_ENTRIES_MAX = 8, as in "),
+        ("WALK_LINKS_MAX", 0, f"WALK_LINKS_MAX = 0 were followed, and not {folder}/in/"),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(walking, limit, value)
+            walked = walk(f"{folder}/in/**/*.gz", files_only=True)
+        assert f"{folder}/in/z/0.gz" in walked.paths
+        assert len(walked.paths) < 10
+        assert said in walked.left_out
+    assert len(walk(f"{folder}/in/**/*.gz", files_only=True).paths) == 10
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(walking, "WALK_MAX_S", -1.0)
+        assert "WALK_MAX_S = -1 s were too short" in walk(f"{folder}/in/**", files_only=True).left_out
+
+
+def test_a_walk_is_bounded(tmp_path: Path) -> None:
+    """By entries, links and time."""
+    bounded(tmp_path)
+
+
+def test_a_folder_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All beside it is met; one that is gone, or is not for us, is left out as the shell does."""
+    tree(tmp_path, "a/0", "bad/1", "gone/2", "shut/3")
+    scandir = os.scandir
+    errors = {"bad": OSError(5, "Input/output error"), "gone": OSError(2, "No"), "shut": OSError(13, "No")}
+
+    def fails(path: str) -> object:
+        if (error := errors.get(Path(path).name)) is not None:
+            raise error
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", fails)
+    walked = walk(f"{tmp_path}/**", files_only=True)
+    assert (walked.paths, walked.left_out) == ({f"{tmp_path}/a/0"}, f"{tmp_path}/bad: Input/output error")
+
+
+def test_what_a_watch_left_out_is_named_and_the_rest_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link out to much does not hold up what is there; an ingest of as much is refused, with what to do."""
+    drop = tree(tmp_path, "in/0.jsonl", *(f"far/{number}" for number in range(9))) / "in" / "0.jsonl"
+    drop.write_bytes(a_line(a_span(0, 0)))
+    os.utime(drop, (1, 1))
+    (tmp_path / "in" / "out").symlink_to(tmp_path / "far")
+    monkeypatch.setattr(walking, "WALK_ENTRIES_MAX", 5)
+    with tracelake.init(tmp_path / "lake", buckets=2) as lake:
+        lake.sources.add("drops", f"{tmp_path}/in/**")
+        pipeline = lake.pipeline(runner=InProcess())
+        for _ in range(2):
+            with pytest.raises(
+                UnreadInputsError, match=r"source drops: .*WALK_ENTRIES_MAX = 5, as in .*/out"
+            ):
+                pipeline.run_once(goes_on=True)
+            assert lake.table("spans").info().rows == 1
+        with pytest.raises(
+            LimitError, match=r"in/\*\*' names more than one call looks through: .*several patterns"
+        ):
+            lake.ingest(f"{tmp_path}/in/**", runner=InProcess())
+        monkeypatch.setattr(walking, "WALK_ENTRIES_MAX", 50)
+        report = pipeline.run_once(goes_on=True)
+        assert report is None or report.spans_new == 0, "empty files"
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("once each", _Walk._enter, "if (real, at) in self._been:", "if False:"), links_without_end),
+        (
+            Broken(
+                "links last", _Walk._meet, "(self._linked if is_link else self._folders)", "self._folders"
+            ),
+            bounded,
+        ),
+        (Broken("so many links", _Walk._follow, "self._links == WALK_LINKS_MAX", "False"), bounded),
+        (Broken("so many entries", _Walk._listed, "self._entries > WALK_ENTRIES_MAX", "False"), bounded),
+    ],
+    ids=lambda each: each.rule if isinstance(each, Broken) else "",
+)
+def test_a_broken_rule_is_noticed(tmp_path: Path, broken: Broken, check: Callable[[Path], None]) -> None:
+    """Each bound is held by a test above."""
+    assert_caught(broken, lambda: check(tmp_path))
