@@ -151,7 +151,8 @@ def test_a_segment_that_cannot_be_opened_for_a_moment_is_kept(
     pipeline = lake.pipeline(runner=InProcess())
     with pytest.raises(tracelake.StorageError, match=r"1\.segment among them: cannot be read: Too many"):
         pipeline.run_once()
-    assert pipeline.replica().status == "stuck"
+    assert pipeline.replica().status == "waiting"
+    assert pipeline.replica().reason.startswith("for 1 of the inputs")
     assert lake.table("spans").info().rows == 1
     assert [info.path for info in lake.objects.list("inbox/")] == ["inbox/1.segment"]
     report = pipeline.run_once()

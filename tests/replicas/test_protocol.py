@@ -35,6 +35,9 @@ STILL = NOW - REPLICA_STUCK_S - 5
         (replace(CALM, waiting_inputs=2), "running", ""),
         (replace(CALM, doing="writing transaction 3"), "running", ""),
         (replace(CALM, waiting_inputs=2, failing=True, last_error="disk full"), "stuck", "disk full"),
+        (replace(CALM, waits_for="source a: away"), "waiting", "for source a: away"),
+        (replace(CALM, waits_for="source a: away", failing=True, last_error="full"), "stuck", "full"),
+        (replace(CALM, waits_for="source a: away", moved_s=STILL), "stuck", "nothing has moved"),
         (replace(CALM, failures=9, last_error="an old one"), "idle", ""),
         (
             replace(CALM, moved_s=STILL, doing="writing transaction 3"),
@@ -52,7 +55,7 @@ def test_words(record: Replica, word: str, reason: str) -> None:
     found = status(record, NOW)
     assert found.word == word
     assert reason in found.reason
-    assert bool(found.reason) == (word in {"stuck", "gone"})
+    assert bool(found.reason) == (word in {"waiting", "stuck", "gone"})
 
 
 def test_looking_again_at_the_same_input_is_no_progress() -> None:

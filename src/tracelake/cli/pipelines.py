@@ -110,7 +110,7 @@ def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> Non
 
     Of these, what is open, when it was sealed and committed, and how long each stage took.
 
-    Exits with 1 if a replica is stuck or gone."""
+    Exits with 1 if a replica waits for a source, is stuck or gone."""
     with opened(lake) as open_lake:
         infos, inbox, inputs = open_lake.replicas(), open_lake.inbox(), open_lake.quarantine.all()
         sources, outputs = open_lake.sources.all(), open_lake.outputs.all()
@@ -137,7 +137,7 @@ def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> Non
             out.print(render_journal.transactions(newest))
         if not infos:
             out.print("No replica runs. Start one with `tracelake pipeline run` or `tracelake serve`.")
-    if any(info.status in {"stuck", "gone"} for info in infos):
+    if any(info.status in {"waiting", "stuck", "gone"} for info in infos):
         raise typer.Exit(FAILED)
 
 
@@ -241,7 +241,10 @@ def _run_on(pipeline: InboxPipeline, interval_s: float) -> dict[str, Any]:
         text = f"{type(error).__name__}: {error}"
         if failing != [text]:
             failing[:] = [text]
-            _say(f"stuck: {text} It will be tried again, now in {pause_s:g} s.")
+            if isinstance(error, UnreadInputsError):
+                _say(f"waiting for {error} It is asked for again after a pause of its own.")
+            else:
+                _say(f"stuck: {text} It will be tried again, now in {pause_s:g} s.")
 
     loop = PipelineLoop(take, interval_s, failed)
     _say(f"replica {pipeline.replica().name} looks for input every {interval_s:g} s; Ctrl-C ends it")

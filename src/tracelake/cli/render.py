@@ -153,7 +153,8 @@ def replica_notes(infos: Iterable[ReplicaInfo]) -> Iterable[str]:
     """Yield a line for each thing that is wrong with a replica."""
     for info in infos:
         if info.reason:
-            yield plain(f"{info.name} is {info.status}: {info.reason}")
+            between = " " if info.status == "waiting" else ": "
+            yield plain(f"{info.name} is {info.status}{between}{info.reason}")
         if info.namesake:
             yield plain(f"{info.name} is the name of two: {info.namesake} uses it too; see --replica")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
+from tracelake._errors import UnreadInputsError
 from tracelake.limits import ERROR_MAX_CHARS, REPLICA_GONE_S
 from tracelake.replicas import protocol
 from tracelake.replicas.model import Replica, SourceAccount
@@ -58,6 +59,7 @@ class ReplicaProgress:
         self._sources: tuple[SourceAccount, ...] = ()
         self._doing: str | None = None
         self._failures = 0
+        self._waits_for: str | None = None
         self._last_error: str | None = None
         self._last_error_s: float | None = None
         self._namesake: tuple[str, float] | None = None
@@ -107,9 +109,15 @@ class ReplicaProgress:
     def failed(self, error: BaseException) -> None:
         """Note that a run failed."""
         with self._lock:
-            self._moves = protocol.on_failure(self._moves)
             self._failures += 1
             text = str(error) or type(error).__name__
+            if isinstance(error, UnreadInputsError):  # all else is in
+                self._moves, _ = protocol.on_success(self._moves)
+                self._waits_for = text[:ERROR_MAX_CHARS]
+                self._note(moved=True)
+            else:
+                self._moves = protocol.on_failure(self._moves)
+                self._waits_for = None
             self._last_error, self._last_error_s = text[:ERROR_MAX_CHARS], time.time()
             self._doing = None
 
@@ -124,9 +132,10 @@ class ReplicaProgress:
         Return whether others should know soon: it took something, or failed before.
         """
         with self._lock:
-            news, self._waiting = bool(self._waiting) or self._moves.failing, self._left
+            was_failing = self._moves.failing or self._waits_for is not None
+            news, self._waiting = bool(self._waiting) or was_failing, self._left
             self._moves, moved = protocol.on_success(self._moves)
-            self._doing = None
+            self._doing = self._waits_for = None
             self._note(moved)
             return news
 
@@ -159,6 +168,7 @@ class ReplicaProgress:
                 moved_s=self._moved_s,
                 doing=self._doing,
                 failing=self._moves.failing,
+                waits_for=self._waits_for,
                 failures=self._failures,
                 last_error=self._last_error,
                 last_error_s=self._last_error_s,

@@ -69,6 +69,8 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """What is under way, None between two looks."""
     failing: bool = False
     """Whether nothing went well since the last error."""
+    waits_for: str | None = None
+    """The sources and inputs that could not be read in the last run, which took all others."""
     failures: int = 0
     last_error: str | None = None
     last_error_s: float | None = None

@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 from tracelake.limits import REPLICA_GONE_S, REPLICA_STUCK_S
 from tracelake.replicas.model import Replica
 
-ReplicaStatus: TypeAlias = Literal["running", "idle", "stuck", "gone"]
+ReplicaStatus: TypeAlias = Literal["running", "idle", "waiting", "stuck", "gone"]
 NOT_BEGUN: Final = -1
 
 
@@ -67,8 +67,9 @@ class ReplicaReport:
 def status(replica: Replica, now_s: float) -> ReplicaReport:
     """Return what a replica is at a time, from what it last told.
 
-    running: something waits or is under way, and it moves. idle: nothing waits. stuck: it fails, or nothing
-    has moved for longer than REPLICA_STUCK_S. gone: it told nothing for longer than REPLICA_GONE_S.
+    running: something waits or is under way, and it moves. idle: nothing waits. waiting: some source or input could
+    not be read, and all others are in. stuck: it fails, or nothing has moved for longer than REPLICA_STUCK_S. gone: it
+    told nothing for longer than REPLICA_GONE_S.
     """
     silent_s = now_s - replica.heartbeat_s
     if silent_s > REPLICA_GONE_S:
@@ -82,6 +83,8 @@ def status(replica: Replica, now_s: float) -> ReplicaReport:
         return ReplicaReport(
             "stuck", f"nothing has moved for {still_s:.0f} s: {replica.doing or 'between two looks'}"
         )
+    if replica.waits_for is not None:
+        return ReplicaReport("waiting", f"for {replica.waits_for}")
     return ReplicaReport("running" if replica.doing or replica.waiting_inputs else "idle")
 
 
