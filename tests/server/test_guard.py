@@ -14,6 +14,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from starlette.datastructures import Headers
 
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
@@ -22,11 +23,12 @@ from tests.server.fake_lake import FakeLake, span_row
 from tests.server.faults import FaultyStore, inbox_payloads
 from tests.server.otlp_requests import export_request
 from tracelake import limits
-from tracelake._errors import DamageError, StorageError
+from tracelake._errors import DamageError, ForbiddenError, StorageError
 from tracelake.access.model import Role
 from tracelake.server import guard, key_ring, routes
 from tracelake.server.app import create_app
 from tracelake.server.guard import Allowed
+from tracelake.server.key_ring import KeyRing
 from tracelake.tracking.inbox import Inbox
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -267,7 +269,8 @@ def test_forged_hosts_are_refused(guarded: Guarded, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1.evil"]
+    "origin",
+    ["https://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1.evil", "app://127.0.0.1"],
 )
 def test_forged_origins_are_refused(guarded: Guarded, origin: str) -> None:
     """A page of another site gets nothing here, whatever key it has; our own pages do."""
@@ -282,6 +285,23 @@ def test_forged_origins_are_refused(guarded: Guarded, origin: str) -> None:
         assert "access-control-allow-origin" not in answer.headers
     own = guarded.client(guarded.tokens["admin"], Origin="http://127.0.0.1")
     assert own.get("/api/v1/traces").status_code == 200
+
+
+def test_a_page_that_came_without_tls_is_another_site(guarded: Guarded) -> None:
+    """Whoever sits between may have written it; behind a proxy that ends TLS a page of ours has https."""
+    let_in = guard.Guard(guarded.app, KeyRing(guarded.lake.keys), Allowed(["h"]))
+    for origin, served, is_ours in (
+        ("http://h", "http", True),
+        ("https://h", "https", True),
+        ("https://h", "http", True),
+        ("http://h", "https", False),
+    ):
+        headers = Headers({"host": "h", "origin": origin})
+        if is_ours:
+            assert let_in._foreign_origin(headers, "/", served) is None
+        else:
+            with pytest.raises(ForbiddenError, match="may not ask for this"):
+                let_in._foreign_origin(headers, "/", served)
 
 
 def test_allowed_names_and_sites(store: FaultyStore) -> None:

@@ -64,7 +64,7 @@ class Guard:
         method, path = scope["method"], scope["path"]
         try:
             self._check_host(headers)
-            origin = self._foreign_origin(headers, path)
+            origin = self._foreign_origin(headers, path, scope["scheme"])
             if origin is not None:
                 send = _with_origin(send, origin)
                 if method == "OPTIONS" and "access-control-request-method" in headers:
@@ -94,15 +94,20 @@ class Guard:
                 "name it with --allowed-host where the server is started"
             )
 
-    def _foreign_origin(self, headers: Headers, path: str) -> str | None:
-        """Return the site of the page that asks, where it is another one and may; None where it is our own."""
+    def _foreign_origin(self, headers: Headers, path: str, served: str) -> str | None:
+        """Return the site of the page that asks, where it is another one and may; None where it is our own.
+
+        `served`: http or https, as this request came.
+        """
         origins = headers.getlist("origin")
         if not origins:
             return None
         origin = origins[0].lower()
         if len(origins) == 1:
             host = headers.get("host", "").lower()
-            if host and origin.partition("://")[2] == host:
+            scheme, _, of = origin.partition("://")
+            # A page that came without TLS may be of whoever sits between; a proxy may have ended TLS before us.
+            if host and of == host and scheme in (served, "https"):
                 return None
             if path.startswith(OTLP) and (_ANY in self._origins or origin in self._origins):
                 return origin

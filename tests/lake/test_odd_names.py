@@ -1,0 +1,118 @@
+"""Text that is no Unicode, in every public call that takes a text: refused in words, or a name that nothing has."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, Final
+
+import pytest
+
+import tracelake
+from tracelake import Lake, TracelakeError
+from tracelake.tasks.runners import InProcess
+
+ODD: Final = ("\ud800", "a\udce9b")
+"""No encoding has the first; the second is how Python reads a byte of a path that is no UTF-8."""
+ENDLESS: Final = frozenset({"compact_forever", "listen"})
+
+
+def parts(lake: Lake) -> Iterator[tuple[str, object]]:
+    """Yield a lake and what it consists of, by name."""
+    yield "lake", lake
+    for name in dir(type(lake)):
+        is_part = isinstance(inspect.getattr_static(type(lake), name), property | cached_property)
+        if is_part and not name.startswith("_"):
+            yield f"lake.{name}", getattr(lake, name)
+    yield "table", lake.table("spans")
+
+
+def has_text(annotation: Any) -> bool:
+    """Whether a text may be given."""
+    return annotation is str or any(has_text(each) for each in typing.get_args(annotation))
+
+
+def value(annotation: Any) -> Any:
+    """Return something harmless that a parameter takes."""
+    if annotation is str:
+        return "none"
+    return {int: 1, float: 1.0, bool: False}.get(annotation)
+
+
+def calls(part: object) -> Iterator[tuple[str, Callable[[str], object]]]:
+    """Yield each way to give one text to a public method."""
+    for name, method in inspect.getmembers(part, inspect.ismethod):
+        if name.startswith("_") or name in ENDLESS or name == "close":
+            continue
+        try:
+            hints = typing.get_type_hints(method)
+        except NameError:
+            hints = {}
+        parameters = inspect.signature(method).parameters.values()
+        for given in parameters:
+            if not has_text(hints.get(given.name)) or given.name in ("master", "replica"):
+                continue
+
+            def call(
+                text: str,
+                given: str = given.name,
+                method: Any = method,
+                of: Any = tuple(parameters),
+                hints: Any = hints,
+            ) -> object:
+                positional: list[Any] = []
+                named: dict[str, Any] = {}
+                for each in of:
+                    chosen = text if each.name == given else value(hints.get(each.name))
+                    if each.kind is each.VAR_POSITIONAL:
+                        positional += [text] if each.name == given else []
+                    elif each.name == "runner":
+                        named[each.name] = InProcess()
+                    elif each.kind is not each.VAR_KEYWORD and (
+                        each.name == given or each.default is each.empty
+                    ):
+                        named[each.name] = chosen
+                if positional:
+                    return method(*positional, **named)
+                return method(**named)
+
+            yield f"{name}({given.name})", call
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """Return a lake with a hot tier."""
+    with tracelake.init(tmp_path_factory.mktemp("odd") / "lake", buckets=2) as opened:
+        opened.hot.set_up()
+        yield opened
+
+
+def test_text_that_is_no_unicode_is_refused_in_words(lake: Lake) -> None:
+    """No public call fails of it as of a mistake of ours, and what it says can be written anywhere."""
+    tried, failed = 0, []
+    for where, part in parts(lake):
+        for name, call in calls(part):
+            for odd in ODD:
+                tried += 1
+                try:
+                    call(odd)
+                except TracelakeError as error:
+                    if not is_text(str(error)):
+                        failed.append(f"{where}.{name}: says {error!r}")
+                except UnicodeError as error:
+                    failed.append(f"{where}.{name}: {error!r}")
+                except (TypeError, AttributeError, ValueError):
+                    pass  # of what stands for its other parameters
+    assert not failed
+    assert tried > 150
+
+
+def is_text(text: str) -> bool:
+    """Whether a text can be encoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
