@@ -84,11 +84,14 @@ class Sent:
     """No request has a higher number."""
 
 
-def bodies(spans: int, format: str, pool_bytes: int = POOL_BYTES) -> list[bytes]:
-    """Return requests of spans of 4 KB text, each with placeholders for the id of its trace and its token."""
+def bodies(spans: int, format: str, pool_bytes: int = POOL_BYTES, text_words: int = 600_000) -> list[bytes]:
+    """Return requests of spans of 4 KB text, each with placeholders for the id of its trace and its token.
+
+    Texts are cut from one of so many words, by chance: two of them may share some.
+    """
     rng = random.Random(4)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 10))) for _ in range(20_000)]
-    text = " ".join(rng.choices(words, k=600_000))
+    text = " ".join(rng.choices(words, k=text_words))
     made: list[bytes] = []
     size_bytes = 0
     while size_bytes < pool_bytes and len(made) < POOL_REQUESTS:

@@ -64,6 +64,8 @@ class Contestant:
     """Processes that only write for them, such as an S3 server."""
     folders: list[Path] = field(default_factory=list)
     """Where all of it lies."""
+    database: Path | None = None
+    """Of a SQL database the file, or the folder of its tables."""
     environment: dict[str, str] = field(default_factory=dict)
     checks: list[dict[str, object]] = field(default_factory=list)
     """Of each process that has ended: what was counted of it, and what the kernel says that it took."""
@@ -89,6 +91,13 @@ class Contestant:
         return sum(
             file.stat().st_size for folder in self.folders for file in folder.rglob("*") if file.is_file()
         )
+
+    def database_bytes(self) -> int:
+        """Return the size of its SQL database: SQLite's files with the log, PostgreSQL's tables without."""
+        assert self.database is not None
+        is_folder = self.database.is_dir()
+        files = self.database.rglob("*") if is_folder else self.database.parent.glob(f"{self.database.name}*")
+        return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def tree(pid: int) -> list[psutil.Process]:
@@ -152,24 +161,23 @@ def running(name: str, folder: Path, pipeline: bool = True) -> Iterator[Contesta
         finally:
             s3.close()
     elif name == "mlflow-sqlite":
-        contestant = Contestant(name, "", [], folders=[folder])
+        contestant = Contestant(name, "", [], folders=[folder], database=folder / "mlflow.db")
         yield from _mlflow(contestant, folder, f"sqlite:///{folder}/mlflow.db")
     elif name == "collector-files":
         yield from _collector(Contestant(name, "", [], folders=[folder]), folder)
     elif name in {"hot-sqlite", "tracelake-hot", "tracelake-serve"}:
         tracelake.init(folder / "lake").close()
-        contestant = Contestant(
-            name, "", [], lake=str(folder / "lake"), folders=[folder / "lake"], is_hot=True
+        contestant = _hot(
+            Contestant(name, "", [], folders=[folder / "lake"]), folder, folder / "lake" / "tracking.db"
         )
         yield from _tracelake(contestant, folder, pipeline, "--hot-tier", together=name == "tracelake-serve")
     elif name == "hot-postgres":
         server = PostgresServer()
         try:
             tracelake.init(folder / "lake").close()
-            environment = {"TRACELAKE_TRACKING": server.url()}
-            lake = str(folder / "lake")
-            contestant = Contestant(name, "", [], lake=lake, folders=[server.data], environment=environment)
-            contestant.behind, contestant.is_hot = [server.process.pid], True
+            contestant = Contestant(name, "", [], [server.process.pid], folders=[server.data])
+            contestant.environment = {"TRACELAKE_TRACKING": server.url()}
+            contestant = _hot(contestant, folder, server.data / "base")
             yield from _tracelake(contestant, folder, pipeline, "--hot-tier")
         finally:
             server.close()
@@ -178,9 +186,15 @@ def running(name: str, folder: Path, pipeline: bool = True) -> Iterator[Contesta
         try:
             store = server.url().replace("postgresql://", "postgresql+psycopg2://")
             contestant = Contestant(name, "", [], [server.process.pid], folders=[server.data])
+            contestant.database = server.data / "base"
             yield from _mlflow(contestant, folder, store)
         finally:
             server.close()
+
+
+def _hot(contestant: Contestant, folder: Path, database: Path) -> Contestant:
+    contestant.lake, contestant.is_hot, contestant.database = str(folder / "lake"), True, database
+    return contestant
 
 
 def _tracelake(
