@@ -44,9 +44,14 @@ def is_ours(path: str) -> bool:
     return _OURS.fullmatch(path) is not None
 
 
+def is_pack(path: str) -> bool:
+    """Whether an object of ours has many traces."""
+    return path.startswith(_PACKS)
+
+
 def encode(root: str, path: str, snapshots: list[HotSnapshot]) -> tuple[bytes, list[Stored]]:
     """Return the object at a path that holds these traces, and where each is in it."""
-    if not path.startswith(_PACKS):
+    if not is_pack(path):
         (snapshot,) = snapshots
         at = Frame(0, len(snapshot.data), hashlib.sha256(snapshot.data).hexdigest())
         return snapshot.data, [_stored(snapshot, f"{root}/{path.removesuffix('/' + FILE)}", at)]

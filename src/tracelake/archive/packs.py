@@ -67,6 +67,17 @@ def read_index(pack: bytes, name: str) -> dict[str, Frame]:
     return {id: Frame(*at) for id, at in json.loads(index).items()}
 
 
+def check_pack(pack: bytes, name: str) -> None:
+    """Compare each byte of a pack with its index. Raises DamageError, with the name of the pack."""
+    end = 0
+    for trace_id, at in read_index(pack, name).items():
+        if hashlib.sha256(pack[at.offset : at.offset + at.length]).hexdigest() != at.sha256:
+            raise DamageError(f"{name} is altered where trace {trace_id} is; restore the object from a copy")
+        end = at.offset + at.length
+    if pack[end : end + 8] != _SKIPPABLE + (len(pack) - end - 8).to_bytes(4, "little"):
+        raise DamageError(f"{name} is altered before its index; restore the object from a copy")
+
+
 def unpack(frame: bytes, name: str, max_bytes: int) -> bytes:
     """Return the trace in a frame. Raises DamageError, with the name of what it is in."""
     try:

@@ -12,11 +12,12 @@ from sqlalchemy import Connection, select
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.archive.archive import FOLDER
 from tracelake.archive.candidates import Candidates
-from tracelake.archive.layouts import path_in, read_archived
+from tracelake.archive.layouts import is_pack, path_in, read_archived
+from tracelake.archive.packs import check_pack
 from tracelake.archive.protocol import LIVE
 from tracelake.limits import VERIFY_ALIKE_MAX, VERIFY_SPANS_AT_ONCE
 from tracelake.results import Finding
-from tracelake.storage import open_objects
+from tracelake.storage import ObjectStore, open_objects
 from tracelake.tables.built_in import TABLE_SPANS
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.scan import connection as duckdb_connection
@@ -63,9 +64,21 @@ def check_archive(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
             if _is_still_at(tracking, trace_id, location):  # and not restored or deleted meanwhile
                 yield Finding("damaged", "archived trace", trace_id, str(error))
     for path in sorted(live.keys() | by_path.keys()):
+        if is_pack(path):
+            yield from _check_pack(repository, path)
         if by_path[path] != live.get(path, 0):
             detail = f"{by_path[path]} traces are in it, and its row says {live.get(path, 0)}: a sweep may go wrong"
             yield Finding("mismatch", "archive object", path, detail)
+
+
+def _check_pack(repository: ObjectStore, path: str) -> Iterator[Finding]:
+    """Yield what is wrong with the bytes of a pack, of traces too that left it: who ingests it reads them all."""
+    try:
+        check_pack(repository.get(path), path)
+    except DamageError as error:
+        yield Finding("damaged", "archive object", path, str(error))
+    except NotFoundError:
+        pass  # the traces that are in it say so, or it is deleted this moment
 
 
 def _is_still_at(tracking: TrackingStore, trace_id: str, location: str) -> bool:

@@ -35,7 +35,7 @@ from tracelake.tables.spec import table_names
 from tracelake.tables.verify import check_built_in, check_keys, check_spec, user_tables
 from tracelake.tasks.progress import OnProgress, Progress
 from tracelake.tracking.place import PLACE, find_tracking
-from tracelake.tracking.verify import check_inbox, check_store
+from tracelake.tracking.verify import DATABASE, check_inbox, check_store
 from tracelake.versions.store import Repository
 from tracelake.versions.verify import (
     CheckedCommit,
@@ -140,7 +140,10 @@ class Verifier:
             for each in inputs_of(step.sources.get(OUTBOX, ()))
         }
         settled = {int(path.rpartition("/")[2]) for path in taken - kept}
-        self._findings += check_store(store, settled)
+        stored = list(check_store(store, settled))
+        self._findings += stored
+        if any(finding.what == DATABASE for finding in stored):
+            return []  # what a damaged file says of the archive is not to be believed
         self._findings += check_archive(store, self._objects.url)
         return spans_of_archived(store)
 

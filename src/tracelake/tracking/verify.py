@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from sqlalchemy import Connection, Select, exists, select
 
-from tracelake._errors import DamageError, NotFoundError
+from tracelake._errors import DamageError, NotFoundError, StorageError
 from tracelake.limits import VERIFY_ALIKE_MAX
 from tracelake.otlp.framing import segment_problem
 from tracelake.results import Finding, Problem
@@ -31,6 +31,7 @@ from tracelake.tracking.store import TrackingStore, unpacked
 
 ROW: Final = "outbox row"
 TRACE: Final = "trace"
+DATABASE: Final = "tracking store"
 
 
 def check_inbox(objects: ObjectStore) -> Iterator[Finding]:
@@ -49,11 +50,27 @@ def check_inbox(objects: ObjectStore) -> Iterator[Finding]:
 def check_store(store: TrackingStore, settled: Collection[int]) -> Iterator[Finding]:
     """Yield what is wrong with rows of the outbox, and traces; `settled` are rows that transactions have let go.
 
-    All is read in one transaction, so that what changes meanwhile is no finding. Raises StorageError.
+    All is read in one transaction, so that what changes meanwhile is no finding. What is wrong with the file of SQLite
+    itself is one, of DATABASE. Raises StorageError.
     """
-    with store.database.reading() as connection:
-        waiting = yield from _check_outbox(connection, store.lake, settled)
-        yield from _check_traces(connection, store.lake, waiting)
+    try:
+        with store.database.reading() as connection:
+            if store.database.is_sqlite and (problems := _file_problems(connection)):
+                name = store.database.name
+                yield from (Finding("damaged", DATABASE, name, f"{each}; restore it") for each in problems)
+                return  # what else it says is not to be believed
+            waiting = yield from _check_outbox(connection, store.lake, settled)
+            yield from _check_traces(connection, store.lake, waiting)
+    except StorageError as error:
+        if not store.database.is_sqlite:
+            raise
+        yield Finding("damaged", DATABASE, store.database.name, str(error))
+
+
+def _file_problems(connection: Connection) -> list[str]:
+    """Return what SQLite says of its file: pages, order and kinds of values, indexes that differ from their table."""
+    said = connection.exec_driver_sql(f"PRAGMA integrity_check({VERIFY_ALIKE_MAX})").scalars()
+    return [str(problem) for problem in said if problem != "ok"]
 
 
 def _check_outbox(
