@@ -78,18 +78,30 @@ class Tracelake:
     def search(self, query: Query) -> Answer:
         """Ask in the query language."""
         assert self._searcher is not None
-        text = {
-            "phrase": f'"{" ".join(query.words)}"',
-            "boolean": "{} AND ({} OR {})".format(*(query.words * 3)[:3]),
-            "fuzzy": f"{query.words[0]}~1",
-            "prefix": f"{query.words[0]}*",
-            "filtered": f'{query.words[0]} service:"{query.service}"',
-        }.get(query.kind, query.words[0])
+        text = _text(query)
         hits = self._searcher.search(text, HITS, sort="newest" if query.kind == "sorted" else "score")
         facets: dict[str, int] = {}
         if query.kind == "faceted":
             facets = dict(self._searcher.count(text, facets=("service",)).facets["service"].values)
-        return Answer([(int(hit.span_id, 16), hit.score) for hit in hits], facets)
+        return Answer([(int.from_bytes(hit.stored[16:24]), hit.score) for hit in hits], facets)
+
+
+def _text(query: Query) -> str:
+    """Return a query as a person writes it."""
+    words = query.words
+    match query.kind:
+        case "phrase":
+            return f'"{" ".join(words)}"'
+        case "boolean":
+            return "{} AND ({} OR {})".format(*(words * 3)[:3])
+        case "fuzzy":
+            return f"{words[0]}~1"
+        case "prefix":
+            return f"{words[0]}*"
+        case "filtered":
+            return f'{words[0]} service:"{query.service}"'
+        case _:
+            return words[0]
 
 
 def _after(rows: int, transactions: int) -> list[Generation]:

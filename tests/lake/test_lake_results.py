@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
@@ -195,7 +195,10 @@ def test_last_ends_at_the_moment_that_is_given(lake: Lake, zone: tzinfo) -> None
     assert lake.search("last 1d").total == 0
 
 
-def test_a_moment_without_a_zone_is_refused(lake: Lake) -> None:
-    """Whose midnight it is, nobody can know."""
+def test_a_moment_without_a_zone_or_that_is_none_is_refused(lake: Lake) -> None:
+    """Whose midnight it is, nobody can know; and a text is refused as itself."""
     with pytest.raises(QueryError, match="without a time zone"):
         lake.search("last 1d", now=datetime(2026, 1, 1))
+    for none in ("2026-01-01", 5, date(2026, 1, 1)):
+        with pytest.raises(QueryError, match="and no time; give a datetime"):
+            lake.search("last 1d", now=none)  # type: ignore[arg-type]  # what a user may give

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tests.search.build_inputs import BUILD, INDEX, agents, finalize_build, index_of, plain_rows, span, table
 from tracelake import limits
-from tracelake.search import fields
 from tracelake.search.build import build_part
 from tracelake.search.documents import COLUMNS, document_text, documents
 from tracelake.search.finalize import read_parts
 from tracelake.search.pack import unpack
 from tracelake.search.query import Searcher
+from tracelake.search.raw_hits import RawHit
 from tracelake.search.values import number_terms, path_term, term_of
 from tracelake.search.verify import verify_parts
 from tracelake.storage.memory import MemoryObjectStore
@@ -55,7 +55,8 @@ def test_a_document_says_which_row_it_is() -> None:
     """The stored id is trace id, span id and row id, which tells the transaction, whatever number that is."""
     row = span(1, transaction=2**31 - 3)
     [document] = documents(table([row]).to_batches()[0])
-    assert fields.decode_id(document["id"][0]) == (row["trace_id"], row["span_id"], 2**31 - 3)
+    hit = RawHit(document["id"][0], 0.0)
+    assert (hit.trace_id, hit.span_id, hit.transaction) == (row["trace_id"], row["span_id"], 2**31 - 3)
 
 
 keys = st.text("a. \0\1é", min_size=1, max_size=4) | st.just("k" * 200)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import tantivy
 
+from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tracelake.limits import FACET_VALUES_MAX
 from tracelake.search import fields
 from tracelake.search.analyzers import ENGLISH
-from tracelake.search.facets import RawFacet, count
+from tracelake.search.facets import RawFacet, _counted, _facet, _with_total, count
 from tracelake.search.query import Searcher
 
 DAY_NS = timedelta(days=1) // timedelta(microseconds=1) * 1000
@@ -35,6 +36,35 @@ def test_the_most_frequent_values_are_told_of_days_the_last_and_others_are_count
     assert days.others == sum(range(FACET_VALUES_MAX + 1, VALUES + 1))
     assert services.exact
     assert days.exact
+
+
+def check_total(searcher: Searcher, of_a: int, of_none: int) -> None:
+    """Spans without a value are in the total, whichever facets are asked for, and are no value."""
+    for service, spans, with_session in ((None, of_a + of_none, of_a), ("a", of_a, of_a), ("b", of_none, 0)):
+        for facets in (["session"], ["model", "session"], ["day"], []):
+            counted = searcher.count("*", service, facets)
+            assert counted.total == spans, (service, facets)
+            for name, values in (("session", with_session), ("model", 0), ("day", spans)):
+                if name in facets:
+                    assert sum(number for _, number in counted.facets[name].values) == values, (service, name)
+                    assert counted.facets[name].others == 0
+
+
+def test_spans_without_a_value_count_in_the_total(tmp_path: Path) -> None:
+    """In some parts no span has one, and of some facets none at all."""
+    with_one = [span(n, service="a", session_id=f"s{n % 2}") for n in range(5)]
+    without = [span(n, service="b", session_id=None) for n in range(5, 8)]
+    parts = [table([*with_one[:3], without[0]]), table(without[1:]), table(with_one[3:])]
+    searcher = Searcher(*index_of(parts), tmp_path)
+    check_total(searcher, 5, 3)
+    for broken in (
+        Broken("spans without a value count", _with_total, ', "missing": _NONE', ""),
+        Broken("what has no value is none", _facet, 'bucket["key"] != _NONE', "True"),
+        Broken(
+            "in one service its own spans count", _counted, 'counts["doc_count"]', 'counts["doc_count"] + 1'
+        ),
+    ):
+        assert_caught(broken, lambda: check_total(searcher, 5, 3))
 
 
 def test_facets_of_very_many_values_are_counted_one_by_one() -> None:

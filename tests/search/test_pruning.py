@@ -164,8 +164,8 @@ MUTANTS: Final = (
     Broken(
         "scores are of all parts",
         Searcher._plan,
-        "not (scored and asked.is_ranked)",
-        "True",
+        "(scored and asked.is_ranked)",
+        "False",
     ),
 )
 

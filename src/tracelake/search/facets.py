@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,8 @@ NAMES: Final = (*fields.FACETS, DAY)
 _DAY_NS: Final = timedelta(days=1) // timedelta(microseconds=1) * 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TOTAL: Final = "total of all"
+_NONE: Final = f"\0{secrets.token_hex(16)}"
+"""Under what tantivy counts the spans that have no value: nobody can have given one that is named so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +64,30 @@ def count(
 def _counted(
     searcher: tantivy.Searcher, query: tantivy.Query, wanted: Mapping[str, Any], service: str | None
 ) -> Counted:
-    asked = {**wanted, _TOTAL: {"value_count": {"field": "row"}}}
     if service is None:
-        counts = searcher.aggregate(query, asked)
+        whole = next((name for name in wanted if "terms" in wanted[name]), None)
+        counts = searcher.aggregate(query, {**wanted, **_with_total(whole, wanted)})
+        total = counts[_TOTAL]["value"] if whole is None else _in_all(counts[whole])
     else:
-        by_service = {"service": {**_terms("service"), "aggs": asked}}
+        by_service = {"service": {**_terms("service"), "aggs": dict(wanted)}}
         buckets = searcher.aggregate(query, by_service)["service"]["buckets"]
         of_service = [bucket for bucket in buckets if bucket["key"] == service]
         if not of_service:
             return Counted(0, {name: RawFacet((), 0) for name in wanted})
         counts = of_service[0]
-    return Counted(int(counts[_TOTAL]["value"]), {name: _facet(name, counts[name]) for name in wanted})
+        total = counts["doc_count"]
+    return Counted(int(total), {name: _facet(name, counts[name]) for name in wanted})
+
+
+def _with_total(whole: str | None, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how all spans are counted: beside the values of a facet those that have none, which costs no more."""
+    if whole is None:
+        return {_TOTAL: {"value_count": {"field": "row"}}}
+    return {whole: {"terms": {**wanted[whole]["terms"], "missing": _NONE}}}
+
+
+def _in_all(counts: dict[str, Any]) -> int:
+    return sum(int(bucket["doc_count"]) for bucket in counts["buckets"]) + int(counts["sum_other_doc_count"])
 
 
 def _one_by_one(
@@ -121,7 +137,11 @@ def _terms(field: str) -> dict[str, Any]:
 
 
 def _facet(name: str, counts: dict[str, Any]) -> RawFacet:
-    buckets = [(_value(name, bucket["key"]), int(bucket["doc_count"])) for bucket in counts["buckets"]]
+    buckets = [
+        (_value(name, bucket["key"]), int(bucket["doc_count"]))
+        for bucket in counts["buckets"]
+        if bucket["key"] != _NONE
+    ]
     order = sorted(buckets) if name == DAY else sorted(buckets, key=lambda value: (-value[1], value[0]))
     shown = order[-FACET_VALUES_MAX:] if name == DAY else order[:FACET_VALUES_MAX]
     rest = sum(number for _, number in buckets) - sum(number for _, number in shown)

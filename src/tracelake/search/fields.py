@@ -19,7 +19,6 @@ Nothing but `id` is stored: text for highlights is read back from the table.
 
 from __future__ import annotations
 
-import struct
 from importlib.metadata import version
 from typing import Final
 
@@ -54,7 +53,6 @@ PARTS: Final = ("parent", "input", "output", "events", "links")
 """What a span may have that is no field of its own."""
 
 _FORMAT: Final = 2
-_ID: Final = struct.Struct(">16s8sQ")
 
 SETTINGS: Final = (
     _FORMAT,
@@ -111,7 +109,16 @@ def register_tokenizers(index: tantivy.Index, words: tantivy.TextAnalyzer) -> No
     index.register_fast_field_tokenizer(KEYWORD, as_it_is)
 
 
-def decode_id(data: bytes) -> tuple[str, str, int]:
-    """Return (trace id, span id, transaction) of a stored `id`; documents.py writes it in bulk."""
-    trace_id, span_id, row = _ID.unpack(data)
-    return trace_id.hex(), span_id.hex(), row >> 32
+def trace_of(stored: bytes) -> str:
+    """Return the trace id of a stored `id`; documents.py writes it in bulk."""
+    return stored[:16].hex()
+
+
+def span_of(stored: bytes) -> str:
+    """Return the span id of a stored `id`."""
+    return stored[16:24].hex()
+
+
+def transaction_of(stored: bytes) -> int:
+    """Return the transaction of the row of a stored `id`: the upper half of the row's id."""
+    return int.from_bytes(stored[24:28])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import tantivy
 
@@ -20,13 +19,12 @@ from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer, of_fingerpr
 from tracelake.search.by_meaning import Asked, ByMeaning, rows_gone
 from tracelake.search.complete import completions
 from tracelake.search.facets import Counted, RawFacet, check, count
-from tracelake.search.grammar import Node
 from tracelake.search.likeness import Alike, TextsOf, alike_in
 from tracelake.search.live import Rows
 from tracelake.search.model import BUILD_ANEW, Manifest
 from tracelake.search.opening import Opened, OpenIndex
-from tracelake.search.prepared import asks_for_likeness, grammar_of, prepared, prepared_alike
-from tracelake.search.pruning import may_match
+from tracelake.search.prepared import Prepared, asks_for_likeness, grammar_of, prepared, prepared_alike
+from tracelake.search.pruning import MayMatch, may_match
 from tracelake.search.raw_hits import RawHit, ranked_as_far_as, raw_hit
 from tracelake.search.results import PartsAsked
 from tracelake.search.semantic import NO_VECTORS, Mode, Vector, Vectors
@@ -38,9 +36,8 @@ Sort: TypeAlias = Literal["score", "newest", "oldest"]
 """Best first, or by the time at which spans start."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is asked of which parts."""
+class _Plan(NamedTuple):
+    """What is asked of which parts; made for each search, so of the kind that is made quickly."""
 
     query: tantivy.Query | None
     """None where no word is in it: it finds nothing."""
@@ -96,6 +93,8 @@ class Searcher:
         self._index = index if isinstance(index, OpenIndex) else OpenIndex(objects, Path(index))
         self._parts = self._index.parts(manifest)
         self._all = tuple(range(len(self._parts)))
+        self.all_parts = PartsAsked(len(self._parts), 0)
+        """What is asked where nothing is left out."""
         self._whole: Opened | None = None
         self._by_meaning: ByMeaning | None = None
         self._some: dict[tuple[int, ...], Opened] = {}
@@ -166,6 +165,7 @@ class Searcher:
                         asked, min(length, documents), count=False, order_by_field=by_time, order=order
                     ).hits
                 ),
+                segments=searcher.num_segments,
                 are_few=sort == "score" and not plan.is_graded,
             )
         except ValueError as error:
@@ -190,11 +190,6 @@ class Searcher:
         except ValueError as error:
             raise refusal(query, error) from error
 
-    @property
-    def all_parts(self) -> PartsAsked:
-        """What is asked where nothing is left out."""
-        return PartsAsked(len(self._parts), 0)
-
     def parts_asked(
         self, query: str, service: str | None = None, sort: Sort = "score", now_ns: int | None = None
     ) -> PartsAsked:
@@ -214,11 +209,14 @@ class Searcher:
                 asked = prepared(query, service, self.analyzer, now_ns)
         except ValueError as error:
             raise refusal(query, error) from error
-        numbers = self._all
-        if not like and not (scored and asked.is_ranked) and self._is_prunable():
-            numbers = self._may_match(asked.node, now_ns)
-        opened = self._opened_of(numbers)
+        if like or (scored and asked.is_ranked) or (may := may_match(asked.node, now_ns)) is None:
+            return self._plan_of(asked, self._opened(), self.all_parts)
+        numbers = self._may_match(may) if self._is_prunable else self._all
         parts = PartsAsked(len(numbers), len(self._parts) - len(numbers))
+        return self._plan_of(asked, self._opened_of(numbers), parts)
+
+    @staticmethod
+    def _plan_of(asked: Prepared, opened: Opened | None, parts: PartsAsked) -> _Plan:
         return _Plan(asked.query, None if opened is None else opened.searcher, parts, asked.is_graded)
 
     def _alike(self) -> Alike:
@@ -227,15 +225,13 @@ class Searcher:
         counted = self._grammar.searcher() if opened is None else opened.searcher
         return alike_in(self._grammar.schema, counted, self._texts_of, self.analyzer)
 
-    def _may_match(self, node: Node, now_ns: int) -> tuple[int, ...]:
+    def _may_match(self, may: MayMatch) -> tuple[int, ...]:
         """Return the numbers of the parts that may have hits."""
-        may = may_match(node, now_ns)
         return tuple(
-            number
-            for number, part in enumerate(self._parts)
-            if may is None or part.contents is None or may(part.contents)
+            number for number, part in enumerate(self._parts) if part.contents is None or may(part.contents)
         )
 
+    @cached_property
     def _is_prunable(self) -> bool:
         """Whether every document is of a row that is there: else all parts together tell which are to be left out."""
         rows, manifest = self._rows, self._manifest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 import tantivy
@@ -17,28 +17,46 @@ from tracelake.search import fields
 
 AnyHit: TypeAlias = tuple[float, tantivy.DocAddress]
 """A hit of tantivy: what it is ranked by, and its document."""
+SEGMENTS_IN_ORDER: Final = 2
+"""Lists of so many segments fit into what tantivy collects: it drops nothing before all are there."""
 
 
 class RawHit(msgspec.Struct, frozen=True):
-    """One row of table `spans` that matches: ids in lower-case hex, and the transaction of the row."""
+    """One row of table `spans` that matches, as the index stores it: who reads few of its ids has few of them made."""
 
-    trace_id: str
-    span_id: str
-    transaction: int
+    stored: bytes
     score: float
     """0 where hits are sorted by time."""
 
+    @property
+    def trace_id(self) -> str:
+        """In lower-case hex."""
+        return fields.trace_of(self.stored)
+
+    @property
+    def span_id(self) -> str:
+        """In lower-case hex."""
+        return fields.span_of(self.stored)
+
+    @property
+    def transaction(self) -> int:
+        """That of the row."""
+        return fields.transaction_of(self.stored)
+
 
 def ranked_as_far_as(
-    wanted: int, best: Callable[[int], list[AnyHit]], *, are_few: bool = False
+    wanted: int, best: Callable[[int], list[AnyHit]], *, segments: int, are_few: bool = False
 ) -> list[AnyHit]:
     """Return a list of the best hits that is the same for all as far as `wanted`; `best` gives so many of them.
 
-    Which of equal scores tantivy keeps at the end of its list depends on how long the list is, or a hit could stand
-    on two pages and another on none. So a list counts where the score at which the page ends is not that at which
-    the list does. All of a list becomes objects of Python, so short ones are tried first; the last counts as it is,
-    and where there are few different scores it is the only one.
+    tantivy puts the lists of segments together in the order in which they come, and where these are more than two,
+    which of equal scores it keeps at the end depends on how long the list is: a hit could stand on two pages and
+    another on none. So such a list counts where the score at which the page ends is not that at which the list does.
+    All of a list becomes objects of Python, so short ones are tried first; the last counts as it is, and where there
+    are few different scores it is the only one.
     """
+    if segments <= SEGMENTS_IN_ORDER:
+        return best(wanted)
     longest = SEARCH_RANKED_FIRST_HITS if wanted <= SEARCH_RANKED_FIRST_HITS else SEARCH_RANKED_STEP_HITS
     for length in () if are_few else (wanted + SEARCH_RANKED_BEYOND_HITS, SEARCH_RANKED_FIRST_HITS):
         if wanted <= length <= SEARCH_RANKED_FIRST_HITS:
@@ -53,5 +71,4 @@ def raw_hit(searcher: tantivy.Searcher, score: float, address: tantivy.DocAddres
     """Return the hit of a document."""
     stored = searcher.doc(address).get_first("id")
     assert isinstance(stored, bytes), stored
-    trace_id, span_id, transaction = fields.decode_id(stored)
-    return RawHit(trace_id, span_id, transaction, score)
+    return RawHit(stored, score)

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, Final, Literal, TypeAlias
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tracelake._errors import DamageError
 from tracelake.formats import decoder
@@ -145,8 +146,10 @@ class VectorBlock:
 def read_block(path: Path, part: str) -> VectorBlock:
     """Map the block of a part. Raises DamageError, naming the part, where it is missing or is not whole; OSError."""
     try:
-        mapped = np.memmap(path, np.uint8, "r")
-    except (FileNotFoundError, ValueError) as error:  # numpy maps no file of no bytes
+        # numpy's own maps keep their files open, and a process has more maps than files.
+        with pa.memory_map(str(path)) as file:
+            mapped = np.frombuffer(file.read_buffer(), np.uint8)
+    except FileNotFoundError as error:
         raise DamageError(
             f"index part {part} has no vectors, and its manifest says that it has; {BUILD_ANEW}"
         ) from error

@@ -381,7 +381,9 @@ def to_rows(table: pa.Table) -> list[Row]:
 
 
 def _nanoseconds(now: datetime) -> int:
-    """Return a time as nanoseconds since 1970. Raises QueryError for one that may be any of several."""
+    """Return a time as nanoseconds since 1970. Raises QueryError for one that may be any of several, or is none."""
+    if not isinstance(now, datetime):
+        raise QueryError(f"now is {now!r}, and no time; give a datetime, such as datetime.now(UTC).")
     if now.utcoffset() is None:
         raise QueryError(
             f"now is {now.isoformat()} without a time zone; give it one, such as tzinfo=datetime.UTC."
