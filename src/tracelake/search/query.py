@@ -165,7 +165,6 @@ class Searcher:
                         asked, min(length, documents), count=False, order_by_field=by_time, order=order
                     ).hits
                 ),
-                segments=searcher.num_segments,
                 are_few=sort == "score" and not plan.is_graded,
             )
         except ValueError as error:

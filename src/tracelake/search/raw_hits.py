@@ -18,7 +18,9 @@ from tracelake.search import fields
 AnyHit: TypeAlias = tuple[float, tantivy.DocAddress]
 """A hit of tantivy: what it is ranked by, and its document."""
 SEGMENTS_IN_ORDER: Final = 2
-"""Lists of so many segments fit into what tantivy collects: it drops nothing before all are there."""
+"""tantivy puts the lists of segments together in a buffer that is twice as long as the list which is asked for. So it
+drops nothing before those of the first two are there; of equal ones it keeps what comes first, and in a segment that
+is put to others later they come in any order."""
 
 
 class RawHit(msgspec.Struct, frozen=True):
@@ -45,26 +47,30 @@ class RawHit(msgspec.Struct, frozen=True):
 
 
 def ranked_as_far_as(
-    wanted: int, best: Callable[[int], list[AnyHit]], *, segments: int, are_few: bool = False
+    wanted: int, best: Callable[[int], list[AnyHit]], *, are_few: bool = False
 ) -> list[AnyHit]:
     """Return a list of the best hits that is the same for all as far as `wanted`; `best` gives so many of them.
 
-    tantivy puts the lists of segments together in the order in which they come, and where these are more than two,
-    which of equal scores it keeps at the end depends on how long the list is: a hit could stand on two pages and
-    another on none. So such a list counts where the score at which the page ends is not that at which the list does.
-    All of a list becomes objects of Python, so short ones are tried first; the last counts as it is, and where there
-    are few different scores it is the only one.
+    Which of equal scores tantivy keeps at the end of its list depends on how long the list is, or a hit could stand
+    on two pages and another on none. So a list counts where the score at which the page ends is not that at which
+    the list does, or the page ends in a segment of which nothing is dropped before its whole list is there. All of a
+    list becomes objects of Python, so short ones are tried first, and where there are few different scores none that
+    is longer than the page; the last counts as it is.
     """
-    if segments <= SEGMENTS_IN_ORDER:
-        return best(wanted)
     longest = SEARCH_RANKED_FIRST_HITS if wanted <= SEARCH_RANKED_FIRST_HITS else SEARCH_RANKED_STEP_HITS
-    for length in () if are_few else (wanted + SEARCH_RANKED_BEYOND_HITS, SEARCH_RANKED_FIRST_HITS):
+    for length in (wanted,) if are_few else (wanted + SEARCH_RANKED_BEYOND_HITS, SEARCH_RANKED_FIRST_HITS):
         if wanted <= length <= SEARCH_RANKED_FIRST_HITS:
             hits = best(length)
-            if len(hits) < length or hits[wanted - 1][0] != hits[-1][0]:
+            if len(hits) < length or _is_sure(hits, wanted):
                 return hits
-            longest = SEARCH_RANKED_STEP_HITS
+            longest = longest if are_few else SEARCH_RANKED_STEP_HITS
     return best(-(-wanted // longest) * longest)
+
+
+def _is_sure(hits: list[AnyHit], wanted: int) -> bool:
+    """Whether a list of any other length begins as this one does, as far as `wanted`."""
+    score, address = hits[wanted - 1]
+    return address.segment_ord < SEGMENTS_IN_ORDER or score != hits[-1][0]
 
 
 def raw_hit(searcher: tantivy.Searcher, score: float, address: tantivy.DocAddress) -> RawHit:
