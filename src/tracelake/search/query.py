@@ -14,6 +14,7 @@ from tracelake._errors import DamageError, QueryError, UsageError
 from tracelake.limits import (
     INDEX_PRUNED_KEPT,
     LIKE_SPANS_KEPT,
+    SEARCH_RANKED_BEYOND_HITS,
 )
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer, of_fingerprint
 from tracelake.search.by_meaning import Asked, ByMeaning, rows_gone
@@ -165,7 +166,7 @@ class Searcher:
                         asked, min(length, documents), count=False, order_by_field=by_time, order=order
                     ).hits
                 ),
-                are_few=sort == "score" and not plan.is_graded,
+                beyond=1 if by_time else SEARCH_RANKED_BEYOND_HITS if plan.is_graded else 0,
             )
         except ValueError as error:
             raise refusal(query, error) from error

@@ -47,23 +47,23 @@ class RawHit(msgspec.Struct, frozen=True):
 
 
 def ranked_as_far_as(
-    wanted: int, best: Callable[[int], list[AnyHit]], *, are_few: bool = False
+    wanted: int, best: Callable[[int], list[AnyHit]], *, beyond: int = SEARCH_RANKED_BEYOND_HITS
 ) -> list[AnyHit]:
     """Return a list of the best hits that is the same for all as far as `wanted`; `best` gives so many of them.
 
     Which of equal scores tantivy keeps at the end of its list depends on how long the list is, or a hit could stand
     on two pages and another on none. So a list counts where the score at which the page ends is not that at which
     the list does, or the page ends in a segment of which nothing is dropped before its whole list is there. All of a
-    list becomes objects of Python, so short ones are tried first, and where there are few different scores none that
-    is longer than the page; the last counts as it is.
+    list becomes objects of Python, so short ones are tried first, of so many hits beyond the page as are likely to
+    tell: 0 where there are few different scores, and then no longer one is tried. The last counts as it is.
     """
     longest = SEARCH_RANKED_FIRST_HITS if wanted <= SEARCH_RANKED_FIRST_HITS else SEARCH_RANKED_STEP_HITS
-    for length in (wanted,) if are_few else (wanted + SEARCH_RANKED_BEYOND_HITS, SEARCH_RANKED_FIRST_HITS):
+    for length in (wanted + beyond, SEARCH_RANKED_FIRST_HITS) if beyond else (wanted,):
         if wanted <= length <= SEARCH_RANKED_FIRST_HITS:
             hits = best(length)
             if len(hits) < length or _is_sure(hits, wanted):
                 return hits
-            longest = longest if are_few else SEARCH_RANKED_STEP_HITS
+            longest = SEARCH_RANKED_STEP_HITS if beyond else longest
     return best(-(-wanted // longest) * longest)
 
 
