@@ -148,7 +148,7 @@ def read_block(path: Path, part: str) -> VectorBlock:
     try:
         # numpy's own maps keep their files open, and a process has more maps than files.
         with pa.memory_map(str(path)) as file:
-            mapped = np.frombuffer(file.read_buffer(), np.uint8)
+            mapped = np.frombuffer(memoryview(file.read_buffer()), np.uint8)
     except FileNotFoundError as error:
         raise DamageError(
             f"index part {part} has no vectors, and its manifest says that it has; {BUILD_ANEW}"
