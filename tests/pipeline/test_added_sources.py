@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import tracelake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.bucket_place import Place, fixture_place
+from tests.pipeline.lost_replies import LosesReplies
 from tests.pipeline.spans import a_line, a_span
 from tests.torn import lake_of_files, tear
 from tracelake import InboxPipeline, Lake, LimitError, SourceInfo, UnreadInputsError, UsageError
@@ -28,7 +29,7 @@ from tracelake.pipeline.sources.port import Lag
 from tracelake.pipeline.sources.protocol import counts, in_turn
 from tracelake.replicas.account import Waiting
 from tracelake.replicas.model import Replica, SourceAccount
-from tracelake.storage import Indeterminate, KeyValueStore
+from tracelake.storage import KeyValueStore
 from tracelake.storage.memory import MemoryKeyValueStore
 from tracelake.tasks.runners import InProcess
 
@@ -249,21 +250,6 @@ def test_what_cannot_be_added_is_refused_in_words(
     monkeypatch.setattr(added, "SOURCES_MAX", 1)
     with pytest.raises(LimitError, match="SOURCES_MAX = 1"):
         lake.sources.add("more", "in/*.gz")
-
-
-class LosesReplies(MemoryKeyValueStore):
-    """Each first conditional write of a record has no reply, and was done or not."""
-
-    def __init__(self, *, done: bool) -> None:
-        super().__init__()
-        self._done, self._lost = done, 0
-
-    def set_if(self, partition: str, key: str, value: bytes, expected: Any) -> Any:
-        self._lost += 1
-        if self._lost % 2 == 1 and not self._done:
-            return Indeterminate("1", "no reply")
-        outcome = super().set_if(partition, key, value, expected)
-        return Indeterminate("1", "no reply") if self._lost % 2 == 1 else outcome
 
 
 def change_without_replies() -> None:

@@ -11,11 +11,16 @@ from typing import Any
 import pytest
 
 import tracelake
+from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import Poisoned, good, names, poisoned
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import StorageError, TaskError
+from tracelake.limits import TRANSACTION_TRIES_MAX
+from tracelake.pipeline.decode import run_read_task
+from tracelake.pipeline.feeding import Feeding
 from tracelake.pipeline.outputs.tables import TableOutput
+from tracelake.pipeline.publish import Outputs
 from tracelake.tasks.runners import InProcess
 
 BEFORE = a_line(a_span(0, 0, end=5), a_span(2, 1))
@@ -115,3 +120,39 @@ def test_who_cannot_finish_it_says_so_and_sets_nothing_aside(
     assert names(lake) == {0, 1}
     assert [info.path for info in lake.objects.list("inbox/")] == []
     assert lake.verify().ok
+
+
+def peer_appends_while_reading_fails() -> None:
+    """A replay whose last try to read fails once a peer has appended the rows goes on with those."""
+    with pytest.MonkeyPatch.context() as patch, tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
+        lake.objects.put("inbox/0.segment", good(0))
+
+        def die(*_: object) -> None:
+            raise StorageError("no store")
+
+        with patch.context() as dying:
+            dying.setattr(Outputs, "publish", die)
+            with pytest.raises(StorageError):
+                lake.pipeline(runner=InProcess()).run_once()
+        tries: list[int] = []
+
+        class Late(InProcess):
+            def run(self, function: Any, tasks: Any, on_done: Any) -> Any:
+                if function is not run_read_task or len(tries) == TRANSACTION_TRIES_MAX:
+                    return super().run(function, tasks, on_done)
+                tries.append(0)
+                if len(tries) == TRANSACTION_TRIES_MAX:
+                    stop_before_traces(lake, monkeypatch=patch)
+                raise OverflowError("the sum does not fit")
+
+        lake.pipeline(runner=Late()).run_once()
+        assert names(lake) == {0}
+        assert lake.quarantine.all() == []
+
+
+def test_what_a_peer_appended_stands_for_what_cannot_be_read() -> None:
+    """It failed with the advice to run it elsewhere, though the next run would have finished it."""
+    peer_appends_while_reading_fails()
+    rule = "rows that a peer appended stand for what cannot be read"
+    words = "isinstance(fed, Undone) and fed.held"
+    assert_caught(Broken(rule, Feeding.feed, words, "False"), peer_appends_while_reading_fails)

@@ -18,12 +18,15 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 import tracelake
 from tests.broken import Broken, assert_caught
+from tests.pipeline.lost_replies import LosesReplies, Silent
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake, StorageError, UsageError, limits
 from tracelake.pipeline.outputs import keyed_protocol
+from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.outputs.commit import CommitOutput
 from tracelake.pipeline.outputs.contents import TableChanges
 from tracelake.pipeline.outputs.keyed import KeyedOutput
+from tracelake.storage import open_objects
 from tracelake.tasks.runners import InProcess
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "send-spans-elsewhere.md"
@@ -215,6 +218,38 @@ def test_what_makes_no_sink_is_refused_in_words(lake: Lake, to: str) -> None:
     with pytest.raises(UsageError, match="does not make a sink"):
         lake.outputs.add("files", to)
     assert lake.outputs.all() == []
+
+
+def outputs_change_without_replies() -> None:
+    """Add and remove an output by a store that loses every other reply."""
+    for done in (False, True):
+        outputs = AddedOutputs(LosesReplies(done=done), open_objects(f"memory://{uuid.uuid4().hex}"), 1)
+        to = f"{Silent.__module__}:{Silent.__name__}"
+        record = outputs.add("a", to, lambda: 3)
+        assert outputs.records() == [record]
+        assert record.since == keyed_protocol.begins_at(3)
+        with pytest.raises(UsageError, match="there already"):
+            outputs.add("a", to, lambda: 3)
+        outputs.remove("a")
+        assert outputs.records() == []
+
+
+def test_an_output_is_added_and_removed_whatever_the_store_did_not_answer() -> None:
+    """It was said to be there already, or to be removed, where nothing was written (found by simulation)."""
+    outputs_change_without_replies()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("what was not written is written again", AddedOutputs.add, "continue  #", "return record  #"),
+        Broken("what was not removed is removed again", AddedOutputs.remove, "current is None or", "True or"),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_a_lost_reply_of_an_output_is_read_back(broken: Broken) -> None:
+    """Each of them rests on it."""
+    assert_caught(broken, outputs_change_without_replies)
 
 
 def lines(folder: Path) -> dict[int, list[dict[str, Any]]]:

@@ -15,7 +15,7 @@ from tests.simulation.scenarios import require
 from tracelake._errors import NotFoundError
 from tracelake.journal.suspects import Suspects
 from tracelake.otlp.whole import Whole
-from tracelake.pipeline.decode import ReadReceipt, ReadTask, ShareReceipt
+from tracelake.pipeline.decode import InputShare, ReadReceipt, ReadTask, ShareReceipt
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.merge import ShapeReceipt, ShapeTask
 from tracelake.pipeline.pieces import Piece
@@ -83,17 +83,26 @@ class SimulatedTasks(InProcess):
             of_share = ShareReceipt(share)
             receipt.shares.append(of_share)
             try:
-                data = self._process.objects.get(share.path)
+                data, of_share.whole = self._bytes(share)
             except NotFoundError:
                 continue  # a peer has committed the segment and deleted it
-            if share.path.endswith("/control.segment"):
-                data = b"c"  # the input that is known to be good
+            except OSError as error:
+                of_share.failure = str(error)
+                continue
+            if not data:
+                continue
             staged = f"{task.staging}{data.decode()}"
             self._process.objects.put(staged, data)
-            of_share.whole = Whole(len(data), hashlib.sha256(data).hexdigest(), 1)
             of_share.records = of_share.spans = of_share.checksum = 1
             receipt.pieces.append(Piece(staged, 0, len(data), 0, 1))
         return receipt
+
+    def _bytes(self, share: InputShare) -> tuple[bytes, Whole]:
+        """Return the rows of an input, each a character, and what was seen of the whole of it."""
+        data = self._process.objects.get(share.path)
+        if share.path.endswith("/control.segment"):
+            data = b"c"  # the input that is known to be good
+        return data, Whole(len(data), hashlib.sha256(data).hexdigest(), 1)
 
     def _shape(self, task: ShapeTask) -> ShapeReceipt:
         objects = self._process.objects

@@ -20,6 +20,7 @@ from tests.simulation.collecting import CollectScenario
 from tests.simulation.deaths import DeathsScenario
 from tests.simulation.fitting import FittingScenario
 from tests.simulation.index_merging import IndexMergeScenario
+from tests.simulation.kafka import KafkaScenario
 from tests.simulation.maintenance import MaintenanceScenario
 from tests.simulation.outbox import OutboxScenario
 from tests.simulation.overlap import OverlapScenario
@@ -59,6 +60,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     StepsScenario(),
     ClientsScenario(),
     SourcesScenario(),
+    KafkaScenario(),
     TrimmingScenario(),
     QuarantineTrimmingScenario(),
     ArchivingScenario(2, rounds=2, traces=2, writes=3, others=("restore", "delete", "sweep")),

@@ -11,6 +11,7 @@ from tests.simulation.deaths import DeathsScenario, Stage
 from tests.simulation.deaths_mutants import DEATHS_MUTANTS
 from tests.simulation.fitting_mutants import FITTING_MUTANTS
 from tests.simulation.index_merging_mutants import INDEX_MERGE_MUTANTS
+from tests.simulation.kafka_mutants import KAFKA_MUTANTS
 from tests.simulation.maintenance import MaintenanceScenario
 from tests.simulation.maintenance_mutants import MAINTENANCE_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
@@ -68,6 +69,7 @@ SLICES = {
     "steps": 15,
     "clients": 8,
     "sources": 10,
+    "kafka": 6,
     "trimming": 15,
     "trimming aside": 12,
     "setting aside": 30,
@@ -192,6 +194,7 @@ def test_maintenance_seeds_that_failed_once(seed: int, what: str) -> None:
         *STEPS_MUTANTS,
         *CLIENTS_MUTANTS,
         *SOURCES_MUTANTS,
+        *KAFKA_MUTANTS,
     ],
     ids=lambda mutant: mutant.name,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from tracelake._errors import TracelakeError
@@ -111,7 +112,12 @@ class Feeding:
         self.opened.add(step, read, is_new=is_new)
 
     def feed(self, step: Step) -> Fed | Published | Undone:
-        """Read a step again as it was recorded."""
+        """Read a step again as it was recorded, unless table `spans` has the rows of its transaction."""
+        fed = self._feed(step)
+        # It had none of them at the last look: a peer has appended them since, and they stand for what cannot be read.
+        return replace(fed, tries=0) if isinstance(fed, Undone) and fed.held else fed
+
+    def _feed(self, step: Step) -> Fed | Published | Undone:
         t = step.transaction
         if t not in self._result.recovered and self._attempts.is_first(t):
             self._result.recovered.append(t)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 
@@ -35,16 +35,19 @@ class Simulated:
         source: TimeSource,
         wall_s: Callable[[], float] | None = None,
         steady_s: Callable[[], float] | None = None,
+        others: Sequence[tuple[Any, str, Callable[..., Any]]] = (),
     ) -> None:
         """Take what stands there now as the answer to all others.
 
         `wall_s` and `steady_s` answer for `time.time` and `time.monotonic` where clocks differ from the run's.
+        `others` are functions of other modules, each with what answers actors in its place.
         """
-        ours = (
+        ours: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
             (time, "sleep", source.sleep),
             (time, "time", wall_s or source.now_s),
             (time, "monotonic", steady_s or source.now_s),
             (uuid, "uuid4", source.new_uuid),
+            *others,
         )
         self._before = [(module, name, getattr(module, name)) for module, name, _ in ours]
         self._either = [

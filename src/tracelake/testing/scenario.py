@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from tracelake.testing.process import Process
     from tracelake.testing.simulation import Run
 
+StandIn: TypeAlias = tuple[Any, str, Callable[..., Any]]
+"""(a module, the name of a function in it, what actors call in its place)."""
 Body: TypeAlias = "Callable[[Process], object]"
 """What an actor does; called again, from the beginning, when it is restarted. Its return value is its result."""
 
@@ -53,6 +55,14 @@ class Scenario:
         """Return the same by its steady clock, which begins anywhere."""
         del who
         return now_s
+
+    def stand_ins(self, run: Run) -> Sequence[StandIn]:
+        """Return what stands for functions that ask other systems; all but actors call those as ever.
+
+        `run.current()` is the process of the actor that calls.
+        """
+        del run
+        return ()
 
     def invariant(self, run: Run) -> None:
         """Raise Violation where the stores are as they must never be; called after each write."""

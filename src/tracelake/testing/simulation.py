@@ -54,7 +54,7 @@ class Run:
         self._in_flight: list[tuple[int, Call]] = []
         self.processes = [Process(self, index, actor) for index, actor in enumerate(scenario.actors())]
         scenario.prepare(self)
-        self._simulated = Simulated(self, self.wall_s, self.steady_s)
+        self._simulated = Simulated(self, self.wall_s, self.steady_s, scenario.stand_ins(self))
         with self._simulated:
             for process in self.processes:
                 process.start()
@@ -160,21 +160,22 @@ class Run:
 
     def wall_s(self) -> float:
         """Return the time of day by the clock of the actor that asks."""
-        return self.scenario.wall_s(self._current().name, self.now_s())
+        return self.scenario.wall_s(self.current().name, self.now_s())
 
     def steady_s(self) -> float:
         """Return what the steady clock of its machine says."""
-        return self.scenario.steady_s(self._current().name, self.now_s())
+        return self.scenario.steady_s(self.current().name, self.now_s())
 
     def sleep(self, seconds: float) -> None:
         """Let simulated time pass for the actor that asks."""
-        self._current().sleep(seconds)
+        self.current().sleep(seconds)
 
     def new_uuid(self) -> uuid.UUID:
         """Return the next random id of the actor that asks."""
-        return self._current().new_uuid()
+        return self.current().new_uuid()
 
-    def _current(self) -> Process:
+    def current(self) -> Process:
+        """Return the process of the actor that runs now."""
         return next(process for process in self.processes if process.is_current())
 
     def _carry_out(self, choice: Choice) -> None:

@@ -71,17 +71,34 @@ class AddedOutputs:
             )
         record = OutputRecord(name, to, uuid.uuid4().hex, changes)
         _sink(record)  # what cannot be opened is refused
-        if not isinstance(self._key_value.set_if(self._partition, name, encode(record), ABSENT), Done):
-            raise UsageError(f"output {name} is there already; remove it first, or choose another name.")
-        return self._begun(name, upper)
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            if isinstance(self._key_value.set_if(self._partition, name, encode(record), ABSENT), Done):
+                return self._begun(name, upper)
+            entry = self._key_value.get(self._partition, name)
+            if entry is None:
+                continue  # it was not written, though nobody could tell
+            if self._decode(entry).id != record.id:
+                raise UsageError(f"output {name} is there already; remove it first, or choose another name.")
+            return self._begun(name, upper)
+        raise self._contention(name)
 
     def remove(self, name: str) -> None:
         """Write no more to an output. Raises UsageError where there is none of this name."""
         entry = self._key_value.get(self._partition, name)
         if entry is None:
             raise UsageError(f"there is no output {name}. See `tracelake output list`.")
-        self._key_value.delete_if(self._partition, name, entry.version)
-        LeftOuts(self._key_value, self._pipeline).forget(self._decode(entry).id)
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            self._key_value.delete_if(self._partition, name, entry.version)
+            current = self._key_value.get(self._partition, name)
+            if current is None or not self._is_same(entry, current):
+                LeftOuts(self._key_value, self._pipeline).forget(self._decode(entry).id)
+                return
+            entry = current  # it was begun meanwhile, or the write was lost
+        raise self._contention(name)
+
+    def _is_same(self, before: Entry, now: Entry) -> bool:
+        """Whether a record is of the same output, and not of one that was added again."""
+        return before.version == now.version or self._decode(before).id == self._decode(now).id
 
     def opened(self, upper: Callable[[], int]) -> list[KeyedOutput]:
         """Return the outputs as they are now; each transaction is published to these. Raises UsageError."""
@@ -102,7 +119,10 @@ class AddedOutputs:
                 return record
             record = msgspec.structs.replace(record, since=begins_at(upper()))
             self._key_value.set_if(self._partition, name, encode(record), entry.version)
-        raise ContentionError(f"{self._partition}/{name}: conditional writes were lost, too many in a row.")
+        raise self._contention(name)
+
+    def _contention(self, name: str) -> ContentionError:
+        return ContentionError(f"{self._partition}/{name}: conditional writes were lost, too many in a row.")
 
     def _to_output(self, record: OutputRecord) -> KeyedOutput:
         assert record.since is not None

@@ -1,0 +1,43 @@
+"""A store that loses replies, for records that users change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracelake.storage import Indeterminate
+from tracelake.storage.memory import MemoryKeyValueStore
+
+
+class LosesReplies(MemoryKeyValueStore):
+    """Each first conditional write of a record has no reply, and was done or not."""
+
+    def __init__(self, *, done: bool) -> None:
+        super().__init__()
+        self._done, self._lost, self._lost_deletions = done, 0, 0
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Any) -> Any:
+        self._lost += 1
+        if self._lost % 2 == 1 and not self._done:
+            return Indeterminate("1", "no reply")
+        outcome = super().set_if(partition, key, value, expected)
+        return Indeterminate("1", "no reply") if self._lost % 2 == 1 else outcome
+
+    def delete_if(self, partition: str, key: str, expected: Any) -> Any:
+        self._lost_deletions += 1
+        if self._lost_deletions % 2 == 1 and not self._done:
+            return Indeterminate("1", "no reply")
+        outcome = super().delete_if(partition, key, expected)
+        return Indeterminate("1", "no reply") if self._lost_deletions % 2 == 1 else outcome
+
+
+class Silent:
+    """A sink that has nothing and takes nothing."""
+
+    def __init__(self, output_id: str) -> None:
+        self.id = output_id
+
+    def fence(self) -> int:
+        return -1
+
+    def write(self, transaction: int, messages: object) -> None:
+        raise AssertionError(f"{transaction} is written: {messages}")
