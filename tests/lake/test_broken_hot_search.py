@@ -69,6 +69,15 @@ MUTANTS: list[tuple[Broken, Check]] = [
     ),
     (
         Broken(
+            "what left while some was indexed is not compared",
+            HotSearch._newest,
+            "_left(nameable, waiting)",
+            "_left(nameable, wanted)",
+        ),
+        check_asked,
+    ),
+    (
+        Broken(
             "the next page is of the rows of the first",
             HotSearch._of_page,
             "uncommitted.within(runs, limits.UNCOMMITTED_SEARCH_ROWS_MAX)",

@@ -6,7 +6,7 @@ import random
 import shutil
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -193,11 +193,20 @@ def test_the_commit_is_asked_for_what_waits_alone(
     store.write([request((1, 1), (4, 1), text="apple")])
     store.write([request((2, 1), (3, 1), (4, 2), text="apple")])
     assert (lake.search("apple").total, asked) == (5, {trace_id(number) for number in (1, 2, 3, 4)})
-    with monkeypatch.context() as patch:
-        patch.setattr(Outbox, "waiting", lambda outbox, _limit=None: waiting(outbox, 1))
-        assert pipeline.run_once() is not None
+    parts = Uncommitted.parts
+
+    def meanwhile(uncommitted: Uncommitted, sequences: Collection[int]) -> object:
+        with monkeypatch.context() as patch:
+            patch.setattr(Outbox, "waiting", lambda outbox, _limit=None: waiting(outbox, 1))
+            assert pipeline.run_once() is not None
+        return parts(uncommitted, sequences)
+
+    store.write([request((5, 1), text="banana")])
+    monkeypatch.setattr(
+        Uncommitted, "parts", meanwhile
+    )  # the first row is committed while the third is indexed
     asked.clear()
-    assert (lake.search("apple").total, asked) == (5, {trace_id(number) for number in (2, 3, 4)})
+    assert (lake.search("apple").total, asked) == (5, {trace_id(number) for number in (2, 3, 4, 5)})
     assert len(lake.search("apple", limit=9)) == 5
 
 

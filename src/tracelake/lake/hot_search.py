@@ -144,7 +144,10 @@ class HotSearch:
             self._parts, lacking = self._covering(uncommitted, wanted, analyzer, self._parts, deadline_s)
             parts = self._parts
         nameable, more = _within_runs(parts), len(waiting) > len(wanted)
-        left = frozenset[str]() if more else _left(nameable, waiting)
+        # Looked at anew: while some were indexed, others have left.
+        waiting = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX + 1)
+        is_all = len(waiting) <= limits.UNCOMMITTED_SEARCH_ROWS_MAX
+        left = _left(nameable, waiting) if is_all else frozenset[str]()
         return _taken(nameable, lacking, more=more or len(nameable) < len(parts), left=left)
 
     def _of_page(self, uncommitted: Uncommitted, token: PageToken, analyzer: Analyzer) -> _Taken:
