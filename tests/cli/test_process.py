@@ -13,7 +13,7 @@ import pytest
 
 import tracelake
 from tests.cli.conftest import AGENTS, RunCli
-from tests.patience import HANG_S
+from tests.patience import HANG_S, wait_until
 
 COMMAND = [sys.executable, "-m", "tracelake.cli"]
 HEAVY = ("duckdb", "fastapi", "polars", "pyarrow", "pydantic", "pyspark", "tantivy")
@@ -129,13 +129,14 @@ def test_pipeline_run_ends_in_order(tmp_path: Path, environment: dict[str, str],
         lines = iter(process.stderr.readline, "")
         assert "replica a looks for input" in next(lines)
         assert "transaction 0: 4,931 spans read, 4,931 new" in next(lines)
-        shown = cli("tables", "--lake", "lake").out
+        command = ("tables", "--lake", "lake")
+        wait_until(lambda: {"idle", "running"} & set(cli(*command).out.split()), poll_s=0.5)
+        shown = cli(*command).out
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, err
     assert shown.split("upper")[1].count("4931") == 1
     assert "replica" in shown
-    assert "idle" in shown or "running" in shown
     said = json.loads(out)
     assert (said["transactions"], said["spans_new"], said["replica"]["name"]) == (1, 4931, "a")
     assert (said["replica"]["batches_won"], said["replica"]["batches_of_peers"]) == (2, 0)

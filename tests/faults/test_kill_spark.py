@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 import tracelake
+from tests.patience import HANG_S, wait_until
 from tests.pipeline.spans import AGENTS
 from tracelake._errors import TaskError
 from tracelake.tasks.spark import Spark
@@ -23,19 +24,25 @@ def jvm() -> psutil.Process:
     return found
 
 
-def wait_and_return(seconds: float) -> float:
-    """Be a task that takes a while."""
-    time.sleep(seconds)
-    return seconds
+def begin_and_wait(begun: Path) -> None:
+    """Be a task that takes long, once it has said that it began."""
+    begun.touch()
+    time.sleep(HANG_S)
 
 
 def test_a_killed_jvm_is_started_again(shared_spark: Spark, tmp_path: Path) -> None:
     """A job that loses its JVM fails with an error that says so, and the run after it starts another."""
     shared_spark.start()
-    killing = threading.Timer(1.0, lambda: os.kill(jvm().pid, signal.SIGKILL))
+    begun = tmp_path / "begun"
+
+    def kill() -> None:
+        wait_until(begun.exists)
+        os.kill(jvm().pid, signal.SIGKILL)
+
+    killing = threading.Thread(target=kill)
     killing.start()
     with pytest.raises(TaskError, match=r"JVM has ended.*the next run starts another"):
-        shared_spark.run(wait_and_return, [30.0], lambda _: None)
+        shared_spark.run(begin_and_wait, [begun], lambda _: None)
     killing.join()
     with tracelake.init(tmp_path / "lake") as lake:
         assert lake.ingest(AGENTS, runner=shared_spark).spans_new == 4_931

@@ -85,7 +85,7 @@ class Broker:
         assert made.wait(HANG_S) == 0, self.log()
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start it, and wait until it answers, and leads all that it has."""
         self._process = self._java("kafka.Kafka", str(self._directory / "server.properties"))
         deadline = time.monotonic() + HANG_S
         admin = self.admin()
@@ -93,10 +93,14 @@ class Broker:
             assert self._process.poll() is None, self.log()
             assert time.monotonic() < deadline, self.log()
             try:
-                if admin.list_topics(timeout=1).brokers:
-                    return
+                known = admin.list_topics(timeout=1)
             except library().KafkaException:
-                time.sleep(0.05)
+                pass
+            else:
+                every = [each for topic in known.topics.values() for each in topic.partitions.values()]
+                if known.brokers and all(each.leader >= 0 for each in every):
+                    return
+            time.sleep(0.05)
 
     def kill(self) -> None:
         """End it as `kill -9` does."""
@@ -136,7 +140,7 @@ class Broker:
         admin.create_topics([topic])[name].result(HANG_S)
 
         def is_led() -> bool:
-            known = admin.list_topics(timeout=10).topics
+            known = admin.list_topics(timeout=HANG_S).topics
             leaders = (
                 [partition.leader for partition in known[name].partitions.values()] if name in known else []
             )
@@ -151,7 +155,7 @@ class Broker:
         admin.create_partitions([library().admin.NewPartitions(topic, total)])[topic].result(HANG_S)
 
         def is_led() -> bool:
-            known = admin.list_topics(timeout=10).topics[topic].partitions.values()
+            known = admin.list_topics(timeout=HANG_S).topics[topic].partitions.values()
             return len(known) == total and all(partition.leader >= 0 for partition in known)
 
         wait_until(is_led, "no partition was added")
@@ -160,7 +164,7 @@ class Broker:
         """Delete a topic."""
         admin = self.admin()
         admin.delete_topics([topic])[topic].result(HANG_S)
-        wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, "a topic stays")
+        wait_until(lambda: topic not in admin.list_topics(timeout=HANG_S).topics, "a topic stays")
 
     def remove_below(self, topic: str, partition: int, offset: int) -> None:
         """Remove what is below an offset, as retention does."""
@@ -196,7 +200,7 @@ class Broker:
         """Wait until no transaction is open in a topic: a commit or an abort is answered before its markers stand."""
         kafka = library()
         admin = self.admin()
-        partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = admin.list_topics(topic, timeout=HANG_S).topics[topic].partitions
         asked = {
             kafka.TopicPartition(topic, number): kafka.admin.OffsetSpec.latest() for number in partitions
         }
@@ -232,7 +236,7 @@ class Broker:
             }
         )
         try:
-            partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+            partitions = consumer.list_topics(topic, timeout=HANG_S).topics[topic].partitions
             consumer.assign([kafka.TopicPartition(topic, number, 0) for number in partitions])
             messages, ended = [], set[int]()
             deadline = time.monotonic() + HANG_S

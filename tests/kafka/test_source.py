@@ -242,7 +242,6 @@ def test_a_broker_that_goes_away_is_waited_for(
     lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """While it is gone the error says so and files beside it are taken; when it is back, so are its messages."""
-    monkeypatch.setattr(clusters, "KAFKA_WAIT_S", 1.0)
     broker.send(topic, messages([0]))
     pipeline = lake.pipeline(watch=[broker.url(topic), f"{tmp_path}/*.jsonl"], runner=InProcess())
     assert pipeline.run_once() is not None
@@ -251,8 +250,10 @@ def test_a_broker_that_goes_away_is_waited_for(
     file.write_bytes(a_line(a_span(1, 1)))
     os.utime(file, (time.time() - 1000, time.time() - 1000))
     try:
-        with pytest.raises(UnreadInputsError, match=broker.servers):
-            pipeline.run_once()
+        with monkeypatch.context() as patch:
+            patch.setattr(clusters, "KAFKA_WAIT_S", 1.0)
+            with pytest.raises(UnreadInputsError, match=broker.servers):
+                pipeline.run_once()
         assert spans(lake) == [0, 1]
     finally:
         broker.start()
@@ -265,14 +266,15 @@ def test_a_broker_that_dies_between_the_look_and_the_read(
     lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A range that no broker gives waits, is named, and is read when the broker is back: nothing is passed over."""
-    monkeypatch.setattr(clusters, "KAFKA_WAIT_S", 1.0)
     broker.send(topic, messages(range(3)))
     pipeline = watching(lake, broker, topic)
 
     class Dying(InProcess):
         def run(self, *arguments, **named):  # type: ignore[no-untyped-def]  # as its base
             broker.kill()
-            return super().run(*arguments, **named)
+            with monkeypatch.context() as patch:
+                patch.setattr(clusters, "KAFKA_WAIT_S", 1.0)
+                return super().run(*arguments, **named)
 
     dying = lake.pipeline(watch=[broker.url(topic)], runner=Dying())
     try:

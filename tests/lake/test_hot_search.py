@@ -15,6 +15,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 from sqlalchemy import update
 
 import tracelake
+from tests.patience import HANG_S
 from tests.server.client import Client
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
@@ -47,6 +48,12 @@ WORDS = (
 )
 SERVICES = ("checkout", "Agent", "search")
 MODELS = ("gpt-4o", "claude")
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a search make findable all that waits, as long as a slow machine takes; the tests of its end set one."""
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_BUILD_S", HANG_S)
 
 
 def some_request(chance: random.Random, traces: range) -> TracedRequest:

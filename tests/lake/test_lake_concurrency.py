@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import tracelake
-from tests.patience import HANG_S
+from tests.patience import HANG_S, wait_until
 from tests.pipeline.spans import a_line, a_span
 from tracelake import IngestReport, Lake
 from tracelake.pipeline.index_merge import COMMITTER
@@ -88,8 +88,14 @@ def test_a_reader_sees_whole_commits_while_another_lake_writes(tmp_path: Path) -
     with tracelake.init(tmp_path / "lake") as writer, tracelake.open(tmp_path / "lake") as reader:
         with ThreadPoolExecutor(1) as pool:
             reading = pool.submit(read, reader)
-            ingest(writer, files)
-            done.set()
+            try:
+                for file in files[:3]:  # what begins after a commit is of it, or of a later one
+                    ingest(writer, [file])
+                    before = len(seen)
+                    wait_until(lambda before=before: reading.done() or len(seen) > before + 1)
+                ingest(writer, files[3:])
+            finally:
+                done.set()
             reading.result()
         check_whole(reader, len(files))
     assert set(seen) <= states

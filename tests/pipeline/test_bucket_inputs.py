@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tracelake
+from tests.patience import HANG_S
 from tests.pipeline.bucket_place import Place, bad, failing, fixture_place
 from tests.pipeline.spans import a_line, a_span
 from tracelake import LimitError, NotFoundError, StorageError, UsageError
@@ -156,7 +157,7 @@ def test_a_task_has_several_objects_on_their_way(
 
     def meeting(self: Any, size_bytes: int) -> Iterator[bytes]:
         if self.key in ("0", "1", "2"):
-            together.wait(60)  # for the others: one after the other they would never meet
+            together.wait(HANG_S)  # for the others: one after the other they would never meet
         return read(self, size_bytes)
 
     monkeypatch.setattr(registry, "INPUTS_FETCHED_AT_ONCE", 3)
@@ -193,7 +194,7 @@ class Meeting(MemoryObjectStore):
         with self._lock:
             self._now += 1
             self.most = max(self.most, self._now)
-        self._together.wait(60)
+        self._together.wait(HANG_S)
         with self._lock:
             self._now -= 1
         return super().get(path)

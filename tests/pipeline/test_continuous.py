@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 
 import tracelake
-from tests.patience import wait_until
+from tests.patience import HANG_S, wait_until
 from tests.pipeline.spans import a_line, a_span
 from tests.storage.servers.postgres import PostgresServer
-from tracelake import InboxPipeline, Lake, limits
+from tracelake import InboxPipeline, Lake
 from tracelake._errors import StorageError
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.background import PipelineLoop
 from tracelake.pipeline.sources import watching
 from tracelake.replicas.heartbeat import replicas
 from tracelake.storage import open_key_value, open_objects
+from tracelake.storage.postgres import PostgresKeyValueStore
 from tracelake.tasks.runners import InProcess
 
 
@@ -125,6 +126,7 @@ def test_files_that_appear_are_taken_once(
     folder = tmp_path / "in"
     folder.mkdir()
     pattern = str(folder / "**/*.jsonl")
+    monkeypatch.setattr(watching, "WATCHED_FILE_QUIET_S", HANG_S)
     a = lake.pipeline(replica="a", watch=[pattern], runner=InProcess())
     b = lake.pipeline(replica="b", watch=[pattern], runner=InProcess())
     assert a.run_once() is None
@@ -207,23 +209,26 @@ def test_who_loses_the_race_for_a_transaction_takes_its_inputs_into_the_next(
     assert lake.verify().ok
 
 
-def test_a_postgresql_that_stops_and_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_postgresql_that_stops_and_starts(tmp_path: Path) -> None:
     """While the server is away the replica says that it is stuck and why; then it goes on without a restart."""
-    monkeypatch.setattr(limits, "POSTGRES_TURN_TIMEOUT_S", 4.0)
     server = PostgresServer()
     try:
         with closing(open_key_value(server.url(server.new_schema()))) as records:
+            assert isinstance(records, PostgresKeyValueStore)
             objects = open_objects(tmp_path.as_uri())
             pipeline = InboxPipeline(records, objects, 2, InProcess(), replica="a")
             pipeline.start()
             loop = PipelineLoop(pipeline.run_once, 0.05, lambda *_: None)
             loop.start()
             wait_until(lambda: [replica.name for replica in replicas(records)] == ["a"])
+            patient_s = records._pool.timeout
             server.kill()
+            records._pool.timeout = 4.0  # so that it is soon said
             objects.put("inbox/1.segment", write_segment([("json", a_line(a_span(0, 0)))]))
             wait_until(lambda: pipeline.replica().status == "stuck")
             assert "127.0.0.1" in pipeline.replica().reason
             server.start()
+            records._pool.timeout = patient_s
             wait_until(lambda: pipeline.replica().frontier == 1)
             wait_until(lambda: [replica.frontier for replica in replicas(records)] == [1])
             wait_until(lambda: pipeline.replica().status == "idle")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tracelake
+from tests.patience import HANG_S
 from tests.pipeline.poison import POISON, Poisoned, good, names, poisoned
 from tests.pipeline.test_deaths import Killed, Killing, notes, runs_that_died
 from tracelake import Lake
@@ -43,7 +44,7 @@ class Far(InProcess):
         """Wait for the gate."""
         self.starts += 1
         if self._gate is not None:
-            assert self._gate.wait(60)
+            assert self._gate.wait(HANG_S)
         raise OSError("told again when it is needed")
 
     def run(
@@ -244,7 +245,7 @@ def test_a_process_that_is_killed_is_not_killed_again(tmp_path: Path) -> None:
             lake.objects.put(f"inbox/{number}.segment", poisoned(number) if number == 1 else good(number))
         command = [sys.executable, "-c", KILLED.replace("POISON", POISON), str(tmp_path / "lake")]
         codes = [
-            subprocess.run(command, capture_output=True, timeout=300, check=False).returncode
+            subprocess.run(command, capture_output=True, timeout=HANG_S, check=False).returncode
             for _ in range(2)
         ]
         assert codes == [-signal.SIGKILL, 0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -24,9 +23,11 @@ class FailingStore(MemoryKeyValueStore):
 
     failing = False
     losing = False
+    tries = 0
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         """Write, fail, or write and not know it."""
+        self.tries += 1
         if self.failing:
             raise StorageError("no store")
         outcome = super().set_if(partition, key, value, expected)
@@ -84,10 +85,11 @@ def test_a_store_that_fails_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     store.failing = True
     beating = Heartbeat(store, own)
     beating.start(met.append)
-    time.sleep(0.05)
+    wait_until(lambda: store.tries > 2)
     store.failing, store.losing = False, True
     wait_until(lambda: replicas(store))
-    time.sleep(0.05)
+    tries = store.tries
+    wait_until(lambda: store.tries > tries + 2)
     store.losing = False
     seen = replicas(store)[0].heartbeat_s
     wait_until(lambda: replicas(store)[0].heartbeat_s > seen)

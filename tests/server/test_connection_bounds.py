@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -53,21 +55,27 @@ async def _never(_scope: Any, _receive: Any, _send: Any) -> None:
     await asyncio.Event().wait()
 
 
+@contextmanager
+def connected() -> Iterator[tuple[Connection, Transport]]:
+    """Yield a connection of a client, on the loop that runs."""
+    transport = Transport()
+    connection = Connection(uvicorn.Config(_never, log_config=None), ServerState(), {})
+    connection.connection_made(transport)
+    yield connection, transport
+    connection.connection_lost(ConnectionError())
+    for task in connection.tasks:
+        task.cancel()
+
+
 def given(*pieces: bytes) -> tuple[Transport, int]:
     """Give pieces to a connection; return its transport, and how many requests it holds."""
 
     async def give() -> tuple[Transport, int]:
-        transport = Transport()
-        connection = Connection(uvicorn.Config(_never, log_config=None), ServerState(), {})
-        connection.connection_made(transport)
-        for piece in pieces:
-            if not transport.is_closing():
-                connection.data_received(piece)
-        held = len(connection.tasks) + len(connection.pipeline)
-        connection.connection_lost(ConnectionError())
-        for task in connection.tasks:
-            task.cancel()
-        return transport, held
+        with connected() as (connection, transport):
+            for piece in pieces:
+                if not transport.is_closing():
+                    connection.data_received(piece)
+            return transport, len(connection.tasks) + len(connection.pipeline)
 
     return asyncio.run(give())
 
@@ -106,3 +114,32 @@ def test_requests_ahead_are_bounded() -> None:
     transport, held = given(request * 10 * limits.REQUESTS_AHEAD_MAX)
     assert transport.ended
     assert held <= limits.REQUESTS_AHEAD_MAX + 1
+
+
+def test_who_moves_enough_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that takes longer than the grace, but comes steadily, is waited for; once no more comes, it is not."""
+    monkeypatch.setattr(
+        limits, "CONNECTION_MIN_BYTES_PER_S", 100
+    )  # all of it fits into what waits to be read
+    look_s, piece = (
+        limits.CONNECTION_LOOK_S,
+        int(limits.CONNECTION_LOOK_S * limits.CONNECTION_MIN_BYTES_PER_S),
+    )
+    looks = 3 * int(limits.CONNECTION_GRACE_S / look_s + 1)
+
+    async def send() -> list[bool]:
+        loop, now_s, ended = asyncio.get_running_loop(), 0.0, []
+        with monkeypatch.context() as patched, connected() as (connection, transport):
+            patched.setattr(loop, "time", lambda: now_s)
+            connection._begin_turn()
+            connection.data_received(HEAD + b"Content-Length: 999999999\r\n\r\n")
+            for size in [piece] * looks + [0] * looks:
+                now_s += look_s
+                if not transport.ended:
+                    connection.data_received(bytes(size))
+                    connection._look()
+                ended.append(transport.ended)
+        return ended
+
+    ended = asyncio.run(send())
+    assert ended[looks - 1 :: looks] == [False, True]

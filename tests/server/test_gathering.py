@@ -10,13 +10,14 @@ from threading import Event
 import pytest
 
 from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S
 from tests.server.faults import FaultyStore, inbox_payloads
 from tracelake._errors import BackPressureError, StorageError
 from tracelake.server.gathering import Gathering
 from tracelake.tracking.inbox import Inbox
 from tracelake.tracking.requests import RefusedSpans
 
-ENDLESS_S = 100.0
+ENDLESS_S = 2 * HANG_S
 """A wait that a test would notice by its time-out."""
 
 
@@ -30,13 +31,13 @@ class HeldStore(FaultyStore):
 
     def create(self, path: str, data: bytes) -> bool:
         """Create once released."""
-        assert self.released.wait(60)
+        assert self.released.wait(HANG_S)
         return super().create(path, data)
 
 
 @asynccontextmanager
 async def opened(
-    store: FaultyStore, wait_s: float = ENDLESS_S, ack_timeout_s: float = 60.0, max_bytes: int | None = None
+    store: FaultyStore, wait_s: float = ENDLESS_S, ack_timeout_s: float = HANG_S, max_bytes: int | None = None
 ) -> AsyncIterator[Gathering]:
     """Gather for an inbox of this store."""
     with closing(Inbox(store, ack_timeout_s=ack_timeout_s, segment_max_bytes=max_bytes)) as inbox:
@@ -176,7 +177,7 @@ class LateStore(HeldStore):
     def create(self, path: str, data: bytes) -> bool:
         """Create once released."""
         self.asked.set()
-        assert self.released.wait(60)
+        assert self.released.wait(HANG_S)
         if self.fails == "before":
             raise StorageError("the connection was reset")
         created = super().create(path, data)
@@ -203,7 +204,7 @@ def check_deadlines(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(loop, "call_later", counted)
             appends = [asyncio.ensure_future(gathering.append("json", b"%d" % n)) for n in range(8)]
             await asyncio.sleep(0)
-            assert await asyncio.to_thread(store.asked.wait, 60)
+            assert await asyncio.to_thread(store.asked.wait, HANG_S)
             appends += [asyncio.ensure_future(gathering.append("json", b"%d" % n)) for n in range(8, 16)]
             outcomes = await asyncio.gather(*appends, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [BackPressureError] * 16
@@ -213,7 +214,7 @@ def check_deadlines(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
             store.released.set()
             while gathering._queue._waiting_requests:
                 await asyncio.sleep(0.001)
-            store.fails, gathering._queue.ack_timeout_s = "", 60.0
+            store.fails, gathering._queue.ack_timeout_s = "", HANG_S
             assert await gathering.append("json", b"last") is None
 
     try:

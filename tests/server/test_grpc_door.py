@@ -204,7 +204,8 @@ def test_a_key_is_asked_for(store: FaultyStore) -> None:
                 assert await export(GOOD, metadata=(("authorization", f"Bearer {ingest.token}"),)) == b""
             headers = (("authorization", f"Bearer {few.token}"),)
             export = export_call(channel)
-            assert await export(export_request(*range(1, 41)).SerializeToString(), metadata=headers) == b""
+            many = export_request(*range(1, 1_001)).SerializeToString()  # a quarter of an hour of it
+            assert await export(many, metadata=headers) == b""
             code, text, wait_s = await refusal_of(export(GOOD, metadata=headers))
             assert (code, "spans a second" in text) == ("RESOURCE_EXHAUSTED", True)
             assert wait_s is not None

@@ -27,6 +27,7 @@ from tracelake.storage import (
 )
 from tracelake.storage.postgres import PostgresKeyValueStore
 from tracelake.storage.record_objects import record_path
+from tracelake.storage.retries import tries
 
 CUTS: list[Cut] = ["request", "reply"]
 
@@ -129,13 +130,16 @@ def test_postgres_that_never_answers(
     table: PostgresKeyValueStore, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that stops in the middle costs the time-out, and the write is unknown, then found out."""
-    monkeypatch.setattr(limits, "POSTGRES_REPLY_TIMEOUT_S", 0.3)
     blocker = PostgresKeyValueStore(postgres.url())
     with table._pool.connection() as connection:
         schema = connection.execute("SELECT current_schema()").fetchone()
     assert schema is not None
     with blocker._pool.connection() as connection, connection.transaction():
         connection.execute(f"LOCK TABLE {schema[0]}.tracelake_records IN SHARE MODE".encode())
+        monkeypatch.setattr(
+            limits, "POSTGRES_IDLE_S", HANG_S
+        )  # what is asked before would have to be as quick
+        monkeypatch.setattr(limits, "POSTGRES_REPLY_TIMEOUT_S", 0.3)
         outcome = table.set_if("p", "k", b"v", ABSENT)
         assert isinstance(outcome, Indeterminate)
         assert "no reply" in outcome.reason
@@ -163,19 +167,18 @@ def test_postgres_lock_that_is_given_back(postgres: PostgresServer, monkeypatch:
     monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", 0.1)
     schema = postgres.new_schema()
     table, other = PostgresKeyValueStore(postgres.url(schema)), PostgresKeyValueStore(postgres.url(schema))
-    held = threading.Event()
+    pauses: list[float] = []
+    with other._pool.connection() as connection:
+        connection.execute("BEGIN")
+        connection.execute("LOCK TABLE tracelake_records IN SHARE MODE")
 
-    def hold() -> None:
-        with other._pool.connection() as connection, connection.transaction():
-            connection.execute("LOCK TABLE tracelake_records IN SHARE MODE")
-            held.set()
-            threading.Event().wait(0.3)
+        def given_back(seconds: float) -> None:
+            pauses.append(seconds)
+            connection.execute("ROLLBACK")
 
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait()
-    assert isinstance(table.set_if("p", "k", b"v", ABSENT), Done)
-    holder.join()
+        monkeypatch.setattr("tracelake.storage.postgres.tries", lambda: tries(given_back))
+        assert isinstance(table.set_if("p", "k", b"v", ABSENT), Done)
+    assert len(pauses) == 1
     table.close()
     other.close()
 
@@ -184,10 +187,10 @@ def test_postgres_connections_that_are_all_taken(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who finds all connections taken waits for a turn, longer than a new connection may take to come about."""
-    monkeypatch.setattr(limits, "STORE_CONNECT_TIMEOUT_S", 2.0)
     store = PostgresKeyValueStore(postgres.url(postgres.new_schema()), connections_max=1)
+    monkeypatch.setattr(limits, "STORE_CONNECT_TIMEOUT_S", 0.2)
     taken = store._pool.getconn()
-    back = threading.Timer(2.5, store._pool.putconn, (taken,))
+    back = threading.Timer(0.5, store._pool.putconn, (taken,))
     back.start()
     assert store.get("p", "k") is None
     back.join()

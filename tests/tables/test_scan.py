@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import tracelake
-from tests.patience import HANG_S
+from tests.patience import HANG_S, wait_until
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake._errors import ExpiredError, QueryError
@@ -163,7 +163,8 @@ def test_a_listener_stops_when_told(lake: Lake) -> None:
     changes = lake.listen("spans", 0, stop=stop)
     listener = threading.Thread(target=lambda: found.extend(each.transaction for each in changes))
     listener.start()
-    listener.join(timeout=0.7)
+    wait_until(lambda: found)
+    listener.join(timeout=0.2)
     assert listener.is_alive()
     stop.set()
     listener.join(timeout=HANG_S)
