@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def rows(section: str) -> list[tuple[str, str]]:
 MEANINGS, BANNED = map(rows, GLOSSARY.read_text(encoding="utf-8").split("## Words that stay out"))
 
 
+@cache
 def texts(file: Path) -> str:
     """Return what a file says, with words of names apart: `dead_letter` and `DeadLetter` are dead letters, too."""
     text = file.read_text(encoding="utf-8")

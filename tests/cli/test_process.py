@@ -129,9 +129,9 @@ def test_pipeline_run_ends_in_order(tmp_path: Path, environment: dict[str, str],
         lines = iter(process.stderr.readline, "")
         assert "replica a looks for input" in next(lines)
         assert "transaction 0: 4,931 spans read, 4,931 new" in next(lines)
-        command = ("tables", "--lake", "lake")
-        wait_until(lambda: {"idle", "running"} & set(cli(*command).out.split()), poll_s=0.5)
-        shown = cli(*command).out
+        tables = ("tables", "--lake", "lake")
+        wait_until(lambda: {"idle", "running"} & set(cli(*tables).out.split()), poll_s=0.5)
+        shown = cli(*tables).out
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, err

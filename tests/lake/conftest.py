@@ -14,15 +14,15 @@ from tracelake.tasks.runners import InProcess
 from tracelake.tracking.store import TrackingStore
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[tracelake.Lake]:
+@pytest.fixture(name="lake")
+def fixture_lake(tmp_path: Path) -> Iterator[tracelake.Lake]:
     """Return an empty lake in a directory."""
     with tracelake.init(tmp_path / "lake") as opened:
         yield opened
 
 
-@pytest.fixture
-def store(lake: tracelake.Lake) -> TrackingStore:
+@pytest.fixture(name="store")
+def fixture_store(lake: tracelake.Lake) -> TrackingStore:
     """Return its tracking store."""
     return lake.hot.set_up()
 

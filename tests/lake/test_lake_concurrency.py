@@ -88,11 +88,15 @@ def test_a_reader_sees_whole_commits_while_another_lake_writes(tmp_path: Path) -
     with tracelake.init(tmp_path / "lake") as writer, tracelake.open(tmp_path / "lake") as reader:
         with ThreadPoolExecutor(1) as pool:
             reading = pool.submit(read, reader)
+
+            def wait_for_a_read() -> None:
+                before = len(seen)
+                wait_until(lambda: reading.done() or len(seen) > before + 1)  # the second began after now
+
             try:
-                for file in files[:3]:  # what begins after a commit is of it, or of a later one
+                for file in files[:3]:
                     ingest(writer, [file])
-                    before = len(seen)
-                    wait_until(lambda before=before: reading.done() or len(seen) > before + 1)
+                    wait_for_a_read()
                 ingest(writer, files[3:])
             finally:
                 done.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,25 @@ WORDS = ("work", "only3", '"long tail"', "work AND rare1", "status:error OR rare
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
+def empty(tmp_path: Path) -> Iterator[Lake]:
     """Return an empty lake of two buckets."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
+        yield lake
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a lake, to be copied, of one transaction less than are merged."""
+    folder = tmp_path_factory.mktemp("filled")
+    with tracelake.init(folder / "lake", buckets=2) as lake:
+        fill(lake, folder, FAN_OUT - 1)
+    return folder / "lake"
+
+
+@pytest.fixture
+def lake(filled: Path, tmp_path: Path) -> Iterator[Lake]:
+    """Return a copy of it."""
+    with tracelake.open(shutil.copytree(filled, tmp_path / "lake")) as lake:
         yield lake
 
 
@@ -69,7 +86,6 @@ def counts(lake: Lake) -> tuple[int, int]:
 
 def test_merged_parts_score_as_one_index_over_the_live_rows(lake: Lake, tmp_path: Path) -> None:
     """The top 100 and their scores are those of one tantivy index; before, replaced rows count; commits keep theirs."""
-    fill(lake, tmp_path, FAN_OUT - 1)
     assert counts(lake) == (2 * (FAN_OUT - 1), FAN_OUT - 1)
     with same_at_once(tmp_path, FAN_OUT) as other:
         fill(lake, tmp_path, 1, FAN_OUT - 1)
@@ -91,7 +107,6 @@ def test_a_run_without_new_input_merges_what_a_killed_one_left(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who is killed between the last commit and the merge leaves parts: the same files once more merge them."""
-    fill(lake, tmp_path, FAN_OUT - 1)
     with monkeypatch.context() as patch:
         patch.setattr(IndexMerger, "maintain", lambda *_: None)
         fill(lake, tmp_path, 1, FAN_OUT - 1)
@@ -101,22 +116,22 @@ def test_a_run_without_new_input_merges_what_a_killed_one_left(
 
 
 def test_rows_that_were_replaced_leave_the_index_when_they_are_many(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts are written again, whatever their size, once too large a share of the index was replaced."""
     for number in range(FAN_OUT):
-        ingest(lake, tmp_path, number, *(a_span(n, 0, end=20 + number, note=f"old{n}") for n in range(6)))
-    assert counts(lake) == (6, 1)
-    ingest(lake, tmp_path, 50, *(a_span(n, 0, end=90, note=f"new{n}") for n in range(4)))
-    assert counts(lake) == (10, 2)
+        ingest(empty, tmp_path, number, *(a_span(n, 0, end=20 + number, note=f"old{n}") for n in range(6)))
+    assert counts(empty) == (6, 1)
+    ingest(empty, tmp_path, 50, *(a_span(n, 0, end=90, note=f"new{n}") for n in range(4)))
+    assert counts(empty) == (10, 2)
     monkeypatch.setattr("tracelake.search.tiers.INDEX_REPLACED_MIN", 1)
-    merger_of(lake).maintain()
-    assert counts(lake) == (6, 2)
-    assert found(lake, "old1 OR new1 OR old5") == {"2", "6"}
-    assert lake.verify().findings == ()
-    commits = len(lake.log())
-    merger_of(lake).maintain()
-    assert len(lake.log()) == commits, "then nothing is due"
+    merger_of(empty).maintain()
+    assert counts(empty) == (6, 2)
+    assert found(empty, "old1 OR new1 OR old5") == {"2", "6"}
+    assert empty.verify().findings == ()
+    commits = len(empty.log())
+    merger_of(empty).maintain()
+    assert len(empty.log()) == commits, "then nothing is due"
 
 
 def in_between(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], None]) -> list[bool]:
@@ -149,7 +164,7 @@ def test_beside_a_merge_nothing_is_lost_or_undone(
     """Whatever another merger, a pipeline or a rebuild does at each step: one complete index, all of it merged."""
     with monkeypatch.context() as patch:
         patch.setattr(IndexMerger, "maintain", lambda *_: None)
-        fill(lake, tmp_path, FAN_OUT)
+        fill(lake, tmp_path, 1, FAN_OUT - 1)
 
     def act() -> None:
         with tracelake.open(lake.url) as peer:
@@ -184,7 +199,6 @@ def test_a_merge_that_is_killed_leaves_one_complete_index(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The old one or the new one; the next merges all that came, and what was left behind is collected."""
-    fill(lake, tmp_path, FAN_OUT - 1)
 
     def die() -> None:
         raise Killed
@@ -212,7 +226,7 @@ def test_a_transaction_that_did_not_see_a_merge_does_not_undo_it_for_good(
     """It is committed with the parts that it knew; the next goes back to the merged ones, and so does a merger."""
     with monkeypatch.context() as patch:
         patch.setattr(IndexMerger, "maintain", lambda *_: None)
-        fill(lake, tmp_path, FAN_OUT)
+        fill(lake, tmp_path, 1, FAN_OUT - 1)
 
     maintain = IndexMerger.maintain
 
@@ -234,26 +248,26 @@ def test_a_transaction_that_did_not_see_a_merge_does_not_undo_it_for_good(
 
 
 def test_a_rebuild_takes_over_what_was_merged_with_older_parts_meanwhile(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Transactions that came beside it may be in one part with older ones: each row is there once."""
-    fill(lake, tmp_path, 3)
+    fill(empty, tmp_path, 3)
 
     def act() -> None:
-        with tracelake.open(lake.url) as peer:
+        with tracelake.open(empty.url) as peer:
             fill(peer, tmp_path, FAN_OUT - 2, 3)
             assert counts(peer)[1] == 2
 
     in_between(monkeypatch, "write_parts", act)
-    report = lake.maintenance.rebuild_index(runner=InProcess())
-    assert len(found(lake, "work", limit=100)) == FAN_OUT + 2
-    assert len(lake.search("work", limit=100)) == FAN_OUT + 2
+    report = empty.maintenance.rebuild_index(runner=InProcess())
+    assert len(found(empty, "work", limit=100)) == FAN_OUT + 2
+    assert len(empty.search("work", limit=100)) == FAN_OUT + 2
     for _ in range(4):
-        lake.maintenance.gc(epoch_min_s=0)
-    fill(lake, tmp_path, 1, FAN_OUT + 1)
-    assert len(lake.search("work", limit=100)) == FAN_OUT + 3
+        empty.maintenance.gc(epoch_min_s=0)
+    fill(empty, tmp_path, 1, FAN_OUT + 1)
+    assert len(empty.search("work", limit=100)) == FAN_OUT + 3
     assert report.parts == 3
-    assert lake.verify().findings == ()
+    assert empty.verify().findings == ()
 
 
 @pytest.mark.parametrize("step", ["write_parts", "write_marker", "commit_entries"])
@@ -261,7 +275,6 @@ def test_a_merge_beside_collections_is_published_whole_or_not_at_all(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """What was collected in the middle of it is named by no commit; the transaction is published all the same."""
-    fill(lake, tmp_path, FAN_OUT - 1)
 
     def act() -> None:
         with tracelake.open(lake.url) as peer:
@@ -296,10 +309,10 @@ def damaged(lake: Lake, folder: Path) -> None:
 
 
 def test_a_damaged_part_is_replaced_by_one_of_its_rows(
-    lake: Lake, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    empty: Lake, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A merge never passes on what it could not read: it builds the transactions anew, of their rows."""
-    damaged(lake, tmp_path)
+    damaged(empty, tmp_path)
     assert "are built of their rows, not merged" in caplog.text
     with tracelake.init(tmp_path / "broken" / "lake", buckets=2) as other:
         assert_caught(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from sqlalchemy import update
 
 import tracelake
+from tests.lake.conftest import fixture_lake, fixture_store
 from tests.server.client import Client
 from tests.tracking.requests import payload, span_numbers, trace_id
 from tracelake import limits
@@ -21,21 +21,14 @@ from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import ARCHIVE_REPO, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
 
+__all__ = ["fixture_lake", "fixture_store"]
 HEADERS = {"Content-Type": "application/x-protobuf"}
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tracelake.Lake]:
-    """Return a lake whose tracking store waits a moment for its lock."""
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the tracking store wait a moment for its lock."""
     monkeypatch.setattr(limits, "TRACKING_BUSY_TIMEOUT_S", 0.1)
-    with tracelake.init(tmp_path / "lake") as opened:
-        yield opened
-
-
-@pytest.fixture
-def store(lake: tracelake.Lake) -> TrackingStore:
-    """Return its tracking store."""
-    return lake.hot.set_up()
 
 
 @pytest.fixture
@@ -63,6 +56,7 @@ def test_a15_partial_success(client: Client, store: TrackingStore) -> None:
     ] * 3
 
 
+@pytest.mark.usefixtures("soon")
 def test_o4_a_database_that_is_busy_is_503(client: Client, store: TrackingStore) -> None:
     """O4: while the database takes no writes the answer is 503 with Retry-After, and nothing of it is there."""
     holder = sqlite3.connect(store.database.name, isolation_level=None)
