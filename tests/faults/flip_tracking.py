@@ -128,8 +128,8 @@ class Campaign:
             yield what
 
     def damage_file(self, old: bytes, new: bytes) -> None:
-        """Put other bytes in the place of the first of these in the file of SQLite."""
-        self._check_file(self._database.read_bytes().replace(old, new, 1), f"{new!r} in the database")
+        """Put other bytes in the place of these in the file of SQLite."""
+        self._check_file(self._database.read_bytes().replace(old, new), f"{new!r} in the database")
 
     def _damages(self, whole: bytes) -> Iterator[tuple[str, bytes]]:
         for at in range(0, len(whole), self._step):

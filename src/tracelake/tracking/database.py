@@ -143,9 +143,8 @@ class TrackingDatabase:
         except (exc.DataError, UnicodeEncodeError) as error:
             why = _text(error) if isinstance(error, exc.DataError) else str(error)
             raise UsageError(f"{self.name} has no place for such a value: {why}") from error
-        except (
-            UnicodeDecodeError
-        ) as error:  # SQLite quotes in its error what is damaged, and Python cannot read that
+        except UnicodeDecodeError as error:
+            # SQLite quotes in its error what is damaged, and Python cannot read that.
             said = error.object.decode(errors="replace")[: limits.ERROR_MAX_CHARS]
             raise StorageError(f"cannot {doing} {self.name}: {said}; restore it") from error
         except exc.DBAPIError as error:
