@@ -102,7 +102,7 @@ class Campaign:
         self._rng = random.Random(seed)
         self._exporters, self._archivers, self._users = exporters, archivers, users
         self.told = Told(folder)
-        self.looks = self.pauses = 0
+        self.looks = self.pauses = self._waits = 0
 
     def run(self, seconds: float, kills: int, layout: str | None = None) -> None:
         """Go on for so long, and until so many were killed; then let all of it come to rest, and compare."""
@@ -173,7 +173,8 @@ class Campaign:
                     and victim.works()  # noqa: B023
                 ),
                 f"{victim.role.name} does nothing, or nothing is acknowledged",
-                moving=lambda: self.told.acknowledged,
+                # Where much waits, exporters wait, too: then it is the pipeline that moves.
+                moving=lambda: (self.told.acknowledged, self._waits),
                 poll_s=0.1,
             )
             if victim.role.name.startswith("archiver") and self._rng.random() < 0.4:
@@ -199,8 +200,8 @@ class Campaign:
         store = lake.hot.store
         assert store is not None
         try:
-            waits = Outbox(store).totals()[0] > BACKLOG_MAX
-            url = server.said.split()[0] if server.works() and not waits else ""
+            self._waits = Outbox(store).totals()[0]
+            url = server.said.split()[0] if server.works() and self._waits <= BACKLOG_MAX else ""
             temporary = self._folder / f"{URL}.new"
             temporary.write_text(url)
             temporary.replace(self._folder / URL)
