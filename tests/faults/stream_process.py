@@ -1,4 +1,4 @@
-"""A streaming query as a process of its own: it copies the changes of one table into another, and ends."""
+"""A streaming query as a process of its own: it copies the changes of one table into another."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from tracelake.tasks.spark import Spark
 
 
-def main(lake: str, checkpoint: str) -> None:
-    """Copy what is there now, a transaction a micro-batch."""
+def main(lake: str, checkpoint: str, goes_on: str = "") -> None:
+    """Copy what is there now, or comes as long as the process lives, a transaction a micro-batch."""
     Spark("local[2]").start()
     spark = SparkSession.builder.getOrCreate()
     options = {"lake": lake, "changes": "all", "transactionsPerBatch": "1"}
@@ -21,8 +21,9 @@ def main(lake: str, checkpoint: str) -> None:
     writer = rows.writeStream.format("tracelake").options(
         lake=lake, key="id", tombstone="gone", orderBy="version", writeId="copy"
     )
-    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start("copied")
-    query.awaitTermination()
+    if not goes_on:
+        writer = writer.trigger(availableNow=True)
+    writer.option("checkpointLocation", checkpoint).start("copied").awaitTermination()
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ TRANSACTIONS = 6
 KILLED_AFTER = 2
 
 
-def a_query(lake: Lake, checkpoint: Path) -> subprocess.Popen[bytes]:
+def a_query(lake: Lake, checkpoint: Path, *goes_on: str) -> subprocess.Popen[bytes]:
     """Start the query, in a group of processes with its JVM and its workers."""
-    command = [sys.executable, "-m", "tests.faults.stream_process", lake.url, str(checkpoint)]
+    command = [sys.executable, "-m", "tests.faults.stream_process", lake.url, str(checkpoint), *goes_on]
     return subprocess.Popen(command, start_new_session=True)
 
 
@@ -36,14 +36,19 @@ def test_a_killed_stream_goes_on(tmp_path: Path) -> None:
     """Query, JVM and workers die at once while micro-batches run; after the restart each change is there once."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
         lake.create_table("people", pa.table({"id": [1], "who": ["ann"]}).schema, key=["id"])
-        for number in range(TRANSACTIONS):
+
+        def write(number: int) -> None:
             ids = list(range(number * 3, number * 3 + 6))
             lake.write("people", pa.table({"id": ids, "who": [f"in {number}"] * len(ids)}))
-        killed = a_query(lake, tmp_path / "checkpoint")
+
+        for number in range(TRANSACTIONS - 1):
+            write(number)
+        killed = a_query(lake, tmp_path / "checkpoint", "goes on")
         wait_until(lambda: written(lake) >= KILLED_AFTER, moving=lambda: written(lake), poll_s=0.02)
         os.killpg(killed.pid, signal.SIGKILL)
         assert killed.wait() == -signal.SIGKILL
         assert KILLED_AFTER <= written(lake) < TRANSACTIONS
+        write(TRANSACTIONS - 1)
         again = a_query(lake, tmp_path / "checkpoint")
         assert again.wait(TOTAL_MAX_S) == 0
         assert written(lake) == TRANSACTIONS
