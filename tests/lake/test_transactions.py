@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from tracelake._errors import UsageError
 from tracelake.journal.clients import (
     ClientTransaction,
     WhenGone,
+    on_begin,
     on_bound,
+    on_end,
     on_look,
     on_over,
     takes,
@@ -206,11 +209,15 @@ def decisions() -> None:
     assert over.is_over
     assert takes(over, 3) == ""
     assert on_over(OPEN, "a", 9) == OPEN
-    assert wish_of("", OPEN, OPEN) is None
-    assert wish_of("a", OPEN, gone) == "open"  # what waited when it was said is not taken yet
-    assert wish_of("a", gone, gone) == "commit"
-    assert wish_of("a", None, gone) == "open"
-    assert wish_of("a", None, None) == "commit"
+    assert wish_of("", OPEN, OPEN, 3) is None
+    assert wish_of("a", OPEN, gone, 3) == "open"  # what waited when it was said is not taken yet
+    assert wish_of("a", gone, gone, 3) == "commit"
+    assert wish_of("a", None, gone, 3) == "open"
+    assert wish_of("a", None, None, 3) == "commit"
+    after = on_begin(over, replace(OPEN, id="b"))
+    assert (after.id, after.upper) == ("b", 4)
+    assert wish_of("a", None, after, 3) == "commit"  # peers have sealed it
+    assert wish_of("a", None, after, 4) == "abort"  # it came once all of it was over
 
 
 @pytest.mark.parametrize(
@@ -220,6 +227,10 @@ def decisions() -> None:
         Broken("a clock that was ahead counts", on_look, "standing.seen_s > now_s", "False and now_s"),
         Broken("every transaction is the client's", takes, "in (None, t)", "in (None, t, 3)"),
         Broken("over before its commit", on_over, "standing.transaction >= upper", "False"),
+        Broken(
+            "a step that came late counts", wish_of, '"abort" if now is not None and t >= now.upper else', ""
+        ),
+        Broken("who begins forgets what was over", on_begin, "upper=standing.upper", "upper=wanted.upper"),
         Broken("bound twice", on_bound, "or standing.transaction is not None", ""),
         Broken(
             "a commit counts before what waited is taken",
@@ -234,3 +245,40 @@ def test_rules_of_clients(broken: Broken) -> None:
     """Each rule holds, and its test notices where it is broken."""
     decisions()
     assert_caught(broken, decisions)
+
+
+def a_late_first_step() -> None:
+    """A replica records the first step of a client that has aborted meanwhile, once another has begun."""
+    with pytest.MonkeyPatch.context() as patch, tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
+        lake.transactions.begin(id="own")
+        arrive(lake, 0)
+        append, late = Journal.append_step, list[Any]()
+
+        def append_late(journal: Journal, step: Any) -> Any:
+            if not late:
+                late.append(step)
+                clients = lake.transactions._clients()
+                clients.change(lambda stands: on_end(stands, "own", "abort"))
+                clients.change(lambda stands: on_over(stands, "own", 0))
+                lake.transactions.begin(id="next")
+            return append(journal, step)
+
+        patch.setattr(Journal, "append_step", append_late)
+        lake.pipeline(runner=InProcess()).run_once(goes_on=True)
+        assert late[0].client == "own"
+        clients = lake.transactions._clients()
+        clients.change(lambda stands: on_end(stands, "next", "commit"))
+        pipeline = lake.pipeline(runner=InProcess())
+        for _ in range(3):
+            pipeline.run_once(goes_on=True)
+        assert [commit.metadata.get("set_aside") for commit in lake.log()][-1] == "client"
+        assert spans(lake) == 1, "what the server took is in a later one"
+        assert lake.verify().findings == ()
+
+
+def test_a_first_step_that_comes_after_the_abort_is_discarded() -> None:
+    """It was committed: nobody spoke for its client any more."""
+    a_late_first_step()
+    rule = "a step that came late counts"
+    words = '"abort" if now is not None and t >= now.upper else'
+    assert_caught(Broken(rule, wish_of, words, ""), a_late_first_step)

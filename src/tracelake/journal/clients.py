@@ -47,6 +47,8 @@ class ClientTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     transaction: int | None = None
     """What its steps are, once they are sealed or set aside; None where there are none."""
     is_over: bool = False
+    upper: int = 0
+    """No step of a client before, once it is over, counts from this transaction on: none of it was there then."""
     format_version: int = FORMAT_VERSION
 
 
@@ -61,8 +63,10 @@ def on_begin(standing: ClientTransaction | None, wanted: ClientTransaction) -> C
 
     So it does where the one of this id was ended: what is recorded under that id is no part of another transaction.
     """
-    if standing is None or (standing.is_over and standing.id != wanted.id):
+    if standing is None:
         return wanted
+    if standing.is_over and standing.id != wanted.id:
+        return replace(wanted, upper=standing.upper)
     if standing.id != wanted.id:
         raise UsageError(
             f"another client has begun a transaction ({standing.id}, {standing.wish}). Wait until it is over: "
@@ -115,21 +119,24 @@ def on_over(standing: ClientTransaction | None, of: str, upper: int) -> ClientTr
         return standing
     if standing.transaction is not None and standing.transaction >= upper:
         return standing
-    return replace(standing, is_over=True)
+    return replace(standing, is_over=True, upper=max(standing.upper, upper))
 
 
-def wish_of(steps_of: str, heard: ClientTransaction | None, now: ClientTransaction | None) -> Wish | None:
-    """Return what the client of recorded steps wants; None where they belong to no client.
+def wish_of(
+    steps_of: str, heard: ClientTransaction | None, now: ClientTransaction | None, t: int
+) -> Wish | None:
+    """Return what the client of the recorded steps of T wants; None where they belong to no client.
 
     `heard` is the record as it was before anybody looked for input, `now` as it is: a commit counts once all is
-    taken that waited when it was said. Where neither speaks of these steps, it is long over: peers have sealed them.
+    taken that waited when it was said. Where neither speaks of these steps, it is long over: peers have sealed them,
+    unless they came late. What was recorded of a client after it was over, and another has begun, is nobody's wish.
     """
     if not steps_of:
         return None
     if heard is not None and heard.id == steps_of:
         return heard.wish
     if now is None or now.id != steps_of:
-        return "commit"
+        return "abort" if now is not None and t >= now.upper else "commit"
     return now.wish if now.is_over else "open"
 
 

@@ -316,7 +316,7 @@ class _DriverRun:
     def _weigh(self, t: int, *, exhausted: bool) -> Decided:
         opened = self._feeding.opened
         assert opened is not None
-        wish = self._heard.wish(opened.steps[0].client)
+        wish = self._heard.wish(opened.steps[0].client, t)
         facts = OpenTransaction(len(opened.steps), opened.rows, opened.age_s(), wish)
         verdict = self._weighing(facts, exhausted=exhausted or self._stopping())
         if wish is None and verdict != "seal":

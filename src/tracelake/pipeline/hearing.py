@@ -64,11 +64,11 @@ class Hearing:
         """Whether a client has begun while T, which is nobody's, was open: T takes no more, and the next is its."""
         return steps_of == "" and takes(self.rooms.clients.read(), t + 1) != ""
 
-    def wish(self, steps_of: str) -> Wish | None:
-        """Return what the client of recorded steps wants; None where they belong to none."""
+    def wish(self, steps_of: str, t: int) -> Wish | None:
+        """Return what the client of the recorded steps of T wants; None where they belong to none."""
         if not steps_of or (self.heard is not None and self.heard.id == steps_of):
-            return wish_of(steps_of, self.heard, self.heard)
-        return wish_of(steps_of, self.heard, self.rooms.clients.read())
+            return wish_of(steps_of, self.heard, self.heard, t)
+        return wish_of(steps_of, self.heard, self.rooms.clients.read(), t)
 
     def bind(self, steps_of: str, t: int) -> None:
         """Say which transaction the steps of a client are, before that is decided for ever."""
