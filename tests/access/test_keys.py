@@ -113,8 +113,10 @@ def test_what_cannot_be_a_key(lake: tracelake.Lake, monkeypatch: pytest.MonkeyPa
         lake.keys.create("a", "read", spans_per_s=0)
     with pytest.raises(NotFoundError, match="key list"):
         lake.keys.revoke("nobody")
-    with pytest.raises(UsageError, match="30d"):
-        expiry_ns("tomorrow", 0)
+    for wrong in ("tomorrow", "100000m", "01d", "-1d"):
+        with pytest.raises(UsageError, match="from 0 to 99999 and m, h or d, such as 30d"):
+            expiry_ns(wrong, 0)
+    assert (expiry_ns("0m", 7), expiry_ns("99999m", 0)) == (7, 99_999 * 60 * 10**9)
     assert (expiry_ns("2h", 1), expiry_ns("never", 1), expiry_ns(None, 1)) == (2 * HOUR_NS + 1, None, None)
     monkeypatch.setattr(limits, "KEYS_MAX", 1)
     lake.keys.create("a", "read")

@@ -107,13 +107,17 @@ def test_as_many_queries_for_all_experiments_as_for_one(make: Make) -> None:
         assert counts["0"] == ("20m", 2, 200), "marked archiveNow"
         assert (counts["1"], counts["2"]) == (("10m", 1, 100), ("20m", 0, 0))
         assert {(each.hot_traces, each.archived_traces) for each in by_id.values()} == {(2, 1)}
+        assert found.due(settings, now_ns, 2) == list(by_id.values())[:2]
+        assert [each.experiment_id for each in lake.archive.plan(limit=2)] == ["0", "1"]
         hot = found.hot(settings, now_ns)
         assert hot == [replace(each, archived_traces=0, traces=0, size_bytes=0) for each in by_id.values()]
 
     check()
     for broken in (
         Broken("tags are asked for one by one", Candidates._resolved, "tags.get(row.experiment_id, {})",
-               "self._tags(row.experiment_id).get(row.experiment_id, {})"),
+               "self._tags([row.experiment_id]).get(row.experiment_id, {})"),
+        Broken("what is behind the limit is counted", Candidates._resolved,
+               "self._experiments(limit,", "self._experiments(None,"),
         Broken("all are counted by one cutoff", Candidates._totals, "wanted.c.cutoff_ns,", "max(e[2] for e in asked),"),
         Broken("a pass looks at what is archived", Candidates.hot, "only_hot=True", "only_hot=False"),
     ):  # fmt: skip

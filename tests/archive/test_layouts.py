@@ -81,9 +81,12 @@ def test_names() -> None:
         path = path_of(layout, "7", "a" * 32, 3, ATTEMPT)
         assert is_ours(path) is (layout != "lake")
         assert path == "" or path != path_of(layout, "7", "a" * 32, 3, "1" * 32)
-    for experiment in ("7", "..", "a/b", "", "ü ", "."):
+    longest = ["é" * 250, "é" * 249 + "e", "💥" * 250, "." * 250, "a" * 250]
+    assert len({path_of("trace", experiment, "a" * 32, 3, ATTEMPT) for experiment in longest}) == len(longest)
+    for experiment in ("7", "..", "a/b", "", "ü ", ".", *longest):
         path = path_of("trace", experiment, "a" * 32, 3, ATTEMPT)
         assert is_ours(path)
+        assert max(len(name.encode()) for name in path.split("/")) <= 255
         assert not {"", ".", ".."} & set(path.split("/"))
     assert experiment_of(f"/x/{path_of('trace', '7', 'a' * 32, 3, ATTEMPT)}") == "7"
     for other in (

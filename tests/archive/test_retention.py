@@ -14,11 +14,11 @@ from tracelake.archive.retention import (
     TraceFate,
     archive_now_of_tag,
     cutoff_ns,
-    duration_ns,
     is_now_done,
     resolve,
     retention_of_tag,
 )
+from tracelake.durations import duration_ns
 
 DAY_NS = 86_400 * 10**9
 SET = (None, "1d", "7d", "30d")

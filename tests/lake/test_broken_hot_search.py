@@ -86,6 +86,15 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_pages,
     ),
     (
+        Broken(
+            "made-up pages are refused",
+            HotSearch._of_page,
+            "token.newer != self._signed(token.commit, run_names)",
+            "False",
+        ),
+        check_pages,
+    ),
+    (
         Broken("what is not searched is said", hot_search._taken, "lacking or more", "lacking"),
         check_said,
     ),

@@ -239,10 +239,20 @@ def test_pages_go_on_where_they_began(
                 page = results.next_page
             assert (len(ids), len(set(ids))) == (60, 60)
     assert first.next_page is not None
-    for crafted in ("0.9999999999999999999", "1", "_.", "5.1_.1"):
-        commit_and_more = "-".join(first.next_page.split("-")[:4])
-        with pytest.raises(QueryError, match="is no page"):
-            tracelake.open(tmp_path / "lake").search("apple", limit=13, page=f"{commit_and_more}-{crafted}")
+    commit_and_more, _, newer = first.next_page.rpartition("-")
+    signature = newer.rpartition("_")[2]
+    made_up = (
+        f"{commit_and_more}-{runs}_{signature}" for runs in ("1.29", "1.30_1.30", "0.9999999999999999999")
+    )
+    with tracelake.open(tmp_path / "lake") as another, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Uncommitted, "within", lambda *_: pytest.fail("a made-up page is looked for"))
+        for page in (
+            *made_up,
+            *(f"{commit_and_more}-{bad}" for bad in ("1.2", "1", "_.", "5.1_.1")),
+        ):
+            for reader in (lake, another):
+                with pytest.raises(QueryError, match="is no page"):
+                    reader.search("apple", limit=13, page=page)
 
 
 def test_pages_of_a_lake_without_commits(lake: tracelake.Lake, store: TrackingStore) -> None:

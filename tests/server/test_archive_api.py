@@ -115,17 +115,27 @@ def test_the_retention_of_each_experiment_is_resolved(client: Client, hot: HotLa
     (resolved,) = answer["experiments"]
     assert (resolved["retention"], resolved["source"]) == ("1d", "experiment")
     post(client, "passes")
-    assert get(client, "/plan") == {"experiments": []}
+    assert get(client, "/plan") == {"experiments": [], "more": False}
     assert get(client, "/retention")["experiments"] == [resolved]
     assert post(client, "retention", retention="none")["settings"]["retention"] is None
     assert post(client, "retention")["settings"]["allowlist"] == ["7"], "what is not given stays"
+    bodies: list[tuple[dict[str, Any], tuple[str | None, str | None]]] = [
+        ({"workspace": "default", "retention": "3d"}, ("1d", "experiment")),
+        ({"experiment": "0", "retention": "none"}, ("3d", "workspace")),
+        ({"experiment": "0", "retention": "2d"}, ("2d", "experiment")),
+        ({"workspace": "default", "retention": "1h"}, ("1h", "workspace")),
+        ({"workspace": "default", "experiment": "0", "retention": "none"}, (None, None)),
+    ]
+    for body, expected in bodies:
+        (resolved,) = post(client, "retention", **body)["experiments"]
+        assert (resolved["retention"], resolved["source"]) == expected
 
 
 def test_a_plan_changes_nothing(client: Client, hot: HotLake) -> None:
     """With the same narrowing as a pass."""
     (due,) = get(client, "/plan?older_than=1d")["experiments"]
     assert due["traces"] == 3
-    assert get(client, "/plan?experiment=none") == {"experiments": []}
+    assert get(client, "/plan?experiment=none") == {"experiments": [], "more": False}
     assert get(client, "/plan")["experiments"][0]["traces"] == 0
     assert hot.hot([1, 2, 3]) == [1, 2, 3]
     assert get(client, "/operations") == {"operations": []}
@@ -232,6 +242,12 @@ def test_what_fails_is_told_with_its_operation(
         ("retention", {"retention": HOSTILE}, 400, "no duration"),
         ("retention", {"layout": "tar"}, 400, "no layout"),
         ("retention", {"location": "gopher://x"}, 400, "gopher"),
+        ("retention", {"experiment": "0"}, 400, "nothing else"),
+        ("retention", {"experiment": "0", "retention": "1d", "layout": "pack"}, 400, "nothing else"),
+        ("retention", {"experiment": "0", "retention": "0d"}, 400, "no duration"),
+        ("retention", {"experiment": "\0", "retention": "1d"}, 400, "names nothing"),
+        ("retention", {"workspace": "w" * 501, "retention": "1d"}, 400, "names nothing"),
+        ("retention", {"experiment": "nobody", "retention": "1d"}, 404, "archive plan"),
     ],
 )
 def test_what_cannot_be_taken(

@@ -79,6 +79,10 @@ def test_an_experiment_is_kept(client: Client, store: TrackingStore) -> None:
     headers = {**HEADERS, "x-mlflow-experiment-id": "7"}
     assert client.post("/v1/traces", content=payload((1, 1)), headers=headers).status_code == 200
     assert store.traces([trace_id(1)])[trace_id(1)].info["experiment_id"] == "7"
+    for number, (sent, kept) in enumerate(((("é" * 250).encode(), "é" * 250), (b"\xe9", "é")), 2):
+        headers_of = {b"content-type": HEADERS["Content-Type"].encode(), b"x-mlflow-experiment-id": sent}
+        client.post("/v1/traces", content=payload((number, 1)), headers=headers_of)
+        assert store.traces([trace_id(number)])[trace_id(number)].info["experiment_id"] == kept
     headers["x-mlflow-experiment-id"] = "7" * 251
     assert client.post("/v1/traces", content=payload((2, 1)), headers=headers).status_code == 413
 

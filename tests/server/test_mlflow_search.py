@@ -12,6 +12,7 @@ import pytest
 from tests.archive.place import HotLake
 from tests.server.client import Client
 from tests.tracking.requests import trace_id
+from tracelake import limits
 from tracelake.server.app import create_app
 from tracelake.tracking.inbox import Inbox
 
@@ -130,3 +131,21 @@ def test_what_is_told_of_a_trace(client: Client) -> None:
     one = client.get("/api/3.0/mlflow/traces/get", params={"trace_id": ids[1]})
     assert one.json()["trace"] == batch[1]
     assert client.get("/api/3.0/mlflow/traces/get", params={"trace_id": ids[2]}).status_code == 404
+
+
+def test_pages_show_tags(client: Client, hot: HotLake) -> None:
+    """Those of a trace, and of archived ones in the list; few of many, long ones cut, and hostile ones as text."""
+    said = hot.lake.annotations
+    for number in range(limits.TAGS_SHOWN_MAX + 5):
+        said.set_tag(trace_id(2), f"many {number:02d}", "<b>" + "x" * 500)
+    page, listed = client.get(f"/traces/{trace_id(2)}").text, client.get("/archive").text
+    for text in (page, listed):
+        assert "many 19" in text
+        assert "many 20" not in text
+        assert "<b>" not in text
+        assert "x" * limits.TAG_SHOWN_MAX_CHARS not in text
+    assert 'href="/?tag=team%3Da">team: a</a>' in listed
+    assert "team: a" in client.get(f"/traces/{trace_id(1)}").text
+    assert client.get("/api/v1/archive").json()["tags"][trace_id(1)] == {"team": "a"}
+    for number in range(limits.TAGS_SHOWN_MAX + 5):
+        said.delete_tag(trace_id(2), f"many {number:02d}")

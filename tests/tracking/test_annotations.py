@@ -9,6 +9,7 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
 from tracelake._errors import NotFoundError, QueryError, UsageError
+from tracelake.archive.restoring import delete_traces, restore_trace
 from tracelake.archive.store import ArchiveStore
 from tracelake.tracking import trace_search
 from tracelake.tracking.annotations import Annotations
@@ -65,9 +66,16 @@ def test_what_no_database_holds_is_the_mistake_of_who_asked(store: TrackingStore
     ):
         with pytest.raises((NotFoundError, UsageError)):
             ask()
-    for find in (lambda: said.traces_with({"a\0": "b"}, 5), lambda: archive.archived(["a\0"])):
-        with contextlib.suppress(UsageError):
-            assert not find()
+    with contextlib.suppress(UsageError):
+        assert not said.traces_with({"a\0": "b"}, 5)
+    store.write([request((1, 1), (2, 1))])
+    crafted = ["a\0", "\ud800", "x" * 100_000, ""]
+    assert not archive.unmark([*crafted, trace_id(1)])
+    assert list(archive.archived([*crafted, trace_id(1)])) == [trace_id(1)]
+    assert delete_traces(archive, None, [*crafted, trace_id(2)]) == [trace_id(2)]
+    for each in crafted:
+        with pytest.raises(NotFoundError):
+            restore_trace(archive, None, lambda _: b"", each)
 
 
 def check_searches(store: TrackingStore) -> None:

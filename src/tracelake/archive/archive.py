@@ -16,13 +16,15 @@ from tracelake.archive.layouts import is_ours
 from tracelake.archive.listing import ArchivedTrace, ArchiveState, list_traces
 from tracelake.archive.model import LAYOUTS, ArchiveDue, ArchiveReport, ArchiveSettings
 from tracelake.archive.one_pass import Archive, OnePass
+from tracelake.archive.own_retention import set_experiment_retention, set_workspace_retention
 from tracelake.archive.restoring import delete_traces, restore_trace
-from tracelake.archive.retention import TraceFate, cutoff_ns, duration_ns
+from tracelake.archive.retention import TraceFate, cutoff_ns
 from tracelake.archive.scheduling import Marks
 from tracelake.archive.space import ArchiveSpace, give_back, space
 from tracelake.archive.spread import Archived, ArchiveTask, OpenTables, into, run_archive_task
 from tracelake.archive.store import ArchiveStore
 from tracelake.archive.tables import Tables, traces_data
+from tracelake.durations import duration_ns
 from tracelake.limits import ARCHIVE_TASKS_AT_ONCE, ARCHIVE_UPLOAD_GRACE_S, PAGE_ROWS_DEFAULT
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tasks.runners import InProcess, TaskRunner, run_told
@@ -90,21 +92,46 @@ class LakeArchive:
         self._candidates.set_settings(settings)
         return settings
 
+    def set_retention(
+        self, retention: str, *, experiment: str | None = None, workspace: str | None = None
+    ) -> None:
+        """Set how long traces of an experiment or a workspace stay hot; "" takes that away again.
+
+        Where what counts for the lake is shorter, that counts, unless the experiment is on the allowlist. Raises
+        UsageError, and NotFoundError for an experiment that was never made and has no traces.
+        """
+        if experiment is not None:
+            set_experiment_retention(self._tracking, experiment, retention)
+        if workspace is not None:
+            set_workspace_retention(self._tracking, workspace, retention)
+
     def marks(self) -> Marks:
         """Return the experiments that are marked archiveNow, each with the text of its mark."""
         return self._candidates.marks()
 
-    def experiments(self) -> list[ArchiveDue]:
-        """Return each experiment with what is hot and archived of it, its retention, and what the next pass takes."""
-        return self._candidates.due(self.settings(), time.time_ns())
+    def experiments(self, limit: int | None = None) -> list[ArchiveDue]:
+        """Return experiments with what is hot and archived of each, its retention, and what the next pass takes.
 
-    def plan(self, experiment: str | None = None, older_than: str | None = None) -> list[ArchiveDue]:
-        """Return each experiment with hot traces, its retention, and what a pass would take of it.
+        Those come first of which the most is hot; of what is behind the limit nothing is counted.
+        """
+        return self._candidates.due(self.settings(), time.time_ns(), limit)
 
-        Of one experiment, and with `older_than` instead of its retention, as `run`. Raises UsageError.
+    def retentions(self) -> list[ArchiveDue]:
+        """Return each experiment with its retention, and with nothing counted that is due."""
+        return self._candidates.resolved(self.settings(), time.time_ns())
+
+    def plan(
+        self, experiment: str | None = None, older_than: str | None = None, limit: int | None = None
+    ) -> list[ArchiveDue]:
+        """Return experiments with hot traces, the retention of each, and what a pass would take of it.
+
+        Of one experiment, and with `older_than` instead of its retention, as `run`. Those come first of which the most
+        is hot. Raises UsageError.
         """
         now_ns = time.time_ns()
-        return self._meant(self._candidates.due(self.settings(), now_ns), experiment, older_than, now_ns)
+        hot = self._candidates.hot(self.settings(), now_ns, limit if experiment is None else None)
+        meant = self._meant(hot, experiment, older_than, now_ns)
+        return meant if older_than is not None else self._candidates.counted(meant)
 
     def traces(self, state: ArchiveState = "archived", limit: int = PAGE_ROWS_DEFAULT) -> list[ArchivedTrace]:
         """Return archived traces, the last first, or those that are marked because they cannot be."""

@@ -72,21 +72,28 @@ class Candidates:
             connection.execute(delete(archive_settings).where(archive_settings.c.lake == self._lake))
             connection.execute(archive_settings.insert(), row)
 
-    def due(self, settings: ArchiveSettings, now_ns: int) -> list[ArchiveDue]:
-        """Return each experiment that has traces, with what of it is hot, archived and due."""
-        return self._with_totals(self._resolved(settings, now_ns, only_hot=False))
+    def due(self, settings: ArchiveSettings, now_ns: int, limit: int | None = None) -> list[ArchiveDue]:
+        """Return experiments that have traces, with what of each is hot, archived and due.
 
-    def hot(self, settings: ArchiveSettings, now_ns: int) -> list[ArchiveDue]:
-        """Return each experiment that has hot traces, for a pass: what is archived or due is not counted."""
-        return self._resolved(settings, now_ns, only_hot=True)
+        Those come first of which the most is hot; of what is behind the limit nothing is counted.
+        """
+        return self.counted(self._resolved(settings, now_ns, limit, only_hot=False))
 
-    def _resolved(self, settings: ArchiveSettings, now_ns: int, *, only_hot: bool) -> list[ArchiveDue]:
+    def resolved(self, settings: ArchiveSettings, now_ns: int) -> list[ArchiveDue]:
+        """Return each experiment that has traces, with its retention; what is due is not counted."""
+        return self._resolved(settings, now_ns, None, only_hot=False)
+
+    def hot(self, settings: ArchiveSettings, now_ns: int, limit: int | None = None) -> list[ArchiveDue]:
+        """Return experiments that have hot traces, for a pass: what is archived or due is not counted."""
+        return self._resolved(settings, now_ns, limit, only_hot=True)
+
+    def _resolved(
+        self, settings: ArchiveSettings, now_ns: int, limit: int | None, *, only_hot: bool
+    ) -> list[ArchiveDue]:
         """Return experiments with the retention that counts, by as many queries for all as for one."""
-        tags = self._tags()
-        return [
-            self._due(settings, now_ns, row, tags.get(row.experiment_id, {}))
-            for row in self._experiments(only_hot=only_hot)
-        ]
+        rows = self._experiments(limit, only_hot=only_hot)
+        tags = self._tags(None if limit is None else [row.experiment_id for row in rows])
+        return [self._due(settings, now_ns, row, tags.get(row.experiment_id, {})) for row in rows]
 
     def _due(self, settings: ArchiveSettings, now_ns: int, row: Any, tags: Mapping[str, str]) -> ArchiveDue:
         experiment_id, workspace, narrower, traces, hot_traces, failed_traces = row
@@ -122,9 +129,7 @@ class Candidates:
     def older(self, due: Sequence[ArchiveDue], cutoff: int) -> list[ArchiveDue]:
         """Return experiments with what of them is older than that, whatever their retention says."""
         # What archiveNow asks for may be more than that, so this does not do it.
-        return self._with_totals(
-            [replace(each, is_now=False, cutoff_ns=cutoff, problem=None) for each in due]
-        )
+        return self.counted([replace(each, is_now=False, cutoff_ns=cutoff, problem=None) for each in due])
 
     def batches(
         self, due: ArchiveDue, traces_max: int | None = None, after: Place = BEGINNING
@@ -179,9 +184,9 @@ class Candidates:
 
     def at_once_of(self, experiment_id: str) -> str | None:
         """Return the tag archiveNow of an experiment as it stands."""
-        return self._tags(experiment_id).get(experiment_id, {}).get(ARCHIVE_NOW_TAG)
+        return self._tags([experiment_id]).get(experiment_id, {}).get(ARCHIVE_NOW_TAG)
 
-    def _experiments(self, *, only_hot: bool) -> list[Any]:
+    def _experiments(self, limit: int | None, *, only_hot: bool) -> list[Any]:
         info = trace_info.c
         which = (info.spans_location == TRACKING_STORE,) if only_hot else ()
         counted = (
@@ -207,19 +212,20 @@ class Candidates:
                 counted.c.failed_traces,
             )
             .outerjoin(workspaces, of)
-            .order_by(counted.c.workspace, counted.c.experiment_id)
+            .order_by(counted.c.hot_traces.desc(), counted.c.workspace, counted.c.experiment_id)
+            .limit(limit)
         )
         with self._database.reading() as connection:
             return list(connection.execute(query))
 
-    def _tags(self, experiment_id: str | None = None) -> dict[str, dict[str, str]]:
-        """Return what experiments say of their archive, or one of them."""
+    def _tags(self, experiment_ids: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
+        """Return what experiments say of their archive, or some of them."""
         tags = experiment_tags.c
         query = select(tags.experiment_id, tags.key, tags.value).where(
             tags.lake == self._lake, tags.key.in_((RETENTION_TAG, ARCHIVE_NOW_TAG))
         )
-        if experiment_id is not None:
-            query = query.where(tags.experiment_id == experiment_id)
+        if experiment_ids is not None:
+            query = query.where(tags.experiment_id.in_(experiment_ids))
         told: dict[str, dict[str, str]] = {}
         with self._database.reading() as connection:
             for row in connection.execute(query):
@@ -234,8 +240,8 @@ class Candidates:
             info.archival_failure.is_(None),
         )
 
-    def _with_totals(self, due: Sequence[ArchiveDue]) -> list[ArchiveDue]:
-        """Count what is due, by one query for some hundred experiments."""
+    def counted(self, due: Sequence[ArchiveDue]) -> list[ArchiveDue]:
+        """Return experiments with what of each is due, by one query for some hundred of them."""
         totals: dict[tuple[str, str], tuple[int, int]] = {}
         asked = [
             (each.experiment_id, each.workspace, each.cutoff_ns)

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.archive.model import HotSnapshot, LayoutName, Stored
 from tracelake.archive.packs import Frame, unpack, write_pack
-from tracelake.limits import TRACE_ARCHIVED_MAX_BYTES
+from tracelake.limits import ARCHIVE_FOLDER_MAX_CHARS, TRACE_ARCHIVED_MAX_BYTES
 from tracelake.storage import ObjectStore
 
 FILE: Final = "traces.pb"
@@ -35,8 +35,17 @@ def path_of(layout: LayoutName, experiment_id: str, trace_id: str, generation: i
         return ""
     if layout == "pack":
         return f"{_PACKS}{attempt}.pack"
-    experiment = quote(experiment_id, safe="").replace(".", "%2E") or "_"
-    return f"{experiment}/traces/tr-{trace_id}/artifacts/{generation}-{attempt}/{FILE}"
+    return f"{_folder_of(experiment_id)}/traces/tr-{trace_id}/artifacts/{generation}-{attempt}/{FILE}"
+
+
+def _folder_of(experiment_id: str) -> str:
+    """Return the directory of an experiment: its id, or the beginning of one that no disk has room for, and a hash."""
+    name = quote(experiment_id, safe="").replace(".", "%2E") or "_"
+    if len(name) <= ARCHIVE_FOLDER_MAX_CHARS:
+        return name
+    digest = hashlib.sha256(experiment_id.encode()).hexdigest()[:32]
+    beginning = re.sub("%.?$", "", name[: ARCHIVE_FOLDER_MAX_CHARS - len(digest) - 1])
+    return f"{beginning}~{digest}"
 
 
 def is_ours(path: str) -> bool:

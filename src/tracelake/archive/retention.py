@@ -1,4 +1,4 @@
-"""How long traces stay hot: durations, which of several retentions counts, which traces are due (A7, A8). Pure.
+"""How long traces stay hot: which of several retentions counts, which traces are due (A7, A8). Pure.
 
 Retention is set for the server, for workspaces and for experiments; nothing set anywhere archives nothing. The
 narrower one counts where it is shorter, and where it is longer only for experiments on the allowlist:
@@ -11,7 +11,6 @@ narrower one counts where it is shorter, and where it is longer only for experim
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
@@ -20,24 +19,12 @@ from typing import Any, Final
 import msgspec
 
 from tracelake._errors import UsageError
-from tracelake.limits import NAME_QUOTED_MAX_CHARS, QUOTED_MAX_CHARS
+from tracelake.durations import duration_ns
+from tracelake.limits import QUOTED_MAX_CHARS
 
 RETENTION_TAG: Final = "mlflow.trace.archivalRetention"
 ARCHIVE_NOW_TAG: Final = "mlflow.trace.archiveNow"
 MALFORMED: Final = "MALFORMED_TRACE"
-_UNITS_NS: Final = {"m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
-_DURATION: Final = re.compile(r"([1-9][0-9]{0,6})([mhd])", re.ASCII)
-
-
-def duration_ns(text: str) -> int:
-    """Return a duration such as `30d`, `12h` or `5m` in nanoseconds. Raises UsageError."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise UsageError(
-            f"{text[:NAME_QUOTED_MAX_CHARS]!r} is no duration: write a number from 1 to 9999999 and m, h or d, "
-            "such as 30d"
-        )
-    return int(match[1]) * _UNITS_NS[match[2]]
 
 
 @dataclass(frozen=True, slots=True)

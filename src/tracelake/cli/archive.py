@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from tracelake._errors import DamageError, NotFoundError, StorageError
+from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
 from tracelake.cli import render_archive as render
 from tracelake.cli.exits import FAILED
 from tracelake.cli.options import JsonOption, LakeOption, MasterOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
-from tracelake.limits import ARCHIVE_UPLOAD_GRACE_S
+from tracelake.limits import ARCHIVE_UPLOAD_GRACE_S, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
 
 app = typer.Typer()
 archive_app = typer.Typer(help="Archive traces out of the hot tier, and bring them back.")
@@ -58,7 +58,11 @@ def run(
         print_json(asdict(report))
     else:
         if dry_run:
-            console().print(render.archive_plan(report.due))
+            console().print(render.archive_plan(report.due[:PAGE_ROWS_DEFAULT]))
+            if len(report.due) > PAGE_ROWS_DEFAULT:
+                console().print(
+                    f"And {len(report.due) - PAGE_ROWS_DEFAULT:,} experiments more; --json has all."
+                )
             console().print("Nothing was archived.")
         else:
             console().print(report.line, soft_wrap=True)
@@ -69,16 +73,24 @@ def run(
 
 
 @archive_app.command("plan", epilog=examples("tracelake archive plan", "tracelake archive plan --json"))
-def plan(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+def plan(
+    lake: LakeOption = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="Experiments at most, those with most hot traces.")
+    ] = PAGE_ROWS_DEFAULT,
+    as_json: JsonOption = False,
+) -> None:
     """Say what the next pass would take.
 
-    Of each experiment with hot traces: the retention that counts, where it is set, and the traces that are due."""
+    Of experiments with hot traces: the retention that counts, where it is set, and the traces that are due."""
     with opened(lake) as open_lake:
-        due = open_lake.archive.plan()
+        due = open_lake.archive.plan(limit=limit + 1)
     if as_json:
-        print_json([asdict(each) for each in due])
-    else:
-        console().print(render.archive_plan(due))
+        print_json([asdict(each) for each in due[:limit]])
+        return
+    console().print(render.archive_plan(due[:limit]))
+    if len(due) > limit:
+        console().print("More experiments have hot traces; --limit shows them.")
 
 
 @archive_app.command("status", epilog=examples("tracelake archive status", "tracelake archive status --json"))
@@ -190,6 +202,7 @@ def sweep(
         "tracelake archive retention 30d",
         "tracelake archive retention --layout pack --location s3://bucket/archive",
         "tracelake archive retention --allow 7 --allow 9",
+        "tracelake archive retention 1d --experiment 7",
     ),
 )
 def retention(
@@ -212,12 +225,39 @@ def retention(
             metavar="ID", help="Experiments that may stay hot for longer; all of them.", show_default=False
         ),
     ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Set it for this experiment alone.", show_default=False),
+    ] = None,
+    workspace: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Set it for this workspace alone.", show_default=False),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Set, or show, how this lake archives.
 
     What is not given stays as it is. A workspace or an experiment may have a shorter retention of its own, and a longer
-    one where --allow names it."""
+    one where --allow names it: DURATION with --experiment or --workspace sets it, and none takes it away."""
+    retention = "" if duration == "none" else duration
+    if experiment is not None or workspace is not None:
+        if retention is None or (layout, location, allow) != (None, None, None):
+            raise UsageError("with --experiment or --workspace give a duration, or none, and nothing else")
+        with opened(lake) as open_lake:
+            open_lake.archive.set_retention(retention, experiment=experiment, workspace=workspace)
+            counts = [each for each in open_lake.archive.retentions() if each.experiment_id == experiment]
+        if as_json:
+            print_json({"experiment": experiment, "workspace": workspace, "retention": retention or None})
+            return
+        console().print("It is set." if retention else "It is taken away.")
+        for each in counts:
+            source = f", set for the {each.source}" if each.source else ""
+            console().print(
+                plain(
+                    f"Traces of experiment {each.experiment_id} stay hot for {each.retention or 'ever'}{source}."
+                )
+            )
+        return
     with opened(lake) as open_lake:
         if (duration, layout, location, allow) == (None, None, None, None):
             settings = open_lake.archive.settings()
@@ -225,7 +265,7 @@ def retention(
             settings = open_lake.archive.configure(
                 layout=layout,
                 location=location,
-                retention="" if duration == "none" else duration,
+                retention=retention,
                 allowlist=allow,
             )
     if as_json:

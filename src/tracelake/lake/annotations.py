@@ -46,6 +46,13 @@ class LakeAnnotations:
         """Return tags and assessments of traces that are there, by their whole ids."""
         return self._annotations.tags(trace_ids), self._annotations.assessments_of(trace_ids)
 
+    def shown_tags(self, trace_ids: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return tags of traces as pages show them, by whole id: the first 20 of each, values cut after 200 characters.
+
+        Those that say where a trace is are not among them.
+        """
+        return self._annotations.shown_tags(trace_ids)
+
     def set_tag(self, trace_id: str, key: str, value: str) -> None:
         """Set a tag of a trace: a key of up to 250 characters, a value of up to 8,000.
 

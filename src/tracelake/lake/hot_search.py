@@ -7,6 +7,7 @@ been at work for long, there is more than fits into memory or into the time of a
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -152,8 +153,10 @@ class HotSearch:
 
     def _of_page(self, uncommitted: Uncommitted, token: PageToken, analyzer: Analyzer) -> _Taken:
         """Return what the first page of a search had, put together again where nobody has kept it."""
-        runs = read_runs(token.newer)
-        if runs is None:
+        run_names, _, _ = token.newer.rpartition("_")
+        runs = read_runs(run_names)
+        # Before anything is done for it: to put a page together may take seconds.
+        if runs is None or token.newer != self._signed(token.commit, run_names):
             raise QueryError(f"{str(token)!r} is no page; take `next_page` of a result as it is.")
         if (kept := self._kept_of(token)) is not None:
             return _taken(kept)
@@ -163,6 +166,13 @@ class HotSearch:
             wanted = uncommitted.within(runs, limits.UNCOMMITTED_SEARCH_ROWS_MAX)
             parts, lacking = self._covering(uncommitted, wanted, analyzer, (), None)
         return _taken(parts, lacking)
+
+    def _signed(self, commit: str | None, run_names: str) -> str:
+        """Return the name of runs with a signature: of these, beside this commit, a search of this lake had a page."""
+        store = self._store()
+        key = "" if store is None else store.page_key
+        signature = hmac.digest(key.encode(), f"{commit} {run_names}".encode(), "sha256").hex()
+        return f"{run_names}_{signature[:32]}"
 
     def _kept_of(self, token: PageToken) -> tuple[_HotPart, ...] | None:
         """Return the parts of the first page, where somebody has kept them."""
@@ -254,8 +264,8 @@ class HotSearch:
         every = pa.concat_tables([indexed.select(claims.schema.names).cast(claims.schema), claims])
         hidden = np.delete(every[ROW_ID.name].to_numpy(), standing_places(every.select(SPANS.names)))
         sequences = set[int]().union(*(part.sizes for part in parts))
-        hidden = np.concatenate([hidden, left])
-        newer = NewerRows(indexes, hidden, named_runs(runs_of(sequences, limits.UNCOMMITTED_RUN_GAP_MAX)))
+        run_names = named_runs(runs_of(sequences, limits.UNCOMMITTED_RUN_GAP_MAX))
+        newer = NewerRows(indexes, np.concatenate([hidden, left]), self._signed(view.commit_id, run_names))
         with self._lock:
             self._kept[key] = newer
             while len(self._kept) > limits.UNCOMMITTED_SEARCHES_KEPT:

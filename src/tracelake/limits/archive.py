@@ -20,6 +20,8 @@ ARCHIVE_FINALIZE_BYTES: Final = 8 * MIB
 """Their OTLP, uncompressed; a larger trace is cleared alone. Beyond: the next transaction."""
 ARCHIVE_UPLOADS_AT_ONCE: Final = 8
 """Objects of one batch that are uploaded at a time. Beyond: they wait for their turn."""
+ARCHIVE_FOLDER_MAX_CHARS: Final = 250
+"""The name of an experiment's directory in layout `trace`; disks have up to 255. Beyond: it is cut, with a hash."""
 TRACE_ARCHIVED_MAX_BYTES: Final = 1024 * MIB
 """What one archived trace unpacks to. Beyond: its frame is taken for damage."""
 ARCHIVE_FAILURES_TOLD_MAX: Final = 20
@@ -48,7 +50,7 @@ ARCHIVE_REQUEST_TRACES_MAX: Final = 500
 ARCHIVE_GRACE_MAX_S: Final = 31_536_000.0
 """The longest grace of a sweep that a request asks for, a year. Beyond: 400."""
 ARCHIVE_LISTED_DEFAULT: Final = 20
-"""Traces and operations that the page of the archive lists of each kind. Beyond: parameter `limit` asks for more."""
+"""Experiments, traces, operations that the page of the archive lists. Beyond: parameter `limit` asks for more."""
 OPERATIONS_AT_ONCE: Final = 4
 """Passes, restores, deletions and sweeps that requests asked a server for and that are under way; of one kind one less.
 Beyond: 503."""

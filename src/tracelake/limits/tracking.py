@@ -16,6 +16,10 @@ ANNOTATIONS_MAX: Final = 1_000
 """Tags, and assessments, of one trace or experiment. Beyond: one more is refused."""
 ASSESSMENT_MAX_BYTES: Final = 64 * 1024
 """An assessment as JSON. Beyond: it is refused."""
+TAGS_SHOWN_MAX: Final = 20
+"""Tags of a trace that a page shows. Beyond: the API has them."""
+TAG_SHOWN_MAX_CHARS: Final = 200
+"""Of the value of one. Beyond: it is cut."""
 TAGGED_TRACES_MAX: Final = 10_000
 """Traces that a filter by tags names. Beyond: it is refused; name more tags."""
 EXPERIMENTS_SHOWN_MAX: Final = 1_000

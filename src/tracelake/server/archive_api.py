@@ -12,7 +12,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 
 from tracelake import limits
-from tracelake._errors import TracelakeError
+from tracelake._errors import TracelakeError, UsageError
 from tracelake.lake.lake import Lake
 from tracelake.server.api import json_response
 from tracelake.server.archive_reads import archive_overview, resolved_retention
@@ -55,6 +55,9 @@ class NewRetention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layout: str | None = None
     location: str | None = None
     allowlist: list[str] | None = None
+    experiment: str | None = None
+    """Whose retention it is, instead of that of the lake."""
+    workspace: str | None = None
 
 
 def archive_api(lake: Lake, archiving: Archiving) -> APIRouter:
@@ -73,9 +76,12 @@ def _add_reads(router: APIRouter, lake: Lake, archiving: Archiving) -> None:
     def overview(limit: Limit = limits.ARCHIVE_LISTED_DEFAULT) -> Response:
         return json_response(archive_overview(lake, archiving, limit))
 
-    @router.get("/plan", summary="What a pass would take, of each experiment with hot traces")
-    def plan(experiment: Text = None, older_than: Text = None) -> Response:
-        return json_response({"experiments": lake.archive.plan(experiment, older_than)})
+    @router.get("/plan", summary="What a pass would take, of experiments with hot traces, the most first")
+    def plan(
+        experiment: Text = None, older_than: Text = None, limit: Limit = limits.PAGE_ROWS_DEFAULT
+    ) -> Response:
+        due = lake.archive.plan(experiment, older_than, limit + 1)
+        return json_response({"experiments": due[:limit], "more": len(due) > limit})
 
     @router.get("/traces", summary="Archived traces, the last first, or those that are marked as malformed")
     def traces(
@@ -108,8 +114,14 @@ def _add_retention(router: APIRouter, lake: Lake) -> None:
         openapi_extra=body_in_openapi(NewRetention),
     )
     def configure(body: Annotated[NewRetention, Depends(json_body(NewRetention))]) -> Response:
+        retention = "" if body.retention == "none" else body.retention
+        if (body.experiment, body.workspace) != (None, None):
+            if retention is None or (body.layout, body.location, body.allowlist) != (None, None, None):
+                raise UsageError("with `experiment` or `workspace` send `retention`, and nothing else")
+            lake.archive.set_retention(retention, experiment=body.experiment, workspace=body.workspace)
+            return json_response(resolved_retention(lake))
         lake.archive.configure(
-            retention="" if body.retention == "none" else body.retention,
+            retention=retention,
             layout=body.layout,
             location=body.location,
             allowlist=body.allowlist,

@@ -15,6 +15,8 @@ def archive_overview(lake: Lake, archiving: Archiving, limit: int) -> dict[str, 
     """
     archive = lake.archive
     totals = archiving.totals
+    experiments = archive.experiments(limit + 1)
+    failed, archived = archive.traces("failed", limit), archive.traces("archived", limit)
     return {
         "settings": archive.settings(),
         "space": archive.space(),
@@ -23,9 +25,11 @@ def archive_overview(lake: Lake, archiving: Archiving, limit: int) -> dict[str, 
             "last_ended_ns": totals.ended_ns,
             "problem": totals.problem,
         },
-        "experiments": archive.experiments(),
-        "failed": archive.traces("failed", limit),
-        "archived": archive.traces("archived", limit),
+        "experiments": experiments[:limit],
+        "more_experiments": len(experiments) > limit,
+        "failed": failed,
+        "archived": archived,
+        "tags": lake.annotations.shown_tags([each.trace_id for each in (*failed, *archived)]),
         "operations": [each.to_dict() for each in archiving.operations.newest()[:limit]],
     }
 
@@ -40,6 +44,6 @@ def resolved_retention(lake: Lake) -> dict[str, Any]:
             "source": each.source,
             "problem": each.problem,
         }
-        for each in lake.archive.experiments()
+        for each in lake.archive.retentions()
     ]
     return {"settings": lake.archive.settings(), "experiments": experiments}

@@ -13,8 +13,9 @@ from typing import Any, Final
 from tracelake import limits
 from tracelake._errors import LimitError, StorageError, TracelakeError
 from tracelake.archive.model import ArchiveReport
-from tracelake.archive.retention import TraceFate, duration_ns
+from tracelake.archive.retention import TraceFate
 from tracelake.archive.scheduling import ArchiveLoop, Marks
+from tracelake.durations import duration_ns
 from tracelake.lake.lake import Lake
 from tracelake.server.operations import Operations, Result, ServerOperation, Tell
 

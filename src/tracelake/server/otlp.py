@@ -106,7 +106,7 @@ class TracesEndpoint:
     async def _take(
         self, headers: dict[bytes, bytes], receive: Receive, format: Format, meter: Meter | None
     ) -> Decoded:
-        experiment_id = experiment_of(headers.get(b"x-mlflow-experiment-id", b"").decode("latin-1"))
+        experiment_id = experiment_of(_text(headers.get(b"x-mlflow-experiment-id", b"")))
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if encoding != "identity" and encoding not in ENCODINGS:
             raise UnsupportedError(f"Content-Encoding {encoding}: send gzip, zstd, deflate or none")
@@ -178,6 +178,14 @@ class TracesEndpoint:
             raise outcome
         finally:
             del outcome
+
+
+def _text(header: bytes) -> str:
+    """Return the text of a header, UTF-8 as clients of today send it, or else the Latin-1 of HTTP."""
+    try:
+        return header.decode()
+    except UnicodeDecodeError:
+        return header.decode("latin-1")
 
 
 def experiment_of(header: str) -> str:

@@ -13,6 +13,7 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tracelake import limits
+from tracelake._errors import StorageError
 from tracelake.lake.lake import Lake
 from tracelake.server import render
 from tracelake.server.params import Offset, Text, Wanted
@@ -103,6 +104,7 @@ def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
             "trace.html",
             f"/api/v1/traces/{trace.trace_id}",
             trace=trace,
+            tags=_shown_tags(lake, trace.trace_id),
             waterfall=waterfall,
             bars=waterfall.bars[first : first + size],
             first=first,
@@ -112,3 +114,11 @@ def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
         )
 
     return router
+
+
+def _shown_tags(lake: Lake, trace_id: str) -> dict[str, str]:
+    """Return the tags of a trace; none where the lake keeps no tags, or they cannot be read: the trace can."""
+    try:
+        return {} if lake.hot.store is None else lake.annotations.shown_tags([trace_id]).get(trace_id, {})
+    except StorageError:
+        return {}

@@ -76,6 +76,24 @@ class Annotations:
                     tags[trace_id][key] = value
         return {trace_id: dict(sorted(of_trace.items())) for trace_id, of_trace in tags.items()}
 
+    def shown_tags(self, trace_ids: Collection[str]) -> dict[str, dict[str, str]]:
+        """Return the first tags of traces that somebody set, for a page: few of each, long ones cut."""
+        tags = trace_tags.c
+        number = func.row_number().over(partition_by=tags.trace_id, order_by=tags.key).label("number")
+        cut = func.substr(tags.value, 1, limits.TAG_SHOWN_MAX_CHARS).label("value")
+        shown: dict[str, dict[str, str]] = {}
+        with self._database.reading() as connection:
+            for ids in at_once(set(trace_ids)):
+                every = (
+                    select(tags.trace_id, tags.key, cut, number).where(*self._of(trace_tags, ids)).subquery()
+                )
+                query = select(every.c.trace_id, every.c.key, every.c.value).where(
+                    every.c.number <= limits.TAGS_SHOWN_MAX
+                )
+                for trace_id, key, value in connection.execute(query.order_by(every.c.key)):
+                    shown.setdefault(trace_id, {})[key] = value
+        return shown
+
     def set_tag(self, trace_id: str, key: str, value: str) -> None:
         """Set a tag of a trace, which who calls knows to be there. Raises UsageError, LimitError."""
         _check_tag(key, value, limits.TRACKING_VALUE_MAX_CHARS)

@@ -6,6 +6,7 @@ PGPASSWORD or the setting `tracking` has it, in the environment of each.
 
 from __future__ import annotations
 
+import secrets
 import threading
 from typing import Final
 
@@ -35,6 +36,8 @@ class TrackingPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lake: str
     url: str
     """SQLITE, or the URL of a database, without a password."""
+    page_key: str = ""
+    """Signs what pages of a search name, so that nobody else makes up what it costs a server to put together."""
     format_version: int = FORMAT_VERSION
 
 
@@ -46,7 +49,7 @@ def set_up(objects: ObjectStore, lake_id: str, metadata_url: str, url: str | Non
     """
     if (place := read_place(objects)) is None:
         wanted = find_tracking_url(url) or _beside(objects, metadata_url)
-        place = TrackingPlace(lake_id, without_password(wanted))
+        place = TrackingPlace(lake_id, without_password(wanted), secrets.token_hex(16))
         open_store(objects.url, place, wanted, begins=True)  # before anybody is told of it
         if not objects.create(PLACE, encode(place, PLACE)):
             place = read_place(objects) or place  # a server that began at the same time was first
@@ -90,7 +93,7 @@ def open_store(
                 migrate(database)
                 if not begins and not knows(database, place.lake):
                     raise StorageError(_not_here(database.name, place))
-                store = _open_stores[key] = TrackingStore(database, place.lake)
+                store = _open_stores[key] = TrackingStore(database, place.lake, place.page_key)
             except BaseException:
                 database.close()
                 raise

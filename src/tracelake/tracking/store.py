@@ -82,9 +82,10 @@ class HotTrace:
 class TrackingStore:
     """The traces of one lake in a database that is migrated. Threads share it."""
 
-    def __init__(self, database: TrackingDatabase, lake_id: str) -> None:
+    def __init__(self, database: TrackingDatabase, lake_id: str, page_key: str = "") -> None:
         self.database = database
         self.lake_id = lake_id
+        self.page_key = page_key
         self.lake = _lake(database, lake_id)
         insert_into = sqlite.insert if database.is_sqlite else postgresql.insert
         # Made once: to make them takes as long as to carry them out.
