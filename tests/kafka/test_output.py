@@ -80,6 +80,27 @@ def test_each_transaction_is_there_once(lake: Lake, broker: Broker, topic: str) 
     # It was added before transaction 0, which somebody might have begun by then.
     assert seen(broker, topic) == {1: [1, 101], 2: [2, 102], 3: [3, 103], 5: [4]}
     assert markers(broker, lake) == [1, 2, 3, 5], "strictly increasing, and none for an empty transaction"
+    assert explained(lake, range(6)) == by_offsets(broker, topic)
+
+
+def explained(lake: Lake, transactions: range) -> dict[int, list[tuple[int, int, int, int]]]:
+    """Return partition, first and last offset, and messages, as `explain` says them, of transactions that have some."""
+    outputs = ((t, each) for t in transactions for each in lake.journal.explain(t).outputs if each.offsets)
+    return {
+        t: [(at.partition, at.start, at.stop - 1, at.messages) for at in each.offsets] for t, each in outputs
+    }
+
+
+def by_offsets(broker: Broker, topic: str) -> dict[int, list[tuple[int, int, int, int]]]:
+    """Return the same as a consumer of what is committed sees it."""
+    offsets: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for message in broker.read(topic):
+        t = int(dict(message.headers())[TRANSACTION_HEADER])
+        offsets[t][message.partition()].append(message.offset())
+    return {
+        t: [(partition, min(at), max(at), len(at)) for partition, at in sorted(of.items())]
+        for t, of in offsets.items()
+    }
 
 
 def test_j6_a_writer_that_stops_inside_its_transaction_is_fenced(
@@ -140,6 +161,7 @@ def test_j7_a_writer_that_dies_after_its_transaction(
     wait_until(lambda: lake.pipeline(runner=InProcess()).run_once() is None)
     assert seen(broker, topic, committed=False) == {1: [1]}
     assert len(lake.branch("main").log()) == 2
+    assert explained(lake, range(2)) == by_offsets(broker, topic)
 
 
 def test_a_broker_that_is_gone_holds_the_commit_back(

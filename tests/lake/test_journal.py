@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import tracelake
 from tests.patience import HANG_S
@@ -22,6 +23,7 @@ from tracelake.otlp.framing import write_segment
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.inbox import Inbox
+from tracelake.versions.model import Commit
 
 HOSTILE = "<script>alert(1)<"
 TOLD = ["open", "writing", "spans", "traces", "index", "commit"]
@@ -82,6 +84,41 @@ def test_each_transaction_is_explained(lake: Lake) -> None:
     for t in (-1, 3):
         with pytest.raises(NotFoundError, match="the newest is 2"):
             lake.journal.explain(t)
+
+
+def test_an_old_transaction_takes_no_longer_than_a_new_one(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receipt names its commit; where it is gone, or wrong, or the journal is trimmed, one behind it does."""
+    walk, read = lake._opened.repository.log, list[str]()
+
+    ids = [each.id for each in reversed(lake.log())]
+
+    def log(commit_id: str) -> Iterator[tuple[str, Commit]]:
+        for each in walk(commit_id):
+            read.append(each[0])
+            yield each
+
+    def walked(t: int) -> int:
+        read.clear()
+        assert lake.journal.explain(t).info.commit == ids[t]
+        return len(read)
+
+    monkeypatch.setattr(lake._opened.repository, "log", log)
+    assert (walked(0), walked(1), walked(2)) == (1, 1, 1)
+    read.clear()
+    assert [info.transaction for info in lake.journal.transactions(1, before=1)] == [0]
+    assert len(read) == 1
+    receipts = PublishReceipts(lake._opened.key_value, "main")
+    first, second = receipts.read(0), receipts.read(1)
+    assert first is not None
+    assert second is not None
+    receipts.note(replace(first, commit=second.commit))
+    assert walked(0) == 3
+    receipts.note(replace(first, commit="f" * 64))
+    assert walked(0) == 3
+    lake._opened.key_value.forget("receipts/main", [f"{0:016d}"])
+    assert walked(0) == 2
 
 
 def test_what_is_trimmed_says_so(lake: Lake) -> None:

@@ -11,7 +11,12 @@ from tracelake.cli.output import plain
 from tracelake.cli.render import fields, grid, size
 
 if TYPE_CHECKING:
-    from tracelake.lake.journal_results import ReplayReport, TransactionAccount, TransactionInfo
+    from tracelake.lake.journal_results import (
+        OutputAccount,
+        ReplayReport,
+        TransactionAccount,
+        TransactionInfo,
+    )
 
 
 def transactions(infos: Sequence[TransactionInfo]) -> Table:
@@ -51,7 +56,7 @@ def about(account: TransactionAccount) -> Table:
         ("inputs", _count(info.inputs)),
         ("spans", _spans(info)),
         ("seconds", _stages(info)),
-        ("also in", ", ".join(f"{plain(name)} ({plain(to)})" for name, to in account.outputs)),
+        ("also in", "; ".join(map(_output, account.outputs))),
     ]
     return fields([(name, value) for name, value in rows if value])
 
@@ -107,6 +112,14 @@ def replayed(report: ReplayReport) -> Table:
             for each in report.sources
         ],
     )
+
+
+def _output(output: OutputAccount) -> str:
+    told = f"{plain(output.name)} ({plain(output.to)})"
+    if output.messages is None:
+        return told
+    places = (f"offsets {at.start} to {at.stop - 1} of partition {at.partition}" for at in output.offsets)
+    return ", ".join((f"{told}: {output.messages:,} messages", *places))
 
 
 def _spans(info: TransactionInfo) -> str:

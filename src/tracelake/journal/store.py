@@ -56,7 +56,7 @@ class Journal:
         self._store = store
         self._partition = f"journal/{pipeline}"
         self._asides = f"asides/{pipeline}"
-        self._receipts = f"receipts/{pipeline}"
+        self._receipts = (f"receipts/{pipeline}", f"written/{pipeline}")
 
     def read(self, transaction: int) -> TransactionRecord:
         """Return the records of one transaction.
@@ -123,7 +123,7 @@ class Journal:
         A few at a time: some stores do all that one call erases while everybody waits.
         """
         stop = _key(floor)
-        for partition in (self._partition, self._asides, self._receipts):
+        for partition in (self._partition, self._asides, *self._receipts):
             start = _key(0)
             while left := self._store.scan(partition, start, stop, limit=1):
                 begin = left[0].key[: len(stop) - _ERASED_DIGITS]

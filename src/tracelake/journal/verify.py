@@ -16,7 +16,7 @@ from tracelake.storage.verify import check_records
 _STEPS: Final = "journal/main"
 _ASIDES: Final = "asides/main"
 _MISSING: Final = "committed, and not recorded and sealed"
-_PARTITIONS: Final = (_STEPS, "inputs/main", _ASIDES, "suspects/main", "receipts/main")
+_PARTITIONS: Final = (_STEPS, "inputs/main", _ASIDES, "suspects/main", "receipts/main", "written/main")
 
 
 def check_transactions(

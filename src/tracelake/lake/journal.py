@@ -7,14 +7,16 @@ from itertools import islice
 
 from tracelake._errors import DamageError, NotFoundError, TracelakeError, TrimmedError, UsageError
 from tracelake.journal.model import Aside, OffsetRange, RecordedRange, Segment, SegmentRun
-from tracelake.journal.receipts import PublishReceipt, PublishReceipts
+from tracelake.journal.receipts import OutputReceipts, PublishReceipt, PublishReceipts
 from tracelake.journal.store import Journal, TransactionRecord
 from tracelake.lake.journal_results import (
     InputInfo,
+    OutputAccount,
     ReplayReport,
     TableParts,
     TransactionAccount,
     TransactionInfo,
+    WrittenOffsets,
 )
 from tracelake.lake.journal_times import stages
 from tracelake.lake.opened import OpenLake
@@ -38,6 +40,7 @@ class LakeJournal:
         self._opened = opened
         self._journal = Journal(opened.key_value, "main")
         self._receipts = PublishReceipts(opened.key_value, "main")
+        self._written = OutputReceipts(opened.key_value, "main")
 
     def transactions(
         self, limit: int = PAGE_ROWS_DEFAULT, before: int | None = None
@@ -92,7 +95,7 @@ class LakeJournal:
             tuple(self._tables(t, notes)),
             self._index(t, commit, notes),
             tuple(
-                (each.name, each.to)
+                self._output(t, each)
                 for each in self._outputs()
                 if commit is not None and (each.since or 0) <= t
             ),
@@ -136,11 +139,22 @@ class LakeJournal:
 
     def _commits(self, before: int) -> Iterator[tuple[int, tuple[str, Commit]]]:
         """Yield commits of transactions below one, the newest first."""
-        head = self._opened.repository.head()
+        head = self._known(before - 1) or self._opened.repository.head()
         for commit_id, commit in self._opened.repository.log(head) if head is not None else ():
             t = commit.metadata.get(TRANSACTION)
             if t is not None and int(t) < before:
                 yield int(t), (commit_id, commit)
+
+    def _known(self, t: int) -> str | None:
+        """Return a commit near a transaction, at it or behind, so that an old one takes no longer than a new one."""
+        try:
+            receipt = self._receipts.first_from(t) if t >= 0 else None
+            if receipt is None or not receipt.commit:
+                return None
+            is_it = self._opened.repository.transaction_of(receipt.commit) == receipt.transaction
+        except DamageError:
+            return None  # then the walk begins with the newest
+        return receipt.commit if is_it else None
 
     def _recorded(self, t: int) -> TransactionRecord | None:
         """Return what the journal has of a transaction; None where it has let go of it."""
@@ -160,6 +174,16 @@ class LakeJournal:
             return self._receipts.read(t)
         except DamageError:
             return None  # `verify` names it
+
+    def _output(self, t: int, output: OutputRecord) -> OutputAccount:
+        try:
+            receipt = self._written.read(t, output.id)
+        except DamageError:
+            receipt = None  # `verify` names it
+        if receipt is None:
+            return OutputAccount(output.name, output.to)
+        offsets = (WrittenOffsets(at.partition, at.start, at.stop, at.messages) for at in receipt.partitions)
+        return OutputAccount(output.name, output.to, receipt.messages, tuple(offsets))
 
     def _outputs(self) -> list[OutputRecord]:
         return AddedOutputs(

@@ -69,6 +69,28 @@ class TableParts:
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenOffsets:
+    """Where an output has messages of a transaction: in a partition, from `start` to before `stop`."""
+
+    partition: int
+    start: int
+    stop: int
+    messages: int
+    """Fewer than the offsets where others wrote between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputAccount:
+    """An output besides the tables that has a transaction."""
+
+    name: str
+    to: str
+    messages: int | None = None
+    """None where nobody has noted it: it had no rows for it, or does not say what it has."""
+    offsets: tuple[WrittenOffsets, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionAccount:
     """Which input made a transaction, and what came of it."""
 
@@ -77,8 +99,8 @@ class TransactionAccount:
     inputs_total: int
     tables: tuple[TableParts, ...]
     index: TableParts | None
-    outputs: tuple[tuple[str, str], ...]
-    """Name of each output besides the tables that has it, and where that is."""
+    outputs: tuple[OutputAccount, ...]
+    """The outputs besides the tables that have it."""
     by: str | None
     """The replica that published it."""
     notes: tuple[str, ...] = field(default=())

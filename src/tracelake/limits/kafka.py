@@ -40,6 +40,8 @@ OUTPUT_LEFT_OUT_TOLD: Final = 3
 """Rows that an output left out which a line of `status` names. Beyond: `output list --json` does."""
 OUTPUT_LEFT_OUT_NAMED_MAX: Final = 100
 """Rows that an output left out of a transaction, or of the last few, that are named. Beyond: they are counted."""
+OUTPUT_PARTITIONS_TOLD_MAX: Final = 200
+"""Partitions of an output whose offsets are kept of a transaction. Beyond: only how many messages there are in all."""
 KAFKA_MARKERS_READ: Final = 200
 """Offsets at the end of its markers that an output looks at first. Beyond: it looks at all of them."""
 OUTPUT_NAME_MAX_CHARS: Final = 64

@@ -114,7 +114,7 @@ class Outputs:
         for number, output in enumerate(outputs):
             progress(Progress("publishing", number, done, "steps", t))
             output.publish(sealed, publication)
-        progress(Progress("publishing", done, done, "steps", t))
+        progress(Progress("publishing", done, done, "steps", t, publication.commit))
         return publication.commit, publication.counts
 
     def publish_nothing(self, aside: Aside) -> str:

@@ -32,6 +32,7 @@ def with_receipts(key_value: KeyValueStore, name: str | None, progress: OnProgre
             times = begun.pop(t)
             took = tuple(round(max(0.0, after - before), 6) for before, after in pairwise(times))
             written_at = type(at).fromtimestamp(times[0], at.tzinfo).isoformat(timespec="microseconds")
-            receipts.note(PublishReceipt(t, written_at, at.isoformat(timespec="microseconds"), took, by))
+            committed_at = at.isoformat(timespec="microseconds")
+            receipts.note(PublishReceipt(t, written_at, committed_at, took, by, step.commit))
 
     return note

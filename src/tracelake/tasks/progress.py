@@ -20,6 +20,8 @@ class Progress:
     total: int
     unit: str
     transaction: int | None = None
+    commit: str = ""
+    """Its id, once a transaction is published."""
 
 
 OnProgress: TypeAlias = Callable[[Progress], None]

@@ -6,12 +6,14 @@ The marker is a record of a topic of the output's own, which nobody else writes 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
 
 from tracelake.formats import encode
+from tracelake.journal.receipts import OutputReceipt
 from tracelake.limits import (
     KAFKA_BATCH_MAX_BYTES,
     KAFKA_MARKERS_READ,
@@ -36,6 +38,7 @@ from tracelake.pipeline.outputs.keyed_protocol import NO_MARKER
 from tracelake.pipeline.outputs.left_out import LeftOutOf
 from tracelake.pipeline.outputs.markers import Marker, last_marker
 from tracelake.pipeline.outputs.messages import Messages
+from tracelake.pipeline.outputs.offsets import Offsets
 
 TRANSACTION_HEADER: Final = "tracelake-transaction"
 
@@ -53,6 +56,7 @@ class KafkaSink:
         self._last: Marker | None = None
         self._max_bytes = KAFKA_BATCH_MAX_BYTES
         self._was_refused = False
+        self._offsets = Offsets()
 
     def fence(self) -> int:
         """See `Sink`: to begin with the same transactional id ends what writers before us have begun."""
@@ -76,13 +80,17 @@ class KafkaSink:
         try:
             with self._failing(f"transaction {transaction} cannot be written"):
                 self._producer.begin_transaction()
+                self._offsets = Offsets()
                 headers = [(TRANSACTION_HEADER, str(transaction).encode())]
                 written = 0
                 for message in chain([] if first is None else [first], messages):
                     self._produce(self._address.topic, message, headers)
                     written += 1
+                self._flush()  # the marker says which offsets they got
                 left_out, total = tuple(messages.left_out), messages.left_out_total
-                marker = Marker(self._id, transaction, written, self._max_bytes, total, left_out)
+                marker = Marker(
+                    self._id, transaction, written, self._max_bytes, total, left_out, self._offsets.known()
+                )
                 self._produce(self._markers, encode(marker), headers)
                 self._producer.commit_transaction(KAFKA_TRANSACTION_MAX_S)
         except BaseException:
@@ -103,7 +111,29 @@ class KafkaSink:
         """See `BoundedSink`."""
         return None if self._last is None else self._last.of_left_out()
 
-    def _delivered(self, error: Any, _message: Any) -> None:
+    def receipt(self) -> OutputReceipt | None:
+        """See `TellingSink`."""
+        return None if self._last is None else self._last.receipt()
+
+    def _flush(self) -> None:
+        if self._called_back(self._producer.flush, KAFKA_TRANSACTION_MAX_S):
+            raise TimeoutError
+
+    def _called_back(self, serve: Callable[[float], int], within_s: float) -> int:
+        """Let the client tell of what was delivered. Raises what ended it, as when a peer has fenced us.
+
+        The client raises that and still calls back, of which Python makes a SystemError.
+        """
+        try:
+            return serve(within_s)
+        except SystemError as error:
+            if isinstance(error.__cause__, library().KafkaException):
+                raise error.__cause__ from None
+            raise
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is None and message.topic() == self._address.topic:
+            self._offsets.add(message.partition(), message.offset())
         if error is not None and error.code() == library().KafkaError.MSG_SIZE_TOO_LARGE:
             self._was_refused = True
 
@@ -114,11 +144,11 @@ class KafkaSink:
             try:
                 self._producer.produce(topic, value, key, headers=headers, on_delivery=self._delivered)
             except BufferError:  # it has as much as it may have on its way
-                self._producer.poll(0.1)
+                self._called_back(self._producer.poll, 0.1)
                 if time.monotonic() - began_s > KAFKA_TRANSACTION_MAX_S:
                     raise TimeoutError from None
             else:
-                self._producer.poll(0)
+                self._called_back(self._producer.poll, 0)
                 return
 
     def _make_marker_topic(self) -> None:

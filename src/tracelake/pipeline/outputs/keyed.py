@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from tracelake._errors import StorageError
 from tracelake.journal.model import Aside
+from tracelake.journal.receipts import OutputReceipt, OutputReceipts
 from tracelake.limits import OUTPUT_WRITE_TRIES_MAX
 from tracelake.pipeline.outputs.contents import Content
 from tracelake.pipeline.outputs.keyed_protocol import NO_MARKER, is_to_be_written
@@ -53,6 +54,15 @@ class BoundedSink(Sink, Protocol):
         ...
 
 
+@runtime_checkable
+class TellingSink(Sink, Protocol):
+    """A system that says where it has what was written, as a log does by offsets."""
+
+    def receipt(self) -> OutputReceipt | None:
+        """Return where the messages of the last transaction are that it has; asked after `fence` or `write`."""
+        ...
+
+
 class KeyedOutput:
     """One output; see `Output`. One thread uses it."""
 
@@ -73,6 +83,7 @@ class KeyedOutput:
         self._key_value = key_value
         self._content = content
         self._left_outs = LeftOuts(key_value)
+        self._receipts = OutputReceipts(key_value)
         self._marker: int | None = None  # what the sink has, as long as nobody else can write
 
     def holds(self, transaction: int) -> bool:
@@ -110,7 +121,7 @@ class KeyedOutput:
                 return
             marker = self._fenced()
             if not is_to_be_written(t, self._since, rows, marker):
-                self._note_left_out(t)  # who wrote it may have died before
+                self._note(t)  # who wrote it may have died before
                 return
             assert marker < t, "transactions strictly increase"
             self._marker = None  # until it is written nobody knows: a try may fail, or be carried out unheard
@@ -119,14 +130,17 @@ class KeyedOutput:
                 Messages(self._content.tables(batch), self._content.encode, self._content.name, fits)
             ) as messages:
                 self._sink.write(t, messages)
-            self._note_left_out(t)
+            self._note(t)
             self._marker = t
 
-    def _note_left_out(self, t: int) -> None:
-        """Copy the names of what was left out of a transaction, before it is committed."""
+    def _note(self, t: int) -> None:
+        """Copy what a marker says, before its transaction is committed: what was left out, and where the rest is."""
         left_out = self._sink.left_out() if isinstance(self._sink, BoundedSink) else None
         if left_out is not None and left_out.transaction == t:
             self._left_outs.note(self._id, self._name, left_out)
+        receipt = self._sink.receipt() if isinstance(self._sink, TellingSink) else None
+        if receipt is not None and receipt.transaction == t:
+            self._receipts.note(self._id, receipt)
 
     def _fenced(self) -> int:
         if self._marker is None:

@@ -16,6 +16,7 @@ import msgspec
 
 from tracelake._errors import DamageError
 from tracelake.formats import decode
+from tracelake.journal.receipts import OutputReceipt, PartitionOffsets
 from tracelake.pipeline.outputs.left_out import LeftOut, LeftOutOf
 
 FORMAT_VERSION: Final = 1
@@ -31,6 +32,8 @@ class Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the topic took, where something was left out."""
     left_out_total: int = 0
     left_out: tuple[LeftOut, ...] = ()
+    partitions: tuple[PartitionOffsets, ...] = ()
+    """Where its messages stand: the first partitions; none where the broker did not say which offsets it gave."""
     format_version: int = FORMAT_VERSION
 
     def of_left_out(self) -> LeftOutOf | None:
@@ -38,6 +41,10 @@ class Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.left_out_total:
             return None
         return LeftOutOf(self.transaction, self.left_out_total, self.max_bytes, self.left_out)
+
+    def receipt(self) -> OutputReceipt:
+        """Return what the lake keeps of the transaction, for people."""
+        return OutputReceipt(self.transaction, self.messages, self.partitions)
 
 
 def last_marker(
