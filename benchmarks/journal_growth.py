@@ -3,21 +3,24 @@
     python benchmarks/journal_growth.py                        # 100,000 transactions of 20 segments, SQLite
     python benchmarks/journal_growth.py --transactions 2000 --kept 500 --files
 
-Each transaction records its step and its seal, as a pipeline does; one in ten takes a file besides, which stays known.
-A line tells how things stand after so many transactions.
+Each transaction records its step, its seal, its receipt and that of a Kafka output, as a pipeline does; one in ten
+takes a file besides, which stays known. A line tells how things stand after so many transactions.
 
 - records, bytes: of the journal, with keys; known: the same of files that are known.
 - disk: the database, or the files; what SQLite has freed it uses again, and gives nothing back.
-- record: median time to record a step and a seal; read: to read those of the newest.
+- receipts, bytes: of publications and of the output, with keys.
+- record: CPU time to record step, seal and receipts, a transaction; read: to read those of the newest and of the oldest
+  that is kept.
 - open: to open the store anew and read what the newest transaction read.
 - trim: to erase what is older than the newest `--kept`; nothing of it in the run that trims nothing.
+
+Times are of the processor, for the machine may have other work.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -25,13 +28,21 @@ from pathlib import Path
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import SEGMENT_SHA256_CHARS, ReadRange, Seal, Segment, Step, WholeFile
 from tracelake.journal.protocol import totals
+from tracelake.journal.receipts import (
+    OutputReceipt,
+    OutputReceipts,
+    PartitionOffsets,
+    PublishReceipt,
+    PublishReceipts,
+)
 from tracelake.journal.runs import folded
 from tracelake.journal.store import Journal
 from tracelake.journal.trimming import trim
 from tracelake.storage import KeyValueStore, open_key_value
 
 SEGMENTS = 20
-LINES = 10
+READS = 100
+AT = "2026-01-01T00:00:00.000000+00:00"
 
 
 def step_of(t: int) -> Step:
@@ -87,41 +98,63 @@ def measure(folder: Path, url: str, transactions: int, kept: int | None) -> None
     journal, known = Journal(store, "main"), KnownInputs(store, "main")
     print(f"\n{'kept for ever' if kept is None else f'trimmed to {kept:,}'}: {url.partition(':')[0]}")
     print(
-        "transactions  records       bytes   known       bytes        disk  record ms  read ms  open ms  trim s"
+        "transactions  records       bytes  receipts       bytes   known       bytes        disk  record ms"
+        "  newest ms  oldest ms  open ms  trim s"
     )
-    times: list[float] = []
+    receipts, written = PublishReceipts(store, "main"), OutputReceipts(store, "main")
+    record_s = 0.0
+    marks = _marks(transactions)
     for t in range(transactions):
         step = step_of(t)
-        began = time.perf_counter()
+        began = time.process_time()
         journal.append_step(step)
-        journal.append_seal(Seal(t, *totals(step.sources), sealed_at="2026-01-01T00:00:00.000000+00:00"))
-        times.append(time.perf_counter() - began)
+        journal.append_seal(Seal(t, *totals(step.sources), sealed_at=AT))
+        written.note(
+            "0123456789abcdef", OutputReceipt(t, 20, (PartitionOffsets(0, 21 * t, 21 * t + 20, 20),))
+        )
+        receipts.note(PublishReceipt(t, AT, AT, (0.01, 0.01, 0.02, 0.05, 0.01), "replica", f"{t:064x}"))
+        record_s += time.process_time() - began
         if t % 10 == 0:
             known.remember([file_of(t)])
-        if (t + 1) % (transactions // LINES) == 0:
-            began = time.perf_counter()
+        if t + 1 in marks:
+            record_s /= t + 1 - max((mark for mark in marks if mark <= t), default=0)
+            began = time.process_time()
             if kept is not None:
                 trim(journal, t + 1, kept)
-            trim_s = time.perf_counter() - began
-            began = time.perf_counter()
-            journal.read(t)
-            read_s = time.perf_counter() - began
+            trim_s = time.process_time() - began
+            newest_s, oldest_s = (_read_s(journal, receipts, each) for each in (t, journal.floor()))
             store.close()
-            began = time.perf_counter()
+            began = time.process_time()
             store = open_key_value(url)
             journal, known = Journal(store, "main"), KnownInputs(store, "main")
+            receipts, written = PublishReceipts(store, "main"), OutputReceipts(store, "main")
             journal.read(t)
-            open_s = time.perf_counter() - began
+            open_s = time.process_time() - began
             records, size_bytes = size_of(store, "journal/main")
             files, files_bytes = size_of(store, "inputs/main")
-            record_s = statistics.median(times)
-            times.clear()
+            told = [size_of(store, f"{partition}/main") for partition in ("receipts", "written")]
             print(
-                f"{t + 1:12,} {records:8,} {size_bytes:11,} {files:7,} {files_bytes:11,} {disk_bytes(folder):11,} "
-                f"{record_s * 1000:10.2f} {read_s * 1000:8.2f} {open_s * 1000:8.1f} {trim_s:7.2f}",
+                f"{t + 1:12,} {records:8,} {size_bytes:11,} {sum(n for n, _ in told):9,} {sum(b for _, b in told):11,} "
+                f"{files:7,} {files_bytes:11,} {disk_bytes(folder):11,} {record_s * 1000:10.2f} "
+                f"{newest_s * 1000:10.2f} {oldest_s * 1000:10.2f} {open_s * 1000:8.1f} {trim_s:7.2f}",
                 flush=True,
             )
+            record_s = 0.0
     store.close()
+
+
+def _marks(transactions: int) -> list[int]:
+    """Return after how many transactions a line is told: each power of ten, and the last."""
+    return [10**power for power in range(3, 9) if 10**power < transactions] + [transactions]
+
+
+def _read_s(journal: Journal, receipts: PublishReceipts, t: int) -> float:
+    """Return how long it takes to read what is kept of a transaction."""
+    began = time.process_time()
+    for _ in range(READS):
+        journal.read(t)
+        receipts.read(t)
+    return (time.process_time() - began) / READS
 
 
 def main() -> None:
@@ -130,8 +163,10 @@ def main() -> None:
     parser.add_argument("--transactions", type=int, default=100_000)
     parser.add_argument("--kept", type=int, default=10_000)
     parser.add_argument("--files", action="store_true", help="keep records as files, and not in SQLite")
+    parser.add_argument("--only", choices=("ever", "trimmed"), help="one of the two runs")
     given = parser.parse_args()
-    for kept in (None, given.kept):
+    runs = {"ever": None, "trimmed": given.kept}
+    for kept in [runs[given.only]] if given.only else runs.values():
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             url = f"file://{folder}/records" if given.files else f"sqlite://{folder}/records.db"
