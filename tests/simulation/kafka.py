@@ -42,6 +42,7 @@ from tracelake.pipeline.outputs.keyed import KeyedOutput
 from tracelake.pipeline.outputs.left_out import LeftOuts
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.sources.added import AddedSources
+from tracelake.pipeline.sources.beside import at_once
 from tracelake.pipeline.sources.kafka import KAFKA, KafkaWatch
 from tracelake.pipeline.sources.looks import Looks
 from tracelake.pipeline.sources.port import Input
@@ -259,6 +260,7 @@ class KafkaScenario(PipelineScenario):
             [f"kafka://{SERVERS}/{IN}"],
             AddedSources(process.key_value),
             lambda url: KafkaWatch(process.objects, known, url),
+            at_once,
         )
         pipeline = self._pipeline(process)
         idle = 0
