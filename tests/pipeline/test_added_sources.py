@@ -22,6 +22,7 @@ from tests.torn import lake_of_files, tear
 from tracelake import InboxPipeline, Lake, LimitError, SourceInfo, UnreadInputsError, UsageError
 from tracelake.lake.sources import merged
 from tracelake.otlp.framing import write_segment
+from tracelake.pipeline.named import NamedRecords
 from tracelake.pipeline.sources import added, outbox, watching
 from tracelake.pipeline.sources.added import AddedSources, SourceRecords
 from tracelake.pipeline.sources.looks import Looks
@@ -187,12 +188,12 @@ def test_a_damaged_record_stops_no_other_source(lake: Lake, tmp_path: Path) -> N
     lake.sources.add("drops", str(tmp_path / "*.jsonl"))
     lake.sources.add("torn", str(tmp_path / "torn" / "*"))
     key_value = lake._opened.key_value
-    whole = key_value.get("sources/main", "drops")
+    whole = key_value.get("sources/main", "drops/")
     assert whole is not None
-    key_value.set("sources/main", "other", whole.value)
-    key_value.set("sources/main", "torn", whole.value[:-1])
+    key_value.set("sources/main", "other/", whole.value)
+    key_value.set("sources/main", "torn/", whole.value[:-1])
     old_file(tmp_path / "0.jsonl", 0)
-    told_of = r"sources/main/other is that of source drops.*; .*sources/main/torn cannot be read"
+    told_of = r"sources/main/other/ is that of source drops.*; .*sources/main/torn/ cannot be read"
     with pytest.raises(UnreadInputsError, match=told_of):
         lake.pipeline(runner=InProcess()).run_once()
     assert lake.table("spans").info().rows == 1
@@ -201,7 +202,7 @@ def test_a_damaged_record_stops_no_other_source(lake: Lake, tmp_path: Path) -> N
         ("other", "damaged"),
         ("torn", "damaged"),
     ]
-    assert [finding.path for finding in lake.verify().findings] == ["sources/main/torn"]
+    assert [finding.path for finding in lake.verify().findings] == ["sources/main/torn/"]
     lake.sources.remove("torn")
     assert lake.sources.add("torn", str(tmp_path / "torn" / "*")).state == "unwatched"
 
@@ -217,8 +218,20 @@ def test_a_torn_file_of_a_record_stops_no_other_source(tmp_path: Path) -> None:
             lake.pipeline(runner=InProcess()).run_once()
         assert lake.table("spans").info().rows == 1
         lake.sources.add("third", str(tmp_path / "third" / "*"))
+        lake.sources.add("torn2", str(tmp_path / "torn2" / "*"))
         states = [(info.name, info.state) for info in lake.sources.all()]
-        assert states == [("drops", "unwatched"), ("third", "unwatched"), ("torn", "damaged")]
+        assert states == [
+            ("drops", "unwatched"),
+            ("third", "unwatched"),
+            ("torn2", "unwatched"),
+            ("torn", "damaged"),
+        ]
+        with pytest.raises(UsageError, match=r"torn is there already: .* source remove torn`"):
+            lake.sources.add("torn", str(tmp_path / "torn" / "*"))
+        lake.sources.remove("torn")
+        lake.sources.add("torn", str(tmp_path / "torn" / "*"))
+        assert [info.name for info in lake.sources.all()] == ["drops", "third", "torn", "torn2"]
+        assert lake.verify().ok
 
 
 def test_what_cannot_be_added_is_refused_in_words(
@@ -501,17 +514,17 @@ def test_j13_what_was_seen_counts_only_of_what_still_stands() -> None:
         (
             Broken(
                 "a pause is read back",
-                AddedSources.pause,
-                "self._key_value.set_if(self._partition, name, encode(record), entry.version)",
-                "return record",
+                NamedRecords.change,
+                "self._store.set_if(self._partition, entry.key, encode(wanted), entry.version)",
+                "return wanted",
             ),
             change_without_replies,
         ),
         (
             Broken(
                 "our own record is no other's",
-                AddedSources.add,
-                "outcome.current.value == encode(record)",
+                NamedRecords.create,
+                "standing.id == record.id",
                 "False",
             ),
             change_without_replies,

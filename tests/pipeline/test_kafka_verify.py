@@ -60,7 +60,7 @@ def an_object(path: str, data: bytes | None) -> Change:
 
 def output(name: str, since: int = 1, to: str = "kafka://b:1/t", of: str = "id") -> Change:
     """Return what puts the record of an output there."""
-    return a_record("outputs/main", "o", encode(OutputRecord(name, to, of, since=since)))
+    return a_record("outputs/main", "o/", encode(OutputRecord(name, to, of, since=since)))
 
 
 def left_out(*transactions: int, total: int) -> Change:
@@ -78,7 +78,7 @@ def left_out(*transactions: int, total: int) -> Change:
         (a_record(*POSITION, encode(Position(((0, 2), (2, 4))))), "mismatch", "not in order, or touch"),
         (an_object("kafka/cluster.json", None), "missing", "where a cluster is stands nowhere"),
         (an_object("kafka/cluster.json", b"{"), "damaged", "kafka/cluster.json"),
-        (a_record("outputs/main", "o", b"nonsense"), "damaged", "outputs/main/o"),
+        (a_record("outputs/main", "o/", b"nonsense"), "damaged", "outputs/main/o/"),
         (output("p"), "mismatch", "says that it is output p"),
         (output("o", since=99), "mismatch", "begins with transaction 99"),
         (output("o", to="kafka://b/t"), "mismatch", "an address of Kafka names"),

@@ -21,6 +21,7 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.lost_replies import LosesReplies, Silent
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake, StorageError, UsageError, limits
+from tracelake.pipeline.named import NamedRecords
 from tracelake.pipeline.outputs import keyed_protocol
 from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.outputs.commit import CommitOutput
@@ -144,7 +145,7 @@ def test_an_output_that_cannot_be_opened_is_refused(lake: Lake, folder: Path) ->
     lake.outputs.add("a", "my_sinks:Files")
     with pytest.raises(UsageError, match="there already"):
         lake.outputs.add("a", "my_sinks:Files")
-    with pytest.raises(UsageError, match="no output b"):
+    with pytest.raises(UsageError, match="no output 'b'"):
         lake.outputs.remove("b")
 
 
@@ -203,7 +204,7 @@ def test_a_marker_is_asked_for_anew_after_a_failure(
     assert folder.exists()
 
 
-@pytest.mark.parametrize("name", ["", "ü", "~", "two words", "a/b", "n" * (limits.OUTPUT_NAME_MAX_CHARS + 1)])
+@pytest.mark.parametrize("name", ["", "ü", "~", "two words", "a/b", "n" * (limits.NAME_MAX_CHARS + 1)])
 def test_an_output_that_no_pipeline_would_look_up_is_refused(lake: Lake, folder: Path, name: str) -> None:
     """A name beyond those that are listed had an output to which nothing was ever written, without a word."""
     del folder
@@ -226,12 +227,12 @@ def outputs_change_without_replies() -> None:
         outputs = AddedOutputs(LosesReplies(done=done), open_objects(f"memory://{uuid.uuid4().hex}"), 1)
         to = f"{Silent.__module__}:{Silent.__name__}"
         record = outputs.add("a", to, lambda: 3)
-        assert outputs.records() == [record]
+        assert outputs.records().whole == [record]
         assert record.since == keyed_protocol.begins_at(3)
         with pytest.raises(UsageError, match="there already"):
             outputs.add("a", to, lambda: 3)
         outputs.remove("a")
-        assert outputs.records() == []
+        assert outputs.records().whole == []
 
 
 def test_an_output_is_added_and_removed_whatever_the_store_did_not_answer() -> None:
@@ -242,8 +243,13 @@ def test_an_output_is_added_and_removed_whatever_the_store_did_not_answer() -> N
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("what was not written is written again", AddedOutputs.add, "continue  #", "return record  #"),
-        Broken("what was not removed is removed again", AddedOutputs.remove, "current is None or", "True or"),
+        Broken(
+            "what was not written is written again",
+            NamedRecords.create,
+            "isinstance(outcome, Done)",
+            "not isinstance(outcome, Conflict)",
+        ),
+        Broken("what was not removed is removed again", NamedRecords.remove, "current is None or", "True or"),
     ],
     ids=lambda broken: broken.rule,
 )

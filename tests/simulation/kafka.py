@@ -327,7 +327,7 @@ class KafkaScenario(PipelineScenario):
         self._check_output(run, by_transaction)
 
     def _check_output(self, run: Run, by_transaction: dict[int, str]) -> None:
-        (record,) = AddedOutputs(run.direct_key_value, run.direct_objects, BUCKETS).records()
+        (record,) = AddedOutputs(run.direct_key_value, run.direct_objects, BUCKETS).records().whole
         assert record.since is not None
         wanted = {t: sorted(rows) for t, rows in by_transaction.items() if t >= record.since}
         large = [t for t, rows in wanted.items() if LARGE in rows]

@@ -9,7 +9,6 @@ from tests.simulation.kafka import KafkaScenario
 from tests.simulation.mutants import Mutant
 from tracelake.pipeline.kafka.cluster import Cluster
 from tracelake.pipeline.kafka.positions import Positions
-from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.outputs.kafka import KafkaSink
 from tracelake.pipeline.outputs.keyed import KeyedOutput
 from tracelake.pipeline.outputs.keyed_protocol import is_to_be_written
@@ -128,16 +127,5 @@ KAFKA_MUTANTS = [
         NONE,
         1,
         7,
-    ),
-    _mutant(
-        Broken(
-            "an output whose record was not written is taken for added",
-            AddedOutputs.add,
-            "continue  # it was not written, though nobody could tell",
-            "return record",
-        ),
-        ALL,
-        1,
-        38,
     ),
 ]

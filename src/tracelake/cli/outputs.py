@@ -75,8 +75,9 @@ def _print(infos: list[OutputInfo], *, as_json: bool) -> None:
         console().print("There is no output besides the tables.")
     for info in () if as_json else infos:
         what = f"changes of {info.changes}" if info.changes else "new spans"
-        console().print(
-            plain(f"{info.name}: {what} to {info.to}, from transaction {info.since} on"), soft_wrap=True
-        )
+        if not info.damaged:
+            console().print(
+                plain(f"{info.name}: {what} to {info.to}, from transaction {info.since} on"), soft_wrap=True
+            )
         for line in info.explain():
             console().print(plain(line), soft_wrap=True)

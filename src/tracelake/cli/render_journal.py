@@ -27,7 +27,7 @@ def transactions(infos: Sequence[TransactionInfo]) -> Table:
         [
             (
                 str(info.transaction),
-                f"{info.state}{', trimmed' if info.trimmed else ''}",
+                f"{info.state}{', trimmed' if info.trimmed else ', damaged record' if info.damaged else ''}",
                 _time(info.sealed_at),
                 _time(info.committed_at),
                 _count(info.inputs),

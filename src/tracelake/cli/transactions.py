@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tracelake._errors import UsageError
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
 from tracelake.limits import CLIENT_TIMEOUT_MAX_S
@@ -70,7 +69,6 @@ def transaction_commit(
     with opened(lake) as open_lake:
         open_lake.transactions.end(id, "commit")
         info = open_lake.transactions.finish(id, master=master)
-        _require(info, id)
         _print(info, as_json=as_json)
 
 
@@ -82,7 +80,6 @@ def transaction_abort(
     with opened(lake) as open_lake:
         open_lake.transactions.end(id, "abort")
         info = open_lake.transactions.finish(id, master=master)
-        _require(info, id)
         _print(info, as_json=as_json)
 
 
@@ -92,6 +89,16 @@ def transaction_seen(id: IdArgument, lake: LakeOption = None, as_json: JsonOptio
     with opened(lake) as open_lake:
         open_lake.transactions.alive(id, lambda _: None)
         _print(open_lake.transactions.get(id), as_json=as_json)
+
+
+@transactions_app.command("forget", epilog=examples("tracelake transaction forget"))
+def transaction_forget(lake: LakeOption = None) -> None:
+    """Take away the record of what was begun last, where nobody can read it, so that pipelines go on.
+
+    What is recorded of it is committed by the next run. What can be read is committed or aborted instead."""
+    with opened(lake) as open_lake:
+        open_lake.transactions.forget()
+        console().print("It is forgotten. Begin another with `tracelake transaction begin`.")
 
 
 @transactions_app.command(
@@ -107,12 +114,6 @@ def transaction_list(lake: LakeOption = None, as_json: JsonOption = False) -> No
         console().print("No transaction was ever begun. Begin one with `tracelake transaction begin`.")
     else:
         _print(info, as_json=False)
-
-
-def _require(info: ClientTransactionInfo, id: str) -> None:
-    """Check that a transaction that is over was ours."""
-    if info.id != id:
-        raise UsageError(f"transaction {id} is over, and another has begun ({info.id}). See `tracelake log`.")
 
 
 def _print(info: ClientTransactionInfo, *, as_json: bool) -> None:

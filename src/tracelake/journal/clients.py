@@ -9,7 +9,8 @@
 | commit, abort   | its steps are about to be sealed, or set aside | the same, of transaction T        |
 | commit, abort   | T has a commit, or nothing was taken  | over                                       |
 
-There is one at a time. The record decides what becomes of its steps: who seals them, or sets them aside, has read there
+There is one at a time. Of those before it the record says what became of them, so that a client which has lost an
+answer may ask again. The record decides what becomes of its steps: who seals them, or sets them aside, has read there
 that they are to be, and whoever changes it meets a conflict. Clocks decide only when a client counts as gone.
 """
 
@@ -21,15 +22,27 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from tracelake._errors import ContentionError, UsageError
+from tracelake._errors import ContentionError, DamageError, UsageError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import FORMAT_VERSION
 from tracelake.journal.modes import Wish
-from tracelake.limits import CLOCK_DIFFERENCE_MAX_S, CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.storage import ABSENT, Done, KeyValueStore
+from tracelake.limits import CLIENTS_ENDED_MAX, CLOCK_DIFFERENCE_MAX_S, CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.storage import ABSENT, Done, Entry, KeyValueStore
 
 WhenGone: TypeAlias = Literal["seal", "discard"]
 _KEY: Final = "open"
+
+
+class EndedTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of one that is over."""
+
+    id: str
+    wish: Wish
+    is_gone: bool
+    transaction: int | None
+    when_gone: WhenGone
+    timeout_s: float
+    seen_s: float
 
 
 class ClientTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,6 +62,8 @@ class ClientTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     is_over: bool = False
     upper: int = 0
     """No step of a client before, once it is over, counts from this transaction on: none of it was there then."""
+    before: tuple[EndedTransaction, ...] = ()
+    """Those that were begun before it, the last CLIENTS_ENDED_MAX."""
     format_version: int = FORMAT_VERSION
 
 
@@ -65,8 +80,12 @@ def on_begin(standing: ClientTransaction | None, wanted: ClientTransaction) -> C
     """
     if standing is None:
         return wanted
+    if find_ended(standing, wanted.id) is not None:
+        raise UsageError(f"transaction {wanted.id} was ended before. Choose another id.")
     if standing.is_over and standing.id != wanted.id:
-        return replace(wanted, upper=standing.upper)
+        return replace(
+            wanted, upper=standing.upper, before=(*standing.before, _ended(standing))[-CLIENTS_ENDED_MAX:]
+        )
     if standing.id != wanted.id:
         raise UsageError(
             f"another client has begun a transaction ({standing.id}, {standing.wish}). Wait until it is over: "
@@ -78,14 +97,38 @@ def on_begin(standing: ClientTransaction | None, wanted: ClientTransaction) -> C
 
 
 def on_end(standing: ClientTransaction | None, of: str, wish: Wish) -> ClientTransaction:
-    """Decide on what a client wants of its transaction. Raises UsageError where it is decided otherwise already."""
-    if standing is None or standing.id != of:
-        raise UsageError(f"there is no transaction {of} any more: it was over, and another has begun.")
-    if standing.wish in ("open", wish):
+    """Decide on what a client wants of its transaction; again is fine, also once others have begun.
+
+    Raises UsageError where it is decided otherwise already.
+    """
+    ended = None if standing is None else find_ended(standing, of)
+    if standing is None or (standing.id != of and ended is None):
+        raise UsageError(f"there is no transaction {of} any more: it was over, and others have begun.")
+    if standing.id == of and standing.wish in ("open", wish):
         return replace(standing, wish=wish)
-    why = f", since nothing was seen of its client for {standing.timeout_s:g} s" if standing.is_gone else ""
-    done = {"commit": "is committed", "abort": "was discarded"}[standing.wish]
+    if ended is not None and ended.wish == wish:
+        return standing
+    told = ended or standing
+    why = f", since nothing was seen of its client for {told.timeout_s:g} s" if told.is_gone else ""
+    done = "was discarded" if told.wish == "abort" else "is committed"
     raise UsageError(f"transaction {of} {done}{why}. Begin another.")
+
+
+def find_ended(standing: ClientTransaction, of: str) -> EndedTransaction | None:
+    """Return what became of one that was begun before the one that stands."""
+    return next((each for each in standing.before if each.id == of), None)
+
+
+def _ended(standing: ClientTransaction) -> EndedTransaction:
+    return EndedTransaction(
+        standing.id,
+        standing.wish,
+        standing.is_gone,
+        standing.transaction,
+        standing.when_gone,
+        standing.timeout_s,
+        standing.seen_s,
+    )
 
 
 def on_seen(standing: ClientTransaction | None, of: str, now_s: float) -> ClientTransaction | None:
@@ -159,14 +202,27 @@ class Clients:
 
     def read(self) -> ClientTransaction | None:
         """Return what was begun last; None where nothing ever was."""
-        entry = self._store.get(self._partition, _KEY)
-        return None if entry is None else self._decode(entry.value)
+        return self._read()[1]
+
+    def forget(self) -> None:
+        """Take away a record that nobody can read: what is recorded of its client is sealed by the next run.
+
+        Raises UsageError where it can be read.
+        """
+        try:
+            self._read()
+        except DamageError:
+            self._store.erase(self._partition, _KEY)
+            return
+        raise UsageError(
+            "what was begun last can be read: end it by `tracelake transaction commit`, or `abort`. See `tracelake "
+            "transaction list`."
+        )
 
     def change(self, decide: Decision) -> ClientTransaction | None:
         """Carry out a decision until it is done; return what stands then. Raises what it raises."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            entry = self._store.get(self._partition, _KEY)
-            standing = None if entry is None else self._decode(entry.value)
+            entry, standing = self._read()
             wanted = decide(standing)
             if wanted is None or wanted == standing:
                 return standing
@@ -177,5 +233,14 @@ class Clients:
             f"{self._partition}/{_KEY}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
         )
 
-    def _decode(self, value: bytes) -> ClientTransaction:
-        return decode(ClientTransaction, value, f"record {self._partition}/{_KEY}", FORMAT_VERSION)
+    def _read(self) -> tuple[Entry | None, ClientTransaction | None]:
+        what = f"record {self._partition}/{_KEY}"
+        try:
+            entry = self._store.get(self._partition, _KEY)
+            standing = None if entry is None else decode(ClientTransaction, entry.value, what, FORMAT_VERSION)
+        except DamageError as error:
+            raise DamageError(
+                f"nobody knows whether a client has a transaction open, and nothing is taken, for nobody may see that "
+                f"before its end: {error} Or `tracelake transaction forget`: what is recorded of it is committed then."
+            ) from error
+        return entry, standing

@@ -50,12 +50,13 @@ class LakeJournal:
             raise UsageError(f"a page has from 1 to {PAGE_ROWS_MAX} transactions, not {limit}.")
         upper, infos = self._upper(), list[TransactionInfo]()
         if before is None or before > upper:
-            begun = self._recorded(upper)
-            if begun is not None and begun.steps:
-                infos.append(self._info(upper, begun, None))
+            begun, damaged = self._readable(upper)
+            if damaged or (begun is not None and begun.steps):
+                infos.append(self._info(upper, begun, None, damaged))
         stop = upper if before is None else before
         for t, commit in islice(self._commits(stop), limit - len(infos)):
-            infos.append(self._info(t, self._recorded(t), commit))
+            recorded, damaged = self._readable(t)
+            infos.append(self._info(t, recorded, commit, damaged))
         return infos
 
     def explain(self, transaction: int) -> TransactionAccount:
@@ -64,25 +65,27 @@ class LakeJournal:
         Raises NotFoundError where no such transaction was begun.
         """
         t, upper = transaction, self._upper()
-        recorded = self._recorded(t) if 0 <= t <= upper else None
+        recorded, damaged = self._readable(t) if 0 <= t <= upper else (None, "")
         commit = (
             next(((i, c) for at, (i, c) in self._commits(t + 1) if at == t), None) if 0 <= t < upper else None
         )
-        if commit is None and (recorded is None or not recorded.steps):
+        if commit is None and not damaged and (recorded is None or not recorded.steps):
             raise NotFoundError(
                 f"no transaction {t}: the newest is {upper - 1}. See `tracelake pipeline transactions`."
             )
-        info, notes = self._info(t, recorded, commit), list[str]()
+        info, notes = self._info(t, recorded, commit, damaged), list[str]()
         step = None if recorded is None else recorded.step
         inputs = (
             [] if step is None else [_input(s, each) for s, ranges in step.sources.items() for each in ranges]
         )
-        if recorded is None:
+        if damaged:
+            notes.append(f"What it read cannot be told: {damaged}")
+        elif recorded is None:
             notes.append(
                 "The journal has let go of it: which inputs it read, and when it was committed, is no longer known. "
                 "What its commit and the tables say is below. Setting journal_transactions says how many are kept."
             )
-        aside = self._aside(t)
+        aside = None if damaged else self._aside(t)
         if aside is not None:
             notes.append(f"Set aside by the {aside.by} after {aside.tries} tries: {aside.reason}.")
         receipt = None if recorded is None else self._receipt(t)
@@ -163,6 +166,14 @@ class LakeJournal:
         except TrimmedError:
             return None
 
+    def _readable(self, t: int) -> tuple[TransactionRecord | None, str]:
+        """Return what the journal has of a transaction, or why nobody can read it: that hides no other."""
+        try:
+            self._aside(t)
+            return self._recorded(t), ""
+        except DamageError as error:
+            return None, str(error)
+
     def _aside(self, t: int) -> Aside | None:
         try:
             return self._journal.aside(t)
@@ -186,12 +197,11 @@ class LakeJournal:
         return OutputAccount(output.name, output.to, receipt.messages, tuple(offsets))
 
     def _outputs(self) -> list[OutputRecord]:
-        return AddedOutputs(
-            self._opened.key_value, self._opened.objects, self._opened.config.buckets
-        ).records()
+        opened = self._opened
+        return AddedOutputs(opened.key_value, opened.objects, opened.config.buckets).records().whole
 
     def _info(
-        self, t: int, recorded: TransactionRecord | None, commit: tuple[str, Commit] | None
+        self, t: int, recorded: TransactionRecord | None, commit: tuple[str, Commit] | None, damaged: str
     ) -> TransactionInfo:
         step = None if recorded is None else recorded.step
         seal = None if recorded is None else recorded.seal
@@ -199,14 +209,15 @@ class LakeJournal:
         counts = None if commit is None else Counts.from_metadata(commit[1].metadata)
         began_at = recorded.steps[0].began_at or None if recorded is not None and recorded.steps else None
         is_aside = commit is not None and SET_ASIDE in commit[1].metadata
-        state = "set aside" if is_aside else "committed" if commit else "sealed" if seal else "open"
+        state = "sealed" if seal else "damaged" if damaged else "open"
+        state = "set aside" if is_aside else "committed" if commit else state
         sealed_at = None if seal is None else seal.sealed_at
         names = [*BUILT_IN, "index", *(each.name for each in self._outputs()), "commit"] if receipt else []
         ranges = [] if step is None else [each for ranges in step.sources.values() for each in ranges]
         return TransactionInfo(
             transaction=t,
             state=state,
-            trimmed=recorded is None,
+            trimmed=recorded is None and not damaged,
             began_at=began_at,
             sealed_at=sealed_at if sealed_at is not None or commit is None else commit[1].created_at,
             committed_at=None if receipt is None else receipt.committed_at,
@@ -220,6 +231,7 @@ class LakeJournal:
             spans_repeated=None if counts is None else counts.repeated,
             traces=None if counts is None else counts.traces,
             stages_s=stages(began_at, sealed_at, receipt, names),
+            damaged=damaged,
         )
 
     def _tables(self, t: int, notes: list[str]) -> Iterator[TableParts]:

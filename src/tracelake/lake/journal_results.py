@@ -14,7 +14,7 @@ class TransactionInfo:
 
     transaction: int
     state: str
-    """open | sealed (and not committed yet) | committed | set aside"""
+    """open | sealed (and not committed yet) | committed | set aside | damaged (its record cannot be read)"""
     trimmed: bool
     """Whether the journal has let go of what it read: then its commit alone tells of it."""
     began_at: str | None
@@ -32,6 +32,8 @@ class TransactionInfo:
     traces: int | None
     stages_s: dict[str, float]
     """Seconds by stage: open (first step to seal), writing, and each output, the commit last."""
+    damaged: str = ""
+    """Why what it read cannot be told: its record in the journal is damaged."""
 
 
 @dataclass(frozen=True, slots=True)

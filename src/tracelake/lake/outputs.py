@@ -38,9 +38,13 @@ class OutputInfo:
     """Rows that were too large for it: each is in the tables, and was not sent."""
     left_out: tuple[LeftOutRow, ...] = ()
     """The last of them."""
+    damaged: str = ""
+    """Why its record cannot be read, and what to do: nothing is committed till then. All else is empty."""
 
     def explain(self) -> list[str]:
         """Say what it left out, in sentences."""
+        if self.damaged:
+            return [f"Nothing is committed, for it would miss an output. {self.damaged}"]
         if not self.left_out_total:
             return []
         told = [
@@ -62,7 +66,10 @@ class LakeOutputs:
     def all(self) -> list[OutputInfo]:
         """Return the outputs, by name."""
         left_out = LeftOuts(self._opened.key_value).all()
-        return [_shown(record, left_out.get(record.id)) for record in self._added().records()]
+        records = self._added().records()
+        damaged = [OutputInfo(name, "", None, "", damaged=reason) for name, reason in records.damaged.items()]
+        shown = [_shown(record, left_out.get(record.id)) for record in records.whole]
+        return sorted([*shown, *damaged], key=lambda info: info.name)
 
     def add(self, name: str, to: str, changes: str = "") -> OutputInfo:
         """Send the new spans of each transaction to an output, each transaction exactly once, from the next on.

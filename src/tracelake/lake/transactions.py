@@ -15,7 +15,9 @@ from tracelake._settings import load_settings
 from tracelake.journal.clients import (
     Clients,
     ClientTransaction,
+    EndedTransaction,
     WhenGone,
+    find_ended,
     on_begin,
     on_end,
     on_seen,
@@ -84,14 +86,17 @@ class Transactions:
         return None if stands is None else _info(stands)
 
     def get(self, id: str) -> ClientTransactionInfo:
-        """Return the one that was begun last, by its id. Raises NotFoundError for any other."""
-        stands = self.current()
-        if stands is None or stands.id != id:
+        """Return one of those that were begun last, by its id. Raises NotFoundError for any other."""
+        stands = self._clients().read()
+        if stands is not None and stands.id == id:
+            return _info(stands)
+        ended = None if stands is None else find_ended(stands, id)
+        if ended is None:
             raise NotFoundError(
-                f"no explicit transaction {id[:CLIENT_ID_MAX_CHARS]!r}: only the one that was begun last is known. See "
+                f"no explicit transaction {id[:CLIENT_ID_MAX_CHARS]!r}: those that were begun last are known. See "
                 "`tracelake transaction list`."
             )
-        return stands
+        return _info(ended)
 
     def begin(
         self, *, when_gone: WhenGone | None = None, timeout_s: float | None = None, id: str | None = None
@@ -144,24 +149,34 @@ class Transactions:
     def end(self, id: str, wish: Wish) -> ClientTransactionInfo:
         """Say that a transaction is to be committed, or discarded; the next run of any pipeline does it.
 
+        Again is fine, as after an answer that was lost, also once others have begun.
+
         Raises UsageError where it was ended otherwise before, as where its client was taken for gone.
         """
-        stands = self._clients().change(partial(on_end, of=id, wish=wish))
-        assert stands is not None
-        return _info(stands)
+        self._clients().change(partial(on_end, of=id, wish=wish))
+        return self.get(id)
+
+    def forget(self) -> None:
+        """Take away the record of the one that was begun last, where nobody can read it: then pipelines go on.
+
+        What is recorded of it is committed. Raises UsageError where it can be read.
+        """
+        self._clients().forget()
 
     def finish(
         self, id: str, runner: TaskRunner | None = None, master: str | None = None
     ) -> ClientTransactionInfo:
         """Take what waits, and carry out what its client wants of a transaction; return it, once it is over."""
+        stands = self.get(id)
+        if stands.state == "over":
+            return stands
         chosen = self._opened.lasting_runner(runner, master)
         pipeline = inbox_pipeline(self._opened, chosen, None, ())
         try:
             for _ in range(CLIENT_RUNS_MAX):
                 pipeline.run_once()
-                stands = self.current()
-                assert stands is not None
-                if stands.state == "over" or stands.id != id:
+                stands = self.get(id)
+                if stands.state == "over":
                     return stands
                 time.sleep(PIPELINE_POLL_S)  # a peer is at it
         finally:
@@ -213,10 +228,11 @@ class Transaction:
             self.abort()
 
 
-def _info(stands: ClientTransaction) -> ClientTransactionInfo:
+def _info(stands: ClientTransaction | EndedTransaction) -> ClientTransactionInfo:
+    is_over = isinstance(stands, EndedTransaction) or stands.is_over
     return ClientTransactionInfo(
         id=stands.id,
-        state="over" if stands.is_over else stands.wish,
+        state="over" if is_over else stands.wish,
         when_gone=stands.when_gone,
         timeout_s=stands.timeout_s,
         was_gone=stands.is_gone,

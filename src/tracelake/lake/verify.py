@@ -96,7 +96,7 @@ class Verifier:
         self._findings += check_topics(key_value, objects, steps, transactions - _SETTLING, kept)
         left_out, findings = check_outputs(key_value, lambda: upper_of(self._repository))
         self._findings += findings
-        self._findings += check_records(key_value, ("sources/main",))
+        self._findings += check_records(key_value, ("sources/main", "clients/main"))
         self._findings += check_access(key_value)
         self._findings += records.findings
         self._findings += check_inbox(objects)

@@ -44,8 +44,6 @@ OUTPUT_PARTITIONS_TOLD_MAX: Final = 200
 """Partitions of an output whose offsets are kept of a transaction. Beyond: only how many messages there are in all."""
 KAFKA_MARKERS_READ: Final = 200
 """Offsets at the end of its markers that an output looks at first. Beyond: it looks at all of them."""
-OUTPUT_NAME_MAX_CHARS: Final = 64
-"""The name of an output. Beyond: it is refused."""
 OUTPUT_MESSAGE_BYTES: Final = 512 * 1024
 """Rows of one message of an output, as they are in memory. Beyond: the next message; a row alone is one."""
 OUTPUT_WRITE_TRIES_MAX: Final = 3

@@ -13,6 +13,8 @@ LOOK_TRANSACTIONS: Final = 4
 look, which sees what has come to other sources, or was paused, meanwhile."""
 SOURCES_MAX: Final = 100
 """Sources that users add to a lake. Beyond: one more is refused."""
+NAME_MAX_CHARS: Final = 64
+"""The name of a source or an output. Beyond: it is refused."""
 SOURCE_ADDRESS_MAX_CHARS: Final = 4_096
 """A pattern, or the URL of a topic, that is added as a source. Beyond: it is refused."""
 SOURCES_TOLD_MAX: Final = 200
@@ -55,6 +57,8 @@ CLIENT_TIMEOUT_MAX_S: Final = 6 * 3600.0
 """What it may ask for: what is staged lives longer. Beyond: more is refused."""
 CLIENT_ID_MAX_CHARS: Final = 64
 """Of the id that a client gives its transaction: each step names it. Beyond: it is refused."""
+CLIENTS_ENDED_MAX: Final = 50
+"""Explicit transactions that are over and of which is known what became of them. Beyond: an older one is not known."""
 CLIENT_SEEN_EACH: Final = 10
 """So often in its timeout an ingest shows that its client lives. Beyond: nothing, for it is shown already."""
 CLIENT_RUNS_MAX: Final = 60

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import pkgutil
-import re
 import uuid
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
-from tracelake._errors import ContentionError, TracelakeError, UsageError
-from tracelake.formats import decode, encode
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, OUTPUT_NAME_MAX_CHARS
+from tracelake._errors import DamageError, TracelakeError, UsageError
 from tracelake.pipeline.kafka.client import SCHEME
+from tracelake.pipeline.named import NamedAll, NamedRecords
 from tracelake.pipeline.outputs.contents import Content, NewSpans, TableChanges
 from tracelake.pipeline.outputs.kafka import KafkaSink
 from tracelake.pipeline.outputs.keyed import KeyedOutput, Sink
 from tracelake.pipeline.outputs.keyed_protocol import begins_at
 from tracelake.pipeline.outputs.left_out import LeftOuts
-from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, ObjectStore
+from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.built_in import BUILT_IN
 
 FORMAT_VERSION: Final = 1
-_NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{OUTPUT_NAME_MAX_CHARS}}}")
 
 
 class OutputRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +38,9 @@ class OutputRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format_version: int = FORMAT_VERSION
 
 
+OutputRecords: TypeAlias = NamedAll[OutputRecord]
+
+
 class AddedOutputs:
     """The outputs of one pipeline that users have added, and keep open."""
 
@@ -51,78 +51,54 @@ class AddedOutputs:
         self._key_value = key_value
         self._objects = objects
         self._pipeline = pipeline
-        self._partition = f"outputs/{pipeline}"
+        self._records = NamedRecords(key_value, f"outputs/{pipeline}", OutputRecord, "output", FORMAT_VERSION)
         self._open: dict[str, KeyedOutput] = {}
 
-    def records(self) -> list[OutputRecord]:
-        """Return what was added, by name."""
-        return [self._decode(entry) for entry in self._key_value.scan(self._partition, "", "~")]
+    def records(self) -> OutputRecords:
+        """Return what was added, by name. A record that is damaged hides no other."""
+        return self._records.all()
 
     def add(self, name: str, to: str, upper: Callable[[], int], changes: str = "") -> OutputRecord:
         """Add an output, which begins with a transaction that nobody has begun. Raises UsageError."""
-        if not _NAME.fullmatch(name):
-            raise UsageError(
-                f"{name!r} is no name of an output: it has 1 to {OUTPUT_NAME_MAX_CHARS} letters of A-Z, digits, and "
-                "._-"
-            )
+        self._records.require_name(name)
         if changes and changes not in BUILT_IN:
             raise UsageError(
                 f"an output gets the changes of table {' or '.join(BUILT_IN)}, and not of {changes!r}."
             )
         record = OutputRecord(name, to, uuid.uuid4().hex, changes)
         _sink(record)  # what cannot be opened is refused
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            if isinstance(self._key_value.set_if(self._partition, name, encode(record), ABSENT), Done):
-                return self._begun(name, upper)
-            entry = self._key_value.get(self._partition, name)
-            if entry is None:
-                continue  # it was not written, though nobody could tell
-            if self._decode(entry).id != record.id:
-                raise UsageError(f"output {name} is there already; remove it first, or choose another name.")
-            return self._begun(name, upper)
-        raise self._contention(name)
+        self._records.create(record)
+        return self._begun(name, upper)
 
     def remove(self, name: str) -> None:
         """Write no more to an output. Raises UsageError where there is none of this name."""
-        entry = self._key_value.get(self._partition, name)
-        if entry is None:
-            raise UsageError(f"there is no output {name}. See `tracelake output list`.")
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            self._key_value.delete_if(self._partition, name, entry.version)
-            current = self._key_value.get(self._partition, name)
-            if current is None or not self._is_same(entry, current):
-                LeftOuts(self._key_value, self._pipeline).forget(self._decode(entry).id)
-                return
-            entry = current  # it was begun meanwhile, or the write was lost
-        raise self._contention(name)
-
-    def _is_same(self, before: Entry, now: Entry) -> bool:
-        """Whether a record is of the same output, and not of one that was added again."""
-        return before.version == now.version or self._decode(before).id == self._decode(now).id
+        removed = self._records.remove(name)
+        if removed is not None:
+            LeftOuts(self._key_value, self._pipeline).forget(removed.id)
 
     def opened(self, upper: Callable[[], int]) -> list[KeyedOutput]:
-        """Return the outputs as they are now; each transaction is published to these. Raises UsageError."""
-        records = [
-            self._begun(record.name, upper) if record.since is None else record for record in self.records()
+        """Return the outputs as they are now; each transaction is published to these. Raises UsageError.
+
+        Raises DamageError where one cannot be read: what is committed without it, it would never have.
+        """
+        records = self.records()
+        for reason in records.damaged.values():
+            raise DamageError(f"nothing is committed, for it would miss an output. {reason}")
+        begun = [
+            self._begun(record.name, upper) if record.since is None else record for record in records.whole
         ]
-        self._open = {record.id: self._open.get(record.id) or self._to_output(record) for record in records}
+        self._open = {record.id: self._open.get(record.id) or self._to_output(record) for record in begun}
         return list(self._open.values())
 
     def _begun(self, name: str, upper: Callable[[], int]) -> OutputRecord:
         """Settle with which transaction an output begins: the upper is read after its record was seen."""
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
-            entry = self._key_value.get(self._partition, name)
-            if entry is None:
-                raise UsageError(f"output {name} was removed meanwhile.")
-            record = self._decode(entry)
+
+        def begin(record: OutputRecord) -> OutputRecord:
             if record.since is not None:
                 return record
-            record = msgspec.structs.replace(record, since=begins_at(upper()))
-            self._key_value.set_if(self._partition, name, encode(record), entry.version)
-        raise self._contention(name)
+            return msgspec.structs.replace(record, since=begins_at(upper()))
 
-    def _contention(self, name: str) -> ContentionError:
-        return ContentionError(f"{self._partition}/{name}: conditional writes were lost, too many in a row.")
+        return self._records.change(name, begin)
 
     def _to_output(self, record: OutputRecord) -> KeyedOutput:
         assert record.since is not None
@@ -132,9 +108,6 @@ class AddedOutputs:
             else NewSpans(self._key_value, self._objects)
         )
         return KeyedOutput(record.name, record.id, record.since, _sink(record), content, self._key_value)
-
-    def _decode(self, entry: Entry) -> OutputRecord:
-        return decode(OutputRecord, entry.value, f"record {self._partition}/{entry.key}", FORMAT_VERSION)
 
 
 def _sink(record: OutputRecord) -> Sink:

@@ -29,7 +29,7 @@ def check_outputs(
     for place, record in _read(
         key_value, f"outputs/{pipeline}", OutputRecord, added.FORMAT_VERSION, findings
     ):
-        key = place.rpartition("/")[2]
+        key = place.removeprefix(f"outputs/{pipeline}/")
         findings += (Finding("mismatch", "record", place, why) for why in _wrong(key, record, upper))
         if record.id in records:
             why = f"it has the id of output {records[record.id].name}: they would share one marker"
@@ -57,7 +57,7 @@ def check_outputs(
 
 
 def _wrong(key: str, record: OutputRecord, upper: Callable[[], int]) -> Iterator[str]:
-    if record.name != key:
+    if f"{record.name}/" != key:
         yield f"it says that it is output {record.name}"
     if record.since is not None and not 0 < record.since <= begins_at(upper()):
         yield f"it begins with transaction {record.since}, and the next one is {upper()}"

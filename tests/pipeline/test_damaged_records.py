@@ -1,0 +1,183 @@
+"""Small records that are torn: each is named with a way out, and what is beside it goes on as far as it may."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tests.pipeline.test_added_sources import arrive, new
+from tests.torn import lake_of_files, tear
+from tracelake import DamageError, Lake, NotFoundError, UsageError
+from tracelake.journal.clients import on_begin, on_end
+from tracelake.journal.modes import Wish
+from tracelake.pipeline.outputs.added import AddedOutputs
+from tracelake.tasks.runners import InProcess
+
+
+class Kept:
+    """A sink that keeps what it gets."""
+
+    def __init__(self, output_id: str) -> None:
+        self.id = output_id
+
+    def fence(self) -> int | None:
+        """Nothing was written before."""
+        return None
+
+    def write(self, *of: Any, **options: Any) -> None:
+        """Take it."""
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """Return a lake whose records are files, with outputs of which one has a long name."""
+    monkeypatch.setitem(sys.modules, "kept_sinks", SimpleNamespace(Kept=Kept))
+    with lake_of_files(tmp_path) as opened:
+        yield opened
+
+
+def torn_output(lake: Lake, folder: Path) -> None:
+    """Nothing is committed without it, in words; lists go on; removed, it is gone alone, and all goes on."""
+    lake.outputs.add("out", "kept_sinks:Kept")
+    lake.outputs.add("out2", "kept_sinks:Kept", changes="traces")
+    tear(folder, '"changes":""')
+    arrive(lake, 1)
+    pipeline = lake.pipeline(runner=InProcess())
+    with pytest.raises(
+        DamageError, match=r"nothing is committed.*output out: .*`tracelake output remove out`"
+    ):
+        pipeline.run_once()
+    assert lake.log() == []
+    assert [(info.name, bool(info.damaged)) for info in lake.outputs.all()] == [
+        ("out", True),
+        ("out2", False),
+    ]
+    assert lake.outputs.all()[0].explain()[0].startswith("Nothing is committed, for it would miss an output.")
+    assert [finding.path for finding in lake.verify().findings] == ["outputs/main/out/"]
+    assert [info.state for info in lake.journal.transactions()] == ["sealed"]
+    with pytest.raises(UsageError, match="output out is there already"):
+        lake.outputs.add("out", "kept_sinks:Kept")
+    lake.outputs.remove("out")
+    assert [info.name for info in lake.outputs.all()] == ["out2"]
+
+
+def test_an_output_that_cannot_be_read_holds_commits_back_in_words(lake: Lake, tmp_path: Path) -> None:
+    """What would be committed without it, it would never have."""
+    torn_output(lake, tmp_path)
+
+
+def test_commits_without_an_output_are_noticed(lake: Lake, tmp_path: Path) -> None:
+    """The rule that holds them back is held by the test above."""
+    broken = Broken(
+        "held back", AddedOutputs.opened, "for reason in records.damaged.values():", "for reason in ():"
+    )
+    assert_caught(broken, lambda: torn_output(lake, tmp_path))
+
+
+def test_a_transaction_of_a_client_that_cannot_be_read_can_be_forgotten(lake: Lake, tmp_path: Path) -> None:
+    """Nobody may see before its end what it has; so all waits, and says for what, until it is forgotten."""
+    with pytest.raises(UsageError, match="can be read"):
+        lake.transactions.forget()
+    lake.transactions.begin(id="nightly")
+    arrive(lake, 1)
+    assert new(lake.pipeline(runner=InProcess()), goes_on=True) == 0
+    tear(tmp_path, '"id":"nightly"')
+    arrive(lake, 2)
+    pipeline = lake.pipeline(runner=InProcess())
+    for call in (pipeline.run_once, lake.transactions.current, lake.transactions.begin):
+        with pytest.raises(DamageError, match=r"nobody may see.*`tracelake transaction forget`"):
+            call()
+    assert [finding.path for finding in lake.verify().findings] == ["clients/main/open"]
+    assert lake.outputs.all() == []
+    lake.transactions.forget()
+    assert lake.transactions.current() is None
+    while pipeline.run_once() is not None:
+        pass
+    assert lake.table("spans").info().rows == 2
+    assert lake.verify().ok
+
+
+def test_a_damaged_record_of_the_journal_hides_no_other(lake: Lake) -> None:
+    """Lists name it, explain says what is known of it, and all else is as it was."""
+    pipeline = lake.pipeline(runner=InProcess())
+    for number in range(3):
+        arrive(lake, number)
+        assert new(pipeline) == 1
+    key_value = lake._opened.key_value
+    step = key_value.get("journal/main", f"{1:016d}-0000")
+    assert step is not None
+    key_value.set("journal/main", step.key, step.value[:-1])
+    infos = lake.journal.transactions()
+    assert [(info.state, info.trimmed, bool(info.damaged)) for info in infos] == [
+        ("committed", False, number == 1) for number in (2, 1, 0)
+    ]
+    account = lake.journal.explain(1)
+    assert account.info.commit is not None
+    assert account.notes[0].startswith("What it read cannot be told: ")
+    assert [each.name for each in account.tables] == [each.name for each in lake.journal.explain(2).tables]
+
+
+def lost_answers(lake: Lake) -> None:
+    """Asked again after others have begun, an end answers what became of it; another end of it is refused."""
+    ended = []
+    for id in ("a", "b", "c"):
+        lake.transactions.begin(id=id)
+        arrive(lake, ord(id))
+        lake.transactions.end(id, "abort" if id == "b" else "commit")
+        ended.append(lake.transactions.finish(id, runner=InProcess()))
+    lake.transactions.begin(id="d")
+    wishes: tuple[Wish, ...] = ("commit", "abort", "commit")
+    for before, wish in zip(ended, wishes, strict=True):
+        assert lake.transactions.end(before.id, wish) == before
+        assert (
+            lake.transactions.finish(before.id, runner=InProcess())
+            == before
+            == lake.transactions.get(before.id)
+        )
+        with pytest.raises(UsageError, match="Begin another"):
+            lake.transactions.end(before.id, "commit" if wish == "abort" else "abort")
+    assert lake.transactions.get("d").state == "open"
+    lake.transactions.end("d", "commit")
+    lake.transactions.finish("d", runner=InProcess())
+    for before in ended:
+        with pytest.raises(UsageError, match="was ended before"):
+            lake.transactions.begin(id=before.id)
+    with pytest.raises(NotFoundError):
+        lake.transactions.get("e")
+
+
+def test_an_answer_that_was_lost_can_be_asked_for_again(lake: Lake) -> None:
+    """The end of a transaction is said once more, however many others came since, up to a bound."""
+    lost_answers(lake)
+
+
+def test_what_is_known_of_ended_ones_is_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest is forgotten first."""
+    monkeypatch.setattr("tracelake.journal.clients.CLIENTS_ENDED_MAX", 2)
+    for id in ("a", "b", "c", "d"):
+        lake.transactions.begin(id=id)
+        lake.transactions.end(id, "commit")
+        lake.transactions.finish(id, runner=InProcess())
+    assert lake.transactions.get("b").state == "over"
+    with pytest.raises(NotFoundError):
+        lake.transactions.get("a")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("what became of them is kept", on_begin, "(*standing.before, _ended(standing))", "()"),
+        Broken("the same end again is fine", on_end, "ended.wish == wish", "False"),
+        Broken("an id counts once", on_begin, "find_ended(standing, wanted.id) is not None", "False"),
+    ],
+    ids=lambda each: each.rule,
+)
+def test_a_broken_rule_is_noticed(lake: Lake, broken: Broken) -> None:
+    """Each rule of ended transactions is held by a test above."""
+    assert_caught(broken, lambda: lost_answers(lake))
