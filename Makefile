@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults test-kafka test-cluster faults-door faults-hot faults-archive faults-journal faults-maintenance faults-replicas faults-flips faults-index fuzz simulate simulate-all soak clean
+.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults lint-deploy test-kafka test-cluster faults-door faults-hot faults-archive faults-journal faults-maintenance faults-replicas faults-flips faults-index fuzz simulate simulate-all soak clean
 
 setup: .venv/.ready
 
@@ -37,6 +37,10 @@ types: setup
 
 lock: setup
 	scripts/lock
+
+# What is in deploy/, as BuildKit, Compose, Kubernetes and systemd read it; needs Go and systemd-analyze.
+lint-deploy: setup
+	scripts/lint-deploy
 
 KILLS ?= 10
 faults: setup

@@ -48,6 +48,19 @@ def test_init_of_the_default_place_needs_no_settings(cli: RunCli) -> None:
     assert cli("init").code == 2
 
 
+def test_init_leaves_a_lake_alone_where_that_is_asked(cli: RunCli) -> None:
+    """`--exist-ok` is done where there is a lake, says so, and is no way around what is none."""
+    assert json.loads(cli("init", "./lake", "--exist-ok", "--text", "cjk", "--json").out)["created"] is True
+    before = Path("lake/lake.json").read_bytes()
+    again = cli("init", "./lake", "--exist-ok")
+    assert (again.code, "it is left as it is" in again.out) == (0, True)
+    assert json.loads(cli("init", "./lake", "--exist-ok", "--json").out)["created"] is False
+    assert Path("lake/lake.json").read_bytes() == before
+    Path("full").mkdir()
+    Path("full/file").touch()
+    assert cli("init", "./full", "--exist-ok").code == 2
+
+
 def test_init_says_where_the_metadata_is(cli: RunCli) -> None:
     """A word, or a URL, which is kept for the other commands."""
     assert json.loads(cli("init", "./one", "--metadata", "objects", "--json").out)["metadata"] == "objects"

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tracelake._errors import UsageError
+from tracelake._errors import LakeExistsError, UsageError
 from tracelake.cli import render
 from tracelake.cli.exits import FAILED
 from tracelake.cli.options import (
@@ -46,7 +46,7 @@ app = typer.Typer()
         "tracelake init ./lake --vectors attributes.embedding --dimensions 384",
         "tracelake init s3://bucket/traces",
         "tracelake init s3://bucket/traces --metadata postgresql://ada@db.internal/lakes",
-        "tracelake init --lake ./lake --json",
+        "tracelake init --lake ./lake --exist-ok --json",
     )
 )
 def init(
@@ -83,6 +83,10 @@ def init(
     ] = None,
     dimensions: DimensionsOption = None,
     metric: MetricOption = None,
+    exist_ok: Annotated[
+        bool,
+        typer.Option("--exist-ok", help="Leave a lake that is there already as it is, and call that done."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Create a lake in a directory or a bucket.
@@ -95,22 +99,31 @@ def init(
     if where.startswith("memory://"):
         raise UsageError(f"{where} would go with this command; give a directory or the URL of a bucket.")
     asked = find_metadata(metadata)
-    created = tracelake.init(
-        where, metadata=asked, text=text, vectors=vectors, dimensions=dimensions, metric=metric
-    )
-    url, kept, chosen = created.url, created.config.metadata, created.config
-    created.close()
+    is_new = True
+    try:
+        there = tracelake.init(
+            where, metadata=asked, text=text, vectors=vectors, dimensions=dimensions, metric=metric
+        )
+    except LakeExistsError:
+        if not exist_ok:
+            raise
+        is_new, there = False, tracelake.open(where, metadata=asked)
+    url, kept, chosen = there.url, there.config.metadata, there.config
+    there.close()
     settings = Path(SETTINGS_FILE)
     if wrote := find_lake() != where and not settings.exists():
         settings.write_text(f"lake = {json.dumps(where)}\n", encoding="utf-8")
     is_found = find_lake() == where
     if as_json:
-        told = {"lake": where, "url": url, "metadata": kept, "text": chosen.text}
+        told = {"lake": where, "url": url, "created": is_new, "metadata": kept, "text": chosen.text}
         had = None if chosen.vectors is None else str(chosen.vectors)
         print_json({**told, "vectors": had, "settings_written": wrote, "found_by_default": is_found})
         return
     out = console()
-    out.print(f"Created a lake in {where}.", soft_wrap=True)
+    out.print(
+        f"Created a lake in {where}." if is_new else f"There is a lake in {where}; it is left as it is.",
+        soft_wrap=True,
+    )
     _say_where_metadata_is(kept, asked)
     if chosen.vectors is not None:
         out.print(plain(f"Spans have vectors of {chosen.vectors}."), soft_wrap=True)

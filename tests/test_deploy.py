@@ -1,0 +1,98 @@
+"""What is in deploy/ starts commands and has settings that there are, as nobody, of versions that are named."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from tracelake.cli import app
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+FILES = ("Dockerfile", "compose.yaml", "kubernetes.yaml", "tracelake.service")
+WORDS = r'\[("?[\w.-]+"?(?:, ?"?[\w.-]+"?)*)\]'
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Yield the file and the arguments of each `tracelake` that a file starts, or tells the user to start."""
+    texts = {name: (DEPLOY / name).read_text(encoding="utf-8") for name in FILES}
+    starts = {"Dockerfile": rf"^CMD {WORDS}", "compose.yaml": rf"<<: .*\n    command: {WORDS}"}
+    for name, pattern in (starts | {"kubernetes.yaml": rf"^ +args: {WORDS}"}).items():
+        for words in re.findall(pattern, texts[name], flags=re.MULTILINE):
+            yield name, re.split(r", ?", words.replace('"', ""))
+    for line in re.findall(
+        r"^ExecStart\w*=/\S+/tracelake (.*)$", texts["tracelake.service"], flags=re.MULTILINE
+    ):
+        yield "tracelake.service", shlex.split(line)
+    for name, text in texts.items():
+        for line in re.findall(r"^#.*?(?:-- tracelake|run --rm) (.*)$", text, flags=re.MULTILINE):
+            yield name, shlex.split(line)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    list(commands()),
+    ids=lambda value: "-".join(value) if isinstance(value, list) else value,
+)
+def test_each_command_is_one(name: str, words: list[str]) -> None:
+    """The command line takes the words that a file starts it with."""
+    command: Any = get_command(app)
+    path = [f"deploy/{name}"]
+    while hasattr(command, "commands"):
+        path.append(words[0])
+        assert words[0] in command.commands, " ".join(path)
+        command, words = command.commands[words[0]], words[1:]
+    command.make_context(" ".join(path), list(words))
+
+
+def test_each_setting_is_one() -> None:
+    """A variable of ours stands on the page of settings."""
+    known = set(
+        re.findall(r"`(TRACELAKE_\w+)`", (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8"))
+    )
+    used = {
+        each
+        for name in FILES
+        for each in re.findall(r"TRACELAKE_\w+", (DEPLOY / name).read_text(encoding="utf-8"))
+    }
+    assert len(used) > 2
+    assert used <= known
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    """All name one image, of this version, and every other image by its version."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    for name in ("compose.yaml", "kubernetes.yaml"):
+        images = re.findall(
+            r"^ +image: (\S+)$", (DEPLOY / name).read_text(encoding="utf-8"), flags=re.MULTILINE
+        )
+        assert f"tracelake:{version}" in images
+        assert all(re.search(r":v?\d+\.?\d", image) for image in images), images
+
+
+def test_nothing_runs_as_root() -> None:
+    """The image, its containers and the unit run as nobody in particular, and can't become more."""
+    dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    assert re.findall(r"^USER (\S+)$", dockerfile, flags=re.MULTILINE) == ["65534:65534"]
+    kubernetes = (DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8")
+    assert kubernetes.count("kind: Deployment") == kubernetes.count("runAsNonRoot: true") == 2
+    assert "DynamicUser=yes" in (DEPLOY / "tracelake.service").read_text(encoding="utf-8")
+
+
+def test_what_is_installed_is_what_the_tests_ran_with() -> None:
+    """The image's lock has the versions of the lock of the tests."""
+    tested, installed = (
+        dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / each).read_text(encoding="utf-8"), flags=re.MULTILINE))
+        for each in ("requirements.lock", "deploy/requirements.lock")
+    )
+    assert "pyspark" in installed
+    assert "confluent-kafka" in installed
+    assert "pytest" not in installed
+    assert installed.items() <= tested.items()
