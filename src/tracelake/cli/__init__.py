@@ -23,6 +23,7 @@ from tracelake.cli import (
     data,
     datasets,
     history,
+    init,
     journal,
     keys,
     lakes,
@@ -45,6 +46,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: a third of the start-up time, and examples keep their lines
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(init.app)
 app.add_typer(lakes.app)
 app.add_typer(data.app)
 app.add_typer(pipelines.app)

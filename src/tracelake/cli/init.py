@@ -1,0 +1,138 @@
+"""The command that makes a lake: init."""
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tracelake._errors import LakeExistsError, UsageError
+from tracelake.cli.options import (
+    TEXTS,
+    VECTORS,
+    DimensionsOption,
+    JsonOption,
+    LakeOption,
+    MetricOption,
+    examples,
+)
+from tracelake.cli.output import console, plain, print_json
+
+if TYPE_CHECKING:
+    from tracelake import Lake
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog=examples(
+        "tracelake init ./lake",
+        "tracelake init",
+        "tracelake init --text cjk",
+        "tracelake init ./lake --vectors my_vectors:embed",
+        "tracelake init ./lake --vectors attributes.embedding --dimensions 384",
+        "tracelake init s3://bucket/traces",
+        "tracelake init s3://bucket/traces --metadata postgresql://ada@db.internal/lakes",
+        "tracelake init --lake ./lake --exist-ok --json",
+    )
+)
+def init(
+    place: Annotated[
+        str | None, typer.Argument(metavar="[DIR|URL]", help="Where; else as --lake.", show_default=False)
+    ] = None,
+    lake: LakeOption = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|objects",
+            help="Where its metadata is; else TRACELAKE_METADATA, else tracelake.toml, else in the lake itself: a "
+            "SQLite file in a directory, objects in a bucket.",
+            show_default=False,
+        ),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            metavar=TEXTS,
+            help="How texts become words in its full-text index; else TRACELAKE_TEXT, else tracelake.toml, else "
+            "english. `tracelake index rebuild --text` changes it.",
+            show_default=False,
+        ),
+    ] = None,
+    vectors: Annotated[
+        str | None,
+        typer.Option(
+            metavar=VECTORS,
+            help="Have vectors for searches by meaning, by this function or of this attribute; else TRACELAKE_VECTORS, "
+            "else tracelake.toml, else none. `tracelake index rebuild --vectors` changes it.",
+            show_default=False,
+        ),
+    ] = None,
+    dimensions: DimensionsOption = None,
+    metric: MetricOption = None,
+    exist_ok: Annotated[
+        bool,
+        typer.Option("--exist-ok", help="Leave a lake that is there already as it is, and call that done."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a lake in a directory or a bucket.
+
+    Names it in ./tracelake.toml, where there is none yet, so that other commands find it."""
+    from tracelake._settings import SETTINGS_FILE, find_lake, find_metadata
+
+    where = find_lake(place or lake)
+    if where.startswith("memory://"):
+        raise UsageError(f"{where} would go with this command; give a directory or the URL of a bucket.")
+    asked = find_metadata(metadata)
+    index = {"text": text, "vectors": vectors, "dimensions": dimensions, "metric": metric}
+    there, is_new = _make(where, asked, exist_ok=exist_ok, **index)
+    url, kept, chosen = there.url, there.config.metadata, there.config
+    there.close()
+    settings = Path(SETTINGS_FILE)
+    if wrote := find_lake() != where and not settings.exists():
+        settings.write_text(f"lake = {json.dumps(where)}\n", encoding="utf-8")
+    is_found = find_lake() == where
+    if as_json:
+        told = {"lake": where, "url": url, "created": is_new, "metadata": kept, "text": chosen.text}
+        had = None if chosen.vectors is None else str(chosen.vectors)
+        print_json({**told, "vectors": had, "settings_written": wrote, "found_by_default": is_found})
+        return
+    out = console()
+    out.print(
+        f"Created a lake in {where}." if is_new else f"There is a lake in {where}; it is left as it is.",
+        soft_wrap=True,
+    )
+    _say_where_metadata_is(kept, asked)
+    if chosen.vectors is not None:
+        out.print(plain(f"Spans have vectors of {chosen.vectors}."), soft_wrap=True)
+    if wrote:
+        out.print(f"Wrote {SETTINGS_FILE} here, so that commands in this directory use it without --lake.")
+    if not is_found:
+        out.print(f"Other commands here use {find_lake()}: give them --lake {where}.", soft_wrap=True)
+    out.print("Next: tracelake ingest 'traces/*.otlp.jsonl.gz'")
+
+
+def _make(where: str, metadata: str | None, *, exist_ok: bool, **index: Any) -> tuple[Lake, bool]:
+    """Make a lake, or open the one that is there; tell which."""
+    import tracelake
+
+    try:
+        return tracelake.init(where, metadata=metadata, **index), True
+    except LakeExistsError:
+        if not exist_ok:
+            raise
+        return tracelake.open(where, metadata=metadata), False
+
+
+def _say_where_metadata_is(kept: str, asked: str | None) -> None:
+    """Say it where that is not in the lake itself."""
+    out = console()
+    if "://" in kept:
+        out.print(f"Its metadata is in {kept}.", soft_wrap=True)
+        if "://" in (asked or "") and asked != kept and kept.startswith("postgres"):
+            out.print("The password is not kept; other commands need it by PGPASSWORD or ~/.pgpass.")
