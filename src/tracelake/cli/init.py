@@ -24,6 +24,7 @@ from tracelake.cli.output import console, plain, print_json
 
 if TYPE_CHECKING:
     from tracelake import Lake
+    from tracelake.lake.location import LakeConfig
 
 app = typer.Typer()
 
@@ -83,7 +84,7 @@ def init(
     """Create a lake in a directory or a bucket.
 
     Names it in ./tracelake.toml, where there is none yet, so that other commands find it."""
-    from tracelake._settings import SETTINGS_FILE, find_lake, find_metadata
+    from tracelake._settings import find_lake, find_metadata
 
     where = find_lake(place or lake)
     if where.startswith("memory://"):
@@ -91,30 +92,19 @@ def init(
     asked = find_metadata(metadata)
     index = {"text": text, "vectors": vectors, "dimensions": dimensions, "metric": metric}
     there, is_new = _make(where, asked, exist_ok=exist_ok, **index)
-    url, kept, chosen = there.url, there.config.metadata, there.config
     there.close()
-    settings = Path(SETTINGS_FILE)
-    if wrote := find_lake() != where and not settings.exists():
-        settings.write_text(f"lake = {json.dumps(where)}\n", encoding="utf-8")
-    is_found = find_lake() == where
+    chosen = there.config
+    wrote = _write_settings(where)
     if as_json:
-        told = {"lake": where, "url": url, "created": is_new, "metadata": kept, "text": chosen.text}
+        told = {"lake": where, "url": there.url, "created": is_new, "metadata": chosen.metadata}
         had = None if chosen.vectors is None else str(chosen.vectors)
-        print_json({**told, "vectors": had, "settings_written": wrote, "found_by_default": is_found})
+        place_told = {"settings_written": wrote, "found_by_default": find_lake() == where}
+        print_json({**told, "text": chosen.text, "vectors": had, **place_told})
         return
-    out = console()
-    out.print(
-        f"Created a lake in {where}." if is_new else f"There is a lake in {where}; it is left as it is.",
-        soft_wrap=True,
-    )
-    _say_where_metadata_is(kept, asked)
-    if chosen.vectors is not None:
-        out.print(plain(f"Spans have vectors of {chosen.vectors}."), soft_wrap=True)
-    if wrote:
-        out.print(f"Wrote {SETTINGS_FILE} here, so that commands in this directory use it without --lake.")
-    if not is_found:
-        out.print(f"Other commands here use {find_lake()}: give them --lake {where}.", soft_wrap=True)
-    out.print("Next: tracelake ingest 'traces/*.otlp.jsonl.gz'")
+    done = f"Created a lake in {where}." if is_new else f"{where} is a lake, left as it is."
+    console().print(done, soft_wrap=True)
+    _say_what_was_chosen(chosen, asked)
+    _say_how_it_is_found(where, wrote=wrote)
 
 
 def _make(where: str, metadata: str | None, *, exist_ok: bool, **index: Any) -> tuple[Lake, bool]:
@@ -129,9 +119,34 @@ def _make(where: str, metadata: str | None, *, exist_ok: bool, **index: Any) -> 
         return tracelake.open(where, metadata=metadata), False
 
 
-def _say_where_metadata_is(kept: str, asked: str | None) -> None:
-    """Say it where that is not in the lake itself."""
+def _write_settings(where: str) -> bool:
+    """Name the lake in this directory's settings, where it needs that and there are none; return whether it did."""
+    from tracelake._settings import SETTINGS_FILE, find_lake
+
+    settings = Path(SETTINGS_FILE)
+    if find_lake() == where or settings.exists():
+        return False
+    settings.write_text(f"lake = {json.dumps(where)}\n", encoding="utf-8")
+    return True
+
+
+def _say_how_it_is_found(where: str, *, wrote: bool) -> None:
+    """Say what commands in this directory take by themselves."""
+    from tracelake._settings import SETTINGS_FILE, find_lake
+
     out = console()
+    if wrote:
+        out.print(f"Wrote {SETTINGS_FILE} here, so that commands in this directory use it without --lake.")
+    if find_lake() != where:
+        out.print(f"Other commands here use {find_lake()}: give them --lake {where}.", soft_wrap=True)
+    out.print("Next: tracelake ingest 'traces/*.otlp.jsonl.gz'")
+
+
+def _say_what_was_chosen(chosen: LakeConfig, asked: str | None) -> None:
+    """Say where the metadata is, unless in the lake itself, and which vectors spans have."""
+    out, kept = console(), chosen.metadata
+    if chosen.vectors is not None:
+        out.print(plain(f"Spans have vectors of {chosen.vectors}."), soft_wrap=True)
     if "://" in kept:
         out.print(f"Its metadata is in {kept}.", soft_wrap=True)
         if "://" in (asked or "") and asked != kept and kept.startswith("postgres"):
