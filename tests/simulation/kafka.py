@@ -184,12 +184,13 @@ class KafkaScenario(PipelineScenario):
 
     def _mark(self, process: Process) -> None:
         """Write the markers of what was ended, some time after that was answered."""
-        model = model_of(process)
+        model, idle = model_of(process), 0
         while not self._is_over(process):
+            idle = 0 if model.markers() else idle + 1
             for writer, where in model.markers():
                 process.sleep(PAUSE_S)
                 process.call(step(f"marker for {where}", _marking(model, writer, where)))
-            process.sleep(PAUSE_S)
+            process.sleep(min(2.0, PAUSE_S * 1.05**idle))
 
     def _is_over(self, process: Process) -> bool:
         over: set[str] = process.notes.setdefault("over", set())

@@ -122,13 +122,22 @@ class Producer:
             if where not in self._added:
                 self._again("add", lambda model: model.add(self._writer, self._epoch, where))
                 self._added.add(where)
-            self._ask(f"append to {where}", lambda model: model.append(where, number, record), topic)
+            at = self._ask(f"append to {where}", lambda model: model.append(where, number, record), topic)
         except REAL.KafkaException as error:
             self._failed = error
             on_delivery(error.args[0], None)
+        else:
+            on_delivery(None, Message(at, record, None, where))
 
-    def poll(self, timeout_s: float) -> None:
+    def poll(self, timeout_s: float) -> int:
         """Deliver nothing: it was told at once."""
+        del timeout_s
+        return 0
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait for nothing: each message went out as it was produced. Return how many are left."""
+        del timeout_s
+        return 0
 
     def commit_transaction(self, timeout_s: float) -> None:
         """Commit what was sent: its markers stand later."""
@@ -205,8 +214,18 @@ class Consumer:
 class Message:
     """A message, or in its place why there is none."""
 
-    def __init__(self, offset: int, record: Written | None, code: int | None = None) -> None:
-        self._offset, self._record, self._code = offset, record, code
+    def __init__(
+        self, offset: int, record: Written | None, code: int | None = None, where: Where = ("", 0)
+    ) -> None:
+        self._offset, self._record, self._code, self._where = offset, record, code, where
+
+    def topic(self) -> str:
+        """See the library."""
+        return self._where[0]
+
+    def partition(self) -> int:
+        """See the library."""
+        return self._where[1]
 
     def error(self) -> Any:
         """See the library."""

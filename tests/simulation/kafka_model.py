@@ -130,13 +130,13 @@ class KafkaModel:
             raise RefusedError("CONCURRENT_TRANSACTIONS")
         known.partitions.add(where)
 
-    def append(self, where: Where, number: int, record: Written) -> None:
-        """Append a message, the so manieth of its writer in this epoch, unless it is there."""
+    def append(self, where: Where, number: int, record: Written) -> int:
+        """Append a message, the so manieth of its writer in this epoch, unless it is there; return its offset."""
         log = self.log(where)
         if record.epoch < log.epochs.get(record.writer, -1):
             raise RefusedError("INVALID_PRODUCER_EPOCH")
         if (record.epoch, number) <= log.last.get(record.writer, (-1, -1)):
-            return
+            return max(at for at, each in enumerate(log.records) if each[:3] == record[:3])
         if len(record.value or b"") > self.topic(where[0]).max_bytes:
             raise RefusedError("MSG_SIZE_TOO_LARGE")
         if record.writer not in log.opened:  # the partition asks the coordinator, before the first one
@@ -147,6 +147,7 @@ class KafkaModel:
         log.epochs[record.writer] = record.epoch
         log.last[record.writer] = (record.epoch, number)
         log.records.append(record)
+        return len(log.records) - 1
 
     def end(self, writer: str, epoch: int, end: End) -> None:
         """End the transaction of a writer; again is fine."""

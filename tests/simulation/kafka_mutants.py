@@ -27,7 +27,7 @@ class Short(KafkaScenario):
     steps_max = 5_000
 
 
-def _mutant(broken: Broken, faults: Faults, random_max: int = 6, first_seed: int = 1) -> Mutant:
+def _mutant(broken: Broken, faults: Faults, random_max: int = 12, first_seed: int = 1) -> Mutant:
     name, scenario = f"kafka: {broken.rule}", Short if faults is NONE else KafkaScenario
     return Mutant(name, scenario, faults, None, random_max, first_seed=first_seed, words=(broken,))
 
@@ -83,11 +83,11 @@ KAFKA_MUTANTS = [
         Broken(
             "what is left out is named by who wrote it alone",
             KeyedOutput._write,
-            "self._note_left_out(t)  # who wrote it may have died before",
+            "self._note(t)  # who wrote it may have died before",
             "pass",
         ),
         KILLS,
-        1,
+        12,
         94,
     ),
     _mutant(
@@ -125,7 +125,7 @@ KAFKA_MUTANTS = [
             "protocol.Log(position.taken, (), ends.low, ends.end)",
         ),
         NONE,
-        1,
+        12,
         7,
     ),
 ]
