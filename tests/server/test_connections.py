@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -34,15 +32,11 @@ def lake_path(tmp_path: Path) -> Path:
     return tmp_path / "lake"
 
 
-@contextmanager
-def few_files() -> Iterator[None]:
-    """Let processes that are started here open few files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_MAX, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+FEW_FILES = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, ({FILES_MAX}, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+"""
+"""Lets the server alone open few: others of this process may have more open already."""
 
 
 def connect(server: ServerProcess) -> socket.socket:
@@ -66,9 +60,7 @@ def is_ended(connection: socket.socket) -> bool:
 
 def test_slow_clients_keep_nobody_out(lake_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Of more connections than files none finishes a request: good ones are answered, and the log stays short."""
-    with ExitStack() as server_stack:
-        with few_files():
-            server = server_stack.enter_context(serving(lake_path))
+    with serving(lake_path, setup=FEW_FILES) as server:
         with ExitStack() as stack:
             for number in range(SLOW):
                 slow = stack.enter_context(closing(connect(server)))

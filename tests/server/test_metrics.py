@@ -63,7 +63,7 @@ def test_a_lake_with_a_replica(tmp_path: Path) -> None:
     assert samples["tracelake_replica_transactions_behind", "a"] == 0
     words = {key[1]: value for key, value in samples.items() if key[0] == "tracelake_replica_status"}
     assert words.pop("a running") + words.pop("a idle") == 1
-    assert words == {"a stuck": 0, "a gone": 0}
+    assert words == {"a waiting": 0, "a stuck": 0, "a gone": 0}
     assert {
         "tracelake_replica_last_progress_timestamp_seconds",
         "tracelake_replica_oldest_waiting_seconds",
