@@ -194,6 +194,11 @@ def test_who_has_no_answer_is_named() -> None:
     seen = place.look()
     assert [item.path for _, item in seen.waiting] == ["a1", "c1"]
     assert seen.unseen == ["source b: record x cannot be read"]
+    place = Place()
+    place.sources["b"].error = RuntimeError("nobody thought of this")
+    seen = place.look()
+    assert [item.path for _, item in seen.waiting] == ["a1", "c1"]
+    assert seen.unseen == ["source b: nobody thought of this"]
 
 
 def test_threads_answer_beside_each_other() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import tracelake
 from tests.broken import Broken, assert_caught
-from tests.patience import HANG_S
+from tests.patience import HANG_S, wait_until
 from tests.pipeline.poison import good, names
 from tracelake import InboxPipeline, Lake
 from tracelake.limits import COMPACTION_FAN_OUT, MAINTENANCE_BEHIND_MAX
@@ -59,7 +59,7 @@ def parts(lake: Lake) -> int:
 
 
 def test_no_transaction_waits_for_maintenance(lake: Lake) -> None:
-    """However long it takes; it is finished at the end, and done again for what came meanwhile."""
+    """However long it takes; it is finished at the end, and what came meanwhile waits for the next commit."""
     gate = Gate()
     pipeline = lake.pipeline(runner=gate)
     try:
@@ -71,8 +71,12 @@ def test_no_transaction_waits_for_maintenance(lake: Lake) -> None:
     finally:
         gate.opened.set()
         pipeline.close()
-    assert parts(lake) < COMPACTION_FAN_OUT, "what came meanwhile is compacted, too, though no commit follows"
-    assert names(lake) == set(range(3 * COMPACTION_FAN_OUT))
+    assert parts(lake) < 3 * COMPACTION_FAN_OUT
+    again = lake.pipeline(runner=gate)
+    commit(lake, again, 3 * COMPACTION_FAN_OUT, 3 * COMPACTION_FAN_OUT + 1)
+    again.close()
+    assert parts(lake) < COMPACTION_FAN_OUT, "what came meanwhile is compacted, too"
+    assert names(lake) == set(range(3 * COMPACTION_FAN_OUT + 1))
     assert not lake._opened.key_value.notes("tries/main")
 
 
@@ -93,6 +97,10 @@ class Later:
     def commit(self, *, goes_on: bool = True) -> None:
         """Tell of a commit."""
         self.maintaining.after_commit(lambda _: None, goes_on=goes_on)
+
+    def look(self) -> None:
+        """Tell of a run without one."""
+        self.maintaining.after_commit(lambda _: None, goes_on=True, committed=False)
 
     def _begin(self, work: Callable[[], None]) -> Callable[[], None]:
         def wait() -> None:
@@ -137,6 +145,47 @@ def test_who_goes_on_waits_for_nothing(later: Later) -> None:
 def test_who_comes_too_far_ahead_waits(later: Later) -> None:
     """So what readers open has a bound."""
     check_bound(later)
+
+
+def check_looks(later: Later) -> None:
+    """Check that runs without a commit begin what may be left, and wait for nothing, however many there are."""
+    for _ in range(2 * MAINTENANCE_BEHIND_MAX):
+        later.look()
+    assert later.waits == 0
+    later.maintaining.end()
+    assert later.passes == 1
+
+
+def test_runs_without_a_commit_wait_for_nothing(later: Later) -> None:
+    """As long as a client's transaction is open there are many."""
+    check_looks(later)
+
+
+def test_a_stop_begins_no_other_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one under way is finished; what came meanwhile waits for the next commit."""
+    begun, opened, passes = threading.Event(), threading.Event(), []
+
+    def maintain(_self: Maintaining, _progress: object) -> None:
+        passes.append(1)
+        begun.set()
+        assert opened.wait(HANG_S)
+
+    def beside(work: Callable[[], None]) -> Callable[[], None]:
+        thread = threading.Thread(target=work)
+        thread.start()
+        return thread.join
+
+    monkeypatch.setattr(Maintaining, "_maintain", maintain)
+    maintaining = Maintaining(None, beside)  # type: ignore[arg-type]  # what it has is replaced
+    maintaining.after_commit(lambda _: None, goes_on=True)
+    assert begun.wait(HANG_S)
+    maintaining.after_commit(lambda _: None, goes_on=True)
+    stopper = threading.Thread(target=maintaining.stop)
+    stopper.start()
+    wait_until(lambda: maintaining._asked == 0)
+    opened.set()
+    stopper.join(HANG_S)
+    assert passes == [1]
 
 
 def test_who_runs_once_has_it_in_turn(later: Later) -> None:
@@ -196,6 +245,7 @@ IN_TURN = Broken(
 NO_BOUND = Broken(
     "readers have a bound of parts", Maintaining.after_commit, ">= limits.MAINTENANCE_BEHIND_MAX", "< 0"
 )
+COUNTED = Broken("no run without a commit waits", Maintaining.after_commit, "and not committed", "and False")
 ALL_PEERS = Broken("our own notes are no peers'", Tries._read, "in self._ours", "== self._process")
 
 
@@ -203,4 +253,5 @@ def test_rules_of_maintenance_are_held(lake: Lake, later: Later) -> None:
     """Each broken once: a test above fails."""
     assert_caught(IN_TURN, lambda: check_beside(later))
     assert_caught(NO_BOUND, lambda: check_bound(later))
+    assert_caught(COUNTED, lambda: check_looks(later))
     assert_caught(ALL_PEERS, lambda: check_own_note(lake))

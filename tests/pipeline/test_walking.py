@@ -46,6 +46,21 @@ def test_a_pattern_names_what_glob_says(tmp_path: Path, pattern: str) -> None:
         assert walk(whole, files_only=False).paths == set(map(os.path.realpath, matches))
 
 
+def links_that_lead_nowhere(folder: Path) -> None:
+    """A link to itself, or to a name that is too long, hides none of the files beside it."""
+    tree(folder, *(f"d/{number}.gz" for number in range(20)))
+    (folder / "d" / "itself.gz").symlink_to("itself.gz")
+    (folder / "d" / "long.gz").symlink_to("x" * 300)
+    for pattern in ("d/*", "**/*.gz", "**"):
+        walked = walk(f"{glob.escape(str(folder))}/{pattern}", files_only=True)
+        assert (len(walked.paths), walked.left_out) == (20, "")
+
+
+def test_links_that_lead_nowhere_hide_nothing(tmp_path: Path) -> None:
+    """A folder is listed to its end."""
+    links_that_lead_nowhere(tmp_path)
+
+
 def links_without_end(folder: Path) -> None:
     """Links to the folder itself, and out of it, and two that multiply, lead to each folder once."""
     tree(folder, "in/0.gz", "in/deep/1.gz", "out/2.gz")
@@ -151,6 +166,10 @@ def test_what_a_watch_left_out_is_named_and_the_rest_is_taken(
             bounded,
         ),
         (Broken("so many links", _Walk._follow, "self._links == WALK_LINKS_MAX", "False"), bounded),
+        (
+            Broken("a link hides nothing", _Walk._is, "except OSError", "except RuntimeError"),
+            links_that_lead_nowhere,
+        ),
         (Broken("so many entries", _Walk._listed, "self._entries > WALK_ENTRIES_MAX", "False"), bounded),
     ],
     ids=lambda each: each.rule if isinstance(each, Broken) else "",

@@ -127,8 +127,8 @@ class Pipeline:
     def close(self) -> None:
         """Finish maintenance, and delete rows of a transaction that waits: its input is read again."""
         opened, self._opened = self._opened, None
-        with contextlib.suppress(TracelakeError, OSError):  # whoever goes on meets it, too
-            self._maintaining.end()
+        with contextlib.suppress(Exception):  # whoever goes on meets it, too
+            self._maintaining.stop()
         with contextlib.suppress(TracelakeError, OSError):  # they are deleted when they are old
             delete_all(self._rooms.objects, [] if opened is None else opened.staged())
 
@@ -181,7 +181,7 @@ class _DriverRun:
         weighing: Callable[..., Verdict],
         opened: OpenSteps | None,
         heard: Hearing,
-        maintain: Callable[[], None],
+        maintain: Callable[..., None],
     ) -> None:
         self._weighing, self._heard, self._maintain = weighing, heard, maintain
         self._rooms = rooms
@@ -204,7 +204,7 @@ class _DriverRun:
             self._result.note(self._rooms.settling.let_go_again())
             self._go()
             if not self._result.transactions and not self._stopping():
-                self._maintain()  # a run that was killed meanwhile may have left some
+                self._maintain(committed=False)  # a run that was killed meanwhile may have left some
         except (Exception, KeyboardInterrupt, SystemExit):
             self._clean_up()
             raise

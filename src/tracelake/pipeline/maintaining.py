@@ -29,26 +29,40 @@ class Maintaining:
         self._is_under_way = False
         self._wait: Callable[[], None] | None = None
         self._failure: BaseException | None = None
+        self._awaited_by: OnProgress | None = None
 
-    def after_commit(self, progress: OnProgress, *, goes_on: bool) -> None:
+    def after_commit(self, progress: OnProgress, *, goes_on: bool, committed: bool = True) -> None:
         """See to it that what is due is done: in turn, or, for who `goes_on`, beside what comes next.
 
-        Raises what failed, or had failed beside: nothing that can be expected, for that is logged.
+        Where nothing was `committed`, as while a client's transaction is open, it waits for nothing. Raises what
+        failed, or had failed beside: nothing that can be expected, for that is logged.
         """
         if self._beside is None or not goes_on:
             self.end()
             self._maintain(progress)
             return
         with self._lock:
+            if self._is_under_way and not committed:
+                return
             is_far_ahead = self._asked >= limits.MAINTENANCE_BEHIND_MAX
             self._asked = 0 if is_far_ahead else self._asked + 1
         if is_far_ahead:
-            self.end()  # of this pass: it begins no other
+            self._awaited_by = progress
+            try:
+                self.end()  # of this pass: it begins no other
+            finally:
+                self._awaited_by = None
         with self._lock:
             self._asked = max(self._asked, 1)
             is_under_way, self._is_under_way = self._is_under_way, True
         if not is_under_way:
             self._begin(self._beside)
+
+    def stop(self) -> None:
+        """Finish the pass that is under way, and begin no other: it may take long. Raises what failed."""
+        with self._lock:
+            self._asked = 0
+        self.end()
 
     def end(self) -> None:
         """Wait until nothing is under way. Raises what failed."""
@@ -80,9 +94,11 @@ class Maintaining:
             except BaseException as error:  # noqa: BLE001  whatever it is, the pipeline is told
                 self._failure = error
 
-    def _tell(self, _: Progress) -> None:
-        """Show that this process lives; the progress that others are told of is that of transactions."""
+    def _tell(self, step: Progress) -> None:
+        """Show that this process lives; others are told of it where a transaction waits for it."""
         self._rooms.maintenance_tries.beat()
+        if (awaited_by := self._awaited_by) is not None:
+            awaited_by(step)
 
     def _maintain(self, progress: OnProgress) -> None:
         rooms = self._rooms

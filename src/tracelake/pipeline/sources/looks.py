@@ -9,7 +9,6 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from tracelake._errors import TracelakeError
 from tracelake.limits import (
     ERROR_MAX_CHARS,
     LOOK_LATE_S,
@@ -216,8 +215,8 @@ class Looks:
             looked.waiting = look.result()
             assert looked.watch is not None
             looked.lag = looked.watch.lag()
-        except (TracelakeError, OSError) as error:
-            looked.reason = str(error)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is of this source alone
+            looked.reason = str(error) or type(error).__name__
             self.pauses.failed(looked.key, looked.reason)
         else:
             looked.looked_s = time.time()

@@ -7,7 +7,7 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -130,11 +130,20 @@ class _Walk:
             return
         is_link = entry.is_symlink()
         path = os.path.join(folder, entry.name)  # noqa: PTH118
-        if self._pattern.is_end(after) and (not self._files_only or entry.is_file()):
+        if self._pattern.is_end(after) and (not self._files_only or self._is(entry.is_file, path)):
             whole = os.path.join(real, entry.name)  # noqa: PTH118
             self._add(os.path.realpath(whole) if is_link else whole, is_file=True)
-        if self._pattern.goes_on(after) and entry.is_dir():
+        if self._pattern.goes_on(after) and self._is(entry.is_dir, path):
             (self._linked if is_link else self._folders).append((path, after))
+
+    def _is(self, kind: Callable[[], bool], path: str) -> bool:
+        """Whether an entry is of a kind; a link that leads nowhere is of none, and hides nothing beside it."""
+        try:
+            return kind()
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                self._left_out.append(f"{path}: {error.strerror or error}")
+            return False
 
     def _add(self, path: str, *, is_file: bool) -> None:
         if is_file or not self._files_only:
