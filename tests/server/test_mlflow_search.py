@@ -13,6 +13,7 @@ from tests.archive.place import HotLake
 from tests.server.client import Client
 from tests.tracking.requests import trace_id
 from tracelake import limits
+from tracelake.server import mlflow_search
 from tracelake.server.app import create_app
 from tracelake.tracking.inbox import Inbox
 
@@ -131,6 +132,27 @@ def test_what_is_told_of_a_trace(client: Client) -> None:
     one = client.get("/api/3.0/mlflow/traces/get", params={"trace_id": ids[1]})
     assert one.json()["trace"] == batch[1]
     assert client.get("/api/3.0/mlflow/traces/get", params={"trace_id": ids[2]}).status_code == 404
+
+
+def test_a_batch_has_each_trace_once_and_is_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However its id is written; a beginning is refused, and so is what all of them have beyond limits."""
+
+    def asked_for(*trace_ids: str) -> Any:
+        return client.get("/api/3.0/mlflow/traces/batchGet", params={"trace_ids": list(trace_ids)})
+
+    first, third = trace_id(1), trace_id(3)
+    answer = asked_for(first, f"tr-{first}", f"TR-{first}", third, f"Tr-{third}").json()
+    assert [len(each["spans"]) for each in answer["traces"]] == [2, 1]
+    for odd in (first[:31], f"tr-{first[:6]}", "", "g" * 32):
+        refused = asked_for(third, odd)
+        assert refused.status_code == 400
+        assert "no whole trace id" in refused.json()["message"]
+    for name, most in (("MLFLOW_BATCH_SPANS_MAX", 2), ("MLFLOW_BATCH_MAX_BYTES", 1)):
+        with monkeypatch.context() as patched:
+            patched.setattr(mlflow_search, name, most)
+            refused = asked_for(first, third)
+            assert (refused.status_code, "fewer traces" in refused.json()["message"]) == (413, True)
+            assert len(asked_for(first, trace_id(99)).json()["traces"]) == 1, "of one, what `get` answers"
 
 
 def test_pages_show_tags(client: Client, hot: HotLake) -> None:

@@ -167,5 +167,9 @@ MLFLOW_PAGE_TRACES_MAX: Final = 500
 """Traces of a page of one. Beyond: 400."""
 MLFLOW_BATCH_TRACES_MAX: Final = 100
 """Traces that one request reads with their spans. Beyond: 413."""
+MLFLOW_BATCH_SPANS_MAX: Final = 20_000
+"""Spans of all of them, where they are several. Beyond: 413."""
+MLFLOW_BATCH_MAX_BYTES: Final = 64 * 1024**2
+"""Bytes of these spans in memory. Beyond: 413."""
 TRACE_SUMMED_MAX_SPANS: Final = 500
 """Spans of a trace whose row is made of them without a query. Beyond: by one."""

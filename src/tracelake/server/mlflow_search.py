@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 from fastapi import APIRouter, Depends, Query
 from google.protobuf.json_format import MessageToDict
 
 from tracelake._errors import LimitError, NotFoundError, UsageError
 from tracelake.lake.lake import Lake
-from tracelake.limits import MLFLOW_BATCH_TRACES_MAX, MLFLOW_EXPERIMENTS_MAX, MLFLOW_PAGE_TRACES_MAX
+from tracelake.limits import (
+    MLFLOW_BATCH_MAX_BYTES,
+    MLFLOW_BATCH_SPANS_MAX,
+    MLFLOW_BATCH_TRACES_MAX,
+    MLFLOW_EXPERIMENTS_MAX,
+    MLFLOW_PAGE_TRACES_MAX,
+    NAME_QUOTED_MAX_CHARS,
+)
 from tracelake.otlp.encode import encode
 from tracelake.server.json_body import json_body
 from tracelake.server.mlflow_api import answered
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.trace_search import TraceSearch
 
+_WHOLE_ID: Final = re.compile("[0-9a-f]{32}")
 _TABLES_EXPERIMENT: Final = "0"
 """What traces are of that the tracking store never had."""
 
@@ -68,13 +79,7 @@ def _add(router: APIRouter, prefix: str, lake: Lake) -> None:
     def batch(trace_ids: list[str] = Query(default=[])) -> object:  # noqa: B008
         if len(trace_ids) > MLFLOW_BATCH_TRACES_MAX:
             raise LimitError(f"{len(trace_ids)} traces at once, of {MLFLOW_BATCH_TRACES_MAX} at most.")
-        traces = []
-        for trace_id in dict.fromkeys(trace_ids):
-            try:
-                traces.append(_trace(lake, trace_id))
-            except NotFoundError:
-                continue  # as MLflow does: deleted between the search and this
-        return {"traces": traces}
+        return {"traces": _traces(lake, _whole(trace_ids))}
 
     @router.get(f"{prefix}/traces/get")
     @answered
@@ -112,10 +117,50 @@ def _page_size(max_results: int) -> int:
     return max_results
 
 
+def _bare(trace_id: str) -> str:
+    return trace_id.lower().removeprefix("tr-")
+
+
+def _whole(trace_ids: Sequence[str]) -> list[str]:
+    """Return the ids of traces as the lake writes them, each once."""
+    bare = list(dict.fromkeys(map(_bare, trace_ids)))
+    for each in bare:
+        if not _WHOLE_ID.fullmatch(each):
+            raise UsageError(
+                f"{each[:NAME_QUOTED_MAX_CHARS]!r} is no whole trace id, of 32 hex digits; `traces/get` "
+                "reads one trace by the beginning of its id."
+            )
+    return bare
+
+
+def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Return those of some traces that are there. Raises LimitError once they are too much for one answer."""
+    traces: list[dict[str, Any]] = []
+    spans = size_bytes = 0
+    for trace_id in trace_ids:
+        try:
+            rows = lake.hot.spans_of(trace_id)
+            spans, size_bytes = spans + len(rows), size_bytes + rows.nbytes
+            # A single one is answered whatever its size, as `traces/get` does.
+            if traces and (spans > MLFLOW_BATCH_SPANS_MAX or size_bytes > MLFLOW_BATCH_MAX_BYTES):
+                raise LimitError(
+                    f"the first {len(traces) + 1} of {len(trace_ids)} traces have {spans:,} spans of {size_bytes:,} "
+                    f"bytes, and the limits are {MLFLOW_BATCH_SPANS_MAX:,} and {MLFLOW_BATCH_MAX_BYTES:,}; ask for "
+                    "fewer traces at once."
+                )
+            traces.append(_told(lake, rows))
+        except NotFoundError:
+            continue  # as MLflow does: deleted between the search and this
+    return traces
+
+
 def _trace(lake: Lake, trace_id: str) -> dict[str, Any]:
     """Return a trace with its spans, of whichever tier, and of tables alone."""
-    wanted = trace_id.lower().removeprefix("tr-")
-    rows = lake.hot.spans_of(wanted)
+    return _told(lake, lake.hot.spans_of(_bare(trace_id)))
+
+
+def _told(lake: Lake, rows: pa.Table) -> dict[str, Any]:
+    """Return a trace of these spans as MLflow says it."""
     full_id = str(rows["trace_id"][0])
     stored = _store(lake).infos([full_id])
     info = stored.get(full_id) or {**lake.trace(full_id).summary, "experiment_id": _TABLES_EXPERIMENT}
