@@ -214,7 +214,7 @@ def an_index_is_wrong(file: Path) -> None:
 FILE_DAMAGES: Final = (
     (
         unreadable,
-        Broken("it is a finding", tracking_verify.check_store, "if not store.database.is_sqlite", "if store"),
+        Broken("it is a finding", tracking_verify.check_store, "if not is_damage(error)", "if store"),
     ),
     (
         an_index_is_wrong,

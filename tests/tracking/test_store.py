@@ -32,6 +32,7 @@ from tracelake.tracking.schema import (
     trace_parts,
 )
 from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.verify import check_store
 
 
 def archive(store: TrackingStore, number: int, location: str) -> None:
@@ -367,3 +368,23 @@ def test_what_waits_is_found_by_its_numbers(store: TrackingStore) -> None:
             steps = connection.execute(f"explain query plan {statement}", parameters).fetchall()  # type: ignore[arg-type]
             (of_parts,) = [step[3] for step in steps if "tracelake_trace_parts" in step[3]]
             assert of_parts.endswith(looked_up), of_parts
+
+
+@pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
+def test_a_busy_file_is_not_a_damaged_one(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verify says that it cannot read a file that others keep, or that none can open, and names no damage."""
+    monkeypatch.setattr(limits, "TRACKING_BUSY_TIMEOUT_S", 0.01)
+    file = Path(store.database.name)
+    store.close()
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StorageError, match="locked"):
+            list(check_store(store, ()))
+        other.execute("ROLLBACK")
+    assert list(check_store(store, ())) == []
+    store.close()
+    file.rename(file.with_name("elsewhere"))
+    file.mkdir()
+    with pytest.raises(StorageError, match="unable to open"):
+        list(check_store(store, ()))

@@ -26,6 +26,21 @@ from tracelake.storage.directories import make_directory
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
 
 _WRITES: Final = "tracelake_writes"
+_SQLITE_PASSING: Final = frozenset(
+    (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_INTERRUPT,
+    )
+)
+"""What SQLite says of its place, and not of what the file holds."""
 _SQLITE_PRAGMAS: Final = (
     # Before there is a table, so that a file from which much was deleted can give space back.
     "PRAGMA auto_vacuum = INCREMENTAL",
@@ -162,7 +177,9 @@ class TrackingDatabase:
                 # SQLite does not wait for others who switch to a write-ahead log at the same time, so wait here.
                 while not _was_done(connection, pragma):
                     if time.monotonic() > deadline:
-                        raise sqlite3.OperationalError("database is locked")
+                        busy = sqlite3.OperationalError("database is locked")
+                        busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+                        raise busy
                     time.sleep(limits.SQLITE_POLL_S)
         except BaseException:
             connection.close()
@@ -189,6 +206,17 @@ class TrackingDatabase:
             connection.close()
             raise
         return connection
+
+
+def is_damage(error: StorageError) -> bool:
+    """Whether an error of SQLite is of what its file holds; else it is busy, away or full, and may not be later."""
+    cause = error.__cause__
+    if isinstance(cause, exc.DBAPIError) and isinstance(cause.orig, sqlite3.DatabaseError):
+        code = getattr(
+            cause.orig, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT
+        )  # a text that is none has no code
+        return code & 0xFF not in _SQLITE_PASSING
+    return isinstance(cause, UnicodeDecodeError)
 
 
 _Key = TypeVar("_Key", int, str)

@@ -15,7 +15,7 @@ from tracelake.limits import VERIFY_ALIKE_MAX
 from tracelake.otlp.framing import segment_problem
 from tracelake.results import Finding, Problem
 from tracelake.storage import ObjectStore
-from tracelake.tracking.database import at_once
+from tracelake.tracking.database import at_once, is_damage
 from tracelake.tracking.inbox import PREFIX
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
@@ -51,7 +51,7 @@ def check_store(store: TrackingStore, settled: Collection[int]) -> Iterator[Find
     """Yield what is wrong with rows of the outbox, and traces; `settled` are rows that transactions have let go.
 
     All is read in one transaction, so that what changes meanwhile is no finding. What is wrong with the file of SQLite
-    itself is one, of DATABASE. Raises StorageError.
+    itself is one, of DATABASE. Raises StorageError where it is busy, away or full.
     """
     try:
         with store.database.reading() as connection:
@@ -62,7 +62,7 @@ def check_store(store: TrackingStore, settled: Collection[int]) -> Iterator[Find
             waiting = yield from _check_outbox(connection, store.lake, settled)
             yield from _check_traces(connection, store.lake, waiting)
     except StorageError as error:
-        if not store.database.is_sqlite:
+        if not is_damage(error):
             raise
         yield Finding("damaged", DATABASE, store.database.name, str(error))
 
