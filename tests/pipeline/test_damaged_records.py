@@ -14,8 +14,10 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.test_added_sources import arrive, new
 from tests.torn import lake_of_files, tear
 from tracelake import DamageError, Lake, NotFoundError, UsageError
-from tracelake.journal.clients import on_begin, on_end
+from tracelake.journal.clients import of_steps, on_begin, on_end
+from tracelake.journal.model import Aside
 from tracelake.journal.modes import Wish
+from tracelake.journal.store import Journal
 from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.tasks.runners import InProcess
 
@@ -95,12 +97,70 @@ def test_a_transaction_of_a_client_that_cannot_be_read_can_be_forgotten(lake: La
             call()
     assert [finding.path for finding in lake.verify().findings] == ["clients/main/open"]
     assert lake.outputs.all() == []
-    lake.transactions.forget()
-    assert lake.transactions.current() is None
+    left = lake.transactions.forget()
+    assert left is not None
+    assert (left.id, left.state, left.transaction, left.discarded) == ("nightly", "commit", 0, False)
     while pipeline.run_once() is not None:
         pass
     assert lake.table("spans").info().rows == 2
     assert lake.verify().ok
+
+
+def begun_after_it_was_forgotten(lake: Lake, folder: Path) -> None:
+    """Who begins next waits until what was recorded is committed; its own is apart from that."""
+    lake.transactions.begin(id="nightly")
+    arrive(lake, 1)
+    pipeline = lake.pipeline(runner=InProcess())
+    assert new(pipeline, goes_on=True) == 0
+    tear(folder, '"id":"nightly"')
+    lake.transactions.forget()
+    for id in ("next", "nightly"):
+        with pytest.raises(UsageError, match=r"another client has begun|was ended before"):
+            lake.transactions.begin(id=id)
+    assert new(pipeline, goes_on=True) == 1
+    info = lake.transactions.get("nightly")
+    assert (info.state, info.transaction, info.discarded) == ("over", 0, False)
+    own = lake.transactions.begin(id="next")
+    arrive(lake, 2)
+    assert new(pipeline, goes_on=True) == 0
+    own.abort(InProcess())
+    assert [commit.metadata.get("set_aside") for commit in lake.log()][-2:] == ["client", None]
+    assert lake.verify().ok
+
+
+def test_what_was_recorded_of_a_forgotten_one_is_committed_before_another_begins(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """It was discarded where the next one was begun before a pipeline ran."""
+    begun_after_it_was_forgotten(lake, tmp_path)
+
+
+def test_a_forgotten_one_that_is_forgotten_whole_is_noticed(lake: Lake, tmp_path: Path) -> None:
+    """The rule is held by the test above."""
+    broken = Broken("its steps speak for it", of_steps, "if not client:", "if True:")
+    assert_caught(broken, lambda: begun_after_it_was_forgotten(lake, tmp_path))
+
+
+def test_one_that_was_discarded_already_stays_so_when_it_is_forgotten(lake: Lake, tmp_path: Path) -> None:
+    """Its transaction is set aside for ever; where nothing is recorded there is nothing to commit."""
+    lake.transactions.begin(id="nightly")
+    arrive(lake, 1)
+    pipeline = lake.pipeline(runner=InProcess())
+    assert new(pipeline, goes_on=True) == 0
+    Journal(lake._opened.key_value, "main").set_aside(
+        Aside(0, "discarded", 0, "client", "2026-01-01T00:00:00+00:00", 0)
+    )
+    tear(tmp_path, '"id":"nightly"')
+    left = lake.transactions.forget()
+    assert left is not None
+    assert (left.state, left.discarded) == ("abort", True)
+    while pipeline.run_once() is not None:
+        pass
+    assert lake.table("spans").info().rows == 1, "what the server took is in a later one"
+    assert lake.transactions.get("nightly").state == "over"
+    lake.transactions.begin(id="empty")
+    tear(tmp_path, '"id":"empty"')
+    assert lake.transactions.forget() is None
 
 
 def test_a_damaged_record_of_the_journal_hides_no_other(lake: Lake) -> None:

@@ -95,10 +95,14 @@ def transaction_seen(id: IdArgument, lake: LakeOption = None, as_json: JsonOptio
 def transaction_forget(lake: LakeOption = None) -> None:
     """Take away the record of what was begun last, where nobody can read it, so that pipelines go on.
 
-    What is recorded of it is committed by the next run. What can be read is committed or aborted instead."""
+    What is recorded of it is committed by the next run, before another can begin. What can be read is committed or
+    aborted instead."""
     with opened(lake) as open_lake:
-        open_lake.transactions.forget()
-        console().print("It is forgotten. Begin another with `tracelake transaction begin`.")
+        left = open_lake.transactions.forget()
+        if left is None:
+            console().print("It is forgotten. Begin another with `tracelake transaction begin`.")
+        else:
+            console().print(plain(left.explain()), soft_wrap=True)
 
 
 @transactions_app.command(

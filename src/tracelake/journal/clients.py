@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from tracelake._errors import ContentionError, DamageError, UsageError
 from tracelake.formats import decode, encode
-from tracelake.journal.model import FORMAT_VERSION
+from tracelake.journal.model import FORMAT_VERSION, Aside
 from tracelake.journal.modes import Wish
 from tracelake.limits import CLIENTS_ENDED_MAX, CLOCK_DIFFERENCE_MAX_S, CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore
@@ -165,6 +165,20 @@ def on_over(standing: ClientTransaction | None, of: str, upper: int) -> ClientTr
     return replace(standing, is_over=True, upper=max(standing.upper, upper))
 
 
+def of_steps(
+    client: str, t: int, aside: Aside | None, timeout_s: float, now_s: float
+) -> ClientTransaction | None:
+    """Decide what stands instead of a record that nobody can read, by what is recorded of T, which has no commit.
+
+    The steps of a client are committed, unless they are discarded already; None where T is no client's.
+    """
+    if not client:
+        return None
+    wish: Wish = "abort" if aside is not None and aside.by == "client" else "commit"
+    bound = t if aside is None or wish == "abort" else None
+    return ClientTransaction(client, "seal", timeout_s, now_s, wish=wish, transaction=bound)
+
+
 def wish_of(
     steps_of: str, heard: ClientTransaction | None, now: ClientTransaction | None, t: int
 ) -> Wish | None:
@@ -204,16 +218,17 @@ class Clients:
         """Return what was begun last; None where nothing ever was."""
         return self._read()[1]
 
-    def forget(self) -> None:
-        """Take away a record that nobody can read: what is recorded of its client is sealed by the next run.
+    def forget(self, instead: Callable[[], ClientTransaction | None]) -> ClientTransaction | None:
+        """Put what `instead` returns where a record is that nobody can read, or nothing; return it.
 
         Raises UsageError where it can be read.
         """
         try:
             self._read()
         except DamageError:
-            self._store.erase(self._partition, _KEY)
-            return
+            left = instead()
+            self._store.erase(self._partition, _KEY)  # what is torn cannot be written over
+            return None if left is None else self.change(lambda standing: standing or left)
         raise UsageError(
             "what was begun last can be read: end it by `tracelake transaction commit`, or `abort`. See `tracelake "
             "transaction list`."

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final
 
-from tracelake._errors import NotFoundError, UsageError
+from tracelake._errors import DamageError, NotFoundError, UsageError
 from tracelake._settings import load_settings
 from tracelake.journal.clients import (
     Clients,
@@ -18,11 +18,13 @@ from tracelake.journal.clients import (
     EndedTransaction,
     WhenGone,
     find_ended,
+    of_steps,
     on_begin,
     on_end,
     on_seen,
 )
 from tracelake.journal.modes import Wish
+from tracelake.journal.store import Journal
 from tracelake.lake.opened import OpenLake
 from tracelake.lake.pipelines import inbox_pipeline
 from tracelake.limits import (
@@ -156,12 +158,26 @@ class Transactions:
         self._clients().change(partial(on_end, of=id, wish=wish))
         return self.get(id)
 
-    def forget(self) -> None:
-        """Take away the record of the one that was begun last, where nobody can read it: then pipelines go on.
+    def forget(self) -> ClientTransactionInfo | None:
+        """Let pipelines go on where nobody can read the record of the one that was begun last.
 
-        What is recorded of it is committed. Raises UsageError where it can be read.
+        What is recorded of it is committed by the next run, before another can begin; it is returned, None where
+        nothing is. Raises UsageError where its record can be read.
         """
-        self._clients().forget()
+        stands = self._clients().forget(self._recorded)
+        return None if stands is None else _info(stands)
+
+    def _recorded(self) -> ClientTransaction | None:
+        """Return what stands by the journal alone."""
+        repository, journal = self._opened.repository, Journal(self._opened.key_value, "main")
+        head = repository.head()
+        t = 0 if head is None else repository.transaction_of(head) + 1
+        try:
+            steps, aside = journal.read(t).steps, journal.aside(t)
+        except DamageError:  # then it cannot be committed as it is
+            return None
+        client = steps[0].client if steps else ""
+        return of_steps(client, t, aside, load_settings().client_timeout_s, time.time())
 
     def finish(
         self, id: str, runner: TaskRunner | None = None, master: str | None = None
