@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import zstandard
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
-from sqlalchemy import insert, update
+from sqlalchemy import event, insert, select, update
 
 from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
@@ -320,6 +320,44 @@ def test_a8_retention_of_workspaces_and_experiments(make: Make) -> None:
     (due,) = lake.archive.plan()
     assert (due.traces, "must be a JSON object" in (due.problem or "")) == (0, True)
     assert lake.archive.run(older_than="1d").fates == {"archived": 1}
+
+
+def test_a8_several_set_a_retention_at_once(make: Make) -> None:
+    """A8: the last one counts, and no one fails; of both names that are given, either both count or none."""
+    lake = make("trace")
+    experiment = lake.lake.annotations.create_experiment("x")
+    engine, others = lake.tracking.database.engine, list[dict[str, str]]()
+
+    def said() -> tuple[str | None, str | None]:
+        with lake.tracking.database.reading() as connection:
+            of_workspace = connection.execute(select(workspaces.c.trace_archival_retention)).scalar()
+        of_experiment = lake.lake.annotations.experiment(experiment).tags.get(
+            "mlflow.trace.archivalRetention"
+        )
+        return of_experiment, of_workspace
+
+    def before(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT") and others:
+            lake.archive.set_retention("2d", **others.pop())
+
+    if not lake.tracking.database.is_sqlite:  # which has one writer at a time
+        event.listen(engine, "before_cursor_execute", before)
+        others += [{"experiment": experiment}]
+    lake.archive.set_retention("1d", experiment=experiment)
+    others += [] if lake.tracking.database.is_sqlite else [{"workspace": "default"}]
+    lake.archive.set_retention("1d", workspace="default")
+    one_day = '{"type":"duration","value":"1d"}'
+    assert (said(), others) == ((one_day, "1d"), [])
+    for names in (
+        {"experiment": experiment, "workspace": ""},
+        {"experiment": "none", "workspace": "default"},
+        {"experiment": "x" * 999, "workspace": "default"},
+    ):
+        with pytest.raises((UsageError, NotFoundError)):
+            lake.archive.set_retention("3d", **names)
+        assert said() == (one_day, "1d")
+    lake.archive.set_retention("", experiment=experiment, workspace="default")
+    assert said() == (None, None)
 
 
 def _fail(*_: Any) -> None:

@@ -16,7 +16,7 @@ from tracelake.archive.layouts import is_ours
 from tracelake.archive.listing import ArchivedTrace, ArchiveState, list_traces
 from tracelake.archive.model import LAYOUTS, ArchiveDue, ArchiveReport, ArchiveSettings
 from tracelake.archive.one_pass import Archive, OnePass
-from tracelake.archive.own_retention import set_experiment_retention, set_workspace_retention
+from tracelake.archive.own_retention import set_own_retention
 from tracelake.archive.restoring import delete_traces, restore_trace
 from tracelake.archive.retention import TraceFate, cutoff_ns
 from tracelake.archive.scheduling import Marks
@@ -100,10 +100,7 @@ class LakeArchive:
         Where what counts for the lake is shorter, that counts, unless the experiment is on the allowlist. Raises
         UsageError, and NotFoundError for an experiment that was never made and has no traces.
         """
-        if experiment is not None:
-            set_experiment_retention(self._tracking, experiment, retention)
-        if workspace is not None:
-            set_workspace_retention(self._tracking, workspace, retention)
+        set_own_retention(self._tracking, retention, experiment, workspace)
 
     def marks(self) -> Marks:
         """Return the experiments that are marked archiveNow, each with the text of its mark."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
 
 from tracelake._errors import NotFoundError, UsageError
 from tracelake.archive.retention import RETENTION_TAG
@@ -21,35 +23,52 @@ from tracelake.tracking.schema import (
 from tracelake.tracking.store import TrackingStore
 
 
-def set_experiment_retention(tracking: TrackingStore, experiment_id: str, retention: str) -> None:
-    """Set the retention of an experiment that was made or has traces; "" is none. Raises UsageError, NotFoundError."""
-    _check(experiment_id, retention)
-    of = {"lake": tracking.lake, "experiment_id": experiment_id, "key": RETENTION_TAG}
+def set_own_retention(
+    tracking: TrackingStore, retention: str, experiment_id: str | None, workspace: str | None
+) -> None:
+    """Set the retention of an experiment that was made or has traces, of a workspace, or of both; "" is none.
+
+    Of both or of neither. Raises UsageError, NotFoundError.
+    """
+    for name in (experiment_id, workspace):
+        if name is not None:
+            _check(name, retention)
+    # By one statement each: several may set it at once.
+    insert_into = sqlite.insert if tracking.database.is_sqlite else postgresql.insert
     with tracking.database.writing() as connection:
-        if not _is_known(connection, tracking.lake, experiment_id):
-            raise NotFoundError(
-                f"no experiment {experiment_id[:NAME_QUOTED_MAX_CHARS]!r} in this lake; `tracelake archive plan` "
-                "shows those with traces"
-            )
-        connection.execute(
-            delete(experiment_tags).where(*(experiment_tags.c[name] == value for name, value in of.items()))
-        )
-        if retention:
-            value = json.dumps({"type": "duration", "value": retention}, separators=(",", ":"))
-            connection.execute(insert(experiment_tags), {**of, "value": value})
+        if experiment_id is not None:
+            _set_of_experiment(connection, insert_into, tracking.lake, experiment_id, retention)
+        if workspace is not None:
+            _set_of_workspace(connection, insert_into, tracking.lake, workspace, retention)
 
 
-def set_workspace_retention(tracking: TrackingStore, workspace: str, retention: str) -> None:
-    """Set the retention of a workspace; "" is none. Raises UsageError."""
-    _check(workspace, retention)
-    of = (workspaces.c.lake == tracking.lake, workspaces.c.workspace == workspace)
-    row = {"lake": tracking.lake, "workspace": workspace, "trace_archival_retention": retention or None}
-    with tracking.database.writing() as connection:
-        changed = connection.execute(
-            update(workspaces).where(*of).values(trace_archival_retention=retention or None)
+def _set_of_experiment(
+    connection: Connection, insert_into: Any, lake: int, experiment_id: str, retention: str
+) -> None:
+    if not _is_known(connection, lake, experiment_id):
+        raise NotFoundError(
+            f"no experiment {experiment_id[:NAME_QUOTED_MAX_CHARS]!r} in this lake; `tracelake archive plan` "
+            "shows those with traces"
         )
-        if not changed.rowcount:
-            connection.execute(insert(workspaces), row)
+    of = {"lake": lake, "experiment_id": experiment_id, "key": RETENTION_TAG}
+    if not retention:
+        here = (experiment_tags.c[name] == value for name, value in of.items())
+        connection.execute(delete(experiment_tags).where(*here))
+        return
+    value = json.dumps({"type": "duration", "value": retention}, separators=(",", ":"))
+    statement = insert_into(experiment_tags)
+    statement = statement.on_conflict_do_update(index_elements=list(of), set_={"value": value})
+    connection.execute(statement, {**of, "value": value})
+
+
+def _set_of_workspace(
+    connection: Connection, insert_into: Any, lake: int, workspace: str, retention: str
+) -> None:
+    of = {"lake": lake, "workspace": workspace}
+    value = {"trace_archival_retention": retention or None}
+    statement = insert_into(workspaces)
+    statement = statement.on_conflict_do_update(index_elements=list(of), set_=value)
+    connection.execute(statement, {**of, **value})
 
 
 def _check(name: str, retention: str) -> None:
