@@ -13,6 +13,7 @@ from tests.archive.place import HotLake
 from tests.server.client import Client
 from tests.tracking.requests import trace_id
 from tracelake import limits
+from tracelake.lake.hot import HotTier
 from tracelake.server import mlflow_search
 from tracelake.server.app import create_app
 from tracelake.tracking.inbox import Inbox
@@ -153,6 +154,18 @@ def test_a_batch_has_each_trace_once_and_is_bounded(client: Client, monkeypatch:
             refused = asked_for(first, third)
             assert (refused.status_code, "fewer traces" in refused.json()["message"]) == (413, True)
             assert len(asked_for(first, trace_id(99)).json()["traces"]) == 1, "of one, what `get` answers"
+
+
+def test_the_info_of_a_trace_reads_no_spans(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row says all of it, in either tier."""
+    of_spans = [client.get("/api/3.0/mlflow/traces/get", params={"trace_id": trace_id(n)}) for n in (1, 3)]
+    monkeypatch.setattr(HotTier, "spans_of", None)
+    for number, told in zip((1, 3), of_spans, strict=True):
+        for written in (trace_id(number), f"TR-{trace_id(number)}"):
+            info = client.get(f"/api/3.0/mlflow/traces/{written}").json()
+            assert info == {"trace": {"trace_info": told.json()["trace"]["trace_info"]}}
+    monkeypatch.undo()
+    assert client.get(f"/api/3.0/mlflow/traces/{trace_id(99)}").status_code == 404
 
 
 def test_pages_show_tags(client: Client, hot: HotLake) -> None:

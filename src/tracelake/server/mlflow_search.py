@@ -89,7 +89,7 @@ def _add(router: APIRouter, prefix: str, lake: Lake) -> None:
     @router.get(f"{prefix}/traces/{{trace_id}}")
     @answered
     def info(trace_id: str) -> object:
-        return {"trace": {"trace_info": _trace(lake, trace_id)["trace_info"]}}
+        return {"trace": {"trace_info": _info_alone(lake, _bare(trace_id))}}
 
 
 def _store(lake: Lake) -> TrackingStore:
@@ -157,6 +157,12 @@ def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any]]:
 def _trace(lake: Lake, trace_id: str) -> dict[str, Any]:
     """Return a trace with its spans, of whichever tier, and of tables alone."""
     return _told(lake, lake.hot.spans_of(_bare(trace_id)))
+
+
+def _info_alone(lake: Lake, trace_id: str) -> dict[str, Any]:
+    """Return the info of a trace by its row; of one without a row, or by the beginning of its id, by its spans."""
+    stored = _store(lake).infos([trace_id]) if _WHOLE_ID.fullmatch(trace_id) else {}
+    return _infos(lake, stored)[0] if stored else dict(_trace(lake, trace_id)["trace_info"])
 
 
 def _told(lake: Lake, rows: pa.Table) -> dict[str, Any]:
