@@ -144,6 +144,28 @@ def test_as_a_context_it_is_committed_or_aborted(lake: Lake, tmp_path: Path) -> 
     assert own.commit(InProcess()) is None, "asked again, as after an answer that was lost"
 
 
+@pytest.mark.parametrize("when_gone", ["seal", "discard"])
+def test_a_context_that_was_spoken_for_is_told_so(lake: Lake, when_gone: WhenGone) -> None:
+    """It ended as if all were committed, though all was discarded; where that is sealed it is what was wanted."""
+
+    def falls_silent() -> None:
+        with lake.transactions.begin(when_gone=when_gone, timeout_s=5.0):
+            arrive(lake, 0)
+            pipeline = lake.pipeline(runner=InProcess())
+            pipeline.run_once()
+            clients = lake.transactions._clients()
+            clients.change(lambda stands: None if stands is None else _long_ago(stands))
+            pipeline.run_once()
+            pipeline.run_once()
+
+    if when_gone == "seal":
+        falls_silent()
+    else:
+        with pytest.raises(UsageError, match="was discarded, since nothing was seen"):
+            falls_silent()
+    assert spans(lake) == 1, "what the server took is in it, or in a later one"
+
+
 class Begins(InProcess):
     """Lets a client begin while the second segment is read."""
 

@@ -13,7 +13,7 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tests.pipeline.test_added_sources import arrive, new
 from tests.torn import lake_of_files, tear
-from tracelake import DamageError, Lake, NotFoundError, UsageError
+from tracelake import DamageError, Lake, NotFoundError, UnreadInputsError, UsageError
 from tracelake.journal.clients import of_steps, on_begin, on_end
 from tracelake.journal.model import Aside
 from tracelake.journal.modes import Wish
@@ -161,6 +161,18 @@ def test_one_that_was_discarded_already_stays_so_when_it_is_forgotten(lake: Lake
     lake.transactions.begin(id="empty")
     tear(tmp_path, '"id":"empty"')
     assert lake.transactions.forget() is None
+
+
+def test_a_commit_that_is_done_is_no_failure_of_a_source_beside_it(lake: Lake, tmp_path: Path) -> None:
+    """It failed with what another source could not read, though it was committed."""
+    lake.sources.add("logs", str(tmp_path / "none" / "*.jsonl"))
+    tear(tmp_path, '"name":"logs"')
+    own = lake.transactions.begin()
+    arrive(lake, 1)
+    assert own.commit(InProcess()) == 0
+    assert lake.table("spans").info().rows == 1
+    with pytest.raises(UnreadInputsError, match="logs"):
+        lake.pipeline(runner=InProcess()).run_once()
 
 
 def test_a_damaged_record_of_the_journal_hides_no_other(lake: Lake) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final
 
-from tracelake._errors import DamageError, NotFoundError, UsageError
+from tracelake._errors import DamageError, NotFoundError, UnreadInputsError, UsageError
 from tracelake._settings import load_settings
 from tracelake.journal.clients import (
     Clients,
@@ -190,7 +190,11 @@ class Transactions:
         pipeline = inbox_pipeline(self._opened, chosen, None, ())
         try:
             for _ in range(CLIENT_RUNS_MAX):
-                pipeline.run_once()
+                try:
+                    pipeline.run_once()
+                except UnreadInputsError:
+                    if self.get(id).state != "over":
+                        raise  # else what cannot be read is no part of it
                 stands = self.get(id)
                 if stands.state == "over":
                     return stands
@@ -208,6 +212,7 @@ class Transaction:
 
     def __init__(self, transactions: Transactions, id: str) -> None:
         self._transactions = transactions
+        self._is_ended = False
         self.id = id
 
     def seen(self) -> None:
@@ -220,11 +225,13 @@ class Transaction:
         Raises UsageError where it was discarded before, since this client was taken for gone.
         """
         self._transactions.end(self.id, "commit")
+        self._is_ended = True
         return self._transactions.finish(self.id, runner, master).transaction
 
     def abort(self, runner: TaskRunner | None = None, master: str | None = None) -> None:
         """Publish nothing of it. What servers received is not lost: it waits, for the next transaction."""
         self._transactions.end(self.id, "abort")
+        self._is_ended = True
         self._transactions.finish(self.id, runner, master)
 
     def __enter__(self) -> Transaction:
@@ -234,13 +241,17 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit it, or abort it where something was raised; nothing where that is done already."""
-        stands = self._transactions.current()
-        if stands is None or stands.id != self.id or stands.state != "open":
+        """Commit it, or abort it where something was raised; nothing where this process has done that already.
+
+        Raises UsageError where it was discarded meanwhile, since this client was taken for gone.
+        """
+        if self._is_ended:
             return
         if kind is None:
-            self.commit()
-        else:
+            self.commit()  # also where others have ended it: that may be otherwise than this client believes
+            return
+        stands = self._transactions.current()
+        if stands is not None and stands.id == self.id and stands.state == "open":
             self.abort()
 
 
