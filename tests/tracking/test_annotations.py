@@ -127,3 +127,33 @@ def test_mlflows_searches_on_both_databases(store: TrackingStore) -> None:
         Broken("a token is of one search", trace_search._read_token, "and name == asked", ""),
     ):  # fmt: skip
         assert_caught(broken, lambda: check_searches(store))
+
+
+def check_unended_and_named(store: TrackingStore) -> None:
+    """Check what searches find of a trace that goes on, and of one that somebody named."""
+
+    def asked(filter: str, *order: str) -> list[int]:
+        return [
+            int(row.trace_id, 16) for row in TraceSearch(store).search(["0"], filter, order_by=order).rows
+        ]
+
+    assert asked("execution_time_ms < 100") == asked("end_time_ms >= 0") == [2]
+    assert asked("", "execution_time DESC") == asked("", "trace.end_time_ms DESC") == [2, 1]
+    assert asked("tags.mlflow.traceName = 'mine'") == asked("name LIKE 'mi%'") == [1]
+    assert asked("tags.mlflow.traceName = 'span 1'") == asked("attributes.name = 'span 1'") == [2]
+    assert asked("tags.mlflow.traceName IS NOT NULL", "attributes.name ASC") == [1, 2]
+    for order in ("tags.name DESC", "metadata.status", "span.name", "a.trace.name"):
+        with pytest.raises(QueryError, match="not ordered by"):
+            asked("", order)
+
+
+def test_searches_see_names_that_were_set_and_what_has_not_ended(store: TrackingStore) -> None:
+    """Filters, orders and answers go by the same name; a trace without an end has no duration."""
+    store.write([request((1, 1), end_ns=0), request((2, 1))])
+    TrackingStore(store.database, "lake-b").write([request((2, 1))])
+    Annotations(TrackingStore(store.database, "lake-b")).set_tag(trace_id(2), "mlflow.traceName", "theirs")
+    Annotations(store).set_tag(trace_id(1), "mlflow.traceName", "mine")
+    check_unended_and_named(store)
+    of_attribute = ' and ALIASES.get(identifier.lower()) == "attribute"'
+    broken = Broken("what is ordered by is an attribute", trace_search._order, of_attribute, "")
+    assert_caught(broken, lambda: check_unended_and_named(store))

@@ -34,12 +34,13 @@ TEXTS: Final = {
     "trace_id": "request_id",
 }
 METADATA: Final = {"mlflow.trace.session": "session_id", "mlflow.trace.user": "user_id"}
-_ALIASES: Final = {
+ALIASES: Final = {
     **dict.fromkeys(("", "attribute", "attributes", "trace"), "attribute"),
     **dict.fromkeys(("tag", "tags"), "tag"),
     **dict.fromkeys(("metadata", "request_metadata"), "metadata"),
     "span": "span",
 }
+"""What a name before the dot is of; none is an attribute, too."""
 _OF_NUMBERS: Final = frozenset(("=", "!=", "<", "<=", ">", ">="))
 _OF_TEXTS: Final = frozenset(("=", "!=", "LIKE", "ILIKE", "IN", "NOT IN"))
 _OF_KEYS: Final = _OF_TEXTS | {"IS NULL", "IS NOT NULL"}
@@ -142,7 +143,7 @@ def _identified(name: str) -> tuple[str, str]:
     """Return what a name is of, and its key."""
     first, _, rest = name.partition(".")
     identifier, key = (first.lower(), rest) if rest else ("", name)
-    kind = _ALIASES.get(identifier)
+    kind = ALIASES.get(identifier)
     key = key[1:-1] if len(key) > 1 and key[0] == key[-1] and key[0] in '`"' else key
     if kind == "tag" and key:
         return kind, key

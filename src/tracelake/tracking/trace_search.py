@@ -14,23 +14,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import and_, exists, func, literal, or_, select
+from sqlalchemy import BigInteger, and_, exists, func, literal, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from tracelake._errors import QueryError
 from tracelake.limits import QUOTED_MAX_CHARS
 from tracelake.tracking.schema import spans, trace_info, trace_tags
 from tracelake.tracking.store import TrackingStore
-from tracelake.tracking.trace_filter import FilterCondition, parse_filter
+from tracelake.tracking.trace_filter import ALIASES, FilterCondition, parse_filter
 
 _INFO: Final = trace_info.c
+_NAME: Final[ColumnElement[Any]] = func.coalesce(
+    select(trace_tags.c.value)
+    .where(
+        trace_tags.c.lake == _INFO.lake,
+        trace_tags.c.trace_id == _INFO.trace_id,
+        trace_tags.c.key == "mlflow.traceName",
+    )
+    .correlate(trace_info)
+    .scalar_subquery(),
+    _INFO.name,
+)
+"""What somebody named a trace, else its root span."""
+_ENDED_NS: Final[ColumnElement[Any]] = func.nullif(_INFO.end_ns, 0, type_=BigInteger)
+"""Null while no span of a trace has ended: no filter by times holds for it."""
 _COLUMNS: Final[dict[str, ColumnElement[Any]]] = {
     "request_id": literal("tr-") + _INFO.trace_id,
     "timestamp_ms": _INFO.start_ns // 1_000_000,
-    "end_time_ms": _INFO.end_ns // 1_000_000,
-    "execution_time_ms": (_INFO.end_ns - _INFO.start_ns) // 1_000_000,
+    "end_time_ms": _ENDED_NS // 1_000_000,
+    "execution_time_ms": (_ENDED_NS - _INFO.start_ns) // 1_000_000,
     "status": _INFO.state,
-    "name": _INFO.name,
+    "name": _NAME,
     "client_request_id": _INFO.client_request_id,
     "session_id": _INFO.session_id,
     "user_id": _INFO.user_id,
@@ -40,11 +54,14 @@ _ORDERS: Final[dict[str, tuple[ColumnElement[Any], type]]] = {
     "end_time_ms": (_INFO.end_ns, int),
     "execution_time_ms": (_INFO.end_ns - _INFO.start_ns, int),
     "status": (_INFO.state, str),
-    "name": (func.coalesce(_INFO.name, ""), str),
+    "name": (func.coalesce(_NAME, ""), str),
     "request_id": (_INFO.trace_id, str),
     "experiment_id": (_INFO.experiment_id, str),
 }
-"""What traces can be ordered by, none of it null, and of which type it is in a page token."""
+"""What traces can be ordered by, none of it null, and of which type it is in a page token.
+
+A trace that has not ended is before all others by end and duration.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +153,7 @@ _TESTS: Final[dict[str, Callable[[ColumnElement[Any], Any], ColumnElement[bool]]
     "ILIKE": lambda column, pattern: column.ilike(_escaped(pattern), escape="\\"),
 }
 _TAGS_OF_COLUMNS: Final[dict[str, ColumnElement[Any]]] = {
-    "mlflow.traceName": _INFO.name,
+    "mlflow.traceName": _NAME,
     "mlflow.trace.spansLocation": _INFO.spans_location,
     "mlflow.trace.archiveLocation": _INFO.archive_location,
     "mlflow.trace.archivalFailure": _INFO.archival_failure,
@@ -162,11 +179,13 @@ def _order(order_by: Sequence[str]) -> tuple[str, bool]:
     if not wanted:
         return "timestamp_ms", False
     name, *direction = wanted[0].split()
-    key = name.rpartition(".")[2].strip('`"').lower()
+    identifier, _, key = name.rpartition(".")
+    key = key.strip('`"').lower()
     key = {"timestamp": "timestamp_ms", "execution_time": "execution_time_ms", "end_time": "end_time_ms"}.get(
         key, key
     )
-    if key not in _ORDERS or [each.upper() for each in direction] not in ([], ["ASC"], ["DESC"]):
+    is_known = key in _ORDERS and ALIASES.get(identifier.lower()) == "attribute"
+    if not is_known or [each.upper() for each in direction] not in ([], ["ASC"], ["DESC"]):
         raise QueryError(
             f"traces are not ordered by {wanted[0][:QUOTED_MAX_CHARS]!r}; by {', '.join(_ORDERS)}, with ASC or DESC."
         )
