@@ -164,6 +164,24 @@ def test_j7_a_writer_that_dies_after_its_transaction(
     assert explained(lake, range(2)) == by_offsets(broker, topic)
 
 
+@pytest.mark.parametrize("depth", [1, 3])
+def test_what_the_client_raises_while_it_calls_back_is_its_own_error(depth: int) -> None:
+    """However many messages it told of after it: Python makes a SystemError of each."""
+    kafka = library()
+    raised: Exception = kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._FENCED, "fenced"))
+    for _ in range(depth):
+        outer = SystemError("a function returned a result with an exception set")
+        outer.__cause__ = raised
+        raised = outer
+
+    def serve(_: float) -> int:
+        raise raised
+
+    sink = KafkaSink.__new__(KafkaSink)  # it needs no broker
+    with pytest.raises(kafka.KafkaException, match="fenced"):
+        sink._called_back(serve, 1.0)
+
+
 def test_a_broker_that_is_gone_holds_the_commit_back(
     lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,14 +122,18 @@ class KafkaSink:
     def _called_back(self, serve: Callable[[float], int], within_s: float) -> int:
         """Let the client tell of what was delivered. Raises what ended it, as when a peer has fenced us.
 
-        The client raises that and still calls back, of which Python makes a SystemError.
+        The client raises that and still calls back, for each message anew, of which Python makes a SystemError each.
         """
+        kafka = library()
         try:
             return serve(within_s)
         except SystemError as error:
-            if isinstance(error.__cause__, library().KafkaException):
-                raise error.__cause__ from None
-            raise
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, kafka.KafkaException):
+                cause = cause.__cause__ or cause.__context__
+            raise cause or kafka.KafkaException(
+                kafka.KafkaError(kafka.KafkaError._FATAL, str(error))
+            ) from None
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None and message.topic() == self._address.topic:
