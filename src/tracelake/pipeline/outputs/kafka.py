@@ -92,7 +92,7 @@ class KafkaSink:
                     self._id, transaction, written, self._max_bytes, total, left_out, self._offsets.known()
                 )
                 self._produce(self._markers, encode(marker), headers)
-                self._producer.commit_transaction(KAFKA_TRANSACTION_MAX_S)
+                self._called_back(self._producer.commit_transaction, KAFKA_TRANSACTION_MAX_S)
         except BaseException:
             self._producer = None  # whether it is committed, the marker says to whoever comes next
             raise
@@ -119,7 +119,7 @@ class KafkaSink:
         if self._called_back(self._producer.flush, KAFKA_TRANSACTION_MAX_S):
             raise TimeoutError
 
-    def _called_back(self, serve: Callable[[float], int], within_s: float) -> int:
+    def _called_back(self, serve: Callable[[float], Any], within_s: float) -> Any:
         """Let the client tell of what was delivered. Raises what ended it, as when a peer has fenced us.
 
         The client raises that and still calls back, for each message anew, of which Python makes a SystemError each.
