@@ -14,7 +14,7 @@ from tracelake.tracking.migrating import migrate
 from tracelake.tracking.store import TrackingStore
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def postgres() -> Iterator[PostgresServer]:
     """Return a PostgreSQL server."""
     with closing(PostgresServer()) as server:

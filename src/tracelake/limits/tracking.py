@@ -31,6 +31,14 @@ TRACKING_BUSY_TIMEOUT_S: Final = 10.0
 request the answer 503."""
 TRACKING_POOL_MAX: Final = 16
 """Connections of one process to the tracking store. Beyond: who needs one waits."""
+TRACKING_SEARCH_TIMEOUT_S: Final = 20.0
+"""How long a search by MLflow's filters may take in SQLite. Beyond: 400, and what to ask for instead."""
+TRACKING_SEARCH_POLL_STEPS: Final = 10_000
+"""Steps of SQLite between two looks at that time. Beyond: another look."""
+TRACKING_SEARCHES_MAX: Final = 4
+"""Such searches of a process at once: writers have the other connections. Beyond: a search waits."""
+TRACKING_SEARCH_WAIT_S: Final = 5.0
+"""How long it waits for its turn. Beyond: 503."""
 TRACKING_IDS_AT_ONCE: Final = 500
 """Traces or outbox rows that one statement names. Beyond: another statement."""
 OUTBOX_ROWS_MAX: Final = 100_000

@@ -21,9 +21,10 @@ from sqlalchemy import Connection, create_engine, event, exc
 from sqlalchemy.pool import QueuePool
 
 from tracelake import limits
-from tracelake._errors import IndeterminateError, StorageError, UsageError
+from tracelake._errors import BackPressureError, IndeterminateError, StorageError, UsageError
 from tracelake.storage.directories import make_directory
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
+from tracelake.tracking.deadline import in_time
 
 _WRITES: Final = "tracelake_writes"
 _SQLITE_PASSING: Final = frozenset(
@@ -62,6 +63,7 @@ class TrackingDatabase:
         """
         scheme, _, rest = url.partition("://")
         self._queue = threading.Lock()
+        self._searches = threading.BoundedSemaphore(limits.TRACKING_SEARCHES_MAX)
         self.is_sqlite = scheme == "sqlite"
         if self.is_sqlite:
             self.name = _path(url, rest)
@@ -129,6 +131,22 @@ class TrackingDatabase:
                 connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
                 yield connection
+
+    @contextmanager
+    def searching(self) -> Iterator[Connection]:
+        """Run a reading transaction that may look at every trace: few at once, and none for long.
+
+        Raises BackPressureError, QueryError.
+        """
+        if not self._searches.acquire(timeout=limits.TRACKING_SEARCH_WAIT_S):
+            raise BackPressureError(
+                f"{limits.TRACKING_SEARCHES_MAX} searches of {self.name} run already; search again later"
+            )
+        try:
+            with self.reading() as connection, in_time(connection):
+                yield connection
+        finally:
+            self._searches.release()
 
     def close(self) -> None:
         """Close all connections. Calling it twice is allowed."""

@@ -101,7 +101,7 @@ class TraceSearch:
             is_behind = column > value if is_ascending else column < value
             query = query.where(or_(is_behind, and_(column == value, _INFO.trace_id > trace_id)))
         query = query.order_by(column.asc() if is_ascending else column.desc(), _INFO.trace_id)
-        with self._database.reading() as connection:
+        with self._database.searching() as connection:
             rows = list(connection.execute(query.limit(max_results + 1)))
         token = None
         if len(rows) > max_results:

@@ -1,0 +1,94 @@
+"""MLflow's searches are few at once, and none runs for long; on both databases."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from sqlalchemy import text
+
+from tests.broken import Broken, assert_caught
+from tests.tracking.requests import request, trace_id
+from tracelake import limits
+from tracelake._errors import BackPressureError, QueryError
+from tracelake.tracking import deadline
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.trace_search import TraceSearch
+
+
+def check_few_at_once(database: TrackingDatabase) -> None:
+    """Check that one more is told to come again, and that one that ended gives its turn to another."""
+    store = TrackingStore(database, "lake-a")
+    search = TraceSearch(store).search
+    with contextlib.ExitStack() as running:
+        for _ in range(limits.TRACKING_SEARCHES_MAX):
+            running.enter_context(database.searching())
+        with pytest.raises(BackPressureError, match="search again later"):
+            search(["0"])
+        store.write([request((1, 1))])
+    for _ in range(limits.TRACKING_SEARCHES_MAX + 1):
+        with pytest.raises(QueryError):
+            search(["0"], page_token="none")
+        with pytest.raises(ZeroDivisionError), database.searching():
+            raise ZeroDivisionError
+        assert len(search(["0"]).rows) == 1
+
+
+def test_a_few_searches_at_once_leave_connections_to_writers(
+    database: TrackingDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more is told to come again, and traces are stored meanwhile."""
+    monkeypatch.setattr(limits, "TRACKING_SEARCH_WAIT_S", 0.0)
+    check_few_at_once(database)
+    assert limits.TRACKING_SEARCHES_MAX < limits.TRACKING_POOL_MAX
+    if not database.is_sqlite:
+        return
+    searching = TrackingDatabase.searching
+    broken = Broken(
+        "one that failed gives its turn back", searching, "finally:", "except NotImplementedError:"
+    )
+    assert_caught(broken, lambda: check_few_at_once(TrackingDatabase(f"sqlite://{database.name}")))
+    broken = Broken("few at once", TrackingDatabase.__init__, "limits.TRACKING_SEARCHES_MAX", "99")
+    assert_caught(broken, lambda: check_few_at_once(TrackingDatabase(f"sqlite://{database.name}")))
+
+
+def check_ends(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a search that is too slow says what to ask for instead, and leaves its connection as it was."""
+    search = TraceSearch(store).search
+    with monkeypatch.context() as changed:
+        changed.setattr(limits, "TRACKING_SEARCH_TIMEOUT_S", -1.0)
+        changed.setattr(limits, "TRACKING_SEARCH_POLL_STEPS", 1)
+        for _ in range(limits.TRACKING_SEARCHES_MAX + 1):
+            with pytest.raises(QueryError, match="took too long"):
+                search(["0"])
+        assert list(store.infos([trace_id(1)])) == [trace_id(1)]
+        store.write([request((2, 1))])
+    assert len(search(["0"]).rows) == 2
+
+
+@pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
+def test_a_search_of_sqlite_ends_in_time(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what to ask for instead; its connection, which is used again, has no end of time."""
+    store.write([request((1, 1))])
+    check_ends(store, monkeypatch)
+    in_time, is_too_late = deadline.in_time, deadline._is_too_late
+    for broken in (
+        Broken("its connection has no end of time", in_time, "driver.set_progress_handler(None, 0)", "pass"),
+        Broken("an interrupted search is told so", is_too_late, "sqlite3.SQLITE_INTERRUPT", "0"),
+    ):
+        assert_caught(broken, lambda: check_ends(store, monkeypatch))
+
+
+@pytest.mark.parametrize("new_url", ["postgres"], indirect=True)
+def test_a_search_of_postgresql_that_it_gave_up_says_so(store: TrackingStore) -> None:
+    """What `statement_timeout` ends is the mistake of who asked, and no fault of the database."""
+
+    def search() -> None:
+        with store.database.searching() as connection:
+            connection.execute(text("SET LOCAL statement_timeout = 1"))
+            connection.execute(text("SELECT pg_sleep(60)"))
+
+    with pytest.raises(QueryError, match="took too long"):
+        search()
+    assert TraceSearch(store).search(["0"]).rows == []
