@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -38,7 +38,7 @@ from tests.patience import HANG_S, Patience
 from tests.server.process import PROGRAM
 from tests.storage.servers.postgres import PostgresServer
 from tracelake import Lake
-from tracelake._errors import StorageError, UnreadInputsError, UsageError
+from tracelake._errors import StorageError, UsageError
 from tracelake.journal.runs import inputs_of
 from tracelake.journal.store import Journal
 from tracelake.pipeline.index_merge import COMMITTER
@@ -61,11 +61,16 @@ class JournalCampaign:
         self._rng = random.Random(seed)
         self._told = Told(folder)
         self._happened: Counter[str] = Counter()
-        self._waits = 0
-        self._database_s = 0.0
+        self._waits = self._database_kills = 0
+        self._kills_before: dict[
+            str, int
+        ] = {}  # by process, how often the database was killed before it began
 
     def run(self, seconds: float, events: int) -> None:
-        """Go on for so long, and until so much has happened; then let all of it come to rest, and compare."""
+        """Go on for so long, and until so much has happened; then let all of it come to rest, and compare.
+
+        Where nothing goes on any more, what was done until then is compared, too, before it fails.
+        """
         (self._folder / "drops").mkdir()
         with ExitStack() as stack:
             self._database = stack.enter_context(closing(PostgresServer()))
@@ -81,16 +86,21 @@ class JournalCampaign:
             inputs = Inputs(
                 self._folder / "drops", self._broker, "in", self._rng.randrange(1 << 32), self._may_send
             )
+            stands_still: AssertionError | None = None
             try:
                 self._disturb(lake, processes, time.monotonic() + seconds, events)
                 self._end_exporter()
+            except AssertionError as error:
+                self._tell(f"does not go on, and is compared as far as it went: {error}")
+                stands_still = error
             finally:
-                inputs.end()
                 for process in processes:
-                    process.process.kill()
-                    process.process.wait(HANG_S)
+                    process.kill()
+                inputs.end()
             self._rest(lake)
             self._check(lake, inputs)
+            if stands_still is not None:
+                raise stands_still
 
     def _add_all(self, lake: Lake) -> None:
         for topic in ("in", "out"):
@@ -112,7 +122,12 @@ class JournalCampaign:
         command = [python, "-m", "tests.faults.otlp_exporter", str(self._folder), "1"]
         self._exporter = Popen([*command, str(self._rng.randrange(1 << 32))], stdin=PIPE)
         stack.callback(self._exporter.kill)
+        self._kills_before = dict.fromkeys((role.name for role in roles), self._database_kills)
         return [RoleProcess(role, self._folder) for role in roles]
+
+    def _start_again(self, process: RoleProcess) -> None:
+        self._kills_before[process.role.name] = self._database_kills
+        process.start()
 
     def _end_exporter(self) -> None:
         assert self._exporter.stdin is not None
@@ -130,7 +145,8 @@ class JournalCampaign:
             until_s = time.monotonic() + self._rng.uniform(0.5, EVENTS_APART_MAX_S)
             before, patience = self._upper(lake), Patience()
             while time.monotonic() < until_s or not self._is_up(lake, processes, before):
-                patience.look(self._upper(lake), lambda: f"nothing is committed: {self._state(lake)}")
+                works = [each.role.works in each.said for each in processes]
+                patience.look((self._upper(lake), works), lambda: f"nothing moves: {self._state(lake)}")
                 time.sleep(0.1)
             name = self._happen(lake, what, victim)
             self._happened[name] += 1
@@ -142,7 +158,7 @@ class JournalCampaign:
         match what:
             case "kill":
                 victim.kill()
-                victim.start()
+                self._start_again(victim)
                 return f"{victim.role.name} killed"
             case "stop":
                 victim.process.send_signal(signal.SIGSTOP)
@@ -157,8 +173,8 @@ class JournalCampaign:
             case "database":
                 self._database.kill()
                 time.sleep(self._rng.uniform(0, 3))
+                self._database_kills += 1
                 self._database.start()
-                self._database_s = time.monotonic()
                 return "database killed"
         return self._change_a_source(lake)
 
@@ -166,22 +182,19 @@ class JournalCampaign:
         """Pause one, resume it, or take it away and add it again."""
         name = self._rng.choice(list(self._addresses))
         what = self._rng.choice(["paused", "resumed", "added again"])
-        for _ in range(20):
-            try:
-                match what:
-                    case "paused":
-                        lake.sources.pause(name)
-                    case "resumed":
-                        lake.sources.resume(name)
-                    case _:
+
+        def change() -> None:
+            match what:
+                case "paused":
+                    lake.sources.pause(name)
+                case "resumed":
+                    lake.sources.resume(name)
+                case _:
+                    with suppress(UsageError):  # removed before a reply was lost
                         lake.sources.remove(name)
-                        lake.sources.add(name, self._addresses[name])
-            except StorageError:
-                time.sleep(0.5)
-            except UsageError:  # removed before a reply was lost
-                lake.sources.add(name, self._addresses[name])
-            else:
-                break
+                    lake.sources.add(name, self._addresses[name])
+
+        _surely(change)
         return f"source {what}"
 
     def _upper(self, lake: Lake) -> int:
@@ -192,13 +205,8 @@ class JournalCampaign:
         return int(commits[0].metadata["transaction"]) + 1 if commits else 0
 
     def _is_up(self, lake: Lake, processes: list[RoleProcess], before: int) -> bool:
-        """Whether all work, and somebody has committed; who cannot begin without a database begins again."""
-        for each in processes:
-            if each.process.poll() is not None:
-                since_s = time.monotonic() - self._database_s
-                assert since_s < HANG_S, f"{each.role.name} ended: {self._errors(each.role.name)}"
-                each.start()
-                self._happened["began again"] += 1
+        """Whether all work, and somebody has committed."""
+        works = [self._works(each) for each in processes]
         try:
             infos = lake.sources.all()
             waiting = lake.hot.waiting()
@@ -207,25 +215,42 @@ class JournalCampaign:
         self._waits = sum(info.waiting or 0 for info in infos if info.added) + (
             waiting.segments if waiting else 0
         )
-        works = all(each.works() for each in processes)
-        lines = processes[0].said.split() if works and self._may_send() else []
+        lines = processes[0].said.split() if all(works) and self._may_send() else []
         temporary = self._folder / f"{URL}.new"
         temporary.write_text(lines[0] if lines else "")
         temporary.replace(self._folder / URL)
         self._told.read()
         # Where both sources are paused, and the exporter waits for the server, nothing need come.
-        return works and (self._upper(lake) > before or not self._waits)
+        return all(works) and (self._upper(lake) > before or not self._waits)
+
+    def _works(self, each: RoleProcess) -> bool:
+        """Whether a process does something. One that could not begin, or met the end of the database, begins again.
+
+        However often: who never gets to work is told by what stands still, and not by a clock of its own.
+        """
+        has_worked = each.role.works in each.said
+        if each.process.poll() is None:
+            return has_worked
+        had_database = self._kills_before[each.role.name] == self._database_kills
+        assert not (has_worked and had_database), f"{each.role.name} ended: {self._errors(each.role.name)}"
+        self._start_again(each)
+        self._happened["began again"] += 1
+        return False
 
     def _errors(self, name: str) -> str:
         return (self._folder / f"{name}.errors").read_text(errors="replace")[-3000:]
 
     def _state(self, lake: Lake) -> str:
-        return f"{lake.replicas()}, {lake.sources.all()}; {self._errors('a')}; {self._errors('b')}"
+        told = "; ".join(self._errors(name) for name in ("a", "b", "server"))
+        try:
+            return f"{lake.replicas()}, {lake.sources.all()}; {told}"
+        except StorageError as error:
+            return f"{error}; {told}"
 
     def _rest(self, lake: Lake) -> None:
         """Let one pipeline take all that waits, what deaths have set aside included."""
         for name in self._addresses:
-            lake.sources.resume(name)
+            _surely(partial(lake.sources.resume, name))
         time.sleep(tracelake.limits.WATCHED_FILE_QUIET_S + 0.5)
         with closing(lake.pipeline(replica="last", runner=InProcess())) as pipeline:
             patience = Patience()
@@ -239,8 +264,9 @@ class JournalCampaign:
                             return
                         for t in aside:
                             lake.quarantine.retry(t)
-                except (UnreadInputsError, StorageError) as error:
+                except StorageError as error:  # also of inputs that cannot be read now
                     patience.look(self._upper(lake), partial("does not come to rest: {}".format, error))
+                    time.sleep(0.1)
 
     def _check(self, lake: Lake, inputs: Inputs) -> None:
         """Compare tables, commits, journal and output with what was sent."""
@@ -301,6 +327,19 @@ class JournalCampaign:
         assert set(sources) == {"files", "outbox", "kafka"}, sources
         self._tell(f"inputs: {dict(sources)}")
         return upper
+
+
+def _surely(act: Callable[[], object]) -> None:
+    """Do it, again where a store gives no answer."""
+    patience = Patience()
+    while True:
+        try:
+            act()
+        except StorageError as error:
+            patience.look(None, partial("a store gives no answer: {}".format, error))
+            time.sleep(0.5)
+        else:
+            return
 
 
 def main() -> None:
