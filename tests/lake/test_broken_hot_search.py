@@ -12,7 +12,8 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.lake import test_hot_search as tests
 from tests.lake import test_hot_tier as list_tests
-from tracelake.lake import hot, hot_search
+from tracelake.lake import hot, hot_parts, hot_search
+from tracelake.lake.hot_parts import HotParts
 from tracelake.lake.hot_search import HotSearch
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.store import TrackingStore
@@ -49,6 +50,21 @@ def check_lists(lake: tracelake.Lake, _folder: Path) -> None:
         list_tests.test_lists_are_bounded(lake, lake.hot.set_up(), pipeline, patch)
 
 
+def check_ahead(lake: tracelake.Lake, _folder: Path) -> None:
+    with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
+        tests.test_what_is_indexed_ahead_is_not_indexed_by_a_search(lake, lake.hot.set_up(), pipeline, patch)
+
+
+def check_waits(lake: tracelake.Lake, _folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        tests.test_a_search_waits_for_others_no_longer_than_it_may(lake, lake.hot.set_up(), patch)
+
+
+def check_small(lake: tracelake.Lake, _folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        tests.test_no_more_become_one_than_a_step_has(lake, lake.hot.set_up(), patch)
+
+
 MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
@@ -72,7 +88,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
             "what left while some was indexed is not compared",
             HotSearch._newest,
             "_left(nameable, waiting)",
-            "_left(nameable, wanted)",
+            "_left(nameable, {each for part in nameable for each in part.sizes})",
         ),
         check_asked,
     ),
@@ -117,8 +133,40 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_lists,
     ),
     (
-        Broken("damage hides nothing else", hot_search._decoded, "except DamageError", "except KeyError"),
+        Broken("damage hides nothing else", hot_parts._decoded, "except DamageError", "except KeyError"),
         check_damage,
+    ),
+    (
+        Broken(
+            "what is made ahead is kept", HotParts.ahead, "self._parts = self._merged(", "_ = self._merged("
+        ),
+        check_ahead,
+    ),
+    (
+        Broken(
+            "a step ahead is a small one",
+            HotParts.ahead,
+            "limits.UNCOMMITTED_AHEAD_STEP_BYTES",
+            "limits.UNCOMMITTED_SEARCH_STEP_BYTES",
+        ),
+        check_ahead,
+    ),
+    (
+        Broken(
+            "only while searches come",
+            HotSearch.index_ahead,
+            "> limits.UNCOMMITTED_AHEAD_FOR_S",
+            "== -1.0",
+        ),
+        check_ahead,
+    ),
+    (
+        Broken("what others are at is said", HotParts.newest, "len(set(wanted) - there)", "0"),
+        check_waits,
+    ),
+    (
+        Broken("no more become one than a step has", HotParts._merged, "total <= step_bytes", "total > 0"),
+        check_small,
     ),
 ]
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 from sqlalchemy import update
@@ -21,9 +22,12 @@ from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import QueryError, StorageError
 from tracelake.cli import run
+from tracelake.lake import hot_parts
 from tracelake.otlp.by_trace import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.search.analyzers import Analyzer
 from tracelake.search.cache import TEMPORARY
+from tracelake.search.unpublished import UnpublishedPart, write_unpublished
 from tracelake.server.app import create_app
 from tracelake.tables.commit_view import CommitView
 from tracelake.tracking.door import TrackingDoor
@@ -54,6 +58,7 @@ MODELS = ("gpt-4o", "claude")
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a search make findable all that waits, as long as a slow machine takes; the tests of its end set one."""
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_BUILD_S", HANG_S)
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_WAIT_S", HANG_S)
 
 
 def some_request(chance: random.Random, traces: range) -> TracedRequest:
@@ -411,7 +416,80 @@ def test_small_parts_become_one(
     for number in range(1, 15):
         store.write([request((number, 1), text="apple")])
         assert lake.search("apple").total == number
-    assert len(lake.hot._search._parts) < 6
+    assert len(lake.hot._search._parts) < 9
+
+
+def test_no_more_become_one_than_a_step_has(
+    lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts are put together as far as a step goes: a search waits for it."""
+    store.write([request((99, 1), text="apple")])
+    of_one = sum(Uncommitted(store).sizes([1]).values())
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_PARTS_MERGED", 2)
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 3 * of_one + of_one // 2)
+    for number in range(1, 13):
+        store.write([request((number, 1), text="apple")])
+        assert lake.search("apple").total == number + 1
+    sizes = [part.size_bytes for part in lake.hot._search._parts._parts]
+    assert sum(sizes) >= 13 * of_one - 20
+    assert of_one + of_one // 2 < max(sizes) <= 3 * of_one + of_one // 2
+
+
+def test_what_is_indexed_ahead_is_not_indexed_by_a_search(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While searches come, steps ahead of them make findable what waits, the newest first, and a search the rest."""
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_STEP_BYTES", 300)
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
+    made: list[int] = []
+
+    def counted(rows: pa.Table, analyzer: Analyzer, cache: Path) -> UnpublishedPart:
+        made.append(len(rows))
+        return write_unpublished(rows, analyzer, cache)
+
+    monkeypatch.setattr(hot_parts, "write_unpublished", counted)
+    for number in range(1, 9):
+        store.write([request((number, 1), text=f"apple word{number}")])
+    assert (lake.hot.index_ahead(), made) == (False, []), "nobody has searched"
+    assert lake.search("apple").total == 8
+    for number in range(9, 17):
+        store.write([request((number, 1), text=f"apple word{number}")])
+    made.clear()
+    assert lake.hot.index_ahead()
+    assert 0 < sum(made) < 8
+    steps = 1
+    while lake.hot.index_ahead():
+        steps += 1
+    assert (steps > 1, sum(made)) == (True, 8)
+    assert lake.search("apple").total == lake.search("apple", limit=100).total == 16
+    assert sum(made) == 8
+    store.write([request((17, 1), text="apple")])
+    assert (lake.search("apple").total, sum(made)) == (17, 9)
+    assert pipeline.run_once() is not None
+    assert (lake.hot.index_ahead(), lake.search("apple").total, sum(made)) == (False, 17, 9)
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_FOR_S", 0.0)
+    store.write([request((18, 1), text="apple")])
+    assert (lake.hot.index_ahead(), sum(made)) == (False, 9), "the search was long ago"
+    assert lake.search("apple").total == 18
+
+
+def test_a_search_waits_for_others_no_longer_than_it_may(
+    lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where others are at it all the time, a search finds what is findable, and says how much is not."""
+    store.write([request((1, 1), text="apple")])
+    assert lake.search("apple").total == 1
+    store.write([request((2, 1), text="apple")])
+    store.write([request((3, 1), text="apple")])
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_WAIT_S", 0.0)
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
+    with lake.hot._search._parts._making:
+        assert not lake.hot.index_ahead(), "somebody is at it"
+        results = lake.search("apple")
+    assert results.total == 1
+    assert "2 groups of requests that were acknowledged wait" in str(results.not_searched)
+    results = lake.search("apple")
+    assert (results.total, results.not_searched) == (3, None)
 
 
 def test_what_others_swept_away_is_indexed_again(

@@ -90,6 +90,10 @@ class HotTier:
         """Search the newest commit and what no commit holds yet; a page, what the search of its token has found."""
         return self._search.search(token, search)
 
+    def index_ahead(self) -> bool:
+        """Make some of what waits findable before the next search; see `HotSearch.index_ahead`."""
+        return self._search.index_ahead()
+
     def trace(self, trace_id: str, *, tiers: bool = False) -> Trace:
         """Return all spans of a trace of either tier; with `tiers`, each says its own. Raises NotFoundError."""
         rows, hot = self._rows(trace_id)

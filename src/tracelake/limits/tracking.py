@@ -61,10 +61,23 @@ UNCOMMITTED_SEARCH_ROWS_MAX: Final = 4_000
 """Outbox rows with such spans. Beyond: as above."""
 UNCOMMITTED_SEARCH_BUILD_S: Final = 1.0
 """How long a search makes new spans findable. Beyond: it says what it has not searched, and the next search goes on."""
+UNCOMMITTED_SEARCH_WAIT_S: Final = 1.0
+"""How long a search waits for others that make them findable. Beyond: it searches what there is, and says so."""
 UNCOMMITTED_SEARCH_STEP_BYTES: Final = 4 * MIB
 """Spans that are made findable at once. Beyond: another step, where there is time for one."""
 UNCOMMITTED_SEARCH_PARTS_MERGED: Final = 24
-"""Parts of alike sizes with such spans. Beyond: they become one."""
+"""Parts of alike sizes with such spans, and twice as many where searches alone make them. Beyond: they become one, as
+far as a step has room."""
+UNCOMMITTED_AHEAD_EVERY_S: Final = 0.25
+"""How often a server makes findable what came, ahead of searches. Beyond: it does so again; a search does it itself."""
+UNCOMMITTED_AHEAD_STEP_BYTES: Final = MIB
+"""Spans that are made findable at once ahead of searches. Beyond: another step, once who searches had a turn."""
+UNCOMMITTED_AHEAD_TURN_S: Final = 0.02
+"""That turn. Beyond: the next step, unless a search is at it."""
+UNCOMMITTED_AHEAD_FOR_S: Final = 10.0
+"""How long after a search that goes on. Beyond: it rests until somebody searches."""
+UNCOMMITTED_AHEAD_FAILED_S: Final = 5.0
+"""How long it rests after a failure. Beyond: it tries again."""
 UNCOMMITTED_SEARCH_TRIES_MAX: Final = 3
 """How often a search begins anew, because its index is built with other settings meanwhile. Beyond: commits alone are
 searched, and the result says so."""

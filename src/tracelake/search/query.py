@@ -101,7 +101,11 @@ class Searcher:
         self._some: dict[tuple[int, ...], Opened] = {}
         """Some of the parts, open, by their numbers."""
         if at_once:
-            self._opened()
+            self.open()
+
+    def open(self) -> None:
+        """Open all parts."""
+        self._opened()
 
     def _opened(self) -> Opened | None:
         """Return all parts, open; None where there is none."""

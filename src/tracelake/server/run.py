@@ -27,6 +27,7 @@ from tracelake.server.connections import Connection
 from tracelake.server.exposure import Exposure, authority_of, check_exposed, hosts_of, is_loopback, listen
 from tracelake.server.grpc_door import GrpcDoor
 from tracelake.server.guard import Allowed
+from tracelake.server.indexing import IndexingAhead
 from tracelake.server.log_rate import once_per_second
 from tracelake.server.tls import Tls
 from tracelake.tracking.door import TrackingDoor
@@ -82,6 +83,7 @@ def serve(
             problem, own = _start_pipeline(stack, lake, watch, interval_s)
         archiving = Archiving(lake, archive_interval_s)
         stack.callback(archiving.stop)
+        indexing = stack.enter_context(closing(IndexingAhead(lake.hot.index_ahead)))
         # Entered last, so drained first: a run of the pipeline may take its time to finish.
         queue: RequestGroups
         if lake.hot.has_place() if hot_tier is None else hot_tier:
@@ -90,6 +92,7 @@ def serve(
             queue = Inbox(lake.objects, set_aside=lake.quarantine.paths, segment_max_bytes=segment_max_bytes)
         stack.enter_context(closing(queue))
         archiving.start()
+        indexing.start()
         allowed, demanded = Allowed(hosts_of(host, exposure), exposure.origins), not is_loopback(host)
         app = create_app(
             lake, queue, problem, own, segment_wait_s, archiving, allowed, keys_demanded=demanded

@@ -268,6 +268,11 @@ class CommitView:
         searcher = self._open_searcher()
         return [] if searcher is None else searcher.completions(typed)
 
+    def open_index(self) -> None:
+        """Open the parts of the index, where there is one, so that who searches does not wait for them."""
+        if (searcher := self._open_searcher()) is not None:
+            searcher.open()
+
     def _open_searcher(self) -> Searcher | None:
         if self._searcher is None and isinstance(self._entries.get(INDEX_ENTRY), IndexAt):
             self._searcher = self._new_searcher(None)

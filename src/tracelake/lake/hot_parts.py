@@ -1,0 +1,252 @@
+"""Parts of an index that a process makes of outbox rows, as they come: for searches, and by them or ahead of them.
+
+Each row of the outbox never changes, so neither do the parts that are made of some: what came since becomes a part, and
+parts of alike sizes become one. The newest come first. One thread makes parts at a time; the others wait, not for long.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, count
+from threading import Lock
+from typing import Final
+
+import pyarrow as pa
+
+from tracelake import limits, tiers
+from tracelake._errors import DamageError, InputError
+from tracelake.lake.opened import OpenLake
+from tracelake.otlp.by_trace import rows_of
+from tracelake.otlp.schema import SPANS
+from tracelake.search.analyzers import Analyzer
+from tracelake.search.unpublished import FIRST_UNPUBLISHED, UnpublishedPart, write_unpublished
+from tracelake.shards.rows import ROW_ID
+from tracelake.tracking.store import unpacked
+from tracelake.tracking.uncommitted import StoredPart, Uncommitted
+
+_NO_ROWS: Final = SPANS.append(ROW_ID).empty_table()
+
+
+@dataclass(frozen=True, eq=False)
+class HotPart:
+    """Some outbox rows, indexed."""
+
+    index: UnpublishedPart | None
+    """None where no span could be read."""
+    analyzer: Analyzer
+    sizes: Mapping[int, int]
+    """The outbox rows that it was made of, with the bytes of their spans."""
+    came_by: frozenset[tuple[str, int]]
+    """Its traces, each with the outbox rows that brought spans of it."""
+    problems: int
+    """How many parts of traces could not be read."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its spans as OTLP."""
+        return sum(self.sizes.values())
+
+    @property
+    def spans(self) -> int:
+        """How many claims about spans it has."""
+        return 0 if self.index is None else len(self.index.rows)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its files are: another process deletes those that are old, as if they were of a killed one."""
+        return self.index is None or self.index.directory.is_dir()
+
+
+@dataclass(frozen=True, slots=True)
+class Covering:
+    """Parts of outbox rows, the oldest first, and what they lack."""
+
+    parts: tuple[HotPart, ...]
+    lacking: int = 0
+    """How many rows, of those that were wanted."""
+    more: bool = False
+    """Whether there are more rows than were wanted."""
+    later: int = 0
+    """How many rows lack only because their time has not come."""
+
+
+class HotParts:
+    """The parts of one process. Threads may share them."""
+
+    def __init__(self, opened: OpenLake) -> None:
+        self._opened = opened
+        self._making = Lock()
+        self._parts: tuple[HotPart, ...] = ()
+        self._row_ids = count(FIRST_UNPUBLISHED)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._parts)
+
+    def newest(self, uncommitted: Uncommitted, analyzer: Analyzer) -> Covering:
+        """Return parts of what waits in the outbox, as far as bytes and time go; what lacks is made here."""
+        is_mine = self._making.acquire(timeout=limits.UNCOMMITTED_SEARCH_WAIT_S)
+        try:
+            waiting = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX + 1)
+            wanted = waiting[: limits.UNCOMMITTED_SEARCH_ROWS_MAX]
+            if not is_mine:
+                parts = tuple(_useful(self._parts, set(wanted), analyzer))
+                there = set[int]().union(*(part.sizes for part in parts))
+                return Covering(parts, len(set(wanted) - there), len(waiting) > len(wanted))
+            until_s = time.monotonic() + limits.UNCOMMITTED_SEARCH_BUILD_S
+            covering = self._covering(uncommitted, wanted, analyzer, self._parts, until_s)
+            # Who makes parts ahead of searches puts them together, too; else it is done here, later.
+            self._parts = self._merged(covering.parts, 2 * limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
+            return Covering(self._parts, covering.lacking, len(waiting) > len(wanted))
+        finally:
+            if is_mine:
+                self._making.release()
+
+    def ahead(self, uncommitted: Uncommitted, analyzer: Analyzer) -> bool:
+        """Make a part of the newest that lack one, where nobody else is at it; return whether more lack one."""
+        if not self._making.acquire(blocking=False):
+            return False
+        try:
+            wanted = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX)
+            step_bytes = limits.UNCOMMITTED_AHEAD_STEP_BYTES
+            covering = self._covering(uncommitted, wanted, analyzer, self._parts, -math.inf, step_bytes)
+            self._parts = self._merged(covering.parts, limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
+            return covering.later > 0
+        finally:
+            self._making.release()
+
+    def of(self, uncommitted: Uncommitted, wanted: Sequence[int], analyzer: Analyzer) -> Covering:
+        """Return parts of these rows, which nobody keeps."""
+        covering = self._covering(uncommitted, wanted, analyzer, (), math.inf)
+        merged = self._merged(covering.parts, limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
+        return Covering(merged, covering.lacking)
+
+    def _covering(
+        self,
+        uncommitted: Uncommitted,
+        wanted: Sequence[int],
+        analyzer: Analyzer,
+        before: Sequence[HotPart],
+        until_s: float,
+        step_bytes: int | None = None,
+    ) -> Covering:
+        """Return parts with the spans of outbox rows, the newest of which are the first in `wanted`.
+
+        What came since is in them by one step at least, whatever the time.
+        """
+        sizes = _fitting(
+            uncommitted, wanted, {each: size for part in before for each, size in part.sizes.items()}
+        )
+        parts = _useful(before, sizes.keys(), analyzer)
+        there = set[int]().union(*(part.sizes for part in parts))
+        later = 0
+        new = {each: size for each, size in sizes.items() if each not in there}
+        for number, step in enumerate(_steps(new, step_bytes or limits.UNCOMMITTED_SEARCH_STEP_BYTES)):
+            if number > 0 and time.monotonic() > until_s:
+                later += len(step)
+            else:
+                parts.append(self._part(uncommitted, step, analyzer))
+        parts.sort(key=lambda part: max(part.sizes))
+        return Covering(tuple(parts), len(wanted) - len(sizes) + later, later=later)
+
+    def _part(self, uncommitted: Uncommitted, sizes: Mapping[int, int], analyzer: Analyzer) -> HotPart:
+        stored = uncommitted.parts(sizes)
+        rows, problems = _decoded(stored)
+        ids = [next(self._row_ids) for _ in range(len(rows))]
+        rows = rows.append_column(ROW_ID, pa.array(ids, ROW_ID.type))
+        came_by = frozenset((part.trace_id, part.sequence) for part in stored)
+        return HotPart(self._indexed(rows, analyzer), analyzer, sizes, came_by, problems)
+
+    def _indexed(self, rows: pa.Table, analyzer: Analyzer) -> UnpublishedPart | None:
+        cache = self._opened.stores.cache / "search"
+        return write_unpublished(rows, analyzer, cache) if len(rows) else None
+
+    def _merged(self, parts: Sequence[HotPart], fan_out: int) -> tuple[HotPart, ...]:
+        """Return parts of which small ones of alike sizes have become one, the oldest first.
+
+        No more become one than a step has: a search may wait for it.
+        """
+        parts = list(parts)
+        step_bytes = limits.UNCOMMITTED_SEARCH_STEP_BYTES
+        while True:
+            large = [at for at, part in enumerate(parts) if 2 * part.size_bytes >= step_bytes]
+            first = large[-1] + 1 if large else 0
+            run = tiers.due([part.spans for part in parts[first:]], fan_out)
+            if not run:
+                return tuple(parts)
+            begin = first + run.start
+            totals = accumulate(part.size_bytes for part in parts[begin : first + run.stop])
+            some = parts[begin : begin + sum(total <= step_bytes for total in totals)]
+            parts[begin : begin + len(some)] = [self._as_one(some)]
+
+    def _as_one(self, some: Sequence[HotPart]) -> HotPart:
+        rows = [part.index.rows for part in some if part.index is not None]
+        return HotPart(
+            self._indexed(pa.concat_tables([_NO_ROWS, *rows]), some[0].analyzer),
+            some[0].analyzer,
+            {sequence: size for part in some for sequence, size in part.sizes.items()},
+            frozenset[tuple[str, int]]().union(*(part.came_by for part in some)),
+            sum(part.problems for part in some),
+        )
+
+
+def _fitting(uncommitted: Uncommitted, wanted: Sequence[int], known: Mapping[int, int]) -> dict[int, int]:
+    """Return the rows that fit into memory with their bytes, as they are wanted, and one at least."""
+    fitting: dict[int, int] = {}
+    total = 0
+    for start in range(0, len(wanted), limits.TRACKING_IDS_AT_ONCE):
+        some = wanted[start : start + limits.TRACKING_IDS_AT_ONCE]
+        sizes = uncommitted.sizes([sequence for sequence in some if sequence not in known])
+        for sequence in some:
+            size = known.get(sequence, sizes.get(sequence, 0))
+            if fitting and total + size > limits.UNCOMMITTED_SEARCH_MAX_BYTES:
+                return fitting
+            fitting[sequence] = size
+            total += size
+    return fitting
+
+
+def _useful(parts: Iterable[HotPart], wanted: Collection[int], analyzer: Analyzer) -> list[HotPart]:
+    """Return the parts that are there and of which most is wanted: of others what is wanted is indexed anew."""
+    return [
+        part
+        for part in parts
+        if part.analyzer is analyzer
+        and 2 * sum(each in wanted for each in part.sizes) >= len(part.sizes)
+        and part.is_there
+    ]
+
+
+def _steps(sizes: Mapping[int, int], step_bytes: int) -> Iterator[dict[int, int]]:
+    """Cut rows into steps by their bytes; one that is larger is a step by itself."""
+    step: dict[int, int] = {}
+    for sequence, size in sizes.items():
+        if step and sum(step.values()) + size > step_bytes:
+            yield step
+            step = {}
+        step[sequence] = size
+    if step:
+        yield step
+
+
+def _decoded(parts: Sequence[StoredPart]) -> tuple[pa.Table, int]:
+    """Return the spans of parts, and how many parts cannot be read: these hide no others."""
+    payloads, problems = [], 0
+    for part in parts:
+        try:
+            payloads.append(unpacked(part.trace_id, part.payload, part.size_bytes))
+        except DamageError:
+            problems += 1
+    try:
+        batches = [rows_of(b"".join(payloads)).take()]
+    except InputError:
+        batches = []
+        for payload in payloads:
+            try:
+                batches.append(rows_of(payload).take())
+            except InputError:
+                problems += 1
+    return pa.Table.from_batches(batches, batches[0].schema if batches else SPANS), problems

@@ -1,0 +1,51 @@
+"""What a server does ahead of searches goes on, whatever happens, until it is stopped."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import closing
+
+import pytest
+
+from tests.patience import wait_until
+from tracelake import limits
+from tracelake._errors import StorageError
+from tracelake.server.indexing import IndexingAhead
+
+
+def test_it_goes_on_after_a_failure_until_it_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A failure is told once as long as it is the same, and tried again; more to do is done at once."""
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_TURN_S", 0.0)
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_FAILED_S", 0.0)
+    calls = 0
+
+    def step() -> bool:
+        nonlocal calls
+        calls += 1
+        if calls < 4:
+            raise StorageError("the tracking store is away")
+        if calls == 5:
+            raise ValueError("odd")
+        return calls % 2 == 0
+
+    indexing = IndexingAhead(step)
+    with caplog.at_level(logging.WARNING, "tracelake.server"), closing(indexing):
+        indexing.start()
+        wait_until(lambda: calls > 9, "it does not go on", moving=lambda: calls)
+    assert not any(thread.name == "tracelake-indexing" for thread in threading.enumerate())
+    told = [record for record in caplog.records if record.name == "tracelake.server"]
+    assert [record.getMessage().rpartition(": ")[2] for record in told] == [
+        "the tracking store is away",
+        "odd",
+    ]
+    assert [record.exc_info is not None for record in told] == [False, True]
+
+
+def test_it_may_be_stopped_before_it_began() -> None:
+    """A server that fails on its way up stops what it has not started."""
+    with closing(IndexingAhead(lambda: pytest.fail("it was not started"))):
+        pass
