@@ -125,7 +125,7 @@ def while_hot(lake: Lake, options: argparse.Namespace) -> None:
         for _ in range(stored, hot, 10):
             batches.store(batches.requests(10))
         stored = max(stored, hot)
-        told = []
+        told: list[float] = []
         for more in (1, 1, 20, 0):
             for _ in range(more):
                 batches.store(batches.requests(1))
