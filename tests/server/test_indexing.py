@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import closing
 
 import pytest
 
@@ -32,9 +31,7 @@ def test_it_goes_on_after_a_failure_until_it_is_stopped(
             raise ValueError("odd")
         return calls % 2 == 0
 
-    indexing = IndexingAhead(step)
-    with caplog.at_level(logging.WARNING, "tracelake.server"), closing(indexing):
-        indexing.start()
+    with caplog.at_level(logging.WARNING, "tracelake.server"), IndexingAhead(step):
         wait_until(lambda: calls > 9, "it does not go on", moving=lambda: calls)
     assert not any(thread.name == "tracelake-indexing" for thread in threading.enumerate())
     told = [record for record in caplog.records if record.name == "tracelake.server"]
@@ -43,9 +40,3 @@ def test_it_goes_on_after_a_failure_until_it_is_stopped(
         "odd",
     ]
     assert [record.exc_info is not None for record in told] == [False, True]
-
-
-def test_it_may_be_stopped_before_it_began() -> None:
-    """A server that fails on its way up stops what it has not started."""
-    with closing(IndexingAhead(lambda: pytest.fail("it was not started"))):
-        pass

@@ -13,7 +13,7 @@ logger = logging.getLogger("tracelake.server")
 
 
 class IndexingAhead:
-    """Calls a function until it is stopped. A failure is logged, and tried again: searches do without, and say why."""
+    """Calls a function within a `with` block. A failure is logged, and tried again: searches do without, and say why."""
 
     def __init__(self, index_ahead: Callable[[], bool]) -> None:
         """`index_ahead` does a step, and returns whether there is more to do now."""
@@ -21,15 +21,14 @@ class IndexingAhead:
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="tracelake-indexing", daemon=True)
 
-    def start(self) -> None:
+    def __enter__(self) -> None:
         """Begin."""
         self._thread.start()
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Let the step that is under way finish, and begin no other."""
         self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
     def _run(self) -> None:
         told = ""

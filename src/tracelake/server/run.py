@@ -64,9 +64,8 @@ def serve(
     a wait, at most. With `hot_tier` requests go into the tracking store, which is made where the lake has none, and can
     be read at once; without, into the inbox; None: the former where the lake has a place for it. Archive passes are
     made so many seconds apart, in a thread of their own; None: only those that requests ask for. `exposure` is what it
-    shows to others than this machine. Call it in the main thread.
-    Raises UsageError for an address that others can reach while the lake has no key, or that is taken, and for what
-    cannot be watched.
+    shows to others than this machine. Call it in the main thread. Raises UsageError for an address that others can
+    reach while the lake has no key, or that is taken, and for what cannot be watched.
     """
     exposure = exposure or Exposure()
     check_exposed(lake, host, exposure)
@@ -83,7 +82,7 @@ def serve(
             problem, own = _start_pipeline(stack, lake, watch, interval_s)
         archiving = Archiving(lake, archive_interval_s)
         stack.callback(archiving.stop)
-        indexing = stack.enter_context(closing(IndexingAhead(lake.hot.index_ahead)))
+        stack.enter_context(IndexingAhead(lake.hot.index_ahead))
         # Entered last, so drained first: a run of the pipeline may take its time to finish.
         queue: RequestGroups
         if lake.hot.has_place() if hot_tier is None else hot_tier:
@@ -92,7 +91,6 @@ def serve(
             queue = Inbox(lake.objects, set_aside=lake.quarantine.paths, segment_max_bytes=segment_max_bytes)
         stack.enter_context(closing(queue))
         archiving.start()
-        indexing.start()
         allowed, demanded = Allowed(hosts_of(host, exposure), exposure.origins), not is_loopback(host)
         app = create_app(
             lake, queue, problem, own, segment_wait_s, archiving, allowed, keys_demanded=demanded
