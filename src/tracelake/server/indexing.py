@@ -13,7 +13,7 @@ logger = logging.getLogger("tracelake.server")
 
 
 class IndexingAhead:
-    """Calls a function within a `with` block. A failure is logged, and tried again: searches do without, and say why."""
+    """Calls a function in a `with` block. A failure is logged, and tried again: searches do without, and say why."""
 
     def __init__(self, index_ahead: Callable[[], bool]) -> None:
         """`index_ahead` does a step, and returns whether there is more to do now."""
