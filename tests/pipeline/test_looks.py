@@ -163,7 +163,7 @@ def test_who_runs_once_asks_anew() -> None:
         for _ in range(2):
             seen = place.look(goes_on=False)
             assert [item.path[0] for _, item in seen.waiting] == ["a", "c"]
-            assert seen.unseen == ["source b: a look at it has had no answer for 0 s; it is waited for"]
+            assert seen.unseen == ["source b: a look at b has had no answer for 0 s; it is waited for"]
         assert len(place.gates) == 1
 
 
@@ -199,6 +199,32 @@ def test_who_has_no_answer_is_named() -> None:
     seen = place.look()
     assert [item.path for _, item in seen.waiting] == ["a1", "c1"]
     assert seen.unseen == ["source b: nobody thought of this"]
+
+
+def stopped() -> None:
+    """Who must see all waits for a source that hangs in slices, and no longer once it is stopped: all was not seen."""
+    waits: list[float] = []
+
+    def wait_no_time(_looks: object, timeout: float) -> None:
+        waits.append(timeout)
+        assert len(waits) <= 3, "it waits on"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "wait", wait_no_time)
+        for was_asked in (False, True):
+            place = Place("b")
+            if was_asked:
+                place.look()
+            seen = place.look(goes_on=False, stopping=lambda: len(waits) >= 3)
+            assert waits == [module.LOOK_STOP_S] * 3
+            assert [item.path[0] for _, item in seen.waiting] == ["a", "c"]
+            assert seen.unseen[0].startswith("source b: a look at b has had no answer")
+            waits.clear()
+
+
+def test_a_stop_waits_for_no_source() -> None:
+    """However long one that goes on would wait."""
+    stopped()
 
 
 def test_threads_answer_beside_each_other() -> None:
@@ -273,6 +299,7 @@ def test_a_commit_waits_for_what_servers_acknowledged() -> None:
             Broken("who must see all asks anew", Looks.look, "self._ask(each, held, goes_on=False)", "pass"),
             who_must_see_all_waits,
         ),
+        (Broken("a stop ends each wait", module._wait, "not stopping() and", ""), stopped),
         (Broken("named in the end", Looks._hear, "took_s > LOOK_LATE_S", "False"), told),
     ],
     ids=lambda each: each.rule if isinstance(each, Broken) else "",

@@ -144,6 +144,8 @@ is quick. Beyond: it takes what others have, and what was seen when it looks aga
 LOOK_ONCE_MAX_S: Final = 600.0
 """The same for who looks only once, or for all that servers acknowledged before a client's end. Beyond: the source has
 failed, and all others are taken."""
+LOOK_STOP_S: Final = 0.1
+"""How long it waits for an answer at a stretch. Beyond: it looks whether it is to stop, and waits for none then."""
 LOOK_LATE_S: Final = 30.0
 """How long a look at a source may take before that is told. Beyond: it counts as failing until it answers."""
 LOOKS_LEFT_MAX: Final = 50

@@ -139,7 +139,7 @@ class InboxPipeline:
             # What a transaction that waits has is left out, too: some looks give no more than the first that they see.
             in_open = {path for _, path in self._pipeline.in_open()} if self._pipeline.waits() else set()
             held = {suspect.path for suspect in suspects} | in_open
-            seen = self._look(held, goes_on=goes_on, ending=heard.is_ending)
+            seen = self._look(held, stopping, goes_on=goes_on, ending=heard.is_ending)
             unseen = seen.unseen
             if seen.is_own_unseen:
                 heard = self._pipeline.listen(put_off=True)
@@ -191,10 +191,12 @@ class InboxPipeline:
         if self._account.went_well():
             self._heartbeat.soon()
 
-    def _look(self, held: Collection[str], *, goes_on: bool, ending: bool) -> Seen:
+    def _look(
+        self, held: Collection[str], stopping: Callable[[], bool], *, goes_on: bool, ending: bool
+    ) -> Seen:
         """Return what waits, each source in its turn, and why some source saw nothing; note it."""
         self._account.begin("looking for input")
-        seen = self._looks.look(held, goes_on=goes_on, ending=ending)
+        seen = self._looks.look(held, goes_on=goes_on, ending=ending, stopping=stopping)
         self._account.sources(self._looks.accounts())
         self._account.look(self._pipeline.upper(), _by_age(item for _, item in seen.waiting))
         return seen

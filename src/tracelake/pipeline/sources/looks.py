@@ -13,6 +13,7 @@ from tracelake.limits import (
     ERROR_MAX_CHARS,
     LOOK_LATE_S,
     LOOK_ONCE_MAX_S,
+    LOOK_STOP_S,
     LOOK_WAIT_S,
     LOOKS_LEFT_MAX,
     SOURCE_RATE_S,
@@ -119,13 +120,21 @@ class Looks:
         self._left: list[Future[list[Waiting]]] = []  # looks at what is removed by now
         self.pauses = Pauses[str]()
 
-    def look(self, held: Collection[str], *, goes_on: bool, ending: bool = False) -> Seen:
+    def look(
+        self,
+        held: Collection[str],
+        *,
+        goes_on: bool,
+        ending: bool = False,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> Seen:
         """Look at all that is not paused. What is added, paused or removed meanwhile counts at once.
 
         Args:
             held: paths of what was set aside, or is in a transaction that waits for more.
             goes_on: others follow, so that some of it will do; and who failed is asked again after a pause of its own.
             ending: a client waits for the end of its transaction, which has all that servers acknowledged before.
+            stopping: once it answers True, nobody is waited for: what has not answered is unseen.
         """
         self._follow_records()
         looked = [*self._fixed, *self._of_records.values()]
@@ -140,10 +149,10 @@ class Looks:
         for each, some_will_do in some:  # in their order, whoever was first to answer
             if not some_will_do and each.look is not None and each.began_s < round_s:
                 # It was asked for some, and before what must be seen now.
-                wait([each.look], max(0.0, round_s + LOOK_ONCE_MAX_S - time.monotonic()))
+                _wait(each.look, round_s + LOOK_ONCE_MAX_S, stopping)
                 each.look = None if each.look.done() else each.look
                 self._ask(each, held, goes_on=False)
-            self._hear(each, goes_on=some_will_do)
+            self._hear(each, stopping, goes_on=some_will_do)
         if any(each.waiting for each in self._of_records.values()):
             self._leave_out()
         unseen = [_named(each) for each in looked if each.state == "failing"]
@@ -196,17 +205,19 @@ class Looks:
         looked.began_s, looked.ended_s = time.monotonic(), None
         looked.look = asked(question, self._begin)
 
-    def _hear(self, looked: _Looked, *, goes_on: bool) -> None:
+    def _hear(self, looked: _Looked, stopping: Callable[[], bool], *, goes_on: bool) -> None:
         """Take what a look has given, once it is there; who is late is not waited for."""
         if looked.look is not None:
             wait_s = 0.0 if looked.is_late and goes_on else LOOK_WAIT_S if goes_on else LOOK_ONCE_MAX_S
-            wait([looked.look], max(0.0, looked.began_s + wait_s - time.monotonic()))
+            _wait(looked.look, looked.began_s + wait_s, stopping)
             took_s = (looked.ended_s or time.monotonic()) - looked.began_s
             if looked.look.done():
                 look, looked.look = looked.look, None
                 self._answered(looked, look)
             elif not goes_on or took_s > LOOK_LATE_S:
-                looked.reason = f"a look at it has had no answer for {took_s:.0f} s; it is waited for"
+                looked.reason = (
+                    f"a look at {looked.name} has had no answer for {took_s:.0f} s; it is waited for"
+                )
             looked.is_late = looked.look is not None or took_s >= LOOK_WAIT_S
         looked.state = "active" if looked.reason is None else "failing"
 
@@ -246,6 +257,12 @@ class Looks:
         """Return what others may know of each source."""
         looked = (*self._fixed, *self._of_records.values())
         return tuple(_account(each) for each in looked[:SOURCES_TOLD_MAX])
+
+
+def _wait(look: Future[list[Waiting]], until_s: float, stopping: Callable[[], bool]) -> None:
+    """Wait for the answer of a look, no longer than until then, nor once somebody is to stop."""
+    while not look.done() and not stopping() and (left_s := until_s - time.monotonic()) > 0:
+        wait([look], min(left_s, LOOK_STOP_S))
 
 
 def _in_order(looked: Sequence[_Looked]) -> list[tuple[str, Waiting]]:
