@@ -172,6 +172,15 @@ class Broker:
         admin = self.admin()
         admin.delete_records([where])[where].result(HANG_S)
 
+    def damage_end(self, topic: str, partition: int = 0) -> None:
+        """Change a byte of the last messages of a partition on the disk, as a disk does."""
+        (log,) = (self._directory / "data" / f"{topic}-{partition}").glob("*.log")
+        with log.open("r+b") as file:
+            file.seek(-10, 2)
+            byte = file.read(1)[0]
+            file.seek(-10, 2)
+            file.write(bytes([byte ^ 0xFF]))
+
     def send(
         self, topic: str, values: Sequence[bytes | None], partition: int = 0, key: bytes | None = None
     ) -> None:

@@ -19,6 +19,7 @@ from tests.kafka.broker import Broker
 from tests.patience import HANG_S, Patience, wait_until
 from tests.pipeline.spans import a_line, a_span
 from tracelake import InboxPipeline, Lake, SourceChangedError, UnreadInputsError
+from tracelake.limits import TRANSACTION_TRIES_MAX
 from tracelake.pipeline.kafka import cluster as clusters
 from tracelake.pipeline.kafka.client import library
 from tracelake.pipeline.kafka.cluster import Cluster
@@ -132,6 +133,29 @@ def test_records_that_retention_removed_are_named_and_those_after_them_are_taken
     assert pipeline.run_once() is None
     assert [item.state for item in lake.quarantine.all()] == ["discarded"]
     assert spans(lake) == [0, 1, 5, 6, 7, 8, 9]
+
+
+def test_messages_that_are_corrupt_at_the_broker_are_named_at_once(
+    lake: Lake, broker: Broker, topic: str
+) -> None:
+    """Nobody waits until they can be read: their range is set aside by name, and what comes later is taken."""
+    broker.send(topic, messages(range(2)))
+    pipeline = watching(lake, broker, topic)
+    assert pipeline.run_once() is not None
+    broker.send(topic, messages(range(2, 5)))
+    broker.damage_end(topic)
+    pipeline.run_once()
+    (named,) = lake.quarantine.all()
+    assert (named.state, named.tries) == ("set aside", TRANSACTION_TRIES_MAX)
+    assert (
+        f"messages of partition 0 of topic {topic} of Kafka at {broker.servers} from offset 2 on are corrupt"
+        in named.explain()
+    )
+    broker.send(topic, messages([5]))
+    assert pipeline.run_once() is not None
+    assert spans(lake) == [0, 1, 5]
+    lake.quarantine.discard(named.transaction)
+    assert pipeline.run_once() is None
 
 
 def test_what_was_gone_before_the_first_look_is_not_missed(lake: Lake, broker: Broker, topic: str) -> None:

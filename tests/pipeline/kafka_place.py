@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tracelake._errors import NotFoundError, StorageError
+from tracelake._errors import DamageError, NotFoundError, StorageError
 from tracelake.pipeline.kafka import cluster as clusters
 from tracelake.pipeline.kafka.cluster import Cluster, Ends
 from tracelake.pipeline.kafka.model import PartitionName
@@ -25,6 +25,8 @@ class KafkaPlace:
     values: list[bytes] = field(default_factory=list)
     low: int = 0
     is_gone: bool = False
+    corrupt: int | None = None
+    """An offset that nobody can read."""
     asked: int = 0
     """How often a broker was looked for."""
 
@@ -82,6 +84,8 @@ class PlacedCluster(Cluster):
         for offset in range(start, stop):
             if offset < self.place.low:
                 return
+            if offset == self.place.corrupt:
+                raise DamageError(f"messages from offset {offset} on are corrupt")
             yield offset, self.place.values[offset]
         yield stop, None
 

@@ -20,6 +20,7 @@ from tracelake.journal.model import Suspect
 from tracelake.journal.suspects import Suspects
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline import unread
+from tracelake.pipeline.kafka.cluster import Cluster
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.sources import files
 from tracelake.pipeline.unread import Waited, waited_again
@@ -144,6 +145,50 @@ def test_retry_and_discard_need_no_cluster_that_answers(
     place.values.append(a_line(a_span(3, 3)))
     take(lake)
     assert spans(lake) == [3, 10], "what came later is another matter"
+
+
+def corrupt_messages(lake: Lake, place: KafkaPlace) -> None:
+    """Whether they are new or recorded already: named and set aside by one run, and what is beside them is in."""
+    place.corrupt = 1
+    arrive(lake, 11)
+    lake.pipeline(watch=[URL], runner=InProcess()).run_once()
+    (named,) = lake.quarantine.all()
+    assert (named.state, named.source) == ("set aside", "kafka")
+    assert "from offset 1 on are corrupt" in named.explain()
+    assert 11 in spans(lake)
+
+
+def test_what_is_corrupt_for_good_is_waited_for_by_nobody(lake: Lake, place: KafkaPlace) -> None:
+    """New messages that are corrupt go aside at once; mended, they are taken by `retry`."""
+    corrupt_messages(lake, place)
+    place.corrupt = None
+    (named,) = lake.quarantine.all()
+    lake.quarantine.retry(named.transaction)
+    take(lake)
+    assert spans(lake) == [0, 1, 2, 11]
+    assert lake.quarantine.all() == []
+
+
+def test_what_is_corrupt_and_recorded_holds_up_one_run(
+    lake: Lake, place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So with a transaction that is recorded: no time has to pass, and its messages are given up by `discard`."""
+    arrive(lake, 10)
+    die_with_a_transaction(lake, monkeypatch)
+    corrupt_messages(lake, place)
+    assert spans(lake) == [10, 11]
+    (named,) = lake.quarantine.all()
+    lake.quarantine.discard(named.transaction)
+    place.values.append(a_line(a_span(3, 3)))
+    take(lake)
+    assert spans(lake) == [3, 10, 11]
+
+
+def test_a_wait_for_what_is_corrupt_is_noticed(place: KafkaPlace) -> None:
+    """The rule that tells corrupt messages from a broker that is away is held by the tests above."""
+    broken = Broken("corrupt for good", Cluster.frames, "except DamageError", "except ZeroDivisionError")
+    with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as lake:
+        assert_caught(broken, lambda: corrupt_messages(lake, place))
 
 
 def test_what_is_offered_again_and_cannot_be_read_is_set_aside_at_once(

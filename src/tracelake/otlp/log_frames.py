@@ -6,7 +6,7 @@
 |---|---|
 | `m` | a message: OTLP protobuf, or JSON where it begins with `{` |
 | `x` | why a message cannot be taken |
-| `r` | why messages are not there any more: whoever reads on fails, for none of them may be missed in silence |
+| `r` | why messages are gone, or corrupt: whoever reads on fails, for none of them may be missed in silence |
 """
 
 from __future__ import annotations

@@ -63,9 +63,11 @@ class Attempts:
         path, reason = next(iter(failed.items()))
         waited_s = self._rooms.unread.again(t, str(step.number))
         if waited_s < UNREAD_INPUT_MAX_S or self._stopping():
+            left_min = max(0.0, UNREAD_INPUT_MAX_S - waited_s) / 60
             raise StorageError(
-                f"transaction {t}: {path} {reason}. Nothing was published; the next run reads it again. What cannot be "
-                f"read for {UNREAD_INPUT_MAX_S / 60:g} minutes is set aside; `tracelake pipeline retry {t}` does so now"
+                f"transaction {t}: {path} {reason}. Nothing was published; the next run reads it again. Where it "
+                f"cannot be read for {left_min:.0f} minutes more, it is set aside, and "
+                f"all others go on; `tracelake pipeline retry {t}`, or `discard {t}`, does so now"
             )
         self._unread = dict(failed)
         return replace(self._undone_of(step), tries=1, unread=True)

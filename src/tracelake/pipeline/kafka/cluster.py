@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
-from tracelake._errors import NotFoundError, StorageError
+from tracelake._errors import DamageError, NotFoundError, StorageError
 from tracelake.formats import decode, encode
 from tracelake.limits import (
     KAFKA_READ_AHEAD_BYTES,
@@ -31,6 +31,10 @@ from tracelake.pipeline.kafka.client import (
 from tracelake.pipeline.kafka.model import FORMAT_VERSION, ClusterRecord, PartitionName
 from tracelake.storage import ObjectStore
 
+_WAYS_OUT: Final = (
+    "Mend the broker, as from a replica of the partition, and take them by `tracelake pipeline retry`; or give these "
+    "offsets up, with all of their range, by `tracelake pipeline discard`"
+)
 CLUSTERS = "kafka/"
 """Where the lake keeps the addresses of clusters, for tasks on any machine."""
 
@@ -134,19 +138,25 @@ class Cluster:
                 position = lost
                 continue
             before = position
-            for offset, value in self.messages(name, position, stop):
-                position = offset + 1 if offset < stop else stop
-                if (
-                    value is not None
-                ):  # a message without a value says, in a compacted topic, that a key is gone
-                    yield log_frame(offset, value)
+            try:
+                for offset, value in self.messages(name, position, stop):
+                    position = offset + 1 if offset < stop else stop
+                    if (
+                        value is not None
+                    ):  # a message without a value says, in a compacted topic, that a key is gone
+                        yield log_frame(offset, value)
+            except DamageError as error:
+                # What the client tells behind it is no more to be trusted.
+                yield removed_frame(position, f"{error}. {_WAYS_OUT}")
+                return
             if position == before and self.low(name) <= position:
                 raise StorageError(f"{name} of Kafka at {self.servers} does not give offset {position}")
 
     def messages(self, name: PartitionName, start: int, stop: int) -> Iterator[tuple[int, bytes | None]]:
         """Yield offset and value of what is committed, and last (stop, None): what lies between is passed by.
 
-        Where the broker has removed the next one meanwhile, it ends without a word.
+        Where the broker has removed the next one meanwhile, it ends without a word. Raises DamageError where
+        one is not as it was written: no reader ever gets it from this broker.
         """
         for offset, _, value in self.records(name, start, stop):
             yield offset, value
@@ -181,6 +191,9 @@ class Cluster:
                         return
                     elif error.code() in (code._AUTO_OFFSET_RESET, code.OFFSET_OUT_OF_RANGE):
                         return
+                    elif error.code() in (code._BAD_MSG, code._BAD_COMPRESSION, code.INVALID_MSG):
+                        where = f"{name} of Kafka at {self.servers} from offset {message.offset()} on"
+                        raise DamageError(f"messages of {where} are corrupt: {error.str()}")
                     elif not error.retriable():
                         raise kafka.KafkaException(error)
                 if moves.moved():
