@@ -5,7 +5,8 @@
 
 Each segment has one request, as a single sender leaves them while no pipeline runs; so has each of the small files,
 which one `ingest` takes. The file has the same requests. All are taken in this process, maintenance too, and by turns;
-the first round is to warm up. The last lines are the ratios.
+the first round is to warm up. Transactions of segments are as large as seconds of processor time allow, and not of the
+clock, as if nobody else were on this machine. The last lines are the ratios, and how many transactions there were.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 # For `benchmarks` and `tests`, where this is run as a file.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -24,6 +28,7 @@ from benchmarks.door_senders import bodies, with_ids
 from benchmarks.stages import REST, STAGES, Stopwatch
 from tracelake import Lake
 from tracelake.otlp.framing import write_segment
+from tracelake.pipeline import driver
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.inbox import PREFIX, SEGMENT_DIGITS
 
@@ -43,10 +48,11 @@ def from_segments(lake: Lake, some: list[bytes], watch: Stopwatch) -> dict[str, 
         path = f"{PREFIX}{0:020d}-{0:016x}-{number:0{SEGMENT_DIGITS}}.segment"
         lake.objects.put(path, write_segment([("protobuf", body)]))
     pipeline = lake.pipeline(runner=InProcess())
-    watch.start()
-    while pipeline.run_once():
-        pass
-    return watch.stop()
+    with mock.patch.object(driver, "time", SimpleNamespace(monotonic=time.process_time)):
+        watch.start()
+        while pipeline.run_once():
+            pass
+        return watch.stop()
 
 
 def from_files(lake: Lake, some: list[bytes], watch: Stopwatch, folder: Path) -> dict[str, float]:
@@ -69,8 +75,12 @@ def from_file(lake: Lake, some: list[bytes], watch: Stopwatch, folder: Path) -> 
     return watch.stop()
 
 
-def measure(count: int, spans: int) -> dict[str, dict[str, float]]:
-    """Return microseconds a span by stage, of segments, of small files and of the one file."""
+def measure(count: int, spans: int) -> tuple[dict[str, dict[str, float]], int]:
+    """Return microseconds a span by stage, of segments, of small files and of the one file.
+
+    And in how many transactions the segments were taken.
+    """
+    transactions = 0
     told: dict[str, dict[str, float]] = {}
     watch = Stopwatch()
     for some in (requests(WARM_REQUESTS, spans), requests(count, spans)):
@@ -79,6 +89,7 @@ def measure(count: int, spans: int) -> dict[str, dict[str, float]]:
                 with watch.watching():
                     if kind == "segments":
                         seconds = from_segments(lake, some, watch)
+                        transactions = lake.table("spans").info().upper
                     elif kind == "files":
                         seconds = from_files(lake, some, watch, Path(name))
                     else:
@@ -87,7 +98,7 @@ def measure(count: int, spans: int) -> dict[str, dict[str, float]]:
             told[f"{kind} of {spans}"] = {
                 stage: s * 1e6 / (len(some) * spans) for stage, s in seconds.items()
             }
-    return told
+    return told, transactions
 
 
 def main() -> None:
@@ -100,8 +111,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args()
     runs: dict[str, dict[str, float]] = {}
+    transactions: dict[str, int] = {}
     for spans in options.spans:
-        runs |= measure(options.requests, spans)
+        of_spans, transactions[f"segments of {spans}"] = measure(options.requests, spans)
+        runs |= of_spans
     sums = {name: sum(stages.values()) for name, stages in runs.items()}
     ratios = {
         f"{kind} of {spans}": sums[f"{kind} of {spans}"] / sums[f"file of {spans}"]
@@ -109,7 +122,9 @@ def main() -> None:
         for kind in KINDS[:-1]
     }
     if options.json:
-        sys.stdout.write(json.dumps({"us_per_span": runs, "ratios": ratios}) + "\n")
+        sys.stdout.write(
+            json.dumps({"us_per_span": runs, "ratios": ratios, "transactions": transactions}) + "\n"
+        )
         return
     sys.stdout.write(f"| CPU µs a span | {' | '.join(runs)} |\n|---|{'--:|' * len(runs)}\n")
     for stage in (*STAGES, REST):
@@ -118,6 +133,8 @@ def main() -> None:
     sys.stdout.write(f"| in all | {' | '.join(f'{each:,.0f}' for each in sums.values())} |\n")
     for name, ratio in ratios.items():
         sys.stdout.write(f"{name} cost {ratio:.2f} × the file\n")
+    for name, number in transactions.items():
+        sys.stdout.write(f"{name} were taken in {number} transactions\n")
 
 
 if __name__ == "__main__":

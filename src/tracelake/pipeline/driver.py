@@ -41,7 +41,7 @@ from tracelake.journal.protocol import (
     advance,
     together,
 )
-from tracelake.journal.runs import folded, inputs_of
+from tracelake.journal.runs import inputs_of
 from tracelake.limits import STAGED_ROWS_AGE_MAX_S
 from tracelake.pipeline.ahead import Beside, ReadAhead
 from tracelake.pipeline.attempts import Attempts
@@ -296,7 +296,7 @@ class _DriverRun:
         assert number == (0 if opened is None else len(opened.steps)), "all that is recorded was fed before"
         client = self._heard.client_of(t, None if opened is None else opened.steps[0].client)
         began_at = "" if number else now().isoformat(timespec="milliseconds")
-        step = Step(t, folded(self._read.sources), TRANSFORM, number, client, began_at)
+        step = Step(t, self._read.recorded, TRANSFORM, number, client, began_at)
         stands, ours = self._rooms.journal.append_step(step)
         if ours:
             self._feeding.add(step, self._read, is_new=True)

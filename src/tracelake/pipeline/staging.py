@@ -5,10 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from tracelake._errors import TracelakeError
-from tracelake.journal.model import ReadRange, Sources
+from tracelake.journal.model import ReadRange, Recorded, Sources
+from tracelake.journal.runs import folded
 from tracelake.pipeline.decode import run_read_task
 from tracelake.pipeline.faults import Guarded, tasks_work
 from tracelake.pipeline.inputs import gather, read_tasks
@@ -23,7 +25,7 @@ from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT
 STAGING: Final = "staging/pipeline/"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReadInput:
     """Input that was read: what the journal records of it, and its rows as staged."""
 
@@ -32,6 +34,11 @@ class ReadInput:
     inputs: tuple[Input, ...]
     failed: dict[str, str] = field(default_factory=dict)
     """Inputs that could not be read this time, as path and reason."""
+
+    @cached_property
+    def recorded(self) -> Recorded:
+        """What a step records of it."""
+        return folded(self.sources)
 
     def ranges(self) -> list[ReadRange]:
         """Return what was read of each input."""

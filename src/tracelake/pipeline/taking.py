@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from tracelake._errors import StorageError
 from tracelake.journal.model import ReadRange, Step, Suspect, WholeFile, to_bytes
-from tracelake.journal.runs import folded
 from tracelake.journal.suspects import Standing, next_offer, on_unread
 from tracelake.limits import (
     ASIDE_REASON_MAX_CHARS,
@@ -207,7 +206,7 @@ class Taking:
 
     def _is_bounded(self, staged: ReadInput) -> bool:
         """Whether one transaction can record these inputs; else they wait again, in halves."""
-        size_bytes = len(to_bytes(Step(0, folded(staged.sources), "")))
+        size_bytes = len(to_bytes(Step(0, staged.recorded, "")))
         if size_bytes <= STEP_RECORD_MAX_BYTES or len(staged.inputs) == 1:
             return True
         self._reader.discard(staged)

@@ -19,6 +19,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -27,7 +28,7 @@ from msgspec.structs import replace
 from tracelake._errors import DamageError, TracelakeError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import FORMAT_VERSION
-from tracelake.limits import TRY_BEAT_S, TRY_LOOKS, TRY_NOTES_MAX
+from tracelake.limits import TRANSACTION_INPUTS_MAX, TRY_BEAT_S, TRY_LOOKS, TRY_NOTES_MAX
 from tracelake.pipeline.sources.port import Input
 from tracelake.storage import KeyValueStore
 from tracelake.storage.record_objects import whole_of
@@ -232,5 +233,6 @@ def _count(notes: Mapping[str, _Try]) -> Counter[str]:
     return Counter(mark for note in notes.values() for mark in note.reading)
 
 
+@lru_cache(2 * TRANSACTION_INPUTS_MAX)  # several notes name each input
 def _mark(item: Input) -> str:
     return hashlib.sha256(f"{item.source}:{item.path}".encode()).hexdigest()[:_MARK_CHARS]

@@ -140,11 +140,13 @@ class FileObjectStore:
         directories: dict[str, None] = {}
         for target in [self._file(path) for path in paths]:
             try:
-                with _failures("delete", target), suppress(*_NO_FILE):
-                    os.unlink(target)
-                    directories[_directory(target)] = None
-            except StorageError as error:
-                failed = failed or error
+                os.unlink(target)
+            except _NO_FILE:
+                continue
+            except OSError as error:
+                failed = failed or _failed("delete", target, error)
+            else:
+                directories[_directory(target)] = None
         for directory in directories:
             with _failures("delete from", directory):
                 sync_directory(directory)
