@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracelake
+from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import good, names
 from tracelake import limits
 from tracelake.limits import MIB
-from tracelake.pipeline.fitting import BOUNDS, Bounds, Done, Fitting, Size, cut, next_size
+from tracelake.pipeline.fitting import BOUNDS, Bounds, Done, Fitting, Size, cut, next_size, while_cold
 from tracelake.pipeline.sources.port import Input
 from tracelake.tasks.runners import InProcess
 
@@ -82,7 +83,7 @@ def test_inputs_are_cut_in_order(sizes: list[int], input_bytes: int, most: int) 
 def test_a_backlog_drains_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipeline that goes on takes a few inputs first, then more; each is in once, the oldest in the first."""
     bounds = Bounds(first=Size(MIB, 2), least=Size(MIB, 1))
-    monkeypatch.setattr("tracelake.pipeline.continuous.Fitting", lambda: Fitting(bounds))
+    monkeypatch.setattr("tracelake.pipeline.continuous.Fitting", lambda **_: Fitting(bounds))
     # On a machine however slow, each is quick.
     monkeypatch.setattr("tracelake.limits.TRANSACTION_AIM_S", 1e9)
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
@@ -101,6 +102,32 @@ def test_a_backlog_drains_from_its_beginning(monkeypatch: pytest.MonkeyPatch) ->
         first = lake.sql("select span_id from spans where transaction = 0 order by 1")["span_id"].to_pylist()
         assert [int(str(span_id), 16) - 1 for span_id in first] == [0, 1]
         assert names(lake) == set(range(9))
+
+
+@pytest.mark.parametrize(
+    ("took", "expected"),
+    [
+        (None, Size(8 * MIB, 200)),
+        (done(1.0), Size(8 * MIB, 200)),
+        (done(1.0, arrow_bytes=16 * MIDDLE.input_bytes), Size(4 * MIB, 200)),
+        (done(1.0, arrow_bytes=MIDDLE.input_bytes), Size(8 * MIB, 200)),
+    ],
+)
+def test_until_something_has_started_transactions_are_small(took: Done | None, expected: Size) -> None:
+    """They have what is done in this process, as it was read and in memory; a small one stays as it is."""
+    assert limits.NEAR_WORK_MAX_BYTES == 64 * MIB
+    assert while_cold(Size(32 * MIB, 200), took) == expected
+    assert while_cold(Size(MIB, 7), took) == Size(MIB, 7)
+
+
+def test_what_is_judged_is_held() -> None:
+    """Broken once, the rule lets the test fail."""
+    broken = Broken(
+        "rows in memory are judged by the one before", while_cold, "before.arrow_bytes:", "False:"
+    )
+    took = done(1.0, arrow_bytes=16 * MIDDLE.input_bytes)
+    check = test_until_something_has_started_transactions_are_small
+    assert_caught(broken, lambda: check(took, Size(4 * MIB, 200)))
 
 
 def test_what_failed_says_nothing() -> None:

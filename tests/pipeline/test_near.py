@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import subprocess
 import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import tracelake
-from tests.patience import HANG_S
+from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S, wait_until
 from tests.pipeline.poison import POISON, Poisoned, good, names, poisoned
+from tests.pipeline.spans import a_line, a_span
 from tests.pipeline.test_deaths import Killed, Killing, notes, runs_that_died
-from tracelake import Lake
+from tracelake import Lake, limits
 from tracelake._errors import TaskError
 from tracelake.limits import COMPACTION_FAN_OUT, NEAR_WORK_MAX_BYTES, STORED_EXPANDS
+from tracelake.otlp.framing import write_segment
+from tracelake.pipeline.fitting import Fitting
 from tracelake.shards.compaction import CompactTask
 from tracelake.tasks.runners import ByWork, InProcess, ReceiptT, TaskT
 from tracelake.tasks.spark import Spark
@@ -131,6 +137,48 @@ def test_a_lake_starts_spark_for_nothing_small(tmp_path: Path, monkeypatch: pyte
 
 
 # Deaths
+
+
+def test_a_backlog_does_not_wait_for_the_start(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the JVM has started transactions are small ones, which this process does; then they are large."""
+    words = random.Random(1)
+
+    def store() -> int:
+        texts = [words.randbytes(8_000).hex() for _ in range(9)]
+        spans = [a_span(number, number, note=text) for number, text in enumerate(texts)]
+        segments = [write_segment([("json", a_line(span))]) for span in spans]
+        for number, data in enumerate(segments):
+            lake.objects.put(f"inbox/{len(lake.log())}-{number}.segment", data)
+        return max(map(len, segments))
+
+    monkeypatch.setattr(limits, "NEAR_WORK_MAX_BYTES", 3 * STORED_EXPANDS * store())
+    gate = threading.Event()
+    far = Far(gate)
+    by_work = ByWork(far)
+    with closing(lake.pipeline(runner=by_work)) as pipeline:
+        try:
+            report = pipeline.run_once()
+            assert report is not None
+            assert (len(report.transactions), far.ran, by_work.is_warm) == (3, [], False)
+        finally:
+            gate.set()
+        wait_until(lambda: by_work.is_warm, "the other runner does not start")
+        store()
+        report = pipeline.run_once()
+        assert report is not None
+        assert len(report.transactions) == 1
+        assert far.ran
+
+
+def test_that_it_does_not_wait_is_held() -> None:
+    """Broken once, the rule lets the test fail."""
+    broken = Broken("large work waits", Fitting.cut, "if self._is_warm() else", "if True else")
+
+    def check() -> None:
+        with pytest.MonkeyPatch.context() as patch, tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
+            test_a_backlog_does_not_wait_for_the_start(lake, patch)
+
+    assert_caught(broken, check)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from tracelake.search.vectors import PLAIN, IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.built_in import BUILT_IN
 from tracelake.tasks.progress import OnProgress, Progress, Stage, silent
-from tracelake.tasks.runners import TaskRunner
+from tracelake.tasks.runners import TaskRunner, is_warm
 
 _STAGES: Final[dict[Stage, int]] = {
     "reading": 0,
@@ -77,7 +77,7 @@ class InboxPipeline:
             AddedSources(key_value),
             lambda address: watch_of(objects, known, address),
         )
-        self._fitting = Fitting()
+        self._fitting = Fitting(is_warm=lambda: is_warm(runner))
         self._key_value = key_value
         self._forgetting = Forgetting(key_value, journal_kept)
         self._pipeline = Pipeline(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tracelake import limits
@@ -69,6 +69,17 @@ def next_size(size: Size, done: Done, bounds: Bounds = BOUNDS) -> Size:
     return Size(input_bytes, fit(size.inputs, done.inputs, least.inputs, greatest.inputs))
 
 
+def while_cold(size: Size, before: Done | None) -> Size:
+    """Return the size of a transaction of which all is done in this process, to judge by the one before.
+
+    For as long as what does larger ones has not started: nobody waits for that.
+    """
+    most = limits.NEAR_WORK_MAX_BYTES // limits.STORED_EXPANDS
+    if before is not None and before.arrow_bytes:
+        most = min(most, limits.NEAR_WORK_MAX_BYTES * before.input_bytes // before.arrow_bytes)
+    return Size(min(size.input_bytes, most), size.inputs)
+
+
 def cut(inputs: Sequence[Input], size: Size) -> int:
     """Return how many of the inputs, which wait in this order, one transaction takes."""
     room = size.input_bytes
@@ -82,13 +93,16 @@ def cut(inputs: Sequence[Input], size: Size) -> int:
 class Fitting:
     """The size of the next transaction of a pipeline that goes on."""
 
-    def __init__(self, bounds: Bounds = BOUNDS) -> None:
+    def __init__(self, bounds: Bounds = BOUNDS, is_warm: Callable[[], bool] = lambda: True) -> None:
+        """`is_warm` says whether large transactions begin at once."""
         self._bounds = bounds
+        self._is_warm = is_warm
         self._size = bounds.first
+        self._done: Done | None = None
 
     def cut(self, inputs: list[Input]) -> tuple[list[Input], list[Input]]:
         """Return what the next transaction takes, and what waits on."""
-        end = cut(inputs, self._size)
+        end = cut(inputs, self._size if self._is_warm() else while_cold(self._size, self._done))
         return inputs[:end], inputs[end:]
 
     def some(self, inputs: list[Input]) -> list[Input]:
@@ -99,5 +113,5 @@ class Fitting:
     def took(self, inputs: Sequence[Input], arrow_bytes: int, seconds: float, *, was_cut: bool) -> None:
         """Note what a transaction took, and whether more waited."""
         input_bytes = sum(item.size_bytes for item in inputs)
-        done = Done(input_bytes, len(inputs), arrow_bytes, seconds, was_cut)
-        self._size = next_size(self._size, done, self._bounds)
+        self._done = Done(input_bytes, len(inputs), arrow_bytes, seconds, was_cut)
+        self._size = next_size(self._size, self._done, self._bounds)

@@ -56,6 +56,11 @@ def run_told(
         raise TaskError(task_message(f"{kind}: {error}"), kind=kind) from error
 
 
+def is_warm(runner: TaskRunner) -> bool:
+    """Whether large work has not to wait until something starts behind small work."""
+    return not isinstance(runner, ByWork) or runner.is_warm
+
+
 class InProcess:
     """Runs one task after the other here: for tests, and to step through a task with a debugger."""
 
@@ -91,6 +96,11 @@ class ByWork:
         if self._starting is None:
             self._starting = threading.Thread(target=self._start, name="tracelake-warm-up", daemon=True)
             self._starting.start()
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether large work would begin at once: the other runner has started, or could not, which it tells again."""
+        return self._starting is not None and not self._starting.is_alive()
 
     def _start(self) -> None:
         # Whatever fails here fails again, and is told, when the other runner is needed.
