@@ -32,6 +32,7 @@ and all its children (`cpu`). Bytes written are those that all of them, and the 
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
@@ -55,7 +56,9 @@ from benchmarks.door_servers import (
     PLACES,
     Contestant,
     adopt_orphans,
+    cpu_s,
     end_all,
+    jvm_cpu_s,
     missing,
     removed,
     running,
@@ -231,12 +234,12 @@ def backlog(name: str, options: argparse.Namespace, folder: Path) -> None:
             tracelake_pipeline(lake, folder, contestant) as process,
             PeakMemory(psutil.Process(process.pid), every_s=0.5) as memory,
         ):
-            cpu_s = contestant.cpu_s()
+            used_s = contestant.cpu_s()
             wait_for_rows(lake, 1, TAKEN_WITHIN_S)
             first_s = time.monotonic() - begun_s
             wait_for_rows(lake, stored, TAKEN_WITHIN_S)
             drained_s = time.monotonic() - begun_s
-            cpu_s = contestant.cpu_s() - cpu_s
+            used_s, of_jvm_s = contestant.cpu_s() - used_s, jvm_cpu_s(process.pid)
     figures = {
         "backlog": name,
         "requests": len(sent.answers),
@@ -248,17 +251,25 @@ def backlog(name: str, options: argparse.Namespace, folder: Path) -> None:
         "drained_s": drained_s,
         "spans_per_s": stored / drained_s,
         "spans_per_s_after_first": stored / max(drained_s - first_s, LOOK_S),
-        "us_per_span": cpu_s * 1e6 / stored,
+        "us_per_span": used_s * 1e6 / stored,
+        "of_jvm_us_per_span": of_jvm_s * 1e6 / stored,
         "peak_mib": memory.peak_mib,
     }
     options.lines.write(figures)
     removed(folder)
-    files_s = from_files(new(folder) / "files", spans, options.backlog, options.format)
-    options.lines.write({"files": name, "spans_per_s": options.backlog * spans / files_s})
+    files_s, files_cpu_s = from_files(new(folder) / "files", spans, options.backlog, options.format)
+    count = options.backlog * spans
+    of_files = {"spans_per_s": count / files_s, "us_per_span": files_cpu_s * 1e6 / count}
+    options.lines.write(
+        {"files": name, **of_files, "times": figures["us_per_span"] / of_files["us_per_span"]}
+    )
 
 
-def from_files(folder: Path, spans: int, requests: int, format: str) -> float:
-    """Return how long the same spans take from files of 1,000 requests each, without the start of the JVM."""
+def from_files(folder: Path, spans: int, requests: int, format: str) -> tuple[float, float]:
+    """Return how long the same spans take from files of 1,000 requests each, and their processor time.
+
+    Without the start of the JVM, which a backlog has in its figures.
+    """
     from tracelake.tasks.spark import Spark  # noqa: PLC0415  heavy
 
     folder.mkdir(parents=True)
@@ -272,10 +283,10 @@ def from_files(folder: Path, spans: int, requests: int, format: str) -> float:
     runner.start()
     try:
         with tracelake.init(folder / "lake") as lake:
-            begun_s = time.monotonic()
+            begun_s, begun_cpu_s = time.monotonic(), cpu_s(os.getpid())
             report = lake.ingest(str(folder / "*.otlp"), runner=runner)
             assert not report.bad, report.bad
-            return time.monotonic() - begun_s
+            return time.monotonic() - begun_s, cpu_s(os.getpid()) - begun_cpu_s
     finally:
         runner.stop()
 

@@ -224,9 +224,16 @@ class Taking:
             (taken.path, taken.sha256) for taken in self._result.ranges if isinstance(taken, WholeFile)
         }
         held = self._rooms.sources.held(standing.whole, in_open)
-        for item in self._measured(inputs):
+        measured = self._measured(inputs)
+        verdicts = {
+            name: self._rooms.sources[name].judge_all(
+                [item for item in measured if item.source == name], held
+            )
+            for name in {item.source for item in measured}
+        }
+        for item in measured:
             source = self._rooms.sources[item.source]
-            match source.judge(item, held):
+            match next(verdicts[item.source]):
                 case New(is_there) if not self._is_damaged(item, standing):
                     left.append(item)
                     in_open.add((item.source, item.path))  # another look may have cut what overlaps it

@@ -62,6 +62,27 @@ class Outbox:
             payload: bytes | None = connection.execute(query).scalar()
         return payload
 
+    def read_all(self, sequences: Collection[int]) -> dict[int, bytes]:
+        """Return the segments of rows by their numbers, of those that are there."""
+        payloads: dict[int, bytes] = {}
+        with self._database.reading() as connection:
+            for some in at_once(sequences):
+                query = select(outbox.c.sequence, outbox.c.payload)
+                rows = connection.execute(query.where(*self._of(some)))
+                payloads.update((sequence, payload) for sequence, payload in rows)
+        return payloads
+
+    def there(self, sequences: Collection[int]) -> set[int]:
+        """Return the numbers of the rows that are there."""
+        there: set[int] = set()
+        with self._database.reading() as connection:
+            for some in at_once(sequences):
+                there.update(connection.execute(select(outbox.c.sequence).where(*self._of(some))).scalars())
+        return there
+
+    def _of(self, sequences: Collection[int]) -> tuple[Any, Any]:
+        return outbox.c.lake == self._lake, outbox.c.sequence.in_(sequences)
+
     def size_bytes(self, sequence: int) -> int | None:
         """Return the size of a row, None where it is gone."""
         query = select(outbox.c.size_bytes).where(outbox.c.lake == self._lake, outbox.c.sequence == sequence)

@@ -6,10 +6,11 @@ The lake has the only copy, until a commit holds it; then it is deleted. So what
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence, Set
 from typing import Final
 
 from tracelake._errors import StorageError
-from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, New, may_pass
+from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, New, Verdict, may_pass
 
 QUARANTINE: Final = "quarantine/"
 """What was acknowledged and could not be read whole: for a person to look at, never deleted here."""
@@ -29,16 +30,29 @@ class AcknowledgedSource(ABC):
         with may_pass():
             return self._size_bytes(path) or 0
 
-    def judge(self, item: Input, held: Held) -> New | Known | HeldBack | Gone:
+    @abstractmethod
+    def _there(self, paths: Collection[str]) -> Set[str]:
+        """Return those of the inputs that are there. Raises StorageError."""
+
+    def judge(self, item: Input, held: Held) -> Verdict:
         """See `Source`."""
-        suspect = held.by_path.get((item.source, item.path))
-        if suspect is not None:
-            return HeldBack(suspect)
+        return next(self.judge_all([item], held))
+
+    def judge_all(self, items: Sequence[Input], held: Held) -> Iterator[Verdict]:
+        """See `Source`."""
+        there: Set[str] | None
         try:
-            is_gone = self._size_bytes(item.path) is None
+            there = self._there([item.path for item in items])
         except StorageError:
-            return New(is_there=False)  # who reads it says why it cannot be read
-        return Gone() if is_gone else New()
+            there = None  # who reads them says why they cannot be read
+        for item in items:
+            suspect = held.by_path.get((item.source, item.path))
+            if suspect is not None:
+                yield HeldBack(suspect)
+            elif there is None:
+                yield New(is_there=False)
+            else:
+                yield New() if item.path in there else Gone()
 
     def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
         """See `Source`."""

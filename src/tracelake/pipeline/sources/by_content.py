@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import RecordedInput, SegmentOfRun
-from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, New
+from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, New, Verdict
 
 
 class ByContent:
@@ -27,6 +27,10 @@ class ByContent:
                 return HeldBack(suspect)
         before = self._known.find(item.size_bytes, lambda: self._sha256_of(item))
         return New() if before is None else Known(before)
+
+    def judge_all(self, items: Sequence[Input], held: Held) -> Iterator[Verdict]:
+        """See `Source`."""
+        return (self.judge(item, held) for item in items)
 
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
         """Remember what is taken; inputs are their owner's, and stay."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +12,7 @@ from tracelake.pipeline.sources.acknowledged import QUARANTINE, AcknowledgedSour
 from tracelake.pipeline.sources.port import Lag, lag_of, may_pass
 from tracelake.replicas.account import Waiting
 from tracelake.storage import ObjectStore, copy_all, delete_all
+from tracelake.storage.many import for_each
 from tracelake.tracking.inbox import PREFIX
 
 INBOX: Final = "inbox"
@@ -27,6 +28,10 @@ class InboxSource(AcknowledgedSource):
     def _size_bytes(self, path: str) -> int | None:
         info = self._objects.head(path)
         return None if info is None else info.size_bytes
+
+    def _there(self, paths: Collection[str]) -> Set[str]:
+        heads = for_each(self._objects, self._objects.head, paths)
+        return {path for path, info in zip(paths, heads, strict=True) if info is not None}
 
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
         """Delete segments that were taken; what could not be read whole is kept in quarantine."""

@@ -27,7 +27,7 @@ from tracelake.pipeline.kafka.model import PartitionName, is_range, name_of
 from tracelake.pipeline.kafka.positions import Positions
 from tracelake.pipeline.pauses import Pauses
 from tracelake.pipeline.sources.acknowledged import QUARANTINE
-from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, Lag, New, may_pass
+from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, Lag, New, Verdict, may_pass
 from tracelake.replicas.account import Waiting
 from tracelake.storage import ObjectStore
 
@@ -68,6 +68,10 @@ class KafkaSource:
         suspects = [(first, last) for _, first, last in ranges]
         busy = (*taken, *protocol.still_held(taken, suspects))
         return Gone() if protocol.has_any(busy, start, stop) else New()
+
+    def judge_all(self, items: Sequence[Input], held: Held) -> Iterator[Verdict]:
+        """See `Source`."""
+        return (self.judge(item, held) for item in items)
 
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
         """Note what is taken; ranges with messages that could not be read are kept in quarantine first."""

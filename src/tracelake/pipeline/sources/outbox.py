@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from tracelake._errors import NotFoundError, StorageError
+from tracelake._errors import NotFoundError, StorageError, TracelakeError
 from tracelake.journal.known import KnownInputs
 from tracelake.journal.model import RecordedInput
 from tracelake.limits import OUTBOX_LOOK_MAX, TRACKING_LOOK_S
@@ -36,6 +36,10 @@ class OutboxSource(AcknowledgedSource):
     def _size_bytes(self, path: str) -> int | None:
         return self._rows.size_bytes(_sequence(path))
 
+    def _there(self, paths: Collection[str]) -> Set[str]:
+        there = self._rows.there(list(map(_sequence, paths)))
+        return {path for path in paths if _sequence(path) in there}
+
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
         """Delete rows that were taken; what could not be read whole is kept in quarantine, and its traces say so."""
         for each in taken:
@@ -60,6 +64,21 @@ def fetch_row(objects: ObjectStore, path: str, size_bytes: int, folder: Path) ->
         raise NotFoundError(f"{path} is not in the outbox any more")
     copy.write_bytes(payload)
     return str(copy)
+
+
+def fetch_rows(objects: ObjectStore, paths: Collection[str], folder: Path) -> dict[str, str]:
+    """See `FetchMany`."""
+    try:
+        payloads = _outbox(objects).read_all(list(map(_sequence, paths)))
+    except TracelakeError:
+        return {}  # who fetches them one by one says why
+    copies: dict[str, str] = {}
+    for path in paths:
+        if (payload := payloads.get(_sequence(path))) is not None:
+            copy = folder / path.replace("/", "-")
+            copy.write_bytes(payload)
+            copies[path] = str(copy)
+    return copies
 
 
 class OutboxWatch:

@@ -91,6 +91,9 @@ class Source(Protocol):
     def judge(self, item: Input, held: Held) -> Verdict:
         """Say what of an input is new."""
 
+    def judge_all(self, items: Sequence[Input], held: Held) -> Iterator[Verdict]:
+        """Say it of several, one after the other; who asks may note meanwhile what is in the open transaction."""
+
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
         """Give free what a commit holds, or what has nothing in it; again is fine."""
 
@@ -160,6 +163,13 @@ def may_pass() -> Iterator[None]:
         raise OSError(str(error)) from error
 
 
+FetchMany: TypeAlias = Callable[[ObjectStore, Collection[str], Path], dict[str, str]]
+"""(the lake's objects, paths, a folder of the caller) → local files by path, of those that are easily brought together.
+
+`Fetch` brings the others, or says why it cannot.
+"""
+
+
 Find: TypeAlias = Callable[[ObjectStore, str], list[Input]]
 """(the lake's objects, a name or pattern of the user) → the inputs that it names.
 
@@ -192,5 +202,6 @@ class Kind:
     """How much of the SHA-256 of its inputs the journal keeps."""
     is_far: Callable[[ObjectStore, str], bool] = lambda _objects, _path: False
     """(the lake's objects, path) → whether to fetch is mostly to wait, so that several are on their way at once."""
+    fetch_many: FetchMany = lambda _objects, _paths, _folder: {}
     is_measured: bool = True
     """Whether an input has just so many bytes as was known before it was read; else that is about right."""

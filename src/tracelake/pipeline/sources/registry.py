@@ -35,7 +35,7 @@ from tracelake.pipeline.sources.kafka import (
     fetch_range,
     find_topics,
 )
-from tracelake.pipeline.sources.outbox import OUTBOX, OutboxSource, OutboxWatch, fetch_row
+from tracelake.pipeline.sources.outbox import OUTBOX, OutboxSource, OutboxWatch, fetch_row, fetch_rows
 from tracelake.pipeline.sources.port import Held, Input, Kind, Source, Watch
 from tracelake.pipeline.sources.watching import FileWatch
 from tracelake.storage import ObjectStore
@@ -57,6 +57,7 @@ KINDS: Final = {
         lambda objects, _known, _pattern: OutboxWatch(objects),
         sha256_chars=SEGMENT_SHA256_CHARS,
         is_far=lambda _objects, _path: True,
+        fetch_many=fetch_rows,
     ),
     FILES: Kind(
         fetch_file,
@@ -129,11 +130,15 @@ def fetch_all(
     Of those that are far the next few are on their way meanwhile. Call each before asking for the next.
     """
     ahead: deque[Callable[[], str]] = deque()
+    brought = _brought(objects, inputs, folder)
     with ExitStack() as stack:
         pool: ThreadPoolExecutor | None = None
         for item in inputs:
-            bring = partial(fetch, objects, item.source, item.path, item.size_bytes, folder)
-            if len(inputs) > 1 and _kind(item.source).is_far(objects, item.path):
+            if (copy := brought.get((item.source, item.path))) is not None:
+                bring = partial(str, copy)
+            else:
+                bring = partial(fetch, objects, item.source, item.path, item.size_bytes, folder)
+            if copy is None and len(inputs) > 1 and _kind(item.source).is_far(objects, item.path):
                 if pool is None:
                     pool = ThreadPoolExecutor(INPUTS_FETCHED_AT_ONCE)
                     stack.callback(pool.shutdown, cancel_futures=True)
@@ -143,6 +148,16 @@ def fetch_all(
             if len(ahead) == INPUTS_FETCHED_AT_ONCE:
                 yield ahead.popleft()
         yield from ahead
+
+
+def _brought(objects: ObjectStore, inputs: Sequence[Input], folder: Path) -> dict[tuple[str, str], str]:
+    """Return local files of inputs, by source and path, that are easily brought together."""
+    brought: dict[tuple[str, str], str] = {}
+    for source in {item.source for item in inputs} if len(inputs) > 1 else ():
+        paths = [item.path for item in inputs if item.source == source]
+        copies = _kind(source).fetch_many(objects, paths, folder)
+        brought |= {(source, path): copy for path, copy in copies.items()}
+    return brought
 
 
 def to_range(source: str, path: str, **taken: Any) -> ReadRange:

@@ -1,0 +1,117 @@
+"""What servers acknowledged is looked up and brought together, many rows by one statement; what fails is told alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.tracking.requests import request
+from tracelake._errors import StorageError
+from tracelake.pipeline.sources import outbox
+from tracelake.pipeline.sources.outbox import OutboxSource
+from tracelake.tasks.runners import InProcess
+from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.store import TrackingStore
+
+
+@pytest.fixture(name="lake")
+def fixture_lake(tmp_path: Path) -> Iterator[tracelake.Lake]:
+    """Return an empty lake in a directory."""
+    with tracelake.init(tmp_path / "lake") as opened:
+        yield opened
+
+
+def stored(lake: tracelake.Lake, rows: int) -> TrackingStore:
+    """Let so many rows wait in the outbox, and return its store."""
+    store = lake.hot.set_up()
+    for number in range(1, rows + 1):
+        store.write([request((number, 1))])
+    return store
+
+
+def taken(lake: tracelake.Lake) -> int:
+    """Run a pipeline once, and return how many spans the tables have."""
+    with closing(lake.pipeline(runner=InProcess())) as pipeline:
+        pipeline.run_once()
+    return lake.table("spans").info().rows
+
+
+def check_together(lake: tracelake.Lake) -> None:
+    """Let rows be taken that cannot be asked for one by one."""
+
+    def alone(*_: object) -> object:
+        raise AssertionError("a row is asked for alone")
+
+    stored(lake, 7)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Outbox, "read", alone)
+        patch.setattr(Outbox, "size_bytes", alone)
+        assert taken(lake) == 7
+
+
+def test_rows_are_looked_up_and_read_together(lake: tracelake.Lake) -> None:
+    """Seven rows need no seven statements."""
+    check_together(lake)
+
+
+def check_peer(lake: tracelake.Lake) -> None:
+    """Let a peer take some rows between the look and the reading, and some between both lookups."""
+    store = stored(lake, 9)
+    asked = set[int]()
+    read_all, there = Outbox.read_all, Outbox.there
+
+    def gone(rows: Outbox, sequences: Collection[int]) -> set[int]:
+        rows.trim([1, 2])
+        return there(rows, sequences)
+
+    def late(rows: Outbox, sequences: Collection[int]) -> dict[int, bytes]:
+        asked.update(sequences)
+        rows.trim([3])
+        return read_all(rows, sequences)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Outbox, "there", gone)
+        patch.setattr(Outbox, "read_all", late)
+        assert (taken(lake), asked) == (6, set(range(3, 10)))
+    assert Outbox(store).waiting() == []
+
+
+def test_what_a_peer_took_meanwhile_is_left_out(lake: tracelake.Lake) -> None:
+    """What is gone when it is looked up, or read, is taken; all others are read."""
+    check_peer(lake)
+
+
+@pytest.mark.parametrize("which", ["there", "read_all"])
+def test_where_many_cannot_be_asked_for_each_is(
+    lake: tracelake.Lake, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement that fails says nothing of a row: who reads it alone has it, or says why not."""
+
+    def away(*_: object) -> object:
+        raise StorageError("the tracking store is away")
+
+    stored(lake, 3)
+    monkeypatch.setattr(Outbox, which, away)
+    assert taken(lake) == 3
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (
+            Broken("rows are read together", outbox.fetch_rows, "payloads.get(_sequence(path))", "None"),
+            check_together,
+        ),
+        (Broken("what is gone is told", OutboxSource._there, "if _sequence(path) in there", ""), check_peer),
+    ],
+    ids=lambda each: each.rule if isinstance(each, Broken) else "",
+)
+def test_broken_rules_are_caught(lake: tracelake.Lake, broken: Broken, check: object) -> None:
+    """Broken once, each rule lets a test fail."""
+    assert callable(check)
+    assert_caught(broken, lambda: check(lake))
