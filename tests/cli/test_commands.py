@@ -48,6 +48,15 @@ def test_init_of_the_default_place_needs_no_settings(cli: RunCli) -> None:
     assert cli("init").code == 2
 
 
+def test_init_takes_the_number_of_buckets(cli: RunCli) -> None:
+    """It is for life, so it is told; one that cannot be is refused by name."""
+    assert json.loads(cli("init", "./lake", "--buckets", "64", "--json").out)["buckets"] == 64
+    with tracelake.open("./lake") as lake:
+        assert lake.config.buckets == 64
+    refused = cli("init", "./other", "--buckets", "4097")
+    assert (refused.code, "--buckets" in refused.err) == (2, True)
+
+
 def test_init_leaves_a_lake_alone_where_that_is_asked(cli: RunCli) -> None:
     """`--exist-ok` is done where there is a lake, says so, and is no way around what is none."""
     assert json.loads(cli("init", "./lake", "--exist-ok", "--text", "cjk", "--json").out)["created"] is True

@@ -119,10 +119,11 @@ def spans_of(first: int, count: int, *, text_bytes: int = 300) -> list[dict[str,
         (limits.SHAPE_TASKS_MIN * limits.SHAPE_TASK_SPANS, 0, limits.SHAPE_TASKS_MIN),
         (limits.SHAPE_TASKS_MIN * limits.SHAPE_TASK_SPANS + 1, 0, limits.SHAPE_TASKS_MIN + 1),
         (100 * limits.SHAPE_TASK_SPANS, 0, 100),
+        (1, 100 * limits.SHAPED_AT_ONCE_MAX_BYTES, 100),
     ],
 )
 def test_a_transaction_has_tasks_for_what_it_holds(spans: int, arrow_bytes: int, tasks: int) -> None:
-    """A small one has one task, a large one a few, and a huge one as many more as it has spans: nothing caps them."""
+    """A small one has one task, a large one a few, and a huge one more by its spans or bytes: nothing caps them."""
     assert shape_tasks(spans, arrow_bytes) == tasks
 
 

@@ -21,12 +21,23 @@ from tracelake.cli.options import (
     examples,
 )
 from tracelake.cli.output import console, plain, print_json
+from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX
 
 if TYPE_CHECKING:
     from tracelake import Lake
     from tracelake.lake.location import LakeConfig
 
 app = typer.Typer()
+
+_BucketsOption = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=BUCKETS_MAX,
+        help="Into how many buckets its tables are hashed, for its life: as many tasks of a cluster can shape a "
+        "transaction at once.",
+    ),
+]
 
 
 @app.command(
@@ -38,6 +49,7 @@ app = typer.Typer()
         "tracelake init ./lake --vectors attributes.embedding --dimensions 384",
         "tracelake init s3://bucket/traces",
         "tracelake init s3://bucket/traces --metadata postgresql://ada@db.internal/lakes",
+        "tracelake init s3://bucket/traces --buckets 64",
         "tracelake init --lake ./lake --exist-ok --json",
     )
 )
@@ -55,6 +67,7 @@ def init(
             show_default=False,
         ),
     ] = None,
+    buckets: _BucketsOption = BUCKETS_DEFAULT,
     text: Annotated[
         str | None,
         typer.Option(
@@ -91,7 +104,7 @@ def init(
         raise UsageError(f"{where} would go with this command; give a directory or the URL of a bucket.")
     asked = find_metadata(metadata)
     index = {"text": text, "vectors": vectors, "dimensions": dimensions, "metric": metric}
-    there, is_new = _make(where, asked, exist_ok=exist_ok, **index)
+    there, is_new = _make(where, asked, exist_ok=exist_ok, buckets=buckets, **index)
     there.close()
     chosen = there.config
     wrote = _write_settings(where)
@@ -99,7 +112,7 @@ def init(
         told = {"lake": where, "url": there.url, "created": is_new, "metadata": chosen.metadata}
         had = None if chosen.vectors is None else str(chosen.vectors)
         place_told = {"settings_written": wrote, "found_by_default": find_lake() == where}
-        print_json({**told, "text": chosen.text, "vectors": had, **place_told})
+        print_json({**told, "buckets": chosen.buckets, "text": chosen.text, "vectors": had, **place_told})
         return
     done = f"Created a lake in {where}." if is_new else f"{where} is a lake, left as it is."
     console().print(done, soft_wrap=True)
@@ -107,12 +120,12 @@ def init(
     _say_how_it_is_found(where, wrote=wrote)
 
 
-def _make(where: str, metadata: str | None, *, exist_ok: bool, **index: Any) -> tuple[Lake, bool]:
+def _make(where: str, metadata: str | None, *, exist_ok: bool, **chosen: Any) -> tuple[Lake, bool]:
     """Make a lake, or open the one that is there; tell which."""
     import tracelake
 
     try:
-        return tracelake.init(where, metadata=metadata, **index), True
+        return tracelake.init(where, metadata=metadata, **chosen), True
     except LakeExistsError:
         if not exist_ok:
             raise

@@ -123,11 +123,11 @@ hundred rows. Beyond: each bucket has parts of its own."""
 SHAPED_AT_ONCE_MAX_BYTES: Final = 256 * MIB
 """Arrow bytes of new spans that a task holds while it merges them, and of one part that it writes. Beyond: of such a
 bucket it holds the keys and what the row of the trace is made of, and reads the rest again; and a transaction of more
-is shaped by several tasks."""
+is shaped by several tasks, one for each so many."""
 SHAPE_TASKS_MIN: Final = 4
 """Tasks that shape a transaction that is not small: not the number of cores, for a replay must cut the index in the
-same ranges. Beyond: as many as its spans need, one a bucket at most."""
-SHAPE_TASK_SPANS: Final = 500_000
+same ranges. Beyond: as many as its spans and bytes need, one a bucket at most."""
+SHAPE_TASK_SPANS: Final = 100_000
 """Spans of a large transaction for each such task. Beyond: one more task."""
 PIPELINE_PAUSE_MAX_S: Final = 15.0
 """The longest pause of a pipeline between two tries, after runs that failed; it doubles up to there. Beyond: it tries

@@ -30,8 +30,8 @@ MOTO = Path(__file__).with_name("moto_s3.py")
 class S3Server:
     """A server on a free port of this machine."""
 
-    def __init__(self) -> None:
-        """Start it and wait until it answers."""
+    def __init__(self, access_log: Path | None = None) -> None:
+        """Start it and wait until it answers. `versitygw` writes a line for each request into `access_log`."""
         self.port = free_port()
         self.directory = Path(tempfile.mkdtemp(prefix="tracelake-s3-"))
         (self.directory / "tests").mkdir()
@@ -44,6 +44,8 @@ class S3Server:
                 "--secret",
                 ENVIRONMENT["AWS_SECRET_ACCESS_KEY"],
             ]
+            if access_log is not None:
+                user += ["--access-log", str(access_log)]
             command = [str(GATEWAY), *user, "--port", f"127.0.0.1:{self.port}", "posix", str(self.directory)]
         self.process = subprocess.Popen(
             command,
