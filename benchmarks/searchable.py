@@ -1,6 +1,7 @@
 """Where processor time goes from the answer to a request until a search finds it, by stage, in one process.
 
     python benchmarks/searchable.py                        # 20 requests of 10 spans a batch, in both tiers
+    python benchmarks/searchable.py --ahead                # what a server does while searches come, before each search
     python benchmarks/searchable.py --no-hot-tier          # through the inbox
     python benchmarks/searchable.py --hot 0 100 1000       # a search while so many requests are hot
 
@@ -52,7 +53,16 @@ SEARCHING: Final = {
     "query": ["tracelake.tables.commit_view.CommitView.search"],
 }
 STORING: Final = {"store": ["tracelake.tracking.store.TrackingStore.write"]}
-PHASES: Final = ("store", "search at once", "and again", "pipeline", "search after the commit", "and again.")
+PHASES: Final = (
+    "store",
+    "ahead",
+    "search at once",
+    "and again",
+    "pipeline",
+    "ahead.",
+    "search after the commit",
+    "and again.",
+)
 
 
 class Batches:
@@ -82,6 +92,11 @@ class Batches:
         path = f"{PREFIX}{0:020d}-{next(self._numbers):016x}-{0:0{SEGMENT_DIGITS}}.segment"
         self._lake.objects.put(path, write_segment([("protobuf", body) for body in some]))
 
+    def index_ahead(self) -> None:
+        """Do what a server does between searches."""
+        while self._lake.hot.index_ahead():
+            pass
+
     def search(self, must: bool = True) -> None:
         """Look for the last request that was stored."""
         found = bool(self._lake.search(self.word, limit=1))
@@ -96,10 +111,14 @@ def by_stage(lake: Lake, options: argparse.Namespace) -> dict[str, dict[str, flo
 
     def phases(some: list[bytes]) -> Iterator[tuple[str, Callable[[], object]]]:
         yield "store", lambda: batches.store(some)
+        if options.ahead:
+            yield "ahead", batches.index_ahead
         if options.hot_tier:
             yield "search at once", batches.search
             yield "and again", batches.search
         yield "pipeline", pipeline.run_once
+        if options.ahead:
+            yield "ahead.", batches.index_ahead
         yield "search after the commit", batches.search
         yield "and again.", batches.search
 
@@ -145,6 +164,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20, help="of a batch")
     parser.add_argument("--spans", type=int, default=10, help="of a request")
     parser.add_argument("--batches", type=int, default=12)
+    parser.add_argument("--ahead", action="store_true", help="index ahead of searches")
     parser.add_argument("--no-hot-tier", dest="hot_tier", action="store_false")
     parser.add_argument("--hot", type=int, nargs="+", help="requests that wait while a search comes")
     options = parser.parse_args()

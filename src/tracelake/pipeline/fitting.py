@@ -48,9 +48,9 @@ BOUNDS = Bounds()
 def next_size(size: Size, done: Done, bounds: Bounds = BOUNDS) -> Size:
     """Return the size of the next transaction.
 
-    It follows what is done in TRANSACTION_AIM_S, at most to twice the size before, or to a quarter: so whatever a clock
-    says, one transaction changes little. One that took all that waited says nothing of larger ones. None is to have
-    more than TRANSACTION_ARROW_MAX_BYTES.
+    It follows what is done in TRANSACTION_AIM_S, at most to four times the size before, or to a quarter: so whatever a
+    clock says, one transaction changes little. One that took all that waited says nothing of larger ones. None is to
+    have more than TRANSACTION_ARROW_MAX_BYTES.
     """
     least, greatest = bounds.least, bounds.greatest
     share = limits.TRANSACTION_AIM_S / max(done.seconds, limits.TRANSACTION_AIM_S / 100)
@@ -59,7 +59,7 @@ def next_size(size: Size, done: Done, bounds: Bounds = BOUNDS) -> Size:
         return size
 
     def fit(before: int, took: int, lowest: int, highest: int) -> int:
-        low, high = (before // 4, before) if is_slow else (before, 2 * before)
+        low, high = (before // 4, before) if is_slow else (before, 4 * before)
         return max(lowest, min(max(low, min(int(took * share), high)), highest))
 
     input_bytes = fit(size.input_bytes, done.input_bytes, least.input_bytes, greatest.input_bytes)
