@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tracelake.otlp.schema import SPANS
 
 REVISION: Final = "tracelake.revision"
@@ -30,3 +35,19 @@ COLUMNS: Final = ", ".join(f"{sql} as {name}" for name, sql in _MEASURES.items()
 """SQL of the measures, out of a relation with the columns of SPANS."""
 ORDER: Final = ", ".join(f"{name} desc" for name in _MEASURES)
 """SQL of the order of claims, the one that stands first. Claims that are equal in all have the same content."""
+
+
+def without_repeats(rows: pa.Table) -> npt.NDArray[np.int64] | None:
+    """Return the places of rows of SPANS that say something anew, of equal ones the first.
+
+    None where two claims about one span differ: the measures have to tell then, which take a hundred times as long.
+    """
+    keys = rows.select(["trace_id", "span_id"])
+    order = pc.sort_indices(keys, [("trace_id", "ascending"), ("span_id", "ascending")])
+    before, after = keys.take(order[:-1]), keys.take(order[1:])
+    repeats = np.logical_and(*(pc.equal(before[name], after[name]).to_numpy() for name in keys.column_names))
+    places = order.to_numpy()
+    first, again = places[:-1][repeats], places[1:][repeats]
+    if len(again) and not rows.take(first).equals(rows.take(again)):
+        return None
+    return np.setdiff1d(np.arange(len(rows)), again)
