@@ -82,3 +82,88 @@ def test_the_client_searches_both_tiers(tmp_path: Path) -> None:
         "feedback": [True],
         "nobody": None,
     }
+
+
+CREATING: Final = """
+import json, sys
+import mlflow
+mlflow.set_tracking_uri(sys.argv[1])
+experiment = mlflow.set_experiment("shop")
+mlflow.set_experiment("shop")  # which is there now
+
+@mlflow.trace(name="answer", attributes={"model": "small"})
+def answer(question):
+    with mlflow.start_span("look up") as span:
+        span.set_inputs({"question": question})
+        mlflow.update_current_trace(
+            tags={"team": "a"}, metadata={"mlflow.trace.session": "s-1"}, client_request_id="mine"
+        )
+        span.set_outputs(["42"])
+    return "forty-two"
+
+answer("why?")
+first = mlflow.get_last_active_trace_id()
+mlflow.flush_trace_async_logging()
+answer("how?")
+second = mlflow.get_last_active_trace_id()
+mlflow.flush_trace_async_logging()
+
+place = [experiment.experiment_id]
+
+def searched(filter=None):
+    return [each.info.trace_id for each in
+            mlflow.search_traces(locations=place, filter_string=filter, return_type="list")]
+
+trace = mlflow.get_trace(first)
+client = mlflow.MlflowClient()
+told = {
+    "spans": sorted(span.name for span in trace.data.spans),
+    "parent": [span.name for span in trace.data.spans] == ["answer", "look up"] and trace.data.spans[1].parent_id == trace.data.spans[0].span_id,
+    "inputs": [span.inputs for span in trace.data.spans if span.name == "look up"],
+    "response": trace.data.response,
+    "state": trace.info.state.value,
+    "team": trace.info.tags["team"],
+    "session": trace.info.trace_metadata["mlflow.trace.session"],
+    "asked as": trace.info.client_request_id,
+    "experiment": trace.info.experiment_id == experiment.experiment_id,
+    "both": sorted(searched()) == sorted([first, second]),
+    "by session": sorted(searched("metadata.`mlflow.trace.session` = 's-1'")) == sorted([first, second]),
+    "experiments": sorted(each.name for each in mlflow.search_experiments()),
+    "named": [each.name for each in mlflow.search_experiments(filter_string="name LIKE 'sh%'")],
+    "deleted": client.delete_traces(experiment.experiment_id, trace_ids=[first]),
+}
+told["left"] = searched() == [second]
+told["rest"] = client.delete_traces(experiment.experiment_id, max_timestamp_millis=2**41, max_traces=5)
+told["none"] = searched()
+print(json.dumps(told))
+"""
+
+
+def test_the_client_creates_and_deletes_traces(tmp_path: Path) -> None:
+    """Its decorator's traces come whole, are found by what it said of them, and go; experiments are searched."""
+    HotLake(tmp_path / "lake").lake.close()
+    with serving(tmp_path / "lake", hot=True) as server:
+        environment = {**os.environ, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+        command = [str(PYTHON), "-c", CREATING, server.url]
+        answer = subprocess.run(
+            command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, check=True, text=True
+        )
+    assert json.loads(answer.stdout.splitlines()[-1]) == {
+        "spans": ["answer", "look up"],
+        "parent": True,
+        "inputs": [{"question": "why?"}],
+        "response": '"forty-two"',
+        "state": "OK",
+        "team": "a",
+        "session": "s-1",
+        "asked as": "mine",
+        "experiment": True,
+        "both": True,
+        "by session": True,
+        "experiments": ["Default", "shop"],
+        "named": ["shop"],
+        "deleted": 1,
+        "left": True,
+        "rest": 1,
+        "none": [],
+    }

@@ -115,16 +115,16 @@ def test_mlflows_searches_on_both_databases(store: TrackingStore) -> None:
     said.set_tag(trace_id(1), "team", "a\\b")
     said.set_tag(trace_id(2), "team", "A\\c")
     check_searches(store)
-    tag, found, compared = TraceSearch._tag, TraceSearch.search, TraceSearch._compared
+    tag, found, compared = TraceSearch._tag, TraceSearch.search, trace_search.compared
     for broken in (
-        Broken("LIKE tells A from a", compared, "glob if self._database.is_sqlite else column.like", "column.ilike"),
+        Broken("LIKE tells A from a", compared, "glob if is_sqlite else column.like", "column.ilike"),
         Broken("a backslash is one", trace_search._escaped, '.replace("\\\\", "\\\\\\\\")', ""),
         Broken("traces of this lake", found, "_INFO.lake == self._lake,", ""),
         Broken("tags of the trace", tag, "trace_tags.c.trace_id == _INFO.trace_id,", ""),
         Broken("tags of this lake", tag, "trace_tags.c.lake == _INFO.lake,", ""),
         Broken("spans of this lake", TraceSearch._holds, "spans.c.lake == _INFO.lake, ", ""),
         Broken("a page goes on among equals", found, "and_(column == value, _INFO.trace_id > trace_id)", "is_behind"),
-        Broken("a token is of one search", trace_search._read_token, "and name == asked", ""),
+        Broken("a token is of one search", trace_search.read_token, "and name == asked", ""),
     ):  # fmt: skip
         assert_caught(broken, lambda: check_searches(store))
 

@@ -18,6 +18,7 @@ from tracelake.lake.opened import OpenLake
 from tracelake.tables.built_in import TABLE_TRACES
 from tracelake.tables.commit_view import CommitView, no_trace
 from tracelake.tracking.annotations import OF_COLUMNS, Annotations, Experiment
+from tracelake.tracking.experiment_search import ExperimentSearch
 from tracelake.tracking.place import find_tracking
 from tracelake.tracking.schema import DEFAULT_EXPERIMENT, DEFAULT_WORKSPACE
 from tracelake.tracking.store import TrackingStore
@@ -92,6 +93,20 @@ class LakeAnnotations:
         """Return the newest experiments, at most 1,000."""
         self._annotations.make_default()
         return self._annotations.experiments()
+
+    def search_experiments(
+        self,
+        filter: str | None = None,
+        max_results: int = limits.EXPERIMENTS_SHOWN_MAX,
+        order_by: Sequence[str] = (),
+        page_token: str | None = None,
+    ) -> tuple[list[Experiment], str | None]:
+        """Return experiments by a filter such as `name LIKE 'a%' AND tags.team = 'b'`, and where the next page goes on.
+
+        The newest first, 1,000 at most. Raises QueryError, BackPressureError.
+        """
+        self._annotations.make_default()
+        return ExperimentSearch(self._store).search(filter, max_results, order_by, page_token)
 
     def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
         """Set a tag of an experiment; those of the archive must be what it understands. Raises UsageError."""

@@ -186,6 +186,8 @@ MLFLOW_EXPERIMENTS_MAX: Final = 100
 """Experiments of one search in MLflow's words. Beyond: 400."""
 MLFLOW_PAGE_TRACES_MAX: Final = 500
 """Traces of a page of one. Beyond: 400."""
+MLFLOW_DELETED_TRACES_MAX: Final = 10_000
+"""Traces that one request deletes in MLflow's words. Beyond: by ids 400; by a time the oldest go, and are counted."""
 MLFLOW_BATCH_TRACES_MAX: Final = 100
 """Traces that one request reads with their spans. Beyond: 413."""
 MLFLOW_BATCH_SPANS_MAX: Final = 20_000

@@ -30,6 +30,7 @@ from tracelake.server.keys_api import keys_api
 from tracelake.server.metrics import OwnReplica, Requests, add_metrics
 from tracelake.server.mlflow_api import mlflow_api
 from tracelake.server.mlflow_search import mlflow_search
+from tracelake.server.mlflow_traces import mlflow_traces
 from tracelake.server.not_kept import SIGNALS, NotKeptEndpoint
 from tracelake.server.otlp import TracesEndpoint
 from tracelake.server.pages import STATIC, page_routes, page_templates
@@ -102,6 +103,8 @@ def create_app(
     app.include_router(archive_api(lake, archiving))
     app.include_router(archive_pages(lake, archiving, templates))
     app.include_router(mlflow_api(lake))
+    # Before the reads, one of which has any trace id in the place of a name.
+    app.include_router(mlflow_traces(lake))
     app.include_router(mlflow_search(lake))
     app.include_router(versions_pages(lake, templates))
     app.include_router(keys_api(lake, ring))

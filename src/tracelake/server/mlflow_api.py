@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Response
 
 from tracelake._errors import LimitError, NotFoundError, QueryError, StorageError, TracelakeError, UsageError
 from tracelake.lake.lake import Lake
-from tracelake.limits import INGEST_RETRY_AFTER_S
+from tracelake.limits import EXPERIMENTS_SHOWN_MAX, INGEST_RETRY_AFTER_S
 from tracelake.server.api import json_response
 from tracelake.server.errors import status_of
 from tracelake.server.json_body import json_body
@@ -64,6 +64,16 @@ class NewExperiment(msgspec.Struct, frozen=True):
 
     name: str
     tags: list[TraceTag] = []
+
+
+class ExperimentQuery(msgspec.Struct, frozen=True):
+    """A search of experiments."""
+
+    filter: str | None = None
+    max_results: int = EXPERIMENTS_SHOWN_MAX
+    order_by: list[str] = []
+    page_token: str | None = None
+    view_type: str | None = None
 
 
 class Assessed(msgspec.Struct, frozen=True):
@@ -164,6 +174,11 @@ def _add_experiments(router: APIRouter, prefix: str, lake: Lake) -> None:
             lake.annotations.set_experiment_tag(experiment_id, tag.key, tag.value)
         return {"experiment_id": experiment_id}
 
+    @router.post(f"{prefix}/experiments/search")
+    @answered
+    def search(body: ExperimentQuery = Depends(json_body(ExperimentQuery))) -> object:  # noqa: B008
+        return _searched(lake, body)
+
     @router.get(f"{prefix}/experiments/get")
     @answered
     def get(experiment_id: str) -> object:
@@ -185,6 +200,18 @@ def _add_experiments(router: APIRouter, prefix: str, lake: Lake) -> None:
     def delete_tag(body: ExperimentTagKey = Depends(json_body(ExperimentTagKey))) -> object:  # noqa: B008
         lake.annotations.delete_experiment_tag(body.experiment_id, body.key)
         return {}
+
+
+def _searched(lake: Lake, wanted: ExperimentQuery) -> dict[str, object]:
+    if wanted.max_results < 1:
+        raise UsageError(f"max_results is 1 or more, and not {wanted.max_results}.")
+    if wanted.view_type == "DELETED_ONLY":
+        return {"experiments": []}  # no experiment is deleted here
+    experiments, token = lake.annotations.search_experiments(
+        wanted.filter, wanted.max_results, wanted.order_by, wanted.page_token
+    )
+    told: dict[str, object] = {"experiments": [_told(each) for each in experiments]}
+    return {**told, "next_page_token": token} if token else told
 
 
 def _told(experiment: Experiment) -> dict[str, object]:

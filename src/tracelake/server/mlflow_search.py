@@ -25,6 +25,7 @@ from tracelake.limits import (
 from tracelake.otlp.encode import encode
 from tracelake.server.json_body import json_body
 from tracelake.server.mlflow_api import answered
+from tracelake.tracking.started import StartedTraces
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.trace_search import TraceSearch
 
@@ -68,7 +69,7 @@ def _add(router: APIRouter, prefix: str, lake: Lake) -> None:
     @router.post(f"{prefix}/traces/search")
     @answered
     def search(body: TraceQuery = Depends(json_body(TraceQuery))) -> object:  # noqa: B008
-        page = TraceSearch(_store(lake)).search(
+        page = TraceSearch(tracking_of(lake)).search(
             _experiments(body), body.filter, _page_size(body.max_results), body.order_by, body.page_token
         )
         told = {"traces": _infos(lake, {row.trace_id: row._mapping for row in page.rows})}
@@ -79,7 +80,7 @@ def _add(router: APIRouter, prefix: str, lake: Lake) -> None:
     def batch(trace_ids: list[str] = Query(default=[])) -> object:  # noqa: B008
         if len(trace_ids) > MLFLOW_BATCH_TRACES_MAX:
             raise LimitError(f"{len(trace_ids)} traces at once, of {MLFLOW_BATCH_TRACES_MAX} at most.")
-        return {"traces": _traces(lake, _whole(trace_ids))}
+        return {"traces": _traces(lake, whole(trace_ids))}
 
     @router.get(f"{prefix}/traces/get")
     @answered
@@ -89,10 +90,11 @@ def _add(router: APIRouter, prefix: str, lake: Lake) -> None:
     @router.get(f"{prefix}/traces/{{trace_id}}")
     @answered
     def info(trace_id: str) -> object:
-        return {"trace": {"trace_info": _info_alone(lake, _bare(trace_id))}}
+        return {"trace": {"trace_info": _info_alone(lake, bare(trace_id))}}
 
 
-def _store(lake: Lake) -> TrackingStore:
+def tracking_of(lake: Lake) -> TrackingStore:
+    """Return the tracking store of a lake. Raises UsageError where it has none."""
     store = lake.hot.store
     if store is None:
         raise UsageError(
@@ -117,20 +119,21 @@ def _page_size(max_results: int) -> int:
     return max_results
 
 
-def _bare(trace_id: str) -> str:
+def bare(trace_id: str) -> str:
+    """Return the id of a trace, or the beginning of one, as the lake writes it."""
     return trace_id.lower().removeprefix("tr-")
 
 
-def _whole(trace_ids: Sequence[str]) -> list[str]:
+def whole(trace_ids: Sequence[str]) -> list[str]:
     """Return the ids of traces as the lake writes them, each once."""
-    bare = list(dict.fromkeys(map(_bare, trace_ids)))
-    for each in bare:
+    whole_ids = list(dict.fromkeys(map(bare, trace_ids)))
+    for each in whole_ids:
         if not _WHOLE_ID.fullmatch(each):
             raise UsageError(
                 f"{each[:NAME_QUOTED_MAX_CHARS]!r} is no whole trace id, of 32 hex digits; `traces/get` "
                 "reads one trace by the beginning of its id."
             )
-    return bare
+    return whole_ids
 
 
 def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -156,21 +159,21 @@ def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any]]:
 
 def _trace(lake: Lake, trace_id: str) -> dict[str, Any]:
     """Return a trace with its spans, of whichever tier, and of tables alone."""
-    return _told(lake, lake.hot.spans_of(_bare(trace_id)))
+    return _told(lake, lake.hot.spans_of(bare(trace_id)))
 
 
 def _info_alone(lake: Lake, trace_id: str) -> dict[str, Any]:
     """Return the info of a trace by its row; of one without a row, or by the beginning of its id, by its spans."""
-    stored = _store(lake).infos([trace_id]) if _WHOLE_ID.fullmatch(trace_id) else {}
+    stored = tracking_of(lake).infos([trace_id]) if _WHOLE_ID.fullmatch(trace_id) else {}
     return _infos(lake, stored)[0] if stored else dict(_trace(lake, trace_id)["trace_info"])
 
 
 def _told(lake: Lake, rows: pa.Table) -> dict[str, Any]:
     """Return a trace of these spans as MLflow says it."""
     full_id = str(rows["trace_id"][0])
-    stored = _store(lake).infos([full_id])
+    stored = tracking_of(lake).infos([full_id])
     info = stored.get(full_id) or {**lake.trace(full_id).summary, "experiment_id": _TABLES_EXPERIMENT}
-    messages = encode(rows)
+    messages = encode(rows.sort_by([("start_ns", "ascending"), ("span_id", "ascending")]))
     spans = [
         MessageToDict(span, preserving_proto_field_name=True)
         for resource in messages.resource_spans
@@ -183,12 +186,23 @@ def _told(lake: Lake, rows: pa.Table) -> dict[str, Any]:
 def _infos(lake: Lake, rows: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what MLflow calls the info of traces."""
     tags, assessments = lake.annotations.of_traces(list(rows))
-    return [
-        _info(trace_id, row, tags[trace_id], assessments.get(trace_id, [])) for trace_id, row in rows.items()
-    ]
+    said = StartedTraces(tracking_of(lake)).of_traces(list(rows))
+    infos = []
+    for trace_id, row in rows.items():
+        metadata, fields = said.get(trace_id, ({}, {}))
+        infos.append(
+            _info(trace_id, {**row, **fields}, metadata, tags[trace_id], assessments.get(trace_id, []))
+        )
+    return infos
 
 
-def _info(trace_id: str, row: Any, tags: dict[str, str], assessments: list[dict[str, Any]]) -> dict[str, Any]:
+def _info(
+    trace_id: str,
+    row: Any,
+    said: dict[str, str],
+    tags: dict[str, str],
+    assessments: list[dict[str, Any]],
+) -> dict[str, Any]:
     metadata = {"mlflow.trace_schema.version": "3"}
     for key, name in (("mlflow.trace.session", "session_id"), ("mlflow.trace.user", "user_id")):
         if row.get(name) is not None:
@@ -205,7 +219,7 @@ def _info(trace_id: str, row: Any, tags: dict[str, str], assessments: list[dict[
         "request_time": _time(row["start_ns"]),
         "execution_duration": f"{max(0, row['end_ns'] - row['start_ns']) / 1e9:.3f}s",
         "state": row.get("state") or ("ERROR" if row.get("error_count") else "OK"),
-        "trace_metadata": metadata,
+        "trace_metadata": {**metadata, **said},
         "tags": {**({"mlflow.traceName": row["name"]} if row.get("name") else {}), **tags},
         "assessments": assessments,
     }

@@ -16,6 +16,7 @@ OTLP: Final = "/v1/"
 
 RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
     (_GET, "/healthz", "public"),
+    (_GET, "/version", "public"),
     (_GET, "/favicon.ico", "public"),
     (_GET, "/static/*", "public"),
     (("GET", "POST"), SIGN_IN, "public"),
@@ -32,7 +33,10 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
     ),
     *((_GET, f"/{page}", "read") for page in ("metrics", "readyz", "openapi.json")),
     *((("POST",), f"{prefix}traces/search", "read") for prefix in _MLFLOW),
+    (("POST",), "/api/3.0/mlflow/traces", "ingest"),  # beside the spans of the same trace, by the same client
+    *((("POST",), f"{prefix}traces/delete-traces", "admin") for prefix in _MLFLOW),
     *((_WRITES, f"{prefix}traces/*", "annotate") for prefix in _MLFLOW),
+    *((("POST",), f"{prefix}experiments/search", "read") for prefix in _MLFLOW),
     *((("POST",), f"{prefix}experiments/create", "annotate") for prefix in _MLFLOW),
 )
 """Methods, path, need; the first line that fits counts. A path that ends in `*` is the beginning of one."""

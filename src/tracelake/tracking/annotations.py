@@ -60,7 +60,8 @@ class Annotations:
     def __init__(self, store: TrackingStore) -> None:
         self._database = store.database
         self._lake = store.lake
-        self._insert = sqlite.insert if store.database.is_sqlite else postgresql.insert
+        self.insert = sqlite.insert if store.database.is_sqlite else postgresql.insert
+        """Makes a statement that may say what becomes of a row that is there."""
 
     def tags(self, trace_ids: Collection[str]) -> dict[str, dict[str, str]]:
         """Return the tags of traces, those of columns too; of traces without any, none."""
@@ -96,7 +97,7 @@ class Annotations:
 
     def set_tag(self, trace_id: str, key: str, value: str) -> None:
         """Set a tag of a trace, which who calls knows to be there. Raises UsageError, LimitError."""
-        _check_tag(key, value, limits.TRACKING_VALUE_MAX_CHARS)
+        check_tag(key, value, limits.TRACKING_VALUE_MAX_CHARS)
         if key in OF_COLUMNS:
             raise UsageError(f"tag {key} says where a trace is, and only the archive sets it.")
         with self._database.writing() as connection:
@@ -159,7 +160,7 @@ class Annotations:
         with self._database.writing() as connection:
             self._make_default(connection)
             # Not by the number of rows, which PostgreSQL's driver does not tell of such a statement.
-            statement = self._insert(experiments).on_conflict_do_nothing().returning(experiments.c.name)
+            statement = self.insert(experiments).on_conflict_do_nothing().returning(experiments.c.name)
             if connection.execute(statement, row).scalar() is None:
                 raise UsageError(
                     f"there is an experiment {_quoted(name)} in workspace {_quoted(workspace)} already."
@@ -182,9 +183,18 @@ class Annotations:
         """Return the newest experiments, at most 1,000."""
         return self._experiments(experiments.c.experiment_id.is_not(None))
 
+    def experiments_of(self, experiment_ids: Collection[str]) -> dict[str, Experiment]:
+        """Return experiments by their ids; those that are not there are left out."""
+        several: dict[str, Experiment] = {}
+        for ids in at_once(experiment_ids):
+            several |= {
+                each.experiment_id: each for each in self._experiments(experiments.c.experiment_id.in_(ids))
+            }
+        return several
+
     def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
         """Set a tag of an experiment. Raises NotFoundError, UsageError, LimitError."""
-        _check_tag(key, value, limits.EXPERIMENT_TAG_MAX_CHARS)
+        check_tag(key, value, limits.EXPERIMENT_TAG_MAX_CHARS)
         self.experiment(experiment_id)
         with self._database.writing() as connection:
             self._set(connection, experiment_tags, {"experiment_id": experiment_id}, key, value)
@@ -295,12 +305,12 @@ class Annotations:
             "name": "Default",
             "created_ns": time.time_ns(),
         }
-        connection.execute(self._insert(experiments).on_conflict_do_nothing(), row)
+        connection.execute(self.insert(experiments).on_conflict_do_nothing(), row)
 
     def _set(self, connection: Connection, table: Table, of: Mapping[str, str], key: str, value: str) -> None:
         here = [table.c.lake == self._lake, *(table.c[name] == one for name, one in of.items())]
         self._check_room(connection, table, [*here, table.c.key != key], "tags")
-        statement = self._insert(table)
+        statement = self.insert(table)
         connection.execute(
             statement.on_conflict_do_update(
                 index_elements=["lake", *of, "key"], set_={"value": statement.excluded.value}
@@ -322,7 +332,8 @@ class Annotations:
         return [*self._of(assessments, [trace_id]), assessments.c.assessment_id == assessment_id]
 
 
-def _check_tag(key: str, value: str, value_max_chars: int) -> None:
+def check_tag(key: str, value: str, value_max_chars: int) -> None:
+    """Raise UsageError for a tag that is none, or too long."""
     if not key or len(key) > limits.TRACKING_KEY_MAX_CHARS:
         raise UsageError(
             f"the key of a tag has 1 to {limits.TRACKING_KEY_MAX_CHARS} characters, and {_quoted(key)} has {len(key)}."

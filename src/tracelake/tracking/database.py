@@ -21,7 +21,14 @@ from sqlalchemy import Connection, create_engine, event, exc
 from sqlalchemy.pool import QueuePool
 
 from tracelake import limits
-from tracelake._errors import BackPressureError, IndeterminateError, StorageError, UsageError
+from tracelake._errors import (
+    BackPressureError,
+    ContentionError,
+    IndeterminateError,
+    StorageError,
+    TracelakeError,
+    UsageError,
+)
 from tracelake.storage.directories import make_directory
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
 from tracelake.tracking.deadline import in_time
@@ -42,6 +49,9 @@ _SQLITE_PASSING: Final = frozenset(
     )
 )
 """What SQLite says of its place, and not of what the file holds."""
+_SQLITE_THERE: Final = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+_POSTGRES_THERE: Final = "23505"
+"""What databases call a key that is there already."""
 _SQLITE_PRAGMAS: Final = (
     # Before there is a table, so that a file from which much was deleted can give space back.
     "PRAGMA auto_vacuum = INCREMENTAL",
@@ -173,6 +183,8 @@ class TrackingDatabase:
             raise StorageError(
                 f"cannot {doing} {self.name}: {_text(error)}; repair it, then try again"
             ) from error
+        except exc.IntegrityError as error:
+            raise _of_constraint(self.name, error) from error
         except (exc.DataError, UnicodeEncodeError) as error:
             why = _text(error) if isinstance(error, exc.DataError) else str(error)
             raise UsageError(f"{self.name} has no place for such a value: {why}") from error
@@ -224,6 +236,17 @@ class TrackingDatabase:
             connection.close()
             raise
         return connection
+
+
+def _of_constraint(name: str, error: exc.IntegrityError) -> TracelakeError:
+    """Return what says that a row is there already, which another write was first to bring, or cannot be as it is."""
+    is_there = (
+        getattr(error.orig, "sqlite_errorcode", None) in _SQLITE_THERE
+        or getattr(error.orig, "sqlstate", None) == _POSTGRES_THERE
+    )
+    if is_there:
+        return ContentionError(f"another write to {name} was first: {_text(error)}; do it again")
+    return UsageError(f"{name} has no place for such a value: {_text(error)}")
 
 
 def is_damage(error: StorageError) -> bool:

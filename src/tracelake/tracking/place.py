@@ -93,11 +93,16 @@ def open_store(
                 migrate(database)
                 if not begins and not knows(database, place.lake):
                     raise StorageError(_not_here(database.name, place))
-                store = _open_stores[key] = TrackingStore(database, place.lake, place.page_key)
+                store = _open_stores[key] = TrackingStore(database, place.lake, _page_key(place))
             except BaseException:
                 database.close()
                 raise
     return store
+
+
+def _page_key(place: TrackingPlace) -> str:
+    """Return the key of a place; for one that names none, a key that nobody else has: its pages are of one process."""
+    return place.page_key or secrets.token_hex(16)
 
 
 def _not_here(name: str, place: TrackingPlace) -> str:

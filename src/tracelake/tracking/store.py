@@ -17,7 +17,7 @@ from sqlalchemy import Connection, case, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tracelake import limits
-from tracelake._errors import BackPressureError, DamageError
+from tracelake._errors import BackPressureError, DamageError, UsageError
 from tracelake.otlp.framing import write_segment
 from tracelake.tracking.database import TrackingDatabase, at_once
 from tracelake.tracking.requests import (
@@ -218,6 +218,21 @@ class TrackingStore:
                 trace_info.c.trace_id < beginning + "g",  # behind all hex digits
             )
             .order_by(trace_info.c.trace_id)
+            .limit(limit)
+        )
+        with self.database.reading() as connection:
+            return list(connection.execute(query).scalars())
+
+    def began_until(self, experiment_id: str, until_ms: int, limit: int) -> list[str]:
+        """Return ids of traces of an experiment that began by a time, the oldest first. Raises UsageError."""
+        info = trace_info.c
+        until_ns = until_ms * 1_000_000 + 999_999
+        if abs(until_ns) >= 2**63:
+            raise UsageError(f"{until_ms} is no time in milliseconds since 1970.")
+        query = (
+            select(info.trace_id)
+            .where(info.lake == self.lake, info.experiment_id == experiment_id, info.start_ns <= until_ns)
+            .order_by(info.start_ns, info.trace_id)
             .limit(limit)
         )
         with self.database.reading() as connection:

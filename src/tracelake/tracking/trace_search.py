@@ -14,27 +14,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, and_, exists, func, literal, or_, select
+from sqlalchemy import BigInteger, Table, and_, exists, func, literal, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from tracelake._errors import QueryError
 from tracelake.limits import QUOTED_MAX_CHARS
-from tracelake.tracking.schema import spans, trace_info, trace_tags
+from tracelake.tracking.schema import spans, trace_info, trace_metadata, trace_tags
+from tracelake.tracking.started import CLIENT_REQUEST_ID
 from tracelake.tracking.store import TrackingStore
-from tracelake.tracking.trace_filter import ALIASES, FilterCondition, parse_filter
+from tracelake.tracking.trace_filter import ALIASES, METADATA, FilterCondition, parse_filter
 
 _INFO: Final = trace_info.c
-_NAME: Final[ColumnElement[Any]] = func.coalesce(
-    select(trace_tags.c.value)
-    .where(
-        trace_tags.c.lake == _INFO.lake,
-        trace_tags.c.trace_id == _INFO.trace_id,
-        trace_tags.c.key == "mlflow.traceName",
-    )
-    .correlate(trace_info)
-    .scalar_subquery(),
-    _INFO.name,
-)
+
+
+def _said(table: Table, key: str, column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return what somebody said of a trace, else a column of its spans."""
+    of = table.c
+    said = select(of.value).where(of.lake == _INFO.lake, of.trace_id == _INFO.trace_id, of.key == key)
+    return func.coalesce(said.correlate(trace_info).scalar_subquery(), column)
+
+
+_NAME: Final = _said(trace_tags, "mlflow.traceName", _INFO.name)
 """What somebody named a trace, else its root span."""
 _ENDED_NS: Final[ColumnElement[Any]] = func.nullif(_INFO.end_ns, 0, type_=BigInteger)
 """Null while no span of a trace has ended: no filter by times holds for it."""
@@ -45,9 +45,8 @@ _COLUMNS: Final[dict[str, ColumnElement[Any]]] = {
     "execution_time_ms": (_ENDED_NS - _INFO.start_ns) // 1_000_000,
     "status": _INFO.state,
     "name": _NAME,
-    "client_request_id": _INFO.client_request_id,
-    "session_id": _INFO.session_id,
-    "user_id": _INFO.user_id,
+    "client_request_id": _said(trace_metadata, CLIENT_REQUEST_ID, _INFO.client_request_id),
+    **{name: _said(trace_metadata, key, _INFO[name]) for key, name in METADATA.items()},
 }
 _ORDERS: Final[dict[str, tuple[ColumnElement[Any], type]]] = {
     "timestamp_ms": (_INFO.start_ns, int),
@@ -90,14 +89,14 @@ class TraceSearch:
         conditions = parse_filter(filter)
         key, is_ascending = _order(order_by)
         column, kind = _ORDERS[key]
-        asked = _name(experiment_ids, conditions, key, is_ascending)
+        asked = asked_name(experiment_ids, conditions, key, is_ascending)
         query = select(trace_info, column.label("ordered_by")).where(
             _INFO.lake == self._lake,
             _INFO.experiment_id.in_(list(experiment_ids)),
             *(self._holds(condition) for condition in conditions),
         )
         if page_token:
-            value, trace_id = _read_token(page_token, asked, kind)
+            value, trace_id = read_token(page_token, asked, kind)
             is_behind = column > value if is_ascending else column < value
             query = query.where(or_(is_behind, and_(column == value, _INFO.trace_id > trace_id)))
         query = query.order_by(column.asc() if is_ascending else column.desc(), _INFO.trace_id)
@@ -106,7 +105,7 @@ class TraceSearch:
         token = None
         if len(rows) > max_results:
             rows = rows[:max_results]
-            token = _token(asked, rows[-1].ordered_by, rows[-1].trace_id)
+            token = make_token(asked, rows[-1].ordered_by, rows[-1].trace_id)
         return FoundTraces(rows, token)
 
     def _holds(self, condition: FilterCondition) -> ColumnElement[bool]:
@@ -135,14 +134,19 @@ class TraceSearch:
         return exists().where(*of, self._compared(trace_tags.c.value, condition))
 
     def _compared(self, column: ColumnElement[Any], condition: FilterCondition) -> ColumnElement[bool]:
-        value: Any = condition.value
-        sign = condition.comparator
-        if sign in _TESTS:
-            return _TESTS[sign](column, value)
-        if sign == "LIKE":
-            glob = column.op("GLOB", is_comparison=True)(_glob(value))  # for SQLite, whose LIKE takes A for a
-            return glob if self._database.is_sqlite else column.like(_escaped(value), escape="\\")
-        return column.op(sign, is_comparison=True)(value)
+        return compared(column, condition, self._database.is_sqlite)
+
+
+def compared(column: ColumnElement[Any], condition: FilterCondition, is_sqlite: bool) -> ColumnElement[bool]:
+    """Return the comparison of a column as SQL."""
+    value: Any = condition.value
+    sign = condition.comparator
+    if sign in _TESTS:
+        return _TESTS[sign](column, value)
+    if sign == "LIKE":
+        glob = column.op("GLOB", is_comparison=True)(_glob(value))  # for SQLite, whose LIKE takes A for a
+        return glob if is_sqlite else column.like(_escaped(value), escape="\\")
+    return column.op(sign, is_comparison=True)(value)
 
 
 _TESTS: Final[dict[str, Callable[[ColumnElement[Any], Any], ColumnElement[bool]]]] = {
@@ -192,15 +196,17 @@ def _order(order_by: Sequence[str]) -> tuple[str, bool]:
     return key, [each.upper() for each in direction] != ["DESC"]
 
 
-def _name(*asked: object) -> str:
+def asked_name(*asked: object) -> str:
+    """Return a short name of a search, for its page tokens."""
     return hashlib.sha256(repr(asked).encode()).hexdigest()[:16]
 
 
-def _token(asked: str, value: object, trace_id: str) -> str:
-    return base64.urlsafe_b64encode(json.dumps([asked, value, trace_id]).encode()).decode()
+def make_token(asked: str, value: object, behind: str) -> str:
+    """Return where a page goes on: behind this value, and among equals behind this id."""
+    return base64.urlsafe_b64encode(json.dumps([asked, value, behind]).encode()).decode()
 
 
-def _read_token(text: str, asked: str, kind: type) -> tuple[Any, str]:
+def read_token(text: str, asked: str, kind: type) -> tuple[Any, str]:
     """Return what a page goes on behind. Raises QueryError for what is none, or one of another search."""
     try:
         name, value, trace_id = json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))

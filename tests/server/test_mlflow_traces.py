@@ -1,0 +1,166 @@
+"""Traces begun and deleted, and experiments searched, in the words of MLflow's client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.archive.place import HotLake
+from tests.server.client import Client
+from tests.tracking.requests import trace_id
+from tracelake import limits
+from tracelake.server.app import create_app
+from tracelake.server.routes import needed
+from tracelake.tracking.inbox import Inbox
+
+TRACES = "/api/3.0/mlflow/traces"
+DELETE = "/api/2.0/mlflow/traces/delete-traces"
+
+
+@pytest.fixture(scope="module")
+def hot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HotLake]:
+    """Return a lake."""
+    lake = HotLake(tmp_path_factory.mktemp("mlflow") / "lake", layout="pack", retention="1m")
+    with closing(lake.tracking), closing(lake.lake):
+        yield lake
+
+
+@pytest.fixture(scope="module")
+def client(hot: HotLake) -> Iterator[Client]:
+    """Return a client of a server on it."""
+    with closing(Inbox(hot.lake.objects)) as inbox:
+        yield Client(create_app(hot.lake, inbox))
+
+
+def begun(client: Client, number: int, **info: Any) -> Any:
+    """Return the answer to a request that begins a trace."""
+    place = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": "0"}}
+    told = {"trace_id": f"tr-{trace_id(number)}", "trace_location": place, "state": "OK", **info}
+    return client.post(TRACES, json={"trace": {"trace_info": told}})
+
+
+def info_of(client: Client, number: int) -> Any:
+    """Return what is told of a trace without its spans."""
+    return client.get(f"{TRACES}/tr-{trace_id(number)}").json()["trace"]["trace_info"]
+
+
+def test_a_trace_is_begun_before_its_spans_or_after(hot: HotLake, client: Client) -> None:
+    """What a client says is in each answer; it may say it twice, and tags of places are not its own."""
+    said = {
+        "client_request_id": "mine",
+        "request_preview": "p" * (limits.TRACKING_PREVIEW_MAX_CHARS + 1),
+        "tags": {"team": "a", "mlflow.trace.spansLocation": "ARCHIVE_REPO"},
+        "trace_metadata": {"mlflow.trace.session": "s", "mlflow.user": "u"},
+        "assessments": [{"assessment_name": "good", "feedback": {"value": True}}],
+    }
+    assert client.get("/version").text.startswith("3.")
+    for _ in range(2):
+        answer = begun(client, 1, **said)
+        assert answer.status_code == 200, answer.text
+        told = answer.json()["trace"]["trace_info"]
+        assert told["tags"] == {"team": "a", "mlflow.trace.spansLocation": "TRACKING_STORE"}
+    assert client.get(f"{TRACES}/tr-{trace_id(1)}").status_code == 404
+    hot.write((1, 1), (2, 1))
+    assert hot.archive.run().fates["archived"] == 2
+    assert begun(client, 2, client_request_id="late").status_code == 200
+    first = info_of(client, 1)
+    assert first["tags"]["mlflow.trace.spansLocation"] == "ARCHIVE_REPO"
+    assert (first["client_request_id"], first["tags"]["team"]) == ("mine", "a")
+    assert first["request_preview"] == "p" * limits.TRACKING_PREVIEW_MAX_CHARS
+    assert first["trace_metadata"] == {
+        "mlflow.trace_schema.version": "3",
+        "mlflow.trace.session": "s",
+        "mlflow.user": "u",
+    }
+    assert [each["feedback"]["value"] for each in first["assessments"]] == [True]
+    assert info_of(client, 2)["client_request_id"] == "late"
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"trace_id": "tr-1"},
+        {"trace_id": ""},
+        {"tags": {"": "x"}},
+        {"tags": {"a": "\0"}},
+        {"trace_metadata": {"a": "x" * (limits.TRACKING_VALUE_MAX_CHARS + 1)}},
+        {"tags": {"a": 1}},
+        {"assessments": [{}]},
+        {"trace_location": "0"},
+    ],
+)
+def test_what_is_no_trace_is_refused(client: Client, info: dict[str, Any]) -> None:
+    """A wrong id, tag, assessment or place is the mistake of who asked, in MLflow's words."""
+    answer = begun(client, 9, **info)
+    assert answer.status_code == 400, answer.text
+    assert "error" in answer.json() or answer.json()["error_code"] == "INVALID_PARAMETER_VALUE"
+
+
+def test_traces_are_deleted_by_id_and_by_age(
+    hot: HotLake, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the experiment alone, hot and archived ones alike, and so many as are asked for."""
+    hot.write((11, 1), (12, 1))
+    hot.archive.run()
+    hot.write((13, 1), (14, 1), (15, 1), commit=False)
+
+    def deleted(**wanted: Any) -> int:
+        answer = client.post(DELETE, json={"experiment_id": "0", **wanted})
+        assert answer.status_code == 200, answer.text
+        return int(answer.json()["traces_deleted"])
+
+    ids = [f"tr-{trace_id(number)}" for number in (11, 13, 99)] + ["a\\b"]
+    assert deleted(request_ids=ids, experiment_id="other") == 0
+    assert deleted(request_ids=ids) == 2
+    assert deleted(request_ids=ids) == 0
+    assert deleted(max_timestamp_millis=-1) == 0
+    before = len(hot.tracking.infos([trace_id(number) for number in range(20)]))
+    assert deleted(max_timestamp_millis=2**43, max_traces=1) == 1
+    monkeypatch.setattr("tracelake.server.mlflow_traces.MLFLOW_DELETED_TRACES_MAX", 1)
+    assert deleted(max_timestamp_millis=0) == 1
+    monkeypatch.undo()
+    assert deleted(max_timestamp_millis=0) == before - 2
+    assert hot.tracking.infos([trace_id(number) for number in range(20)]) == {}
+    for wrong in (
+        {},
+        {"request_ids": ids, "max_timestamp_millis": 0},
+        {"max_timestamp_millis": 0, "max_traces": 0},
+        {"max_timestamp_millis": 2**70},
+        {"max_timestamp_millis": -(2**44)},
+        {"request_ids": ids, "max_traces": 3},
+        {"request_ids": ["x"] * (limits.MLFLOW_DELETED_TRACES_MAX + 1)},
+    ):
+        assert client.post(DELETE, json={"experiment_id": "0", **wrong}).status_code == 400
+
+
+def test_experiments_are_searched(client: Client) -> None:
+    """By name and tags, page by page; the one of traces without one is among them, and deleted ones are none."""
+    path = "/api/2.0/mlflow/experiments/search"
+    for name in ("one", "two"):
+        client.post(
+            "/api/2.0/mlflow/experiments/create", json={"name": name, "tags": [{"key": "k", "value": name}]}
+        )
+    pages, token = list[str](), None
+    for _ in range(3):
+        page = client.post(
+            path, json={"max_results": 1, "order_by": ["name ASC"], "page_token": token}
+        ).json()
+        pages += [each["name"] for each in page["experiments"]]
+        token = page.get("next_page_token")
+    assert (pages, token) == (["Default", "one", "two"], None)
+    (one,) = client.post(path, json={"filter": "tags.k = 'one'"}).json()["experiments"]
+    assert (one["name"], one["tags"]) == ("one", [{"key": "k", "value": "one"}])
+    assert client.post(path, json={"view_type": "DELETED_ONLY"}).json() == {"experiments": []}
+    for wrong in ({"filter": "size > 1"}, {"max_results": 0}, {"page_token": "x"}, {"order_by": ["x"]}):
+        assert client.post(path, json=wrong).status_code == 400
+
+
+def test_who_may() -> None:
+    """Who sends spans begins traces; who reads searches experiments; deleting is for admins."""
+    assert needed("POST", TRACES) == "ingest"
+    assert needed("POST", "/api/2.0/mlflow/experiments/search") == "read"
+    assert needed("POST", DELETE) == needed("POST", f"{TRACES}/delete-traces") == "admin"
+    assert needed("PATCH", f"{TRACES}/tr-1/tags") == "annotate"

@@ -1,0 +1,196 @@
+"""What MLflow's client says of a trace beside its spans, and searches of experiments, on both databases."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+
+import pytest
+from sqlalchemy import insert
+
+from tests.broken import Broken, assert_caught
+from tests.tracking.requests import request, trace_id
+from tracelake import limits
+from tracelake._errors import ContentionError, LimitError, QueryError, UsageError
+from tracelake.archive.model import HotSnapshot, Stored
+from tracelake.archive.retention import TraceFate
+from tracelake.archive.store import ArchiveStore
+from tracelake.tracking import experiment_search, trace_search
+from tracelake.tracking.annotations import Annotations
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.experiment_search import ExperimentSearch
+from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.schema import experiments, lakes
+from tracelake.tracking.started import StartedTrace, StartedTraces
+from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.trace_search import TraceSearch
+
+SESSION = "mlflow.trace.session"
+
+
+def _stored(snapshot: HotSnapshot) -> Stored:
+    return Stored(snapshot.trace_id, snapshot.generation, snapshot.path, snapshot.path, 1, "")
+
+
+def check_started(store: TrackingStore, first: int) -> None:
+    """Check that what is said before the spans, or after them, is found, of this lake alone; a trace needs spans."""
+    started, search = StartedTraces(store), TraceSearch(store).search
+    other = StartedTraces(TrackingStore(store.database, "lake-b"))
+    before, after = first, first + 1
+    store.write([request((after, 1))])
+    for number, name in ((before, "before"), (after, "after")):
+        told = StartedTrace({"team": name}, {SESSION: name}, {"client_request_id": name})
+        started.start(trace_id(number), told)
+        other.start(trace_id(number), StartedTrace({"team": "x"}, {SESSION: "x"}, {"client_request_id": "x"}))
+        started.start(trace_id(number), StartedTrace({}, {"more": "m"}))
+    assert trace_id(before) not in store.infos([trace_id(before)])
+    store.write([request((before, 1))])
+    for number, name in ((before, "before"), (after, "after")):
+        said = started.of_traces([trace_id(number)])
+        assert said == {trace_id(number): ({SESSION: name, "more": "m"}, {"client_request_id": name})}
+        for filter in ("tags.team", f"metadata.{SESSION}", "client_request_id"):
+            assert [row.trace_id for row in search(["0"], f"{filter} = '{name}'").rows] == [trace_id(number)]
+
+
+def test_what_is_said_of_a_trace_counts_whenever_its_spans_come(store: TrackingStore) -> None:
+    """Tags, metadata and ids are found by searches; each part of that is noticed when it breaks."""
+    check_started(store, 1)
+    start, of_traces = StartedTraces.start, StartedTraces.of_traces
+    for number, broken in enumerate([
+        Broken("metadata is kept", start, "self._set(connection, trace_metadata, trace_id, metadata)", "pass"),
+        Broken("fields of the info are kept", start, 'if name in told.fields', 'if False'),
+        Broken("metadata of this lake", of_traces, "of.lake == self._lake, ", ""),
+        Broken("what was said stands", StartedTraces._set, 'statement.excluded.value', '""'),
+    ]):  # fmt: skip
+        assert_caught(broken, partial(check_started, store, 10 * number + 11))
+
+
+def test_a3_what_is_said_after_the_spans_advances_the_generation(store: TrackingStore) -> None:
+    """A3: an archiver that took its snapshot before looks again; of an archived trace it is kept all the same."""
+
+    def check(number: int) -> None:
+        store.write([request((number, 1))])
+        Outbox(store).trim([row.sequence for row in Outbox(store).waiting()])
+        (snapshot,), _ = archive.begin("trace", [trace_id(number)], f"attempt{number}")
+        StartedTraces(store).start(trace_id(number), StartedTrace({"team": "a"}))
+        assert archive.finalize([_stored(snapshot)]) == {trace_id(number): TraceFate.CHANGED}
+        (snapshot,), _ = archive.begin("trace", [trace_id(number)], f"again{number}")
+        assert archive.finalize([_stored(snapshot)]) == {trace_id(number): TraceFate.ARCHIVED}
+        StartedTraces(store).start(trace_id(number), StartedTrace({"team": "b"}))
+        assert Annotations(store).tags([trace_id(number)])[trace_id(number)]["team"] == "b"
+
+    archive = ArchiveStore(store)
+    check(1)
+    broken = Broken(
+        "the generation advances",
+        StartedTraces.start,
+        "trace_info.c.db_payload_generation + 1",
+        "trace_info.c.db_payload_generation",
+    )
+    assert_caught(broken, lambda: check(2))
+
+
+def test_limits_of_what_is_said(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key or value too long, a NUL, or one tag too many: nothing of it is kept. Places are nobody's to set."""
+    started = StartedTraces(store)
+    monkeypatch.setattr(limits, "ANNOTATIONS_MAX", 3)
+    longest = "v" * limits.TRACKING_VALUE_MAX_CHARS
+    started.start(trace_id(1), StartedTrace({"a": longest, "mlflow.trace.spansLocation": "x"}, {"b": "c"}))
+    for told in (
+        StartedTrace({"a": longest + "v"}),
+        StartedTrace({"x": "y"}, {"k" * (limits.TRACKING_KEY_MAX_CHARS + 1): "v"}),
+        StartedTrace({"x": "y"}, {"a\0": "v"}),
+        StartedTrace({"x": "y"}, {"": "v"}),
+    ):
+        with pytest.raises(UsageError):
+            started.start(trace_id(1), told)
+    with pytest.raises(LimitError, match="the limit is 3"):
+        started.start(trace_id(1), StartedTrace({"x": "y"}, {str(number): "v" for number in range(3)}))
+    assert Annotations(store).tags([trace_id(1)]) == {trace_id(1): {"a": longest}}
+    assert started.of_traces([trace_id(1)]) == {trace_id(1): ({"b": "c"}, {})}
+
+
+def check_experiments(store: TrackingStore) -> None:
+    """Check filters, orders and pages of experiments."""
+    search = ExperimentSearch(store).search
+
+    def names(filter: str | None = None, *order: str) -> list[str]:
+        """Return what is found, page by page of one."""
+        several, token = list[str](), None
+        while (not several or token) and len(several) < 5:
+            page, token = search(filter, 1, order, token)
+            several += [each.name for each in page] or ["nothing"]
+        return several
+
+    assert names(None, "name ASC") == names("name LIKE '%'", "name") == ["ab", "ac", "zA"]
+    assert names(None, "attribute.name DESC") == ["zA", "ac", "ab"]
+    assert sorted(names()) == sorted(names(None, "last_update_time")) == ["ab", "ac", "zA"]
+    assert names("name LIKE '%a'") == ["nothing"]
+    assert names("name ILIKE '%a'") == ["zA"]
+    assert names("tags.team IS NULL") == ["ac"]
+    assert names("tags.`team` IN ('x') AND name != 'zA'") == ["ab"]
+    for filter, order in (
+        ("status = 'OK'", ()),
+        ("name", ()),
+        ("", ("size",)),
+        ("", ("name", "experiment_id")),
+    ):
+        with pytest.raises(QueryError):
+            search(filter, 10, order)
+    token = search(None, 1, ["name"])[1]
+    with pytest.raises(QueryError, match="page token"):
+        search(None, 1, ["name DESC"], token)
+
+
+def test_experiments_are_searched(store: TrackingStore) -> None:
+    """By name and tags, page by page, those of this lake; each part of that is noticed when it breaks."""
+    said, other = Annotations(store), Annotations(TrackingStore(store.database, "lake-b"))
+    for name in ("ab", "zA", "ac"):
+        number = said.create_experiment(name)
+        if name != "ac":
+            said.set_experiment_tag(number, "team", "x")
+    with store.database.writing() as connection:  # what nobody made
+        connection.execute(experiments.delete().where(experiments.c.experiment_id == "0"))
+    other.create_experiment("theirs")
+    check_experiments(store)
+    search, holds = ExperimentSearch.search, ExperimentSearch._holds
+    for broken in (
+        Broken("experiments of this lake", search, "_OF.lake == self._lake, ", ""),
+        Broken("tags of the experiment", holds, "tags.experiment_id == _OF.experiment_id, ", ""),
+        Broken("a page goes on behind the one before", search, "column > value if", "column >= value if"),
+        Broken("orders are known", experiment_search._order, "len(wanted) > 1", "False"),
+    ):  # fmt: skip
+        assert_caught(broken, lambda: check_experiments(store))
+
+
+def test_what_a_constraint_refuses_is_no_fault_of_the_server(database: TrackingDatabase) -> None:
+    """A key that is there already: another write was first. A column without a value: there is no place for it."""
+    row = {"lake": 7, "lake_id": "seven"}
+    with database.writing() as connection:
+        connection.execute(insert(lakes), row)
+
+    def write(**changed: object) -> None:
+        with database.writing() as connection:
+            connection.execute(insert(lakes), {**row, **changed})
+
+    def check() -> None:
+        for changed in ({}, {"lake": 8}, {"lake_id": "eight"}):
+            with pytest.raises(ContentionError, match="was first"):
+                write(**changed)
+        with pytest.raises(UsageError, match="no place"):
+            write(lake=9, lake_id=None)
+        with contextlib.suppress(ContentionError):
+            write(lake=10, lake_id="ten")
+
+    check()
+    failures = TrackingDatabase._failures
+    assert_caught(
+        Broken("constraints have errors of ours", failures, "exc.IntegrityError", "ZeroDivisionError"), check
+    )
+
+
+def test_a_page_goes_on_by_what_it_was_ordered_by() -> None:
+    """The tokens of the searches have names of what was asked: none of one is one of another."""
+    token = trace_search.make_token(trace_search.asked_name("experiments"), "a", "b")
+    with pytest.raises(QueryError):
+        trace_search.read_token(token, trace_search.asked_name("traces"), str)
