@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tracelake.cli.options import TEXTS
-from tracelake.search import analyzers, cutting
+from tracelake.search import analyzers, cutting, prepared
 from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, NAMES, WHITESPACE, Analyzer
 from tracelake.search.highlight import highlight
 from tracelake.search.query import Searcher
@@ -294,9 +295,15 @@ BROKEN: Final = [
 
 @pytest.mark.parametrize(("broken", "analyzer", "check"), BROKEN, ids=[each[0].rule for each in BROKEN])
 def test_a_broken_rule_is_caught(
-    broken: Broken, analyzer: Analyzer, check: Callable[[Searcher], None], tmp_path: Path
+    broken: Broken,
+    analyzer: Analyzer,
+    check: Callable[[Searcher], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each rule of cutting, broken while texts are indexed and looked for."""
     texts = CJK_TEXTS if analyzer is CJK else SPACED_TEXTS
     cutting._parts_of_short.cache_clear()
+    prepared._prepared.cache_clear()
+    monkeypatch.setitem(vars(analyzer), "wording", dataclasses.replace(analyzer).wording)
     assert_caught(broken, lambda: check(searcher_of(analyzer, texts, tmp_path)))

@@ -45,6 +45,13 @@ INDEX_HEAP_BYTES: Final = 512 * MIB
 """What one index part may take in memory while it is built. Beyond: it becomes several segments."""
 INDEX_BATCH_ROWS: Final = 8_192
 """Spans that are made documents at a time. Beyond: the next so many."""
+INDEX_BATCH_MAX_BYTES: Final = 16 * MIB
+"""Columns of spans that are made documents at a time; cut into words they take several times as much. Beyond: half as
+many spans at a time, at least one."""
+INDEX_CHUNKS_KEPT: Final = 65_536
+"""Different words that a process remembers for each kind of text. Beyond: all are forgotten, and made anew."""
+INDEX_CHUNK_KEPT_MAX_CHARS: Final = 32
+"""One word that is remembered. Beyond: it is made anew in each batch."""
 INDEX_WORD_MAX_BYTES: Final = 100
 """One word of a text: a SHA-256 in hex is one, a SHA-512 is not. Beyond: it is not indexed."""
 INDEX_CONTENTS_MAX_VALUES: Final = 32

@@ -6,14 +6,15 @@
 | `whitespace` | what stands between white space, brackets, quotes and commas | identifiers, ids, URLs |
 | `cjk` | as `english`; of scripts without spaces each letter with the next | Chinese, Japanese, Korean, Thai… |
 
-All are in lower case. An analyzer that cuts by itself gives tantivy words with spaces between, so that the index and
-queries are cut by the same code. Queries are analyzed as the manifest says that is read.
+All are in lower case. tantivy gets texts that are made words already (`wording.py`), of many rows at once; the words of
+queries and excerpts are made by the same code, one by one. Queries are analyzed as the manifest says that is read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,8 +26,12 @@ from tracelake._errors import UsageError
 from tracelake.limits import INDEX_WORD_MAX_BYTES
 from tracelake.search import cutting, fields
 from tracelake.search.parts import identifiers, parts_of_name
+from tracelake.search.wording import GAP, Wording
 
 Parts = Callable[[Sequence[str]], dict[int, tuple[str, ...]]]
+
+_STEMMER: Final = tantivy.Filter.stemmer("english")
+_STEMS: Final = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace()).filter(_STEMMER).build()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +61,38 @@ class Analyzer:
     """Returns those of one, and remembers them: many spans have the same name."""
     letter: str = r"[^\W_]"
     """A letter of a word that has borders, as an expression."""
+    separators: str = field(default=cutting.BETWEEN_RUNS, repr=False)
+    """ASCII characters that are in no word, as it is cut."""
 
     @cached_property
     def fingerprint(self) -> str:
         """Parts are put together in one index only if they agree on this."""
         return hashlib.sha256(json.dumps([*fields.SETTINGS, self.says]).encode()).hexdigest()
 
-    def tokenizer(self) -> tantivy.TextAnalyzer:
-        """Return what makes words in tantivy of what was cut."""
-        return self._stems
+    @staticmethod
+    def tokenizer() -> tantivy.TextAnalyzer:
+        """Return what tells tantivy the words of a text that `wording` returned."""
+        plain = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace())
+        return plain.filter(tantivy.Filter.custom_stopword([GAP])).build()
+
+    @cached_property
+    def wording(self) -> Wording:
+        """Makes words of the texts of many rows."""
+        stems_of = _STEMS.analyze if self.stemmed else str.split
+        return Wording(self.separators, self._words_of_chunks, stems_of, self.parts)
+
+    def _words_of_chunks(self, text: str) -> list[str]:
+        """Return the words of a text in lower case, however long they are; it has no separators but spaces."""
+        if self.separators is cutting.BETWEEN_RUNS and text.isascii():
+            return text.lower().split()
+        return self._unbounded.analyze(self.prepared(text))
+
+    @cached_property
+    def _unbounded(self) -> tantivy.TextAnalyzer:
+        return self._built(bounded=False, stemmed=False)
 
     def prepared(self, text: str) -> str:
-        """Return a text as tantivy is to get it."""
+        """Return a text as it is cut into words."""
         return text if self.cut is None else self.cut(text)
 
     def words_of(self, text: str) -> list[Word]:
@@ -91,18 +116,18 @@ class Analyzer:
 
     @cached_property
     def _stems(self) -> tantivy.TextAnalyzer:
-        return self._built(stemmed=self.stemmed)
+        return self._built(bounded=True, stemmed=self.stemmed)
 
     @cached_property
     def _written(self) -> tantivy.TextAnalyzer:
-        return self._built(stemmed=False)
+        return self._built(bounded=True, stemmed=False)
 
-    def _built(self, *, stemmed: bool) -> tantivy.TextAnalyzer:
+    def _built(self, *, bounded: bool, stemmed: bool) -> tantivy.TextAnalyzer:
         plain = tantivy.Tokenizer.simple() if self.cut is None else tantivy.Tokenizer.whitespace()
-        builder = tantivy.TextAnalyzerBuilder(plain)
-        builder = builder.filter(tantivy.Filter.remove_long(INDEX_WORD_MAX_BYTES))
-        builder = builder.filter(tantivy.Filter.lowercase())
-        return (builder.filter(tantivy.Filter.stemmer("english")) if stemmed else builder).build()
+        builder = tantivy.TextAnalyzerBuilder(plain).filter(tantivy.Filter.lowercase())
+        if bounded:
+            builder = builder.filter(tantivy.Filter.remove_long(INDEX_WORD_MAX_BYTES))
+        return (builder.filter(_STEMMER) if stemmed else builder).build()
 
 
 def _goes_on(before: Word, letter: Word) -> bool:
@@ -111,19 +136,20 @@ def _goes_on(before: Word, letter: Word) -> bool:
 
 
 ENGLISH: Final = Analyzer(
-    "english", "simple, remove_long, lowercase, stemmer english, parts of identifiers", stemmed=True
+    "english", "simple, lowercase, remove_long, stemmer english, parts of identifiers", stemmed=True
 )
 WHITESPACE: Final = Analyzer(
     "whitespace",
-    "between spaces and brackets, remove_long, lowercase, parts of words",
+    "between spaces and brackets, lowercase, remove_long, parts of words",
     stemmed=False,
     cut=cutting.between_spaces,
     parts=cutting.parts_of_words,
     parts_of_name=cutting.parts_of_name,
+    separators=string.whitespace,
 )
 CJK: Final = Analyzer(
     "cjk",
-    "pairs of letters without spaces, simple, remove_long, lowercase, stemmer english, parts of identifiers",
+    "pairs of letters without spaces, simple, lowercase, remove_long, stemmer english, parts of identifiers",
     stemmed=True,
     cut=cutting.pairs,
     letter=cutting.SPACED_LETTER,

@@ -180,4 +180,14 @@ def _small_batches(rows: pa.Table | Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     for batch in batches:
         narrow = batch.select(list(COLUMNS))
         for start in range(0, narrow.num_rows, limits.INDEX_BATCH_ROWS):
-            yield narrow.slice(start, limits.INDEX_BATCH_ROWS)
+            yield from _bounded(narrow.slice(start, limits.INDEX_BATCH_ROWS))
+
+
+def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield rows of not too many bytes together, or one: their texts become one column, and that several more."""
+    if batch.num_rows <= 1 or batch.nbytes <= limits.INDEX_BATCH_MAX_BYTES:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _bounded(batch.slice(0, half))
+    yield from _bounded(batch.slice(half))

@@ -34,6 +34,8 @@ _BETWEEN_SPACES: Final = re.compile(
     r"""[^\W_](?:[^\s"'`\u00b4\u2018-\u201f\u00ab\u00bb(){}\[\]<>,;|]*[^\W_])?"""
 )
 _SPACED_RUN: Final = re.compile(r"[^\W_]+")
+BETWEEN_RUNS: Final = "".join(letter for letter in map(chr, range(128)) if not letter.isalnum())
+"""Characters of ASCII that are in no run of letters and digits."""
 
 
 def pairs(text: str) -> str:

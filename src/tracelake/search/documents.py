@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import tantivy
@@ -22,6 +23,7 @@ from tracelake.limits import INDEX_VALUE_MAX_CHARS
 from tracelake.search import fields
 from tracelake.search.analyzers import ENGLISH, Analyzer
 from tracelake.search.values import BYTES_IN_TERMS, JOINT, NUMERIC, SEPARATOR, number_terms, path_term
+from tracelake.search.wording import Numbers
 
 COLUMNS: Final = (
     "trace_id",
@@ -77,17 +79,40 @@ def document_text(row: Mapping[str, Any]) -> list[str]:
     return [text for text in texts if text]
 
 
+def texts_of(batch: pa.RecordBatch) -> tuple[Column, Numbers]:
+    """Return the texts of `document_text` for each row of a batch: (texts, firsts), the last of `firsts` the end."""
+    of_attributes, values = _flat(batch.column("attributes"), "items")
+    of_events, events = _flat(batch.column("events"), "values")
+    of_event_values, event_values = _flat(events.field("attributes"), "items")
+    rows = np.arange(batch.num_rows)
+    attribute_rows, event_rows = rows.repeat(np.diff(of_attributes)), rows.repeat(np.diff(of_events))
+    event_value_rows = event_rows.repeat(np.diff(of_event_values))
+    columns = [batch.column(name) for name in ("input", "output", "status_message")]
+    arrays: list[Column] = [values, *columns, events.field("name"), event_values]
+    texts: Column = pc.dictionary_encode(pa.concat_arrays(arrays))
+    codes: npt.NDArray[np.int64] = pc.fill_null(texts.indices, -1).to_numpy().astype(np.int64)
+    is_text = (codes >= 0) & (codes != texts.dictionary.index("").as_py())
+    given, answer = (len(values) + at * batch.num_rows + rows for at in range(2))
+    for place in (given, answer):
+        repeated = attribute_rows[codes[: len(values)] == codes[place][attribute_rows]]
+        is_text[place[repeated]] = False
+    is_text[answer[codes[answer] == codes[given]]] = False
+    rows_of_all = np.concatenate([attribute_rows, rows, rows, rows, event_rows, event_value_rows])
+    kept = np.flatnonzero(is_text)
+    order = kept[np.argsort(rows_of_all[kept], kind="stable")]
+    firsts = np.zeros(batch.num_rows + 1, np.int64)
+    np.cumsum(np.bincount(rows_of_all[kept], minlength=batch.num_rows), out=firsts[1:])
+    return texts.take(pa.array(order)), firsts
+
+
 def documents(batch: pa.RecordBatch, analyzer: Analyzer = ENGLISH) -> Iterator[tantivy.Document]:
-    """Yield one document for each row of a batch that has `COLUMNS`, its texts as an analyzer is to get them.
+    """Yield one document for each row of a batch that has `COLUMNS`, its texts as an analyzer words them.
 
     Raises:
         ValueError: An id is not hexadecimal, or not 32 or 16 digits.
     """
-    integers, names = list(_numbers(batch)), _values(batch, "name")
-    wholes = [*_columns(batch), *_terms(batch)]
-    texts = list(_texts(batch))
-    written = analyzer.parts(["\n".join(filter(None, one)) for one in texts])
-    cut = analyzer.cut
+    integers = list(_numbers(batch))
+    texts = [*_columns(batch), *_terms(batch), *_words(batch, analyzer)]
     for row, document_id in enumerate(_ids(batch)):
         document = tantivy.Document()
         document.add_bytes("id", document_id)
@@ -95,19 +120,19 @@ def documents(batch: pa.RecordBatch, analyzer: Analyzer = ENGLISH) -> Iterator[t
             if (number := numbers[row]) is not None:
                 document.add_integer(field, number)
         add_text = document.add_text
-        for field, values in wholes:
+        for field, values in texts:
             if value := values[row]:
                 add_text(field, value)
-        if name := names[row]:
-            add_text("name", name if cut is None else cut(name))
-        for parts in analyzer.parts_of_name(names[row]):
-            add_text("name", parts if cut is None else cut(parts))
-        for parts in written.get(row, ()):
-            add_text("text", parts if cut is None else cut(parts))
-        for text in texts[row]:
-            if text:
-                add_text("text", text if cut is None else cut(text))
         yield document
+
+
+def _words(batch: pa.RecordBatch, analyzer: Analyzer) -> Iterator[tuple[str, Texts]]:
+    """Yield the fields of words: all texts of a row are one text."""
+    wording, rows = analyzer.wording, batch.num_rows
+    names: Column = batch.column("name")
+    names = names.fill_null("")
+    yield "name", list(wording.texts_of_rows(names, np.arange(rows + 1)))
+    yield "text", list(wording.texts_of_rows(*texts_of(batch)))
 
 
 def _columns(batch: pa.RecordBatch) -> Iterator[tuple[str, Texts]]:
@@ -231,30 +256,6 @@ def _hex(batch: pa.RecordBatch, column: str, digits: int) -> bytes:
 
 def _values(batch: pa.RecordBatch, column: str) -> list[Any]:
     return batch.column(column).to_pylist()
-
-
-def _texts(batch: pa.RecordBatch) -> Iterator[Texts]:
-    """Yield the same texts as `document_text`, for each row."""
-    attributes, items = _flat(batch.column("attributes"), "items")
-    values: Texts = items.to_pylist()
-    events, flat_events = _flat(batch.column("events"), "values")
-    event_names: Texts = flat_events.field("name").to_pylist()
-    event_attributes, event_items = _flat(flat_events.field("attributes"), "items")
-    event_values: Texts = event_items.to_pylist()
-    columns = [_values(batch, name) for name in ("input", "output", "status_message")]
-    for row, (given, answer, message) in enumerate(zip(*columns, strict=True)):
-        texts = values[attributes[row] : attributes[row + 1]]
-        if given and given not in texts:
-            texts.append(given)
-        if answer and answer not in texts:
-            texts.append(answer)
-        if message:
-            texts.append(message)
-        first, last = events[row], events[row + 1]
-        if first != last:
-            texts += event_names[first:last]
-            texts += event_values[event_attributes[first] : event_attributes[last]]
-        yield texts
 
 
 def _flat(column: Column, children: str) -> tuple[list[int], Column]:

@@ -1,0 +1,171 @@
+"""Words that the index gets of many texts at once: those that queries are made of, at the same places."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.broken import Broken, assert_caught
+from tests.search.build_inputs import span, table
+from tracelake.search import build, wording
+from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer
+from tracelake.search.documents import texts_of
+from tracelake.search.wording import Wording
+
+LONG: Final = ("x" * 99, "x" * 100, "é" * 50, "İ" * 40, "https://shop/" + "a/" * 60)
+PIECES: Final = (
+    "refunds",
+    "Refund",
+    "refundPolicy",
+    "HTTPServer",
+    "東京都",
+    "naïve—café",
+    "order_id=42",
+    "don\u2019t",
+    *LONG,
+)
+JOINTS: Final = (" ", "\n", ", ", "_", "…", "\0", "\1", "\x1c", "\x85", "\u2028", "")
+texts = st.lists(
+    st.tuples(st.sampled_from(PIECES) | st.text(max_size=4), st.sampled_from(JOINTS)), max_size=6
+).map(lambda pieces: "".join(piece + joint for piece, joint in pieces))
+
+
+def check_words(analyzer: Analyzer, given_texts: list[str]) -> None:
+    """Each text has the words of queries for it, as far from each other, and before them those of its parts."""
+    array = pa.array(given_texts, pa.string())
+    whole = analyzer.wording.texts_of_rows(array, np.arange(len(given_texts) + 1))
+    for text, written in zip(given_texts, whole, strict=True):
+        tokens = analyzer.tokenizer().pre_tokenize(written).tokens
+        expected = [(word.stem, word.position) for word in analyzer.words_of(text)]
+        parts = [
+            word.stem
+            for part in sorted(analyzer.parts([text]).get(0, ()))
+            for word in analyzer.words_of(part)
+        ]
+        assert [token.text for token in tokens] == [*parts, *(stem for stem, _ in expected)]
+        own = tokens[len(parts) :]
+        if own:
+            assert [token.position - own[0].position for token in own] == [
+                at - expected[0][1] for _, at in expected
+            ]
+        if parts and own:
+            assert own[0].position > tokens[len(parts) - 1].position + 1, "a phrase goes over a border"
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.sampled_from(list(ANALYZERS.values())), st.lists(texts, max_size=5))
+def test_texts_at_once_have_the_words_of_queries(analyzer: Analyzer, given_texts: list[str]) -> None:
+    """Of each analyzer, with words too long, letters whose lower case is longer, and odd white space."""
+    check_words(analyzer, given_texts)
+    check_words(dataclasses.replace(analyzer), given_texts)  # which remembers nothing
+
+
+def check_remembered() -> None:
+    """More words than are kept, words longer than any that is, and identifiers are made words each time."""
+    analyzer = dataclasses.replace(ENGLISH)
+    for first in (0, 20, 40, 40):
+        check_words(
+            analyzer, [" ".join(f"words{n} {'long' * 10}{n} a{n}Bc" for n in range(first, first + 20))]
+        )
+        assert len(analyzer.wording._known) <= 8
+    assert not [word for word in analyzer.wording._known if len(word) > 32 or "B" in word]
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By number and by length, and says the same when it is asked again."""
+    monkeypatch.setattr(wording, "INDEX_CHUNKS_KEPT", 8)
+    check_remembered()
+
+
+def check_batches() -> None:
+    """Rows of many bytes are cut into batches of few, none is lost, and one alone is taken however large."""
+    rows = table([span(n, input="word " * (n * 100)) for n in range(20)])
+    batches = list(build._small_batches(rows))
+    assert pa.Table.from_batches(batches).column("_row_id").to_pylist() == rows.column("_row_id").to_pylist()
+    assert all(batch.num_rows == 1 or batch.nbytes <= 3_000 for batch in batches)
+    assert max(batch.num_rows for batch in batches) > 1
+
+
+def test_rows_of_many_bytes_are_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their texts are one column of Arrow, which has an end."""
+    monkeypatch.setattr("tracelake.limits.INDEX_BATCH_MAX_BYTES", 3_000)
+    check_batches()
+
+
+def check_repeated() -> None:
+    """Input and output that an attribute has, or each other, are texts once; an empty or missing text is none."""
+    given_rows: list[dict[str, Any]] = [
+        {"input": "a", "output": "b", "attributes": [("k", "a"), ("l", "b")]},
+        {"input": "a", "output": "a", "attributes": [("k", "b")]},
+        {"input": "", "output": None, "attributes": [("k", ""), ("l", None)]},
+        {"input": "b", "output": "c", "attributes": [("k", "a")]},
+    ]
+    rows = [span(n, status_message=None, events=None, **row) for n, row in enumerate(given_rows)]
+    words, firsts = texts_of(table(rows).combine_chunks().to_batches()[0])
+    own = words.to_pylist()
+    assert [own[a:b] for a, b in pairwise(firsts)] == [
+        ["a", "b"],
+        ["b", "a"],
+        [],
+        ["a", "b", "c"],
+    ]
+
+
+def test_a_text_of_a_row_counts_once() -> None:
+    """As `document_text` says, which tells what a highlight is cut from."""
+    check_repeated()
+
+
+def test_texts_of_a_row_are_no_phrase() -> None:
+    """A phrase does not go on from one text of a span to the next."""
+    [row] = ENGLISH.wording.texts_of_rows(pa.array(["one two", "three four"]), np.array([0, 2]))
+    assert [token.position for token in ENGLISH.tokenizer().pre_tokenize(row).tokens] == [0, 1, 3, 4]
+
+
+BROKEN: Final[list[tuple[Broken, Callable[[], None]]]] = [
+    (
+        Broken("too long is measured", Wording._worded, "len(word.encode())", "len(word)"),
+        lambda: check_words(dataclasses.replace(ENGLISH), ["a " + "é" * 50 + " b"]),
+    ),
+    (
+        Broken(
+            "a long word leaves its place",
+            Wording._worded,
+            "stems.get(some[0], GAP)",
+            'stems.get(some[0], "")',
+        ),
+        lambda: check_words(dataclasses.replace(ENGLISH), ["a " + "x" * 100 + " b"]),
+    ),
+    (Broken("short ones are remembered", Wording._remember, "len(chunk[0]) <=", "0 <="), check_remembered),
+    (Broken("few are remembered", Wording._remember, "self._known.clear()", "pass"), check_remembered),
+    (Broken("parts are made anew", Wording._chunks, "if at not in parts_of_texts", ""), check_remembered),
+    (
+        Broken("many bytes are cut", build._bounded, "batch.num_rows <= 1 or ", "True or "),
+        check_batches,
+    ),
+    (Broken("input of an attribute", texts_of, "(given, answer):", "(answer,):"), check_repeated),
+    (
+        Broken("output that is the input", texts_of, "codes[answer] == codes[given]", "codes[answer] < -1"),
+        check_repeated,
+    ),
+    (Broken("an empty text is none", texts_of, "& (codes != ", "& (-1 != "), check_repeated),
+]
+
+
+@pytest.mark.parametrize(("broken", "check"), BROKEN, ids=[broken.rule for broken, _ in BROKEN])
+def test_a_broken_rule_is_caught(
+    broken: Broken, check: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rule of texts at once."""
+    monkeypatch.setattr(wording, "INDEX_CHUNKS_KEPT", 8)
+    monkeypatch.setattr("tracelake.limits.INDEX_BATCH_MAX_BYTES", 3_000)
+    check()
+    assert_caught(broken, check)
