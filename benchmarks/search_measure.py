@@ -1,7 +1,9 @@
-"""How contestants of benchmarks/search.py are measured, each in a process of its own: a JSON line for each figure.
+"""A contestant of benchmarks/search.py, a process of its own: it builds, opens, and then does what it is told.
 
-    python -m benchmarks.search_measure tantivy folder --transactions 100 --seconds 60
+    python -m benchmarks.search_measure tantivy corpus folder --transactions 100
 
+It reads numbers of queries, one in a line, and answers each with a line of JSON: seconds by the clock, of processor
+time, and what it found. A line of several numbers is asked while a transaction comes in beside it.
 Imports nothing but what is in every contestant's environment.
 """
 
@@ -12,11 +14,12 @@ import importlib
 import json
 import statistics
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -34,9 +37,6 @@ CONTESTANTS: Final = {
 }
 ADDED_ROWS: Final = 20
 """Documents of each transaction while ingest goes on."""
-ADDED_EVERY_S: Final = 0.25
-KIND_MAX_S: Final = 5.0
-"""How long queries of one kind are asked."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def tell(**figures: Any) -> None:
     sys.stdout.flush()
 
 
-def milliseconds(seconds: list[float]) -> dict[str, float]:
+def milliseconds(seconds: Sequence[float]) -> dict[str, float]:
     """Return the median and the 99th percentile."""
     ordered = sorted(seconds)
     return {
@@ -109,97 +109,60 @@ def milliseconds(seconds: list[float]) -> dict[str, float]:
     }
 
 
-def measure(name: str, corpus: Path, folder: Path, transactions: int, seconds: float) -> None:
-    """Build, then ask all queries: cold, until they are warm, and while documents come in."""
+def measure(name: str, corpus: Path, folder: Path, transactions: int) -> None:
+    """Build, open, and answer until there is nothing more to read."""
     module, _, kind = CONTESTANTS[name].partition(":")
     contestant: Contestant = getattr(importlib.import_module(module), kind)(corpus, folder)
     with closing(contestant):
-        _measure(name, contestant, corpus, transactions, seconds)
+        documents = read(corpus / "flat.arrow").num_rows
+        begun = time.perf_counter()
+        cpu_s = contestant.build(transactions)
+        tell(
+            figure="build",
+            documents=documents,
+            cpu_us_per_document=round(1e6 * cpu_s / documents, 2),
+            documents_per_core_s=round(documents / cpu_s) if cpu_s else None,
+            wall_s=round(time.perf_counter() - begun, 2),
+            bytes_per_document=round(contestant.size_bytes() / documents, 1),
+        )
+        queries = [Query(**one) for one in json.loads((corpus / "queries.json").read_text())]
+        begun = time.perf_counter()
+        contestant.open()
+        tell(figure="open", ms=round(1000 * (time.perf_counter() - begun), 2))
+        for line in sys.stdin:
+            asked = [queries[int(number)] for number in line.split()]
+            if len(asked) == 1:
+                tell(**_asked(contestant, asked[0]))
+            else:
+                tell(**_asked_beside(contestant, asked))
 
 
-def _measure(name: str, contestant: Contestant, corpus: Path, transactions: int, seconds: float) -> None:
-    told = {"contestant": name, "transactions": transactions}
-    documents = read(corpus / "flat.arrow").num_rows
-    begun = time.perf_counter()
-    cpu_s = contestant.build(transactions)
-    tell(
-        **told,
-        figure="build",
-        documents=documents,
-        cpu_us_per_document=round(1e6 * cpu_s / documents, 2),
-        documents_per_core_s=round(documents / cpu_s) if cpu_s else None,
-        wall_s=round(time.perf_counter() - begun, 2),
-        bytes_per_document=round(contestant.size_bytes() / documents, 1),
-    )
-    queries = [Query(**one) for one in json.loads((corpus / "queries.json").read_text())]
-    begun = time.perf_counter()
-    contestant.open()
-    tell(**told, figure="open", ms=round(1000 * (time.perf_counter() - begun), 2))
-    share_s = min(KIND_MAX_S, seconds / (2 * len(KINDS)))
-    cold: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for number, query in enumerate(queries):
-        took_s, answer = _timed(contestant.search, query)
-        if answer is not None:
-            cold[query.kind].append(took_s)
-            tell(**told, figure="answer", number=number, **asdict(answer))
-    for kind, took in cold.items():
-        if took:
-            own = [query for query in queries if query.kind == kind]
-            tell(**told, figure="cold", kind=kind, **milliseconds(took))
-            tell(**told, figure="warm", kind=kind, **_asked(contestant, own, share_s))
-    with _Ingest(contestant) as ingest:
-        for kind, took in cold.items():
-            if took:
-                own = [query for query in queries if query.kind == kind]
-                tell(**told, figure="while ingest goes on", kind=kind, **_asked(contestant, own, share_s))
-    tell(**told, figure="ingest", transactions_added=ingest.added, **milliseconds(ingest.took or [0.0]))
+def _asked(contestant: Contestant, query: Query) -> dict[str, Any]:
+    cpu_begun, begun = time.process_time(), time.perf_counter()
+    answer = contestant.search(query)
+    took_s, cpu_s = time.perf_counter() - begun, time.process_time() - cpu_begun
+    is_elsewhere = getattr(contestant, "is_server", False)
+    return {
+        "s": took_s,
+        "cpu_s": 0.0 if is_elsewhere else cpu_s,
+        "answer": None if answer is None else asdict(answer),
+    }
 
 
-def _timed(search: Callable[[Query], Answer | None], query: Query) -> tuple[float, Answer | None]:
-    begun = time.perf_counter()
-    answer = search(query)
-    return time.perf_counter() - begun, answer
-
-
-def _asked(contestant: Contestant, queries: list[Query], seconds: float) -> dict[str, Any]:
-    """Ask again and again, each query twice at least."""
+def _asked_beside(contestant: Contestant, queries: Sequence[Query]) -> dict[str, Any]:
+    """Ask while a transaction comes in; what is told is by the clock alone."""
     took: list[float] = []
-    deadline = time.perf_counter() + seconds
-    while len(took) < 2 * len(queries) or time.perf_counter() < deadline:
-        took += [_timed(contestant.search, query)[0] for query in queries]
-    return {"asked": len(took), **milliseconds(took)}
+    with ThreadPoolExecutor(1) as adder:
+        adding = adder.submit(_timed, partial(contestant.add, ADDED_ROWS))
+        for query in queries:
+            took.append(_timed(partial(contestant.search, query)))
+        return {"s": took, "added_s": adding.result()}
 
 
-class _Ingest:
-    """Adds documents in a thread while somebody searches."""
-
-    def __init__(self, contestant: Contestant) -> None:
-        self._contestant = contestant
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._error: Exception | None = None
-        self.added = 0
-        self.took: list[float] = []
-
-    def _run(self) -> None:
-        try:
-            while not self._over.wait(ADDED_EVERY_S):
-                begun = time.perf_counter()
-                self._contestant.add(ADDED_ROWS)
-                self.took.append(time.perf_counter() - begun)
-                self.added += 1
-        except Exception as error:  # noqa: BLE001  told by who waits for the thread
-            self._error = error
-
-    def __enter__(self) -> _Ingest:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
+def _timed(does: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    does()
+    return time.perf_counter() - begun
 
 
 def main() -> None:
@@ -209,9 +172,8 @@ def main() -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--transactions", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
-    measure(options.contestant, options.corpus, options.folder, options.transactions, options.seconds)
+    measure(options.contestant, options.corpus, options.folder, options.transactions)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,9 @@ class Sqlite:
 class Postgres:
     """A column of words with a GIN index, in a server of the wheel that the tests use."""
 
+    is_server = True
+    """Its processor time is not that of the process that asks."""
+
     def __init__(self, corpus: Path, folder: Path) -> None:
         """Read the corpus, and start a server; its data lies in a directory of its own."""
         del folder
