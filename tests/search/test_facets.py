@@ -83,9 +83,9 @@ def test_facets_of_very_many_values_are_counted_one_by_one() -> None:
         writer.add_document(document)
     writer.commit()
     index.reload()
-    for service in (None, "shop"):
+    for only in ((), (("service", "shop"),)):
         counted = count(
-            index.searcher(), tantivy.Query.all_query(), ["user", "session", "day", "service"], service
+            index.searcher(), tantivy.Query.all_query(), ["user", "session", "day", "service"], only
         )
         assert counted.total == values
         facets = counted.facets

@@ -167,7 +167,7 @@ class FakeHotTier(HotTier):
         super().__init__(lake._opened)
         self._lake = lake
 
-    def spans_of(self, trace_id: str) -> pa.Table:
+    def spans_of(self, trace_id: str, workspace: str | None = None) -> pa.Table:
         """Return the rows of a trace, maps as Arrow wants them."""
         maps = ("attributes", "resource")
         spans = self._lake.trace(trace_id).spans

@@ -90,6 +90,7 @@ def check_searches(store: TrackingStore) -> None:
     assert asked("tags.team ILIKE 'A\\_'") == [1, 2]
     assert asked("tags.team NOT IN ('a\\b')") == [2]
     assert asked("tags.team IS NULL AND span.name = 'span 2'") == [3]
+    assert asked("span.name = 'span 9'") == []
     assert asked("execution_time_ms <= 0.5 AND timestamp_ms > -999999999999999999") == [1, 2, 3]
     assert [
         int(row.trace_id, 16) for row in other(["0"], "tags.team IS NULL AND span.name != 'span 2'").rows
@@ -110,7 +111,7 @@ def check_searches(store: TrackingStore) -> None:
 def test_mlflows_searches_on_both_databases(store: TrackingStore) -> None:
     """They find the same on SQLite and PostgreSQL; each part of that is noticed when it breaks."""
     store.write([request((1, 1), (2, 1), (3, 1), (3, 2))])
-    TrackingStore(store.database, "lake-b").write([request((1, 1))])
+    TrackingStore(store.database, "lake-b").write([request((1, 1), (1, 9))])
     said = Annotations(store)
     said.set_tag(trace_id(1), "team", "a\\b")
     said.set_tag(trace_id(2), "team", "A\\c")

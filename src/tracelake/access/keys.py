@@ -6,6 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, get_args
 
 import msgspec
@@ -18,7 +19,7 @@ from tracelake._errors import (
     NotFoundError,
     UsageError,
 )
-from tracelake.access.model import KEY_VERSION, KeyInfo, KeyRecord, NewKey, Role
+from tracelake.access.model import ALL_WORKSPACES, KEY_VERSION, KeyInfo, KeyRecord, NewKey, Role
 from tracelake.access.protocol import ID_BYTES, SECRET_BYTES, hash_of, standing_of, token_of
 from tracelake.formats import decode, encode
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore, settle
@@ -39,14 +40,15 @@ class Keys:
         self,
         name: str,
         role: Role,
-        workspace: str = "default",
+        workspace: str = ALL_WORKSPACES,
         expires_ns: int | None = None,
         spans_per_s: int | None = None,
         bytes_per_day: int | None = None,
     ) -> NewKey:
         """Make a key, and return it with its token, which nothing shows again.
 
-        Raises UsageError for a name, role or number that cannot be, LimitError where there are too many keys.
+        It writes into its workspace, and reads nothing else; `*` is all workspaces. Raises UsageError for a name, role
+        or number that cannot be, LimitError where there are too many keys.
         """
         _check(name, role, workspace, expires_ns, spans_per_s, bytes_per_day)
         if sum(map(len, self.whole_records())) >= limits.KEYS_MAX:
@@ -125,7 +127,14 @@ class Keys:
 
 
 def _decoded(entry: Entry) -> KeyRecord:
-    return decode(KeyRecord, entry.value, f"key {entry.key}", KEY_VERSION)
+    what = f"key {entry.key}"
+    try:
+        return decode(KeyRecord, entry.value, what, KEY_VERSION)
+    except DamageError as error:
+        with suppress(DamageError):
+            noted = decode(KeyRecord, entry.value, what, 1)
+            return msgspec.structs.replace(noted, workspace=ALL_WORKSPACES, format_version=KEY_VERSION)
+        raise error from error.__cause__
 
 
 def _shown(record: KeyRecord) -> KeyInfo:

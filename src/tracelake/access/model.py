@@ -9,7 +9,10 @@ import msgspec
 
 Role: TypeAlias = Literal["ingest", "read", "annotate", "admin"]
 Standing: TypeAlias = Literal["active", "expired", "revoked"]
-KEY_VERSION: Final = 1
+ALL_WORKSPACES: Final = "*"
+"""The workspace of a key that is of all of them."""
+KEY_VERSION: Final = 2
+"""1 noted a workspace that limited nothing: such keys are of all workspaces."""
 
 
 class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

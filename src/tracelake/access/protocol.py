@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 from tracelake import limits
 from tracelake._errors import ForbiddenError, NoKeyError
-from tracelake.access.model import KeyRecord, Role, Standing
+from tracelake.access.model import ALL_WORKSPACES, KeyRecord, Role, Standing
 
 Need: TypeAlias = Literal["public", "ingest", "read", "annotate", "admin"]
 """What a route asks for."""
@@ -61,6 +61,20 @@ def check_token(record: KeyRecord | None, token: str, now_ns: int) -> KeyRecord:
     if standing != "active":
         raise NoKeyError(f"key {record.id} is {standing}; ask who keeps the lake for another")
     return record
+
+
+def workspace_of(record: KeyRecord) -> str | None:
+    """Return the workspace that a key is of; None for one of all workspaces."""
+    return None if record.workspace == ALL_WORKSPACES else record.workspace
+
+
+def check_whole(key_id: str, workspace: str | None) -> None:
+    """Raises ForbiddenError where a key of one workspace asks for what is of the whole lake."""
+    if workspace is not None:
+        raise ForbiddenError(
+            f"key {key_id} is of workspace {workspace!r}, and this is of the whole lake; ask with a key of all "
+            "workspaces, which `tracelake key create` makes without --workspace"
+        )
 
 
 def check_need(key_id: str, role: Role, need: Need) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from tracelake.access.duration import expiry_ns
-from tracelake.access.model import KeyInfo, Role
+from tracelake.access.model import ALL_WORKSPACES, KeyInfo, Role
 from tracelake.cli import render
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, print_json
@@ -39,8 +39,8 @@ def create(
         ),
     ],
     workspace: Annotated[
-        str, typer.Option(help="Its workspace. It is noted, and not enforced yet.")
-    ] = "default",
+        str, typer.Option(help="The one workspace that it writes into and reads; * for all.")
+    ] = ALL_WORKSPACES,
     expires_in: Annotated[
         str | None,
         typer.Option(

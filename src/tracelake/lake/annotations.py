@@ -16,7 +16,7 @@ from tracelake.archive.retention import (
 )
 from tracelake.lake.opened import OpenLake
 from tracelake.tables.built_in import TABLE_TRACES
-from tracelake.tables.commit_view import CommitView, no_trace
+from tracelake.tables.commit_view import CommitView, no_trace, within
 from tracelake.tracking.annotations import OF_COLUMNS, Annotations, Experiment
 from tracelake.tracking.experiment_search import ExperimentSearch
 from tracelake.tracking.place import find_tracking
@@ -31,14 +31,16 @@ _OF_EXPERIMENTS = {RETENTION_TAG: retention_of_tag, ARCHIVE_NOW_TAG: archive_now
 class LakeAnnotations:
     """What is said of traces and experiments. Traces are named by id, `tr-` before it or not, or how it begins."""
 
-    def __init__(self, opened: OpenLake, store: TrackingStore) -> None:
+    def __init__(self, opened: OpenLake, store: TrackingStore, workspace: str | None = None) -> None:
+        """Of one workspace, or of all."""
         self._opened = opened
         self._store = store
-        self._annotations = Annotations(store)
+        self._workspace = workspace
+        self._annotations = Annotations(store, workspace)
 
     def tags(self, trace_id: str) -> dict[str, str]:
         """Return the tags of a trace; `mlflow.trace.spansLocation` says where it is. Raises NotFoundError."""
-        full = self._trace(trace_id)
+        full, _ = self._trace(trace_id)
         return self._annotations.tags([full])[full]
 
     def of_traces(
@@ -59,11 +61,12 @@ class LakeAnnotations:
 
         Raises NotFoundError, UsageError, and LimitError for more than 1,000 tags.
         """
-        self._annotations.set_tag(self._trace(trace_id), key, value)
+        full, workspace = self._trace(trace_id)
+        self._annotations.set_tag(full, key, value, workspace)
 
     def delete_tag(self, trace_id: str, key: str) -> None:
         """Delete a tag; without `mlflow.trace.archivalFailure` a trace is archived again. Raises NotFoundError."""
-        self._annotations.delete_tag(self._trace(trace_id), key)
+        self._annotations.delete_tag(self._trace(trace_id)[0], key)
 
     def traces_with(self, tags: Mapping[str, str]) -> list[str]:
         """Return the ids of all traces that have all of these tags. Raises UsageError, LimitError."""
@@ -77,7 +80,7 @@ class LakeAnnotations:
 
     def create_experiment(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> str:
         """Make an experiment, and return its id. Raises UsageError where the name is taken."""
-        return self._annotations.create_experiment(name, workspace)
+        return self._annotations.create_experiment(name, self._workspace or workspace)
 
     def experiment(self, experiment_id: str) -> Experiment:
         """Return an experiment with its tags; "0" is that of traces that name none. Raises NotFoundError."""
@@ -87,7 +90,7 @@ class LakeAnnotations:
 
     def experiment_named(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> Experiment:
         """Return an experiment by its name. Raises NotFoundError."""
-        return self._annotations.experiment_named(name, workspace)
+        return self._annotations.experiment_named(name, self._workspace or workspace)
 
     def experiments(self) -> list[Experiment]:
         """Return the newest experiments, at most 1,000."""
@@ -106,7 +109,9 @@ class LakeAnnotations:
         The newest first, 1,000 at most. Raises QueryError, BackPressureError.
         """
         self._annotations.make_default()
-        return ExperimentSearch(self._store).search(filter, max_results, order_by, page_token)
+        return ExperimentSearch(self._store, self._workspace).search(
+            filter, max_results, order_by, page_token
+        )
 
     def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
         """Set a tag of an experiment; those of the archive must be what it understands. Raises UsageError."""
@@ -122,7 +127,7 @@ class LakeAnnotations:
 
     def assessments(self, trace_id: str) -> list[dict[str, Any]]:
         """Return the assessments of a trace and its spans, the last changed at the end. Raises NotFoundError."""
-        return self._annotations.assessments(self._trace(trace_id))
+        return self._annotations.assessments(self._trace(trace_id)[0])
 
     def log_assessment(self, trace_id: str, assessment: Mapping[str, Any]) -> dict[str, Any]:
         """Keep an assessment: `{"assessment_name": "correct", "feedback": {"value": True}}`, or an `expectation`.
@@ -130,30 +135,46 @@ class LakeAnnotations:
         `span_id` says of which span, `source` and `rationale` who says it and why. Returns it with its id.
         Raises NotFoundError, UsageError, LimitError.
         """
-        return self._annotations.log_assessment(self._trace(trace_id), assessment)
+        full, workspace = self._trace(trace_id)
+        return self._annotations.log_assessment(full, assessment, workspace)
 
     def update_assessment(
         self, trace_id: str, assessment_id: str, changes: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Change fields of an assessment; return it. Raises NotFoundError, UsageError."""
-        return self._annotations.update_assessment(self._trace(trace_id), assessment_id, changes)
+        return self._annotations.update_assessment(self._trace(trace_id)[0], assessment_id, changes)
 
     def delete_assessment(self, trace_id: str, assessment_id: str) -> None:
         """Delete an assessment. Raises NotFoundError."""
-        self._annotations.delete_assessment(self._trace(trace_id), assessment_id)
+        self._annotations.delete_assessment(self._trace(trace_id)[0], assessment_id)
 
-    def _trace(self, trace_id: str) -> str:
-        """Return the full id of a trace that is there, in either tier. Raises NotFoundError."""
-        wanted = trace_id.lower().removeprefix("tr-")
-        hot = self._store.ids_that_begin(wanted, 2) if wanted.isalnum() else []
+    def _trace(self, trace_id: str) -> tuple[str, str]:
+        """Return the full id of a trace that is there, in either tier, and its workspace. Raises NotFoundError."""
+        wanted, workspace = trace_id.lower().removeprefix("tr-"), self._workspace
+        hot = self._store.ids_that_begin(wanted, 2, workspace) if wanted.isalnum() else []
 
-        def read(view: CommitView) -> str:
-            full = view.full_id(wanted, hot)
-            if full not in hot and not len(view.table(TABLE_TRACES.name).lookup([full], ["trace_id"])):
+        def read(view: CommitView) -> tuple[str, str]:
+            full = view.full_id(wanted, hot, workspace)
+            if full in hot and workspace is not None:
+                return full, workspace
+            if full in hot and (info := self._store.infos([full]).get(full)) is not None:
+                return full, str(info["workspace"])
+            rows = view.table(TABLE_TRACES.name).lookup([full], ["trace_id", "workspace"])
+            here = within(rows, workspace)["workspace"].to_pylist()
+            if not here:
                 raise no_trace(trace_id)
-            return full
+            return full, str(here[0])
 
         return self._opened.read(MAIN, read)
+
+
+def annotations_of(
+    opened: OpenLake, store: TrackingStore | None, workspace: str | None = None
+) -> LakeAnnotations:
+    """Return what is said of traces in one workspace, or in all. Raises UsageError without a tracking store."""
+    if store is None:
+        raise UsageError("this lake has no tracking store, which keeps tags; `tracelake serve` makes one.")
+    return LakeAnnotations(opened, store, workspace)
 
 
 class WithAnnotations:
@@ -164,9 +185,4 @@ class WithAnnotations:
     @cached_property
     def annotations(self) -> LakeAnnotations:
         """Tags, experiments and assessments. Raises UsageError for a lake without a tracking store."""
-        store = find_tracking(self._opened.objects)
-        if store is None:
-            raise UsageError(
-                "this lake has no tracking store, which keeps tags; `tracelake serve` makes one."
-            )
-        return LakeAnnotations(self._opened, store)
+        return annotations_of(self._opened, find_tracking(self._opened.objects))

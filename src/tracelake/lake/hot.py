@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from tracelake import limits
+from tracelake._errors import UsageError
 from tracelake.lake.claimed import standing
 from tracelake.lake.hot_search import HotSearch, Search
 from tracelake.lake.opened import OpenLake
@@ -23,13 +24,15 @@ from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.results import InboxInfo, Trace
 from tracelake.search.results import SearchResults
 from tracelake.tables.built_in import TABLE_TRACES
-from tracelake.tables.commit_view import CommitView, no_trace, to_rows
+from tracelake.tables.commit_view import CommitView, no_trace, to_rows, within
 from tracelake.tables.result_pages import PageToken
 from tracelake.tables.scan import connection
 from tracelake.tables.traces import SPAN_COLUMNS, aggregate_sql, summed
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.place import find_tracking, has_place, set_up
+from tracelake.tracking.started import StartedTraces
 from tracelake.tracking.store import HotTrace, TrackingStore
+from tracelake.tracking.trace_search import FoundTraces, TraceSearch
 from tracelake.versions.branches import MAIN
 
 HOT: Final = "hot"
@@ -69,6 +72,11 @@ class HotTier:
                 self._store = find_tracking(self._opened.objects)
             return self._store
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the lake has a tracking store."""
+        return self.store is not None
+
     def describe(self) -> dict[str, object]:
         """Return whether there is a hot tier, where, and what waits in its outbox."""
         store, waiting = self.store, self.waiting()
@@ -94,18 +102,56 @@ class HotTier:
         """Make some of what waits findable before the next search; see `HotSearch.index_ahead`."""
         return self._search.index_ahead()
 
-    def trace(self, trace_id: str, *, tiers: bool = False) -> Trace:
-        """Return all spans of a trace of either tier; with `tiers`, each says its own. Raises NotFoundError."""
-        rows, hot = self._rows(trace_id)
+    def trace(self, trace_id: str, *, tiers: bool = False, workspace: str | None = None) -> Trace:
+        """Return all spans of a trace of either tier, in one workspace or in all; with `tiers`, each says its own.
+
+        Raises NotFoundError.
+        """
+        rows, hot = self._rows(trace_id, workspace)
         summary = _summary(rows)
         spans = to_rows(rows.sort_by(_ORDER))
         if tiers:
             spans = [{**span, "_tier": HOT if span["span_id"] in hot else LAKE} for span in spans]
         return Trace(str(summary["trace_id"]), summary, tuple(spans))
 
-    def spans_of(self, trace_id: str) -> pa.Table:
+    def spans_of(self, trace_id: str, workspace: str | None = None) -> pa.Table:
         """Return the rows of a trace, with the columns of SPANS. Raises NotFoundError."""
-        return self._rows(trace_id)[0]
+        return self._rows(trace_id, workspace)[0]
+
+    def infos(self, trace_ids: Sequence[str], workspace: str | None = None) -> dict[str, dict[str, Any]]:
+        """Return what the tracking store says of traces, by id. Raises UsageError for a lake without one."""
+        return self._needed().infos(trace_ids, workspace)
+
+    def said_of(
+        self, trace_ids: Sequence[str], workspace: str | None = None
+    ) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
+        """Return metadata and fields that clients told of traces, by id, of those that the store has in a workspace."""
+        store = self._needed()
+        ids = trace_ids if workspace is None else list(store.infos(trace_ids, workspace))
+        return StartedTraces(store).of_traces(ids)
+
+    def find_traces(
+        self,
+        experiment_ids: Sequence[str],
+        filter: str | None,
+        max_results: int,
+        order_by: Sequence[str],
+        page_token: str | None,
+        *,
+        workspace: str | None = None,
+    ) -> FoundTraces:
+        """Return traces of experiments by a filter of MLflow. Raises QueryError, UsageError."""
+        return TraceSearch(self._needed(), workspace).search(
+            experiment_ids, filter, max_results, order_by, page_token
+        )
+
+    def _needed(self) -> TrackingStore:
+        store = self.store
+        if store is None:
+            raise UsageError(
+                "this lake has no tracking store, which MLflow's searches read; `tracelake serve` makes one."
+            )
+        return store
 
     def newer(self) -> Mapping[str, pa.Table]:
         """Return rows of tables `spans` and `traces` for traces that no commit holds whole yet, the newest of them.
@@ -132,28 +178,27 @@ class HotTier:
             "traces": _summaries(rows),
         }
 
-    def _rows(self, trace_id: str) -> tuple[pa.Table, Collection[str]]:
+    def _rows(self, trace_id: str, workspace: str | None) -> tuple[pa.Table, Collection[str]]:
         """Return the rows of a trace, and the ids of spans of which the tracking store has a claim."""
-        hot = self._hot(trace_id.lower())
+        hot = self._hot(trace_id.lower(), workspace)
         others = {str(batch["trace_id"][0]) for batch in hot if len(batch)}
 
         def read(view: CommitView) -> pa.Table:
-            full_id = view.full_id(trace_id, others)
-            return standing(
-                [*(batch for batch in hot if str(batch["trace_id"][0]) == full_id), view.spans_of([full_id])]
-            )
+            full_id = view.full_id(trace_id, others, workspace)
+            of_trace = [batch for batch in hot if len(batch) and str(batch["trace_id"][0]) == full_id]
+            return standing([*of_trace, view.spans_of([full_id], workspace)])
 
         rows = self._opened.read(MAIN, read)
         if not len(rows):
             raise no_trace(trace_id)
         return rows, {str(span) for batch in hot for span in batch["span_id"].to_pylist()}
 
-    def _hot(self, trace_id: str) -> list[pa.Table]:
+    def _hot(self, trace_id: str, workspace: str | None) -> list[pa.Table]:
         store = self.store
         if store is None or not trace_id.isalnum():
             return []
-        ids = [trace_id] if len(trace_id) == 32 else store.ids_that_begin(trace_id, 2)
-        return [_claims(trace) for trace in store.traces(ids).values() if trace.parts]
+        ids = [trace_id] if len(trace_id) == 32 else store.ids_that_begin(trace_id, 2, workspace)
+        return [within(_claims(trace), workspace) for trace in store.traces(ids).values() if trace.parts]
 
 
 def _large(view: CommitView, trace_ids: Sequence[str]) -> set[str]:

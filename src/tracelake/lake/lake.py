@@ -23,6 +23,7 @@ from tracelake.lake.quarantine import Quarantine
 from tracelake.lake.sources import WithSources
 from tracelake.lake.transactions import Transactions
 from tracelake.lake.verify import Verifier
+from tracelake.lake.within import WorkspaceLake
 from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.results import (
     BranchInfo,
@@ -168,6 +169,10 @@ class Lake(WithInputs, WithArchive, WithAnnotations, WithSources):
             )
 
         return self.hot.search(token, search) if token or at == MAIN else self._opened.read(at, search)
+
+    def within(self, workspace: str) -> WorkspaceLake:
+        """Return one workspace of the lake, to read and to annotate: what is of others is not there."""
+        return WorkspaceLake(self._opened, self.hot, workspace)
 
     def completions(self, typed: str, at: str = "main") -> list[str]:
         """Return queries that go on where one that is being typed ends: with fields, attributes, and their values."""

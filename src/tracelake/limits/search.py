@@ -135,6 +135,8 @@ QUERY_SLOP_MAX: Final = 100
 """Words that may stand between those of a phrase. Beyond: it is refused."""
 COMPLETIONS_MAX: Final = 20
 """Completions of a query that is being typed. Beyond: the less frequent are left out."""
+COMPLETIONS_LOOKED_AT_MAX: Final = 500
+"""The most frequent values that are looked at for those of one workspace. Beyond: the less frequent are left out."""
 HIGHLIGHT_MAX_CHARS: Final = 200
 """One excerpt of a hit, with its marks. Beyond: it is cut."""
 HIGHLIGHT_CONTEXT_CHARS: Final = 40

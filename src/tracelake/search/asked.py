@@ -33,16 +33,20 @@ def asked_of(
     sort: Sort,
     now_ns: int,
     by: By,
+    workspace: str | None = None,
 ) -> AskedSearch:
-    """Return what a searcher answers to a query. Raises QueryError where the index has no vectors that it needs."""
+    """Return what a searcher answers to a query, in one workspace or in all.
+
+    Raises QueryError where the index has no vectors that it needs.
+    """
     by.check(sort)
     if by.mode == "text":
         return AskedSearch(
-            lambda limit, offset: searcher.search(query, limit, offset, service, sort, now_ns),
-            lambda facets: searcher.count(query, service, facets, now_ns),
-            searcher.parts_asked(query, service, sort, now_ns),
+            lambda limit, offset: searcher.search(query, limit, offset, service, sort, now_ns, workspace),
+            lambda facets: searcher.count(query, service, facets, now_ns, workspace),
+            searcher.parts_asked(query, service, sort, now_ns, workspace),
         )
-    by_meaning = searcher.by_meaning(query, by.mode, by.vector, service, now_ns)
+    by_meaning = searcher.by_meaning(query, by.mode, by.vector, service, now_ns, workspace)
     if by_meaning is None:
         return AskedSearch(lambda _limit, _offset: [], _nothing, PartsAsked(0, 0))
     searching, asked = by_meaning

@@ -11,15 +11,15 @@ import tantivy
 
 from tracelake.limits import SEMANTIC_RESULTS_KEPT
 from tracelake.search.analyzers import Analyzer
-from tracelake.search.facets import Counted, RawFacet, check, count
-from tracelake.search.grammar import Everything, Node
-from tracelake.search.likeness import TextsOf, alike_in
+from tracelake.search.facets import Counted, Only, RawFacet, check, count, only
+from tracelake.search.grammar import Everything, Node, Text
+from tracelake.search.likeness import SPAN, TextsOf, alike_in
 from tracelake.search.live import NOBODY, RowIds
 from tracelake.search.meaning import Meant, meant
 from tracelake.search.opening import Opened
 from tracelake.search.raw_hits import RawHit, raw_hit
-from tracelake.search.semantic import Mode, Ranked, Vector, Vectors, ranked
-from tracelake.search.syntax import compiled, of_service, refusal, tree
+from tracelake.search.semantic import Mode, Ranked, Vector, Vectors, no_span, ranked
+from tracelake.search.syntax import compiled, only_of, refusal, tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,12 @@ class Asked:
     vector: Vector | None
     service: str | None
     now_ns: int
+    workspace: str | None = None
+
+    @property
+    def only(self) -> Only:
+        """What its spans have in common."""
+        return only(service=self.service, workspace=self.workspace)
 
 
 class ByMeaning:
@@ -41,7 +47,7 @@ class ByMeaning:
     ) -> None:
         self._opened = opened
         self._vectors = vectors
-        self._alike = alike_in(opened.index.schema, opened.searcher, texts_of, analyzer)
+        self._texts_of = texts_of
         self._analyzer = analyzer
         # The pages of one search, and its facets, are cut from the same order.
         self._ranked = lru_cache(SEMANTIC_RESULTS_KEPT)(self._rank)
@@ -69,19 +75,20 @@ class ByMeaning:
         rows = self._ranked(asked).rows
         if not rows:
             return Counted(0, {name: RawFacet((), 0) for name in facets})
-        if not facets and asked.service is None:
+        if not facets and not asked.only:
             return Counted(len(rows), {})
         these = tantivy.Query.term_set_query(self._opened.index.schema, "row", list(rows))
-        return count(self._opened.searcher, these, facets, asked.service)
+        return count(self._opened.searcher, these, facets, asked.only)
 
     def _rank(self, asked: Asked) -> Ranked:
         index = self._opened.index
+        alike = alike_in(index.schema, self._opened.searcher, self._texts_of, self._analyzer, asked.workspace)
 
         def query_of(node: Node) -> tantivy.Query | None:
-            query = compiled(index, node, asked.now_ns, self._alike, self._analyzer)
-            return (
-                query if query is None or asked.service is None else of_service(index, query, asked.service)
-            )
+            query = compiled(index, node, asked.now_ns, alike, self._analyzer)
+            for field, value in asked.only:
+                query = None if query is None else only_of(index, query, field, value)
+            return query
 
         try:
             node = tree(asked.query)
@@ -90,8 +97,9 @@ class ByMeaning:
                 asked.vector is not None
             ):  # words are conditions then: there is something to compare with already
                 parts = Meant("", None, None if isinstance(node, Everything) else node)
-            if parts.condition is None and asked.service is not None:
+            if parts.condition is None and asked.only:
                 parts = Meant(parts.text, parts.like, Everything())
+            self._check_like(parts.like, asked.workspace)
             words = query_of(node) if asked.mode == "hybrid" else None
             return ranked(
                 asked.mode,
@@ -105,6 +113,14 @@ class ByMeaning:
             )
         except ValueError as error:
             raise refusal(asked.query, error) from error
+
+    def _check_like(self, like: Text | None, workspace: str | None) -> None:
+        """Raise Refused for a span of another workspace, as for one that is not there."""
+        ids = None if like is None or workspace is None else SPAN.fullmatch(like.text.lower())
+        if like is not None and ids is not None:
+            here = self._texts_of is not None and self._texts_of(ids[1], ids[2], workspace) is not None
+            if not here:
+                raise no_span(like)
 
 
 def rows_gone(opened: Opened) -> RowIds:

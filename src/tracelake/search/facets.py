@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import tantivy
 
@@ -21,6 +21,10 @@ NAMES: Final = (*fields.FACETS, DAY)
 _DAY_NS: Final = timedelta(days=1) // timedelta(microseconds=1) * 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TOTAL: Final = "total of all"
+_ONLY: Final = "only of"
+Only: TypeAlias = tuple[tuple[str, str], ...]
+"""Fields with the one value of each that is counted."""
+NO_OTHERS: Final[Only] = ()
 _NONE: Final = f"\0{secrets.token_hex(16)}"
 """Under what tantivy counts the spans that have no value: nobody can have given one that is named so."""
 
@@ -49,32 +53,42 @@ def check(names: Sequence[str]) -> None:
             raise QueryError(f"there is no facet {name!r}, only {', '.join(NAMES)}.")
 
 
+def only(*, service: str | None, workspace: str | None) -> Only:
+    """Return what only counts, where only some does."""
+    named = (("workspace", workspace), ("service", service))
+    return tuple((field, value) for field, value in named if value is not None)
+
+
 def count(
-    searcher: tantivy.Searcher, query: tantivy.Query, names: Sequence[str], service: str | None
+    searcher: tantivy.Searcher, query: tantivy.Query, names: Sequence[str], only: Only = NO_OTHERS
 ) -> Counted:
-    """Count what a query finds; with `service`, what is of a service of exactly this name. Raises LimitError."""
+    """Count what a query finds, of spans with exactly these values of fields. Raises LimitError."""
     try:
-        return _counted(searcher, query, {name: _aggregation(name) for name in names}, service)
+        return _counted(searcher, query, {name: _aggregation(name) for name in names}, only)
     except ValueError as error:
         if not _too_many(error):
             raise
-    return _one_by_one(searcher, query, names, service)
+    return _one_by_one(searcher, query, names, only)
 
 
 def _counted(
-    searcher: tantivy.Searcher, query: tantivy.Query, wanted: Mapping[str, Any], service: str | None
+    searcher: tantivy.Searcher, query: tantivy.Query, wanted: Mapping[str, Any], only: Only
 ) -> Counted:
-    if service is None:
+    if not only:
         whole = next((name for name in wanted if "terms" in wanted[name]), None)
         counts = searcher.aggregate(query, {**wanted, **_with_total(whole, wanted)})
         total = counts[_TOTAL]["value"] if whole is None else _in_all(counts[whole])
     else:
-        by_service = {"service": {**_terms("service"), "aggs": dict(wanted)}}
-        buckets = searcher.aggregate(query, by_service)["service"]["buckets"]
-        of_service = [bucket for bucket in buckets if bucket["key"] == service]
-        if not of_service:
-            return Counted(0, {name: RawFacet((), 0) for name in wanted})
-        counts = of_service[0]
+        # The index finds names in any case, and counts them as they are.
+        nested: dict[str, Any] = dict(wanted)
+        for field, _ in reversed(only):
+            nested = {_ONLY: {**_terms(field), "aggs": nested}}
+        counts = searcher.aggregate(query, nested)
+        for _, value in only:
+            of_value = [bucket for bucket in counts[_ONLY]["buckets"] if bucket["key"] == value]
+            if not of_value:
+                return Counted(0, {name: RawFacet((), 0) for name in wanted})
+            counts = of_value[0]
         total = counts["doc_count"]
     return Counted(int(total), {name: _facet(name, counts[name]) for name in wanted})
 
@@ -91,14 +105,14 @@ def _in_all(counts: dict[str, Any]) -> int:
 
 
 def _one_by_one(
-    searcher: tantivy.Searcher, query: tantivy.Query, names: Sequence[str], service: str | None
+    searcher: tantivy.Searcher, query: tantivy.Query, names: Sequence[str], only: Only
 ) -> Counted:
     """Count each facet in a pass of its own: tantivy bounds the values that one pass finds in all facets together."""
-    whole = _counted(searcher, query, {}, service)
+    whole = _counted(searcher, query, {}, only)
     for name in names:
         try:
             wanted = _last_days(searcher, query) if name == DAY else _aggregation(name)
-            facet = _counted(searcher, query, {name: wanted}, service).facets[name]
+            facet = _counted(searcher, query, {name: wanted}, only).facets[name]
         except ValueError as error:
             if not _too_many(error):
                 raise

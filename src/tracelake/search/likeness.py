@@ -22,8 +22,8 @@ from tracelake.limits import (
 )
 from tracelake.search.analyzers import Analyzer
 
-TextsOf: TypeAlias = Callable[[str, str], Sequence[str] | None]
-"""Returns the texts of a span, by trace and span id; None where there is no such span."""
+TextsOf: TypeAlias = Callable[[str, str, str | None], Sequence[str] | None]
+"""Returns the texts of a span, by trace and span id and workspace (None for any); None where there is none."""
 Alike: TypeAlias = Callable[[str, str], tantivy.Query | None]
 """Returns what finds spans like one, by trace and span id; None where there is no such span."""
 SPAN: Final = re.compile(r"([0-9a-f]{32})[- ]([0-9a-f]{16})", re.ASCII)
@@ -47,12 +47,16 @@ def likeness(
 
 
 def alike_in(
-    schema: tantivy.Schema, searcher: tantivy.Searcher, texts_of: TextsOf | None, analyzer: Analyzer
+    schema: tantivy.Schema,
+    searcher: tantivy.Searcher,
+    texts_of: TextsOf | None,
+    analyzer: Analyzer,
+    workspace: str | None = None,
 ) -> Alike:
-    """Return what makes queries of likeness, by how rare words are in what a searcher has."""
+    """Return what makes queries of likeness to spans of a workspace, by how rare words are in what a searcher has."""
 
     def query(trace_id: str, span_id: str) -> tantivy.Query | None:
-        texts = None if texts_of is None else texts_of(trace_id, span_id)
+        texts = None if texts_of is None else texts_of(trace_id, span_id, workspace)
         return None if texts is None else likeness(schema, searcher, trace_id, texts, analyzer)
 
     return query

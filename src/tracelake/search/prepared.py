@@ -12,12 +12,12 @@ from tracelake.search import fields
 from tracelake.search.analyzers import ANALYZERS, Analyzer
 from tracelake.search.grammar import AllOf, Node, Text
 from tracelake.search.likeness import Alike
-from tracelake.search.syntax import compiled, is_graded, is_like, is_ranked, is_relative, of_service, tree
+from tracelake.search.syntax import compiled, is_graded, is_like, is_ranked, is_relative, only_of, tree
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A query as it is asked, the service that it is asked in among its words."""
+    """A query as it is asked, the service and the workspace that it is asked in among its words."""
 
     node: Node
     query: tantivy.Query | None
@@ -49,16 +49,23 @@ def asks_for_likeness(query: str) -> bool:
     return _read(query).is_like
 
 
-def prepared(query: str, service: str | None, analyzer: Analyzer, now_ns: int) -> Prepared:
-    """Return a query that asks for no likeness, in one service. Raises Refused, QueryError."""
-    return _prepared(query, service, analyzer.name, now_ns if _read(query).is_relative else 0)
+def prepared(
+    query: str, service: str | None, analyzer: Analyzer, now_ns: int, workspace: str | None = None
+) -> Prepared:
+    """Return a query that asks for no likeness, in one service and workspace. Raises Refused, QueryError."""
+    return _prepared(query, service, workspace, analyzer.name, now_ns if _read(query).is_relative else 0)
 
 
 def prepared_alike(
-    query: str, service: str | None, analyzer: Analyzer, now_ns: int, alike: Alike
+    query: str,
+    service: str | None,
+    analyzer: Analyzer,
+    now_ns: int,
+    alike: Alike,
+    workspace: str | None = None,
 ) -> Prepared:
     """Return a query that asks for likeness to a span, which `alike` makes words of. Raises Refused, QueryError."""
-    return _compiled(query, service, analyzer, now_ns, alike)
+    return _compiled(query, service, workspace, analyzer, now_ns, alike)
 
 
 @lru_cache(QUERIES_KEPT)
@@ -68,16 +75,22 @@ def _read(query: str) -> _Read:
 
 
 @lru_cache(QUERIES_KEPT)
-def _prepared(query: str, service: str | None, text: str, now_ns: int) -> Prepared:
-    return _compiled(query, service, ANALYZERS[text], now_ns, None)
+def _prepared(query: str, service: str | None, workspace: str | None, text: str, now_ns: int) -> Prepared:
+    return _compiled(query, service, workspace, ANALYZERS[text], now_ns, None)
 
 
 def _compiled(
-    query: str, service: str | None, analyzer: Analyzer, now_ns: int, alike: Alike | None
+    query: str,
+    service: str | None,
+    workspace: str | None,
+    analyzer: Analyzer,
+    now_ns: int,
+    alike: Alike | None,
 ) -> Prepared:
     node, grammar = _read(query).node, grammar_of(analyzer)
     asked = compiled(grammar, node, now_ns, alike, analyzer)
-    if asked is not None and service is not None:
-        asked = of_service(grammar, asked, service)
-        node = AllOf((node, Text("service", service.encode(errors="replace").decode(), 0, quoted=True)))
+    for field, value in (("service", service), ("workspace", workspace)):
+        if asked is not None and value is not None:
+            asked = only_of(grammar, asked, field, value)
+            node = AllOf((node, Text(field, value.encode(errors="replace").decode(), 0, quoted=True)))
     return Prepared(node, asked, is_ranked(node), is_graded(node))

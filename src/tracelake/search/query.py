@@ -18,8 +18,8 @@ from tracelake.limits import (
 )
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer, of_fingerprint
 from tracelake.search.by_meaning import Asked, ByMeaning, rows_gone
-from tracelake.search.complete import completions
-from tracelake.search.facets import Counted, RawFacet, check, count
+from tracelake.search.complete import OneWorkspace, completions
+from tracelake.search.facets import Counted, RawFacet, check, count, only
 from tracelake.search.likeness import Alike, TextsOf, alike_in
 from tracelake.search.live import Rows
 from tracelake.search.model import BUILD_ANEW, Manifest
@@ -144,18 +144,19 @@ class Searcher:
         service: str | None = None,
         sort: Sort = "score",
         now_ns: int | None = None,
+        workspace: str | None = None,
     ) -> list[RawHit]:
         """Return hits `offset` to `offset + limit` in order, equal ones mostly in order of the parts.
 
-        With `service`, only of services of that name, in upper or lower case. `now_ns` is when `last 2h` ends, by
-        default now.
+        With `service` or `workspace`, only of those of that name, in upper or lower case. `now_ns` is when `last 2h`
+        ends, by default now.
 
         Raises:
             QueryError: The query does not parse; says what is wrong with it, and gives an example.
         """
         assert limit >= 0, limit
         assert offset >= 0, offset
-        plan = self._plan(query, service, now_ns, scored=sort == "score")
+        plan = self._plan(query, service, now_ns, workspace, scored=sort == "score")
         asked, searcher = plan.query, plan.searcher
         documents = 0 if searcher is None else searcher.num_docs
         if asked is None or searcher is None or limit == 0 or offset >= documents:
@@ -178,29 +179,41 @@ class Searcher:
         return [raw_hit(searcher, 0.0 if by_time else score, address) for score, address in page]
 
     def count(
-        self, query: str, service: str | None = None, facets: Sequence[str] = (), now_ns: int | None = None
+        self,
+        query: str,
+        service: str | None = None,
+        facets: Sequence[str] = (),
+        now_ns: int | None = None,
+        workspace: str | None = None,
     ) -> Counted:
-        """Return how many documents a query finds, and facets of these; `service` is one exact name.
+        """Return how many documents a query finds, and facets of these; `service` and `workspace` are exact names.
 
         Raises:
             QueryError: The query does not parse, or there is no such facet.
         """
         check(facets)
-        plan = self._plan(query, service, now_ns, scored=False)
+        plan = self._plan(query, service, now_ns, workspace, scored=False)
         if plan.query is None or plan.searcher is None:
             return Counted(0, {name: RawFacet((), 0) for name in facets})
         try:
-            return count(plan.searcher, plan.query, facets, service)
+            return count(plan.searcher, plan.query, facets, only(service=service, workspace=workspace))
         except ValueError as error:
             raise refusal(query, error) from error
 
     def parts_asked(
-        self, query: str, service: str | None = None, sort: Sort = "score", now_ns: int | None = None
+        self,
+        query: str,
+        service: str | None = None,
+        sort: Sort = "score",
+        now_ns: int | None = None,
+        workspace: str | None = None,
     ) -> PartsAsked:
         """Return how many parts `search` asks for this, and how many it leaves out. Raises QueryError."""
-        return self._plan(query, service, now_ns, scored=sort == "score").parts
+        return self._plan(query, service, now_ns, workspace, scored=sort == "score").parts
 
-    def _plan(self, query: str, service: str | None, now_ns: int | None, *, scored: bool) -> _Plan:
+    def _plan(
+        self, query: str, service: str | None, now_ns: int | None, workspace: str | None, *, scored: bool
+    ) -> _Plan:
         """Decide which parts are asked: without those that cannot have hits, where only hits decide what is told.
 
         Scores count the words of all parts (F15), and so does what tells which spans are like one.
@@ -208,9 +221,10 @@ class Searcher:
         now_ns = time.time_ns() if now_ns is None else now_ns
         try:
             if like := asks_for_likeness(query):
-                asked = prepared_alike(query, service, self.analyzer, now_ns, self._alike())
+                alike = self._alike(workspace)
+                asked = prepared_alike(query, service, self.analyzer, now_ns, alike, workspace)
             else:
-                asked = prepared(query, service, self.analyzer, now_ns)
+                asked = prepared(query, service, self.analyzer, now_ns, workspace)
         except ValueError as error:
             raise refusal(query, error) from error
         if like or (scored and asked.is_ranked) or (may := may_match(asked.node, now_ns)) is None:
@@ -223,11 +237,11 @@ class Searcher:
     def _plan_of(asked: Prepared, opened: Opened | None, parts: PartsAsked) -> _Plan:
         return _Plan(asked.query, None if opened is None else opened.searcher, parts, asked.is_graded)
 
-    def _alike(self) -> Alike:
+    def _alike(self, workspace: str | None) -> Alike:
         """Return what makes words of a span that others are to be like: which are rare, all parts tell."""
         opened = self._opened()
         counted = self._grammar.searcher() if opened is None else opened.searcher
-        return alike_in(self._grammar.schema, counted, self._texts_of, self.analyzer)
+        return alike_in(self._grammar.schema, counted, self._texts_of, self.analyzer, workspace)
 
     def _may_match(self, may: MayMatch) -> tuple[int, ...]:
         """Return the numbers of the parts that may have hits."""
@@ -256,7 +270,13 @@ class Searcher:
         return {raw_hit(opened.searcher, 0.0, address).trace_id for _, address in hits}
 
     def by_meaning(
-        self, query: str, mode: Mode, vector: Vector | None, service: str | None, now_ns: int
+        self,
+        query: str,
+        mode: Mode,
+        vector: Vector | None,
+        service: str | None,
+        now_ns: int,
+        workspace: str | None = None,
     ) -> tuple[ByMeaning, Asked] | None:
         """Return who searches by meaning, and what it is asked; None for an index without rows.
 
@@ -269,12 +289,15 @@ class Searcher:
             return None
         if self._by_meaning is None:  # not before: damage of vectors does not stop a search by words
             self._by_meaning = _by_meaning(self._index, self._manifest, opened, self._texts_of, self.analyzer)
-        return self._by_meaning, Asked(query, mode, vector, service, now_ns)
+        return self._by_meaning, Asked(query, mode, vector, service, now_ns, workspace)
 
-    def completions(self, typed: str) -> list[str]:
+    def completions(self, typed: str, workspace: str | None = None) -> list[str]:
         """Return queries that go on where one that is being typed ends (see `complete.completions`)."""
         opened = self._opened()
-        return completions(self._grammar.searcher() if opened is None else opened.searcher, typed)
+        searcher = self._grammar.searcher() if opened is None else opened.searcher
+        return completions(
+            searcher, typed, None if workspace is None else OneWorkspace(self._grammar, workspace)
+        )
 
 
 def _by_meaning(

@@ -122,9 +122,12 @@ class Vectors:
                 vector = vector_of(self.blocks, int(row))
                 if vector is not None:
                     return self.checked(vector.tolist())
-        raise Refused(
-            like.place, f"the span {like.text} is not here, or has no vector; take both ids of a hit"
-        )
+        raise no_span(like)
+
+
+def no_span(like: Text) -> Refused:
+    """Return the error for a span that is not there."""
+    return Refused(like.place, f"the span {like.text} is not here, or has no vector; take both ids of a hit")
 
 
 def ranked(

@@ -73,13 +73,11 @@ def compiled(
     return _Compiler(index, now_ns, alike, analyzer).compiled(node)
 
 
-def of_service(index: tantivy.Index, query: tantivy.Query, service: str) -> tantivy.Query:
-    """Return the query in one service, its name in any case; scores stay as they are."""
-    text = service.encode(errors="replace").decode()  # a lone surrogate is in no service
-    by_service = tantivy.Query.term_query(index.schema, "service", fields.lowered(text), "basic")
-    return tantivy.Query.boolean_query(
-        [(tantivy.Occur.Must, query), (tantivy.Occur.Must, _filter(by_service))]
-    )
+def only_of(index: tantivy.Index, query: tantivy.Query, field: str, value: str) -> tantivy.Query:
+    """Return the query among spans of one service, or workspace, its name in any case; scores stay as they are."""
+    text = value.encode(errors="replace").decode()  # a lone surrogate is in no name
+    by_value = tantivy.Query.term_query(index.schema, field, fields.lowered(text), "basic")
+    return tantivy.Query.boolean_query([(tantivy.Occur.Must, query), (tantivy.Occur.Must, _filter(by_value))])
 
 
 def tree(query: str) -> Node:

@@ -36,6 +36,7 @@ from tracelake.server.otlp import TracesEndpoint
 from tracelake.server.pages import STATIC, page_routes, page_templates
 from tracelake.server.pipeline_api import pipeline_api
 from tracelake.server.pipeline_pages import pipeline_pages
+from tracelake.server.scope import LakeOfRequest
 from tracelake.server.search_pages import search_pages
 from tracelake.server.sign_in import sign_in_pages
 from tracelake.server.sources_api import sources_api
@@ -92,6 +93,8 @@ def create_app(
     _add_otlp(app, traces, requests)
     # For gRPC, which has a port of its own.
     app.state.otlp = OtlpDoor(traces, requests, ring)
+    # From here on no route has the lake but through its request.
+    lake = LakeOfRequest.of(lake)
     app.include_router(api_routes(lake))
     app.include_router(page_routes(lake, templates))
     app.include_router(search_pages(lake, templates))

@@ -40,7 +40,7 @@ class ArchiveCollector(Collector):
         """Yield what stands now; nothing for a lake without a hot tier."""
         space = None
         try:
-            if self._lake.hot.store is None:
+            if not self._lake.hot.is_there:
                 return
             space = self._lake.archive.space()
         except (TracelakeError, OSError):

@@ -21,7 +21,7 @@ def archive_pages(lake: Lake, archiving: Archiving, templates: Jinja2Templates) 
 
     @router.get("/archive")
     def archive(request: Request, limit: Limit = limits.ARCHIVE_LISTED_DEFAULT) -> Response:
-        view = None if lake.hot.store is None else archive_overview(lake, archiving, limit)
+        view = None if not lake.hot.is_there else archive_overview(lake, archiving, limit)
         return page(request, "archive.html", OVERVIEW, view=view)
 
     return router

@@ -145,13 +145,13 @@ class Archiving:
     def _has_hot_tier(self) -> bool:
         """Whether there may be something to archive; a pass says what the matter is where nobody can tell."""
         try:
-            return self._lake.hot.store is not None
+            return self._lake.hot.is_there
         except Exception:  # noqa: BLE001  whatever it is, the pass tells of it, and the scheduler goes on
             return True
 
     def _marks(self) -> Marks:
         try:
-            return frozenset() if self._lake.hot.store is None else self._lake.archive.marks()
+            return self._lake.archive.marks() if self._lake.hot.is_there else frozenset()
         except Exception:  # noqa: BLE001  an error of the database's driver, too, must not end the scheduler
             return frozenset()  # the next pass says what the matter is
 

@@ -19,12 +19,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracelake import limits
 from tracelake._errors import ForbiddenError, NoKeyError, TracelakeError, UsageError
-from tracelake.access.protocol import Need, id_of
+from tracelake.access.protocol import Need, check_whole, id_of
 from tracelake.server.api import json_response
 from tracelake.server.errors import retry_after_s, status_of
 from tracelake.server.key_ring import KeyHolder, KeyRing
 from tracelake.server.otlp import METER, failure
-from tracelake.server.routes import OTLP, SIGN_IN, needed
+from tracelake.server.routes import OTLP, SIGN_IN, is_divided, needed
+from tracelake.server.scope import asked_within
 
 logger = logging.getLogger("tracelake.server")
 audit = logging.getLogger("tracelake.audit")
@@ -71,9 +72,11 @@ class Guard:
                     await _preflight()(scope, receive, send)
                     return
             need = needed(method, path)
+            actor = None
             if need != "public":
-                actor = await self._ring.actor(_token(headers, method, origin), need)
-                scope[ACTOR] = actor
+                scope[ACTOR] = actor = await self._ring.actor(_token(headers, method, origin), need)
+                if not is_divided(method, path):
+                    check_whole(actor.key_id, actor.workspace)
                 if need == "ingest":
                     scope[METER] = self._ring.meter(actor)
                 elif method not in _SAFE and need != "read":
@@ -83,7 +86,11 @@ class Guard:
                 logger.warning("refused: %s %s: %s", method, _shown(path), error)
             await _refusal(scope, headers, error)(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        if actor is None:
+            await self._app(scope, receive, send)
+            return
+        with asked_within(actor.workspace):
+            await self._app(scope, receive, send)
 
     def _check_host(self, headers: Headers) -> None:
         names = headers.getlist("host")

@@ -21,7 +21,15 @@ from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError, NoKeyError, QuotaError, StorageError
 from tracelake.access.keys import Keys
 from tracelake.access.model import KeyRecord, Role
-from tracelake.access.protocol import Allowance, Need, allowances, check_need, check_token, id_of
+from tracelake.access.protocol import (
+    Allowance,
+    Need,
+    allowances,
+    check_need,
+    check_token,
+    id_of,
+    workspace_of,
+)
 from tracelake.server.otlp import Meter
 
 logger = logging.getLogger("tracelake.server")
@@ -35,6 +43,11 @@ class KeyHolder:
     name: str
     role: Role
     record: KeyRecord | None = None
+
+    @property
+    def workspace(self) -> str | None:
+        """The workspace that it writes into and reads; None for all."""
+        return None if self.record is None else workspace_of(self.record)
 
 
 LOCAL: Final = KeyHolder("local", "", "admin")

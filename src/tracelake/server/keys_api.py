@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Response
 
 from tracelake.access.duration import expiry_ns
-from tracelake.access.model import Role
+from tracelake.access.model import ALL_WORKSPACES, Role
 from tracelake.lake.lake import Lake
 from tracelake.server.api import json_response
 from tracelake.server.guard import audit
@@ -23,7 +23,7 @@ class WantedKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     role: Role
-    workspace: str = "default"
+    workspace: str = ALL_WORKSPACES
     expires_in: str | None = None
     """A duration such as `30d`."""
     spans_per_s: int | None = None
@@ -55,7 +55,10 @@ def keys_api(lake: Lake, ring: KeyRing) -> APIRouter:
             body.bytes_per_day,
         )
         ring.forget()
-        audit.info("key %s %r was made, with role %s", new_key.key.id, new_key.key.name, new_key.key.role)
+        made = new_key.key
+        audit.info(
+            "key %s %r was made, with role %s, of workspace %r", made.id, made.name, made.role, made.workspace
+        )
         response = json_response({"key": new_key.key, "token": new_key.token}, 201)
         response.headers["Cache-Control"] = "no-store"
         return response

@@ -25,9 +25,7 @@ from tracelake.limits import (
 from tracelake.otlp.encode import encode
 from tracelake.server.json_body import json_body
 from tracelake.server.mlflow_api import answered
-from tracelake.tracking.started import StartedTraces
 from tracelake.tracking.store import TrackingStore
-from tracelake.tracking.trace_search import TraceSearch
 
 _WHOLE_ID: Final = re.compile("[0-9a-f]{32}")
 _TABLES_EXPERIMENT: Final = "0"
@@ -69,7 +67,7 @@ def _add(router: APIRouter, prefix: str, lake: Lake) -> None:
     @router.post(f"{prefix}/traces/search")
     @answered
     def search(body: TraceQuery = Depends(json_body(TraceQuery))) -> object:  # noqa: B008
-        page = TraceSearch(tracking_of(lake)).search(
+        page = lake.hot.find_traces(
             _experiments(body), body.filter, _page_size(body.max_results), body.order_by, body.page_token
         )
         told = {"traces": _infos(lake, {row.trace_id: row._mapping for row in page.rows})}
@@ -164,14 +162,14 @@ def _trace(lake: Lake, trace_id: str) -> dict[str, Any]:
 
 def _info_alone(lake: Lake, trace_id: str) -> dict[str, Any]:
     """Return the info of a trace by its row; of one without a row, or by the beginning of its id, by its spans."""
-    stored = tracking_of(lake).infos([trace_id]) if _WHOLE_ID.fullmatch(trace_id) else {}
+    stored = lake.hot.infos([trace_id]) if _WHOLE_ID.fullmatch(trace_id) else {}
     return _infos(lake, stored)[0] if stored else dict(_trace(lake, trace_id)["trace_info"])
 
 
 def _told(lake: Lake, rows: pa.Table) -> dict[str, Any]:
     """Return a trace of these spans as MLflow says it."""
     full_id = str(rows["trace_id"][0])
-    stored = tracking_of(lake).infos([full_id])
+    stored = lake.hot.infos([full_id])
     info = stored.get(full_id) or {**lake.trace(full_id).summary, "experiment_id": _TABLES_EXPERIMENT}
     messages = encode(rows.sort_by([("start_ns", "ascending"), ("span_id", "ascending")]))
     spans = [
@@ -186,7 +184,7 @@ def _told(lake: Lake, rows: pa.Table) -> dict[str, Any]:
 def _infos(lake: Lake, rows: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what MLflow calls the info of traces."""
     tags, assessments = lake.annotations.of_traces(list(rows))
-    said = StartedTraces(tracking_of(lake)).of_traces(list(rows))
+    said = lake.hot.said_of(list(rows))
     infos = []
     for trace_id, row in rows.items():
         metadata, fields = said.get(trace_id, ({}, {}))

@@ -119,6 +119,6 @@ def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
 def _shown_tags(lake: Lake, trace_id: str) -> dict[str, str]:
     """Return the tags of a trace; none where the lake keeps no tags, or they cannot be read: the trace can."""
     try:
-        return {} if lake.hot.store is None else lake.annotations.shown_tags([trace_id]).get(trace_id, {})
+        return {} if not lake.hot.is_there else lake.annotations.shown_tags([trace_id]).get(trace_id, {})
     except StorageError:
         return {}

@@ -1,4 +1,7 @@
-"""What a key must be allowed for each route. Pure; whatever no line here names is for admins, also what comes later."""
+"""What a key must be allowed for each route, and which routes answer keys of one workspace.
+
+Pure. Whatever no line here names is for admins, and for keys of all workspaces, also what comes later.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,34 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
 )
 """Methods, path, need; the first line that fits counts. A path that ends in `*` is the beginning of one."""
 
+DIVIDED: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
+    (_GET, "/"),
+    (_GET, "/openapi.json"),
+    (_GET, "/search"),
+    (_GET, "/traces/*"),
+    (("POST",), f"{OTLP}*"),
+    (_GET, "/api/v1/traces*"),
+    (_GET, "/api/v1/services"),
+    (_GET, "/api/v1/search*"),
+    *(((*_GET, *_WRITES), f"{prefix}{what}/*") for prefix in _MLFLOW for what in ("traces", "experiments")),
+)
+"""Methods and path of what is divided by workspace: keys of one get what is of it. All else is of the whole lake."""
+
 
 def needed(method: str, path: str) -> Need:
     """Return what a request asks for."""
     for methods, pattern, need in RULES:
-        fits = path.startswith(pattern[:-1]) if pattern.endswith("*") else path == pattern
-        if fits and method in methods:
+        if method in methods and _fits(path, pattern):
             return need
     return "admin"
+
+
+def is_divided(method: str, path: str) -> bool:
+    """Whether a request is answered with what is of one workspace, where the key is of one."""
+    return not path.endswith("/delete-traces") and any(
+        method in methods and _fits(path, pattern) for methods, pattern in DIVIDED
+    )
+
+
+def _fits(path: str, pattern: str) -> bool:
+    return path.startswith(pattern[:-1]) if pattern.endswith("*") else path == pattern

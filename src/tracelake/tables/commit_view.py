@@ -11,6 +11,7 @@ from typing import Final, get_args
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
 from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
@@ -27,11 +28,11 @@ from tracelake.search.raw_hits import RawHit
 from tracelake.search.results import Facet, FacetValue, Hit, SearchResults
 from tracelake.search.unpublished import WithUnpublished, no_index
 from tracelake.shards.leases import Leases
-from tracelake.shards.rows import ROW_ID
+from tracelake.shards.rows import ROW_ID, literal
 from tracelake.shards.store import EMPTY, Shard, Snapshot
 from tracelake.storage import Stores
 from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, TABLE_TRACES, TABLES_FOLDER, entry_of
-from tracelake.tables.conditions import condition, reading, words
+from tracelake.tables.conditions import condition, of_tables, reading, words
 from tracelake.tables.indexes import INDEX_ENTRY
 from tracelake.tables.newer import FIRST_UNCOMMITTED, NewerRows
 from tracelake.tables.pruning import Layout
@@ -57,7 +58,7 @@ _TOLD_COLUMNS: Final = (
     "user_id",
 )
 """What a hit tells of its row."""
-_HIT_COLUMNS: Final = ("trace_id", "span_id", "transaction", *_TOLD_COLUMNS)
+_HIT_COLUMNS: Final = ("trace_id", "span_id", "transaction", "workspace", *_TOLD_COLUMNS)
 _NOT_BY_MEANING: Final = "spans that no commit holds yet have no vectors; a search by words finds them"
 _TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "events")
 
@@ -134,18 +135,24 @@ class CommitView:
         return [self.table(name).info() for name in self._names]
 
     def sql(
-        self, query: str, allow_files: bool = False, newer: Mapping[str, pa.Table] | None = None
+        self,
+        query: str,
+        allow_files: bool = False,
+        newer: Mapping[str, pa.Table] | None = None,
+        workspace: str | None = None,
     ) -> pa.Table:
         """Run a DuckDB query, one SELECT, over the tables. Raises QueryError.
 
         It reads the parts of the tables that it names, and nothing else, unless files are allowed. Rows that are
-        `newer`, by the name of the table, stand for all of the traces that they are of.
+        `newer`, by the name of the table, stand for all of the traces that they are of. In one workspace the tables are
+        those that are divided, and have its rows.
         """
         with self._tables[TABLE_SPANS.name].scan.open_files().in_use():
             with connection() as db:
-                identifiers = words(reading(checked(db, query)))
+                identifiers = words((reading if workspace is None else of_tables)(checked(db, query)))
             # One that is not named need not be there: its parts may be far away.
-            tables = [self.table(name) for name in self._names if name in identifiers]
+            names = self._names if workspace is None else BUILT_IN
+            tables = [self.table(name) for name in names if name in identifiers]
             files = [file for table in tables for file in table._read_files()]
             with connection(files, allow_files) as db:
                 for table in tables:
@@ -156,7 +163,7 @@ class CommitView:
                             f"select * from ({rows}) anti join newer_{table.name} using (trace_id)"
                             f" union all by name select * from newer_{table.name}"
                         )
-                    db.execute(f'create temp view "{table.name}" as {rows}')
+                    db.execute(f'create temp view "{table.name}" as {only_within(rows, workspace)}')
                 try:
                     result: pa.Table = select(db, query).to_arrow_table()
                 except QueryError:  # a part that was collected is none of the query's
@@ -173,11 +180,11 @@ class CommitView:
             raise no_trace(trace_id)
         return Trace(full, summary[0], tuple(to_rows(spans)))
 
-    def spans_of(self, trace_ids: Sequence[str]) -> pa.Table:
+    def spans_of(self, trace_ids: Sequence[str], workspace: str | None = None) -> pa.Table:
         """Return the spans of traces as they were sent: not the transaction that brought them."""
-        return self._tables[TABLE_SPANS.name].lookup(trace_ids, SPANS.names)
+        return within(self._tables[TABLE_SPANS.name].lookup(trace_ids, SPANS.names), workspace)
 
-    def full_id(self, trace_id: str, others: Collection[str] = ()) -> str:
+    def full_id(self, trace_id: str, others: Collection[str] = (), workspace: str | None = None) -> str:
         """Return a trace id by the unique beginning of it, here and among others. Raises NotFoundError."""
         trace_id = trace_id.lower()
         if not _TRACE_ID.fullmatch(trace_id):
@@ -186,9 +193,10 @@ class CommitView:
             )
         if len(trace_id) == 32:
             return trace_id
-        here = self._tables[TABLE_TRACES.name].to_arrow(
-            ["trace_id"], f"starts_with(trace_id, '{trace_id}')", limit=2
-        )
+        begins = f"starts_with(trace_id, '{trace_id}')"
+        if workspace is not None:
+            begins += f" and workspace = {literal(workspace)}"
+        here = self._tables[TABLE_TRACES.name].to_arrow(["trace_id"], begins, limit=2)
         matching = {*map(str, here["trace_id"].to_pylist()), *others}
         if len(matching) > 1:
             raise NotFoundError(f"several traces begin with {trace_id!r}; give more digits.")
@@ -207,11 +215,13 @@ class CommitView:
         now: datetime | None = None,
         by: By = BY_WORDS,
         newer: NewerRows | None = None,
+        workspace: str | None = None,
     ) -> SearchResults:
         """Return hits of the index in order, `where` being a DuckDB condition on table `spans`.
 
         A service is part of what the index is asked, so that only its spans are read. Without a condition all hits are
-        counted, and the facets that are asked for. Rows that are `newer` are found as if they were of the commit.
+        counted, and the facets that are asked for. Rows that are `newer` are found as if they were of the commit. In
+        one workspace nothing else is found, nor counted, nor read; only how rare words are is said of all.
         """
         if not 1 <= limit <= SEARCH_HITS_MAX:
             raise QueryError(f"limit must be from 1 to {SEARCH_HITS_MAX}, not {limit}.")
@@ -222,7 +232,7 @@ class CommitView:
                 "facets count what the index finds, and a condition is not in it; say it in the query, such as "
                 "service:checkout, or leave facets out."
             )
-        name = name_of_search(query, where, service, sort, *by.told)
+        name = name_of_search(query, where, service, sort, *by.told, *told_of(workspace))
         token = read_token(page, name) if page is not None else None
         asked_ns = time.time_ns() if now is None else _nanoseconds(now)
         start, now_ns = (token.offset, token.now_ns) if token is not None else (0, asked_ns)
@@ -231,12 +241,12 @@ class CommitView:
             return SearchResults(commit=self.commit_id)
         hits: list[tuple[int, Hit]] = []
         offset, size = start, limit
-        asked = asked_of(searcher, query, service, sort, now_ns, by)
+        asked = asked_of(searcher, query, service, sort, now_ns, by, workspace)
         while len(hits) < limit and (raw_hits := asked.hits(size, offset)):
-            # The index finds services in lower case only.
+            # The index finds services, and workspaces, in lower case only.
             hits += [
                 (offset + place, hit)
-                for place, hit in self._rows_of(raw_hits, where, query, searcher.analyzer, newer)
+                for place, hit in self._rows_of(raw_hits, where, query, searcher.analyzer, newer, workspace)
                 if service in (None, hit.service)
             ]
             if len(raw_hits) < size:
@@ -245,7 +255,8 @@ class CommitView:
         counted = asked.count(facets) if not where else None
         total = counted.total if counted is not None else None
         following = hits[limit - 1][0] + 1 if len(hits) >= limit else None
-        if following is not None and (total is not None and service is None and following >= total):
+        of_all = service is None and workspace is None
+        if following is not None and (total is not None and of_all and following >= total):
             following = None
         by_facet = counted.facets if counted is not None else {}
         return SearchResults(
@@ -263,10 +274,10 @@ class CommitView:
             _NOT_BY_MEANING if beside and by.mode == "semantic" else None,
         )
 
-    def completions(self, typed: str) -> list[str]:
+    def completions(self, typed: str, workspace: str | None = None) -> list[str]:
         """Return queries that go on where one that is being typed ends."""
         searcher = self._open_searcher()
-        return [] if searcher is None else searcher.completions(typed)
+        return [] if searcher is None else searcher.completions(typed, workspace)
 
     def open_index(self) -> None:
         """Open the parts of the index, where there is one, so that who searches does not wait for them."""
@@ -318,6 +329,7 @@ class CommitView:
         query: str,
         analyzer: Analyzer,
         newer: NewerRows | None,
+        workspace: str | None,
     ) -> list[tuple[int, Hit]]:
         """Join hits with their rows, in order, each with its place. One whose row is not there is dropped."""
         table = self._tables[TABLE_SPANS.name]
@@ -337,6 +349,7 @@ class CommitView:
                 )
                 db.register("newer_rows", newer.rows_of(others, columns))
                 sql = f"select * from ({sql} union all by name select * from newer_rows)"
+            sql = only_within(sql, workspace)
             selected = select(db, sql + (f" where {condition(where)}" if where else "")).to_arrow_table()
         by_key = {(row["trace_id"], row["span_id"], row["transaction"]): row for row in to_rows(selected)}
         hits = []
@@ -350,11 +363,13 @@ class CommitView:
         return hits
 
 
-def _texts_of(spans: Table, newer: NewerRows | None, trace_id: str, span_id: str) -> list[str] | None:
-    """Return the texts of a span, None where there is none."""
-    columns = ["span_id", *_TEXT_COLUMNS]
-    rows = [] if newer is None else to_rows(newer.rows_of([(trace_id, span_id)], columns))
-    rows = rows or to_rows(spans.lookup([trace_id], columns))
+def _texts_of(
+    spans: Table, newer: NewerRows | None, trace_id: str, span_id: str, workspace: str | None
+) -> list[str] | None:
+    """Return the texts of a span, None where there is none in the workspace."""
+    columns = ["span_id", "workspace", *_TEXT_COLUMNS]
+    rows = [] if newer is None else to_rows(within(newer.rows_of([(trace_id, span_id)], columns), workspace))
+    rows = rows or to_rows(within(spans.lookup([trace_id], columns), workspace))
     texts = [document_text(row) for row in rows if row["span_id"] == span_id]
     return texts[0] if texts else None
 
@@ -373,6 +388,21 @@ def named_by(repository: Repository, commit_id: str | None) -> dict[str, Referen
         for folder in folders
         for path, reference in repository.scan(commit_id or "", *below(folder))
     }
+
+
+def within(rows: pa.Table, workspace: str | None) -> pa.Table:
+    """Return the rows of one workspace, with None all."""
+    return rows if workspace is None else rows.filter(pc.equal(rows["workspace"], pa.scalar(workspace)))
+
+
+def only_within(rows: str, workspace: str | None) -> str:
+    """Return the SQL of rows of one workspace, with None of all."""
+    return rows if workspace is None else f"select * from ({rows}) where workspace = {literal(workspace)}"
+
+
+def told_of(workspace: str | None) -> tuple[str, ...]:
+    """Return what tells a search in one workspace from others, for the names of pages; nothing for one in all."""
+    return () if workspace is None else ("workspace", workspace)
 
 
 def no_trace(trace_id: str) -> NotFoundError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ _READING: Final = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "C
 """Kinds of queries that change nothing. A `with` may have others: COPY, INSERT, UPDATE, DELETE, MERGE."""
 _RUNS_A_TEXT: Final = re.compile(r'"function_name":"(query|json_execute_serialized_sql)"', re.IGNORECASE)
 """Functions that run a query which is a text, where nobody sees what it does."""
+
+_PLAIN_NAME: Final = re.compile(r"\w+", re.ASCII)
+_NAMED: Final = ("catalog_name", "schema_name", "table_name")
 
 
 def condition(text: str) -> str:
@@ -79,6 +83,28 @@ def reading(query: str) -> str:
     if (match := _RUNS_A_TEXT.search(serialized)) is not None:
         raise _refused("query", query, f"it runs a text with {match[1].lower()}(); write its query itself")
     return query
+
+
+def of_tables(query: str) -> str:
+    """Return a SELECT that reads tables by their names, and nothing by a function, or a path. Raises QueryError."""
+    reading(query)
+    for kind, names in _sources(json.loads(_serialized(query, "query", query))):
+        if kind == "TABLE_FUNCTION" or not all(map(_PLAIN_NAME.fullmatch, names)):
+            raise _refused("query", query, "in one workspace it may read tables, by their names")
+    return query
+
+
+def _sources(node: Any) -> Iterator[tuple[str, list[str]]]:
+    """Yield what each part of a query reads from: the kind, and the names of schema and table where it has some."""
+    nodes = [node]
+    while nodes:
+        one = nodes.pop()
+        if isinstance(one, dict):
+            if one.get("type") in ("TABLE_FUNCTION", "BASE_TABLE"):
+                yield one["type"], [one[part] for part in _NAMED if one.get(part)]
+            nodes += one.values()
+        elif isinstance(one, list):
+            nodes += one
 
 
 def words(query: str) -> set[str]:

@@ -10,7 +10,7 @@ import json
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -57,7 +57,9 @@ class Experiment:
 class Annotations:
     """Tags, experiments and assessments of one lake. Threads may share it; each call is one transaction."""
 
-    def __init__(self, store: TrackingStore) -> None:
+    def __init__(self, store: TrackingStore, workspace: str | None = None) -> None:
+        """Of one workspace, or of all."""
+        self._workspace = workspace
         self._database = store.database
         self._lake = store.lake
         self.insert = sqlite.insert if store.database.is_sqlite else postgresql.insert
@@ -73,14 +75,16 @@ class Annotations:
                     of_columns = zip(OF_COLUMNS, values, strict=True)
                     tags[trace_id].update((key, str(value)) for key, value in of_columns if value is not None)
                 own = select(trace_tags.c.trace_id, trace_tags.c.key, trace_tags.c.value)
-                for trace_id, key, value in connection.execute(own.where(*self._of(trace_tags, ids))):
+                own = own.where(*self._of(trace_tags, ids)).order_by(trace_tags.c.workspace)
+                for trace_id, key, value in connection.execute(own):
                     tags[trace_id][key] = value
         return {trace_id: dict(sorted(of_trace.items())) for trace_id, of_trace in tags.items()}
 
     def shown_tags(self, trace_ids: Collection[str]) -> dict[str, dict[str, str]]:
         """Return the first tags of traces that somebody set, for a page: few of each, long ones cut."""
         tags = trace_tags.c
-        number = func.row_number().over(partition_by=tags.trace_id, order_by=tags.key).label("number")
+        by_key = func.row_number().over(partition_by=tags.trace_id, order_by=[tags.key, tags.workspace])
+        number = by_key.label("number")
         cut = func.substr(tags.value, 1, limits.TAG_SHOWN_MAX_CHARS).label("value")
         shown: dict[str, dict[str, str]] = {}
         with self._database.reading() as connection:
@@ -95,13 +99,13 @@ class Annotations:
                     shown.setdefault(trace_id, {})[key] = value
         return shown
 
-    def set_tag(self, trace_id: str, key: str, value: str) -> None:
+    def set_tag(self, trace_id: str, key: str, value: str, workspace: str = DEFAULT_WORKSPACE) -> None:
         """Set a tag of a trace, which who calls knows to be there. Raises UsageError, LimitError."""
         check_tag(key, value, limits.TRACKING_VALUE_MAX_CHARS)
         if key in OF_COLUMNS:
             raise UsageError(f"tag {key} says where a trace is, and only the archive sets it.")
         with self._database.writing() as connection:
-            self._set(connection, trace_tags, {"trace_id": trace_id}, key, value)
+            self._set(connection, trace_tags, {"trace_id": trace_id, "workspace": workspace}, key, value)
 
     def delete_tag(self, trace_id: str, key: str) -> None:
         """Delete a tag of a trace; without `archivalFailure` it is tried again. Raises NotFoundError, UsageError."""
@@ -124,7 +128,7 @@ class Annotations:
 
     def traces_with(self, tags: Mapping[str, str], limit: int) -> list[str]:
         """Return ids of traces that have all of these tags, in order; the tags are not those of columns."""
-        query = select(trace_tags.c.trace_id).where(trace_tags.c.lake == self._lake)
+        query = select(trace_tags.c.trace_id).where(*self._here(trace_tags)).distinct()
         for number, (key, value) in enumerate(tags.items()):
             if number == 0:
                 query = query.where(trace_tags.c.key == key, trace_tags.c.value == value)
@@ -133,7 +137,7 @@ class Annotations:
             query = query.join(
                 other,
                 and_(
-                    other.c.lake == self._lake,
+                    *self._here(other),
                     other.c.trace_id == trace_tags.c.trace_id,
                     other.c.key == key,
                     other.c.value == value,
@@ -170,8 +174,19 @@ class Annotations:
     def experiment(self, experiment_id: str) -> Experiment:
         """Return an experiment. Raises NotFoundError."""
         for each in self._experiments(experiments.c.experiment_id == experiment_id):
-            return each
+            if self._workspace in (None, each.workspace):
+                return each
+            if (
+                experiment_id == DEFAULT_EXPERIMENT
+            ):  # traces of all workspaces may be of it: nothing else is told
+                return replace(each, workspace=self._workspace or "", tags={})
         raise NotFoundError(f"no experiment {_quoted(experiment_id)}.")
+
+    def _check_own(self, experiment_id: str) -> None:
+        """Raise NotFoundError for an experiment that is not of the workspace."""
+        here = self._experiments(experiments.c.experiment_id == experiment_id)
+        if not any(self._workspace in (None, each.workspace) for each in here):
+            raise NotFoundError(f"no experiment {_quoted(experiment_id)}.")
 
     def experiment_named(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> Experiment:
         """Return an experiment by its name. Raises NotFoundError."""
@@ -181,7 +196,8 @@ class Annotations:
 
     def experiments(self) -> list[Experiment]:
         """Return the newest experiments, at most 1,000."""
-        return self._experiments(experiments.c.experiment_id.is_not(None))
+        own = experiments.c.workspace == self._workspace
+        return self._experiments(experiments.c.experiment_id.is_not(None) if self._workspace is None else own)
 
     def experiments_of(self, experiment_ids: Collection[str]) -> dict[str, Experiment]:
         """Return experiments by their ids; those that are not there are left out."""
@@ -195,12 +211,14 @@ class Annotations:
     def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
         """Set a tag of an experiment. Raises NotFoundError, UsageError, LimitError."""
         check_tag(key, value, limits.EXPERIMENT_TAG_MAX_CHARS)
-        self.experiment(experiment_id)
+        self._check_own(experiment_id)
         with self._database.writing() as connection:
             self._set(connection, experiment_tags, {"experiment_id": experiment_id}, key, value)
 
     def delete_experiment_tag(self, experiment_id: str, key: str) -> None:
         """Delete a tag of an experiment. Raises NotFoundError."""
+        if self._workspace is not None:
+            self._check_own(experiment_id)
         tags = experiment_tags.c
         here = (tags.lake == self._lake, tags.experiment_id == experiment_id, tags.key == key)
         with self._database.writing() as connection:
@@ -208,7 +226,9 @@ class Annotations:
         if not gone:
             raise NotFoundError(f"experiment {_quoted(experiment_id)} has no tag {_quoted(key)}.")
 
-    def log_assessment(self, trace_id: str, assessment: Mapping[str, Any]) -> dict[str, Any]:
+    def log_assessment(
+        self, trace_id: str, assessment: Mapping[str, Any], workspace: str = DEFAULT_WORKSPACE
+    ) -> dict[str, Any]:
         """Keep an assessment of a trace, or of a span of it, in MLflow's words; return it with id and times.
 
         It has an `assessment_name`, and a `feedback` or an `expectation` with a `value`. Raises UsageError, LimitError.
@@ -225,7 +245,8 @@ class Annotations:
             "create_time": now,
             "last_update_time": now,
         }
-        row = {"lake": self._lake, "trace_id": trace_id, "assessment_id": assessment_id, **_columns(body)}
+        key = {"lake": self._lake, "trace_id": trace_id, "assessment_id": assessment_id}
+        row = {**key, "workspace": workspace, **_columns(body)}
         with self._database.writing() as connection:
             self._check_room(connection, assessments, self._of(assessments, [trace_id]), "assessments")
             connection.execute(insert(assessments), row)
@@ -325,8 +346,13 @@ class Annotations:
                 f"there are {count:,} {what} already, and the limit is {limits.ANNOTATIONS_MAX:,}."
             )
 
+    def _here(self, table: Any) -> list[Any]:
+        """Return the conditions that rows are of the lake, and of the workspace where there is one."""
+        of_lake = [table.c.lake == self._lake]
+        return of_lake if self._workspace is None else [*of_lake, table.c.workspace == self._workspace]
+
     def _of(self, table: Table, trace_ids: Collection[str]) -> list[Any]:
-        return [table.c.lake == self._lake, table.c.trace_id.in_(list(trace_ids))]
+        return [*self._here(table), table.c.trace_id.in_(list(trace_ids))]
 
     def _assessment(self, trace_id: str, assessment_id: str) -> list[Any]:
         return [*self._of(assessments, [trace_id]), assessments.c.assessment_id == assessment_id]

@@ -28,8 +28,12 @@ _ORDERS: Final[dict[str, tuple[ColumnElement[Any], type]]] = {
 class ExperimentSearch:
     """Searches of one lake."""
 
-    def __init__(self, store: TrackingStore) -> None:
+    def __init__(self, store: TrackingStore, workspace: str | None = None) -> None:
+        """Of one workspace, or of all."""
         self._store, self._lake = store, store.lake
+        self._here = [_OF.lake == self._lake]
+        if workspace is not None:
+            self._here.append(_OF.workspace == workspace)
 
     def search(
         self,
@@ -46,7 +50,7 @@ class ExperimentSearch:
         column, kind, is_ascending = _order(order_by)
         asked = asked_name("experiments", conditions, str(column), is_ascending)
         query = select(_OF.experiment_id, column.label("ordered_by")).where(
-            _OF.lake == self._lake, *map(self._holds, conditions)
+            *self._here, *map(self._holds, conditions)
         )
         if page_token:
             value, behind = read_token(page_token, asked, kind)

@@ -15,10 +15,10 @@ _AT: Final = {name: place for place, name in enumerate(COLUMNS)}
 _SPAN, _PARENT, _NAME, _STATUS = (_AT[name] for name in ("span_id", "parent_span_id", "name", "status"))
 _START, _END, _SERVICE, _WORKSPACE = (_AT[name] for name in ("start_ns", "end_ns", "service", "workspace"))
 _SESSION, _USER, _INPUT, _OUTPUT = (_AT[name] for name in ("session_id", "user_id", "input", "output"))
-_STORED: Final = tuple(name for name in COLUMNS if name not in ("input", "output", "workspace"))
+_STORED: Final = tuple(name for name in COLUMNS if name not in ("input", "output"))
 """Columns of a span that have one in the store too."""
 _STORED_AT: Final = tuple(_AT[name] for name in _STORED)
-_TEXTS: Final = ("name", "service", "session_id", "user_id", "model", "kind", "status")
+_TEXTS: Final = ("name", "service", "session_id", "user_id", "model", "kind", "status", "workspace")
 _TEXTS_AT: Final = tuple(_AT[name] for name in _TEXTS)
 
 
@@ -77,11 +77,15 @@ def without(request: TracedRequest, refused: Collection[str]) -> tuple[Format, b
 
 
 def info_of(write: TraceWrite) -> dict[str, Any]:
-    """Return the columns of `trace_info` that spans tell; those of the root are null where it has not come."""
-    rows = write.rows
+    """Return the columns of `trace_info` that spans tell; those of the root are null where it has not come.
+
+    The row is of one workspace, and says nothing of spans of another.
+    """
+    workspace = write.rows[0][_WORKSPACE]
+    rows = [row for row in write.rows if row[_WORKSPACE] == workspace]
     root = min((row for row in rows if row[_PARENT] is None), key=_by_start, default=None)
     return {
-        "workspace": _cut(rows[0][_WORKSPACE], limits.TRACKING_NAME_MAX_CHARS),
+        "workspace": _cut(workspace, limits.TRACKING_NAME_MAX_CHARS),
         "experiment_id": write.experiment_id,
         "start_ns": min(row[_START] for row in rows),
         "end_ns": max(row[_END] for row in rows),

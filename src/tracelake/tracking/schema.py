@@ -29,7 +29,7 @@ from tracelake.limits import (
     TRACKING_VALUE_MAX_CHARS,
 )
 
-HEAD: Final = "0003"
+HEAD: Final = "0004"
 """The revision that this release reads and writes."""
 VERSION_TABLE: Final = "tracelake_version"
 
@@ -135,9 +135,14 @@ trace_info: Final = Table(
 trace_tags: Final = Table(
     "tracelake_trace_tags",
     metadata,
-    *_of_trace(_key("key", String(TRACKING_KEY_MAX_CHARS)), Column("value", Text, nullable=False)),
+    *_of_trace(
+        _key("workspace", _Name),
+        _key("key", String(TRACKING_KEY_MAX_CHARS)),
+        Column("value", Text, nullable=False),
+    ),
     sqlite_with_rowid=False,
 )
+"""A trace that workspaces share has tags of each."""
 trace_metadata: Final = Table(
     "tracelake_trace_metadata",
     metadata,
@@ -153,6 +158,7 @@ assessments: Final = Table(
         Column("name", _Name),
         Column("body", Text, nullable=False),
         Column("updated_ns", BigInteger, nullable=False),
+        Column("workspace", _Name, nullable=False, server_default=DEFAULT_WORKSPACE),
     ),
 )
 trace_parts: Final = Table(
@@ -186,6 +192,7 @@ spans: Final = Table(
         Column("model", _Name),
         Column("input_tokens", BigInteger),
         Column("output_tokens", BigInteger),
+        Column("workspace", _Name, nullable=False, server_default=DEFAULT_WORKSPACE),
     ),
     sqlite_with_rowid=False,
 )

@@ -17,7 +17,13 @@ from tracelake import limits
 from tracelake._errors import LimitError
 from tracelake.tracking.annotations import OF_COLUMNS, Annotations, check_tag
 from tracelake.tracking.database import at_once
-from tracelake.tracking.schema import TRACKING_STORE, trace_info, trace_metadata, trace_tags
+from tracelake.tracking.schema import (
+    DEFAULT_WORKSPACE,
+    TRACKING_STORE,
+    trace_info,
+    trace_metadata,
+    trace_tags,
+)
 from tracelake.tracking.store import TrackingStore
 
 CLIENT_REQUEST_ID: Final = "tracelake.info.client_request_id"
@@ -65,8 +71,10 @@ class StartedTraces:
         )
         with self._database.writing() as connection:
             connection.execute(advanced)  # A3: who archives it now looks again
-            self._set(connection, trace_tags, trace_id, tags)
-            self._set(connection, trace_metadata, trace_id, metadata)
+            told_by = connection.execute(select(trace_info.c.workspace).where(*here)).scalar()
+            workspace = {"workspace": told_by or DEFAULT_WORKSPACE}
+            self._set(connection, trace_tags, {"trace_id": trace_id, **workspace}, tags)
+            self._set(connection, trace_metadata, {"trace_id": trace_id}, metadata)
 
     def of_traces(self, trace_ids: Collection[str]) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
         """Return metadata and fields of traces, by id; of those of which nothing is said, none."""
@@ -82,22 +90,21 @@ class StartedTraces:
                     (fields if key in _OF_INFO else metadata)[_OF_INFO.get(key, key)] = value
         return several
 
-    def _set(self, connection: Connection, table: Table, trace_id: str, values: Mapping[str, str]) -> None:
+    def _set(
+        self, connection: Connection, table: Table, of: Mapping[str, str], values: Mapping[str, str]
+    ) -> None:
         if not values:
             return
         statement = self._insert(table)
         connection.execute(
             statement.on_conflict_do_update(
-                index_elements=["lake", "trace_id", "key"], set_={"value": statement.excluded.value}
+                index_elements=["lake", *of, "key"], set_={"value": statement.excluded.value}
             ),
-            [
-                {"lake": self._lake, "trace_id": trace_id, "key": key, "value": value}
-                for key, value in sorted(values.items())
-            ],
+            [{"lake": self._lake, **of, "key": key, "value": value} for key, value in sorted(values.items())],
         )
-        here = (table.c.lake == self._lake, table.c.trace_id == trace_id)
+        here = (table.c.lake == self._lake, table.c.trace_id == of["trace_id"])
         count = connection.execute(select(func.count()).select_from(table).where(*here)).scalar_one()
         if count > limits.ANNOTATIONS_MAX:
             raise LimitError(
-                f"trace {trace_id} would have {count:,} tags or metadata, and the limit is {limits.ANNOTATIONS_MAX:,}."
+                f"trace {of['trace_id']} would have {count:,} tags or metadata, and the limit is {limits.ANNOTATIONS_MAX:,}."
             )

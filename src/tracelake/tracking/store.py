@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import zstandard
-from sqlalchemy import Connection, case, delete, func, insert, select
+from sqlalchemy import Connection, and_, case, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tracelake import limits
@@ -167,12 +167,13 @@ class TrackingStore:
                     found_traces[trace_id] = HotTrace(info, tuple(by_trace.get(trace_id, ())))
         return found_traces
 
-    def infos(self, trace_ids: Collection[str]) -> dict[str, dict[str, Any]]:
-        """Return the rows of traces, by id; of those that were never here, none."""
+    def infos(self, trace_ids: Collection[str], workspace: str | None = None) -> dict[str, dict[str, Any]]:
+        """Return the rows of traces, of one workspace or of all, by id; of those that were never here, none."""
         infos: dict[str, dict[str, Any]] = {}
         with self.database.reading() as connection:
             for ids in at_once(trace_ids):
-                of = (trace_info.c.lake == self.lake, trace_info.c.trace_id.in_(ids))
+                of = [trace_info.c.lake == self.lake, trace_info.c.trace_id.in_(ids)]
+                of += [] if workspace is None else [trace_info.c.workspace == workspace]
                 rows = connection.execute(select(trace_info).where(*of))
                 infos.update((row.trace_id, dict(row._mapping)) for row in rows)
         return infos
@@ -208,18 +209,17 @@ class TrackingStore:
                 room -= size
         return fitting
 
-    def ids_that_begin(self, beginning: str, limit: int) -> list[str]:
-        """Return ids of traces that begin so, in order."""
-        query = (
-            select(trace_info.c.trace_id)
-            .where(
-                trace_info.c.lake == self.lake,
-                trace_info.c.trace_id >= beginning,
-                trace_info.c.trace_id < beginning + "g",  # behind all hex digits
-            )
-            .order_by(trace_info.c.trace_id)
-            .limit(limit)
+    def ids_that_begin(self, beginning: str, limit: int, workspace: str | None = None) -> list[str]:
+        """Return ids of traces that begin so, in order; with a workspace, of those with spans of it."""
+        of = (trace_info if workspace is None else spans).c
+        query = select(of.trace_id).where(
+            of.lake == self.lake,
+            of.trace_id >= beginning,
+            of.trace_id < beginning + "g",  # behind all hex digits
         )
+        if workspace is not None:
+            query = query.where(of.workspace == workspace).distinct()
+        query = query.order_by(of.trace_id).limit(limit)
         with self.database.reading() as connection:
             return list(connection.execute(query).scalars())
 
@@ -291,15 +291,18 @@ def _upsert(insert_into: Any) -> Any:
     """Return the statement that makes traces known or advances their generation; it gives those that it did."""
     statement = insert_into(trace_info)
     new, old = statement.excluded, trace_info.c
-    has_root = new.name.is_not(None)
+    is_its = new.workspace == old.workspace  # spans of another workspace are none of what this one is told
+    has_root = and_(is_its, new.name.is_not(None))
     return statement.on_conflict_do_update(
         index_elements=["lake", "trace_id"],
         set_={
-            "start_ns": case((new.start_ns < old.start_ns, new.start_ns), else_=old.start_ns),
-            "end_ns": case((new.end_ns > old.end_ns, new.end_ns), else_=old.end_ns),
+            "start_ns": case((and_(is_its, new.start_ns < old.start_ns), new.start_ns), else_=old.start_ns),
+            "end_ns": case((and_(is_its, new.end_ns > old.end_ns), new.end_ns), else_=old.end_ns),
             "state": case((has_root, new.state), else_=old.state),
             **{name: case((has_root, new[name]), else_=old[name]) for name in _OF_ROOT},
-            **{name: func.coalesce(old[name], new[name]) for name in _OF_ANY},
+            **{
+                name: case((is_its, func.coalesce(old[name], new[name])), else_=old[name]) for name in _OF_ANY
+            },
             "db_payload_generation": old.db_payload_generation + 1,
             "updated_ns": new.updated_ns,
         },

@@ -27,14 +27,18 @@ from tracelake.tracking.trace_filter import ALIASES, METADATA, FilterCondition, 
 _INFO: Final = trace_info.c
 
 
-def _said(table: Table, key: str, column: ColumnElement[Any]) -> ColumnElement[Any]:
+def _said(
+    table: Table, key: str, column: ColumnElement[Any], *of_its: ColumnElement[bool]
+) -> ColumnElement[Any]:
     """Return what somebody said of a trace, else a column of its spans."""
     of = table.c
-    said = select(of.value).where(of.lake == _INFO.lake, of.trace_id == _INFO.trace_id, of.key == key)
+    said = select(of.value).where(
+        of.lake == _INFO.lake, of.trace_id == _INFO.trace_id, of.key == key, *of_its
+    )
     return func.coalesce(said.correlate(trace_info).scalar_subquery(), column)
 
 
-_NAME: Final = _said(trace_tags, "mlflow.traceName", _INFO.name)
+_NAME: Final = _said(trace_tags, "mlflow.traceName", _INFO.name, trace_tags.c.workspace == _INFO.workspace)
 """What somebody named a trace, else its root span."""
 _ENDED_NS: Final[ColumnElement[Any]] = func.nullif(_INFO.end_ns, 0, type_=BigInteger)
 """Null while no span of a trace has ended: no filter by times holds for it."""
@@ -74,8 +78,9 @@ class FoundTraces:
 class TraceSearch:
     """Searches of one lake."""
 
-    def __init__(self, store: TrackingStore) -> None:
-        self._database, self._lake = store.database, store.lake
+    def __init__(self, store: TrackingStore, workspace: str | None = None) -> None:
+        """Of one workspace, or of all."""
+        self._database, self._lake, self._workspace = store.database, store.lake, workspace
 
     def search(
         self,
@@ -89,9 +94,10 @@ class TraceSearch:
         conditions = parse_filter(filter)
         key, is_ascending = _order(order_by)
         column, kind = _ORDERS[key]
-        asked = asked_name(experiment_ids, conditions, key, is_ascending)
+        asked = asked_name(experiment_ids, conditions, key, is_ascending, *self._told())
         query = select(trace_info, column.label("ordered_by")).where(
             _INFO.lake == self._lake,
+            *self._within(_INFO),
             _INFO.experiment_id.in_(list(experiment_ids)),
             *(self._holds(condition) for condition in conditions),
         )
@@ -108,12 +114,20 @@ class TraceSearch:
             token = make_token(asked, rows[-1].ordered_by, rows[-1].trace_id)
         return FoundTraces(rows, token)
 
+    def _told(self) -> list[str]:
+        """Return what tells a search in one workspace from others, for the tokens of pages."""
+        return [] if self._workspace is None else [self._workspace]
+
+    def _within(self, columns: Any) -> list[ColumnElement[bool]]:
+        """Return the condition that a row is of the workspace, where there is one."""
+        return [] if self._workspace is None else [columns.workspace == self._workspace]
+
     def _holds(self, condition: FilterCondition) -> ColumnElement[bool]:
         """Return a condition as SQL."""
         if condition.kind == "tag":
             return self._tag(condition)
         if condition.kind == "span":
-            of = (spans.c.lake == _INFO.lake, spans.c.trace_id == _INFO.trace_id)
+            of = (spans.c.lake == _INFO.lake, spans.c.trace_id == _INFO.trace_id, *self._within(spans.c))
             column = spans.c.name if condition.key == "name" else func.coalesce(spans.c.status, "UNSET")
             return exists().where(*of, self._compared(column, condition))
         return self._compared(_COLUMNS[condition.key], condition)
@@ -126,6 +140,7 @@ class TraceSearch:
             trace_tags.c.lake == _INFO.lake,
             trace_tags.c.trace_id == _INFO.trace_id,
             trace_tags.c.key == condition.key,
+            *self._within(trace_tags.c),
         )
         if condition.comparator == "IS NULL":
             return ~exists().where(*of)

@@ -1,0 +1,419 @@
+"""A key of one workspace gets nothing of another: every route, with every kind of key, by looking at every byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+import httpx
+import pytest
+from fastapi import FastAPI
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.server.test_guard import PUBLIC, every_route
+from tests.server.walls import (
+    HOT_OF_B,
+    HOT_SHARED,
+    OF_A,
+    OF_B,
+    OF_TWIN,
+    SECRET,
+    SHARED,
+    A,
+    B,
+    assessment_ids,
+    two_teams,
+)
+from tracelake._errors import ForbiddenError, NotFoundError, QueryError
+from tracelake.lake import annotations as lake_annotations
+from tracelake.lake import hot
+from tracelake.search import complete, facets
+from tracelake.server import guard, routes, scope
+from tracelake.server.app import create_app
+from tracelake.tables import commit_view, conditions
+from tracelake.tracking import annotations as tracking_annotations
+from tracelake.tracking import store, trace_search
+from tracelake.tracking.door import TrackingDoor
+
+FACETS: Final = "".join(
+    f"&facet={name}" for name in ("service", "kind", "status", "model", "session", "user", "workspace", "day")
+)
+EVERY_TRACE: Final = (OF_A, OF_B, SHARED, HOT_OF_B, HOT_SHARED, OF_TWIN)
+BEGINNINGS: Final = tuple(trace_id[:8] for trace_id in EVERY_TRACE[1:])
+SPAN: Final = f"{1:016x}"
+QUERIES: Final = (
+    "*",
+    "refund",
+    "zqx*",
+    "name:zqx*",
+    "service:zqx*",
+    "session:*",
+    "workspace:team-b",
+    "workspace:team-b OR refund",
+    "NOT workspace:team-a",
+    "same:zqx*",
+    f"trace:{OF_B}",
+)
+TYPED: Final = ("", "s", "attributes.", "resource.", "o", "service:", "service:zq", "session:", "user:", "model:",
+                "workspace:", "has:", "attributes.same:", "attributes.same:zq", "resource.service.name:")  # fmt: skip
+MLFLOW: Final = ("/api/2.0/mlflow", "/api/3.0/mlflow")
+LOCATION: Final = {"locations": [{"mlflow_experiment": {"experiment_id": "0"}}]}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request: what it is sent to, with which body."""
+
+    method: str
+    url: str
+    body: Any = None
+
+
+@dataclass(frozen=True)
+class Walls:
+    """A server on a lake of two teams."""
+
+    lake: tracelake.Lake
+    app: FastAPI
+    tokens: dict[str, str]
+    divided: dict[tuple[str, str], list[Asked]]
+
+    def answers(self, asked: list[Asked], who: str | None) -> list[httpx.Response]:
+        """Ask, with one of the keys or none."""
+
+        async def ask() -> list[httpx.Response]:
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            headers = {} if who is None else {"Authorization": f"Bearer {self.tokens[who]}"}
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://127.0.0.1", headers=headers
+            ) as client:
+                return [await client.request(each.method, each.url, json=each.body) for each in asked]
+
+        return anyio.run(ask)
+
+
+def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
+    """Return what is asked of each route that is divided by workspace, with ids of both teams."""
+    experiment = lake.within(B).annotations.experiment_named(f"experiment {SECRET}").experiment_id
+    said = assessment_ids(lake, B, OF_B)[0]
+    gets = {
+        "/": [
+            "/",
+            "/?order=tokens",
+            "/?order=errors",
+            "/?name=step",
+            "/?tag=note%3Da+plain",
+            "/?errors=true",
+        ],
+        "/openapi.json": ["/openapi.json"],
+        "/search": ["/search", *(f"/search?q={query}" for query in QUERIES[:5])],
+        "/traces/trace_id": [f"/traces/{one}" for one in EVERY_TRACE],
+        "/api/v1/traces": ["/api/v1/traces", "/api/v1/traces?order=longest&limit=2&offset=1"],
+        "/api/v1/traces/trace_id": [
+            f"/api/v1/traces/{one}{more}"
+            for one in (*EVERY_TRACE, *BEGINNINGS)
+            for more in ("", "?format=otlp")
+        ],
+        "/api/v1/traces/trace_id/spans/span_id": [
+            f"/api/v1/traces/{one}/spans/{SPAN}" for one in EVERY_TRACE
+        ],
+        "/api/v1/services": ["/api/v1/services"],
+        "/api/v1/search": [
+            f"/api/v1/search?q={query}{more}"
+            for query in QUERIES
+            for more in ((FACETS, "&service=plain+shop") if len(query) < 7 else ("&sort=newest",))
+        ],
+        "/api/v1/search/completions": [f"/api/v1/search/completions?q={typed}" for typed in TYPED],
+    }
+    requests = {("GET", path): [Asked("GET", url) for url in urls] for path, urls in gets.items()}
+    for prefix in MLFLOW:
+        for what, urls in {
+            "traces/batchGet": [f"traces/batchGet?{'&'.join(f'trace_ids={one}' for one in EVERY_TRACE)}"],
+            "traces/get": [f"traces/get?trace_id={one}" for one in EVERY_TRACE],
+            "traces/trace_id": [f"traces/{one}" for one in EVERY_TRACE],
+            "traces/trace_id/tags": [f"traces/{one}/tags" for one in EVERY_TRACE],
+            "traces/trace_id/assessments": [f"traces/{one}/assessments" for one in EVERY_TRACE],
+            "traces/trace_id/assessments/assessment_id": [
+                f"traces/{one}/assessments/{said}" for one in EVERY_TRACE
+            ],
+            "experiments/get": [f"experiments/get?experiment_id={one}" for one in (experiment, "0")],
+            "experiments/get-by-name": ["experiments/get-by-name?experiment_name=experiment+plain"],
+        }.items():
+            requests["GET", f"{prefix}/{what}"] = [Asked("GET", f"{prefix}/{url}") for url in urls]
+        filters = [
+            None,
+            "span.name LIKE 'zqx%'",
+            "tags.note LIKE '%zqx%'",
+            "name LIKE 'zqx%'",
+            "tags.`of.plain` = 'plain'",
+        ]
+        found = [Asked("POST", f"{prefix}/traces/search", LOCATION | {"filter": each}) for each in filters]
+        requests["POST", f"{prefix}/traces/search"] = found
+        search = f"{prefix}/experiments/search"
+        filters = ["name LIKE 'experiment zqx%'", "tags.note LIKE 'zqx%'", ""]
+        requests["POST", search] = [Asked("POST", search, {"filter": each}) for each in filters]
+        tag = {"key": "note", "value": "mine"}
+        assessed = {"assessment": {"assessment_name": "mine", "feedback": {"value": 1}}}
+        for method, what, body in (
+            ("PATCH", "traces/{}/tags", tag),
+            ("DELETE", "traces/{}/tags", tag),
+            ("POST", "traces/{}/assessments", assessed),
+            ("PATCH", f"traces/{{}}/assessments/{said}", assessed),
+            ("DELETE", f"traces/{{}}/assessments/{said}", None),
+        ):
+            path = what.replace("{}", "trace_id").replace(said, "assessment_id")
+            asked = [Asked(method, f"{prefix}/{what.format(one)}", body) for one in (OF_B, HOT_OF_B, SHARED)]
+            requests[method, f"{prefix}/{path}"] = asked
+        requests["POST", f"{prefix}/experiments/create"] = [
+            Asked("POST", f"{prefix}/experiments/create", {"name": "experiment plain"})
+        ]
+        for what in ("set-experiment-tag", "delete-experiment-tag"):
+            path = f"{prefix}/experiments/{what}"
+            ids = (experiment, "0") if what.startswith("set") else (experiment,)
+            requests["POST", path] = [
+                Asked("POST", path, {"experiment_id": one, "key": "note", "value": "mine"}) for one in ids
+            ]
+    return requests
+
+
+@pytest.fixture(scope="module")
+def walls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walls]:
+    """Return a server on a lake of two teams, with keys of all kinds."""
+    with two_teams(tmp_path_factory.mktemp("walls") / "lake") as lake:
+        keys = lake.keys
+        tokens = {"whole": keys.create("whole", "admin").token, "a": keys.create("a", "admin", A).token}
+        tokens["reads"] = keys.create("reads", "read", A).token
+        tokens["sends"] = keys.create("sends", "ingest", A).token
+        for name in ("expired", "revoked"):
+            made = keys.create(name, "admin", B)
+            tokens[name] = made.token
+            keys.expire(made.key.id, 0) if name == "expired" else keys.revoke(made.key.id)
+        said = lake.hot.store
+        assert said is not None
+        with closing(TrackingDoor(said)) as door:
+            yield Walls(lake, create_app(lake, door), tokens, every_request(lake))
+
+
+def of_others(lake: tracelake.Lake) -> Any:
+    """Return what is said of traces and experiments of others."""
+    theirs = lake.within(B).annotations
+    return [
+        *((theirs.tags(one), theirs.assessments(one)) for one in (OF_B, SHARED, HOT_OF_B)),
+        [(each.name, each.tags) for each in theirs.experiments()],
+        lake.annotations.experiment("0").tags,
+    ]
+
+
+def check_no_secret(walls: Walls, part: str = "") -> None:
+    """Ask with a key of team A: nothing of others is in any byte, and all that they have stays as it is."""
+    before = of_others(walls.lake)
+    for route, requests in walls.divided.items():
+        if part not in route[1]:
+            continue
+        for asked, answer in zip(requests, walls.answers(requests, "a"), strict=True):
+            told = (route, asked, answer.status_code, answer.text[:2_000])
+            assert answer.status_code not in (401, 403, 500, 503), told
+            assert SECRET not in answer.text, told
+            assert SECRET not in str(answer.headers), told
+    assert of_others(walls.lake) == before
+
+
+def check_numbers(walls: Walls) -> None:
+    """What is counted, resolved and compared with is of team A: totals, beginnings of ids, likeness."""
+    search = "/api/v1/search?q="
+    urls = [f"{search}*", f"{search}refund", f"/api/v1/traces/{OF_A[:8]}"]
+    every, refunds, trace = walls.answers([Asked("GET", url) for url in urls], "a")
+    assert [every.json()["total"], refunds.json()["total"]] == [5, 5]
+    assert trace.json()["trace_id"] == OF_A
+    spans = (f"{OF_B}-{SPAN}", f"{SHARED}-{SPAN}", f"{HOT_OF_B}-{SPAN}", f"{'f' * 32}-{SPAN}")
+    for span in spans:
+        check_likeness(walls, span)
+
+
+def check_likeness(walls: Walls, span: str) -> None:
+    """A span of others is as one that is not there."""
+    (answer,) = walls.answers([Asked("GET", f"/api/v1/search?q=like:{span}")], "a")
+    assert answer.status_code == 400, answer.text
+    assert "there is no span" in answer.json()["error"], answer.text
+
+
+def check_every_route(walls: Walls) -> None:
+    """Every route of the application is divided, and asked here, or is of the whole lake, and refused."""
+    for method, path in every_route(walls.app):
+        if (method, path) in PUBLIC or path.startswith("/v1/"):
+            continue
+        if (method, path) in walls.divided:
+            assert routes.is_divided(method, path), (method, path)
+            continue
+        (answer,) = walls.answers([Asked(method, path)], "a")
+        assert answer.status_code == 403, (method, path, answer.text)
+        assert "of the whole lake" in answer.json()["error"], answer.text
+
+
+def test_nothing_of_another_workspace_is_in_any_answer(walls: Walls) -> None:
+    """What team B has is in no answer to team A; with a key of all workspaces it is in those that show anything."""
+    check_no_secret(walls)
+    check_numbers(walls)
+    shown = {
+        route
+        for route, requests in walls.divided.items()
+        if route[0] == "GET" or route[1].endswith("traces/search")
+        if any(SECRET in answer.text for answer in walls.answers(requests[:3], "whole"))
+    }
+    silent = {path for _, path in walls.divided.keys() - shown if "experiments" not in path}
+    assert {path for path in silent if "/mlflow/" not in path} == {"/openapi.json"}
+
+
+def test_every_route_is_divided_or_of_the_whole_lake(walls: Walls) -> None:
+    """A route that comes later is refused to keys of one workspace until somebody divides it, and lists it here."""
+    check_every_route(walls)
+    assert walls.divided.keys() <= set(every_route(walls.app))
+
+
+def test_other_keys_get_nothing(walls: Walls) -> None:
+    """Without a key, with one that ended, and with one of another role, no answer has anything of any team."""
+    for route, requests in walls.divided.items():
+        for who in (None, "expired", "revoked"):
+            for answer in walls.answers(requests[:2], who):
+                assert answer.status_code == 401, (route, who)
+                assert SECRET not in answer.text, (route, who)
+        for answer in walls.answers(requests[:2], "sends"):
+            assert answer.status_code == 403, route
+        need = routes.needed(*route)
+        for answer in walls.answers(requests[:2], "reads"):
+            assert (answer.status_code == 403) == (need in ("annotate", "admin")), route
+            assert SECRET not in answer.text, route
+
+
+def test_a_team_sees_its_own(walls: Walls) -> None:
+    """What team A has is there: its spans of shared traces, its totals, facets, tags, and its pages."""
+    urls = [
+        f"/api/v1/traces/{SHARED}",
+        "/api/v1/search?q=workspace:team-a&facet=service&facet=workspace",
+        f"/api/2.0/mlflow/traces/{SHARED}/tags",
+        "/api/v1/traces",
+        "/api/v1/services",
+        f"/api/v1/traces/{HOT_SHARED}?tiers=true",
+        f"/traces/{OF_A}",
+        "/api/v1/search/completions?q=service:p",
+    ]
+    shared, found, tags, traces, services, hot_one, page, completed = walls.answers(
+        [Asked("GET", url) for url in urls], "a"
+    )
+    assert [span["span_id"][-1] for span in shared.json()["spans"]] == ["3", "4"]
+    assert shared.json()["summary"]["span_count"] == 2
+    assert found.json()["total"] == 5
+    assert found.json()["facets"]["service"]["values"] == [{"value": "plain shop", "spans": 5}]
+    assert tags.json()["tags"]["of.plain"] == "plain"
+    assert OF_A in {trace["trace_id"] for trace in traces.json()["traces"]}
+    assert services.json() == {"services": ["plain shop"]}
+    assert [span["_tier"] for span in hot_one.json()["spans"]] == ["hot"]
+    assert (page.status_code, "plain step 1" in page.text) == (200, True)
+    assert completed.json()["completions"] == ['service:"plain shop"']
+
+
+def test_pages_of_one_key_are_none_of_another(walls: Walls) -> None:
+    """A page that began with a key of all workspaces does not go on with one of team A, nor the other way."""
+    first = "/api/v1/search?q=refund&limit=1"
+    for mine, other in (("whole", "a"), ("a", "whole")):
+        (begun,) = walls.answers([Asked("GET", first)], mine)
+        page = f"{first}&page={begun.json()['next_page']}"
+        assert walls.answers([Asked("GET", page)], mine)[0].status_code == 200
+        (answer,) = walls.answers([Asked("GET", page)], other)
+        assert (answer.status_code, "another search" in answer.text) == (400, True)
+
+
+def test_no_query_leaves_the_filter_out(walls: Walls) -> None:
+    """SQL in one workspace has its rows alone: no function or path leads past it, nor another table."""
+    lake = walls.lake.within(A)
+    assert lake.sql("select count(*) as n from spans").to_pylist() == [{"n": 4}]
+    assert lake.sql("select distinct workspace from traces").to_pylist() == [{"workspace": A}]
+    path = walls.lake.table("spans").files()[0]
+    for query in (
+        f"select * from read_parquet('{path}')",
+        f"select * from '{path}'",
+        f"with x as (from '{path}') select * from x",
+        "select * from duckdb_views()",
+        "select * from (select * from glob('/*'))",
+        "select * from query_table('spans')",
+    ):
+        with pytest.raises(QueryError, match="read tables, by their names"):
+            lake.sql(query)
+
+
+def test_what_is_not_divided_is_refused(walls: Walls) -> None:
+    """A workspace has no branches, datasets, keys, nor anything that a lake gets later."""
+    lake = walls.lake.within(A)
+    for name in ("branches", "datasets", "keys", "archive", "journal", "what_comes_later"):
+        with pytest.raises(ForbiddenError, match="whole lake"):
+            getattr(lake, name)
+    with pytest.raises(ForbiddenError, match="whole lake"):
+        lake.hot.store  # noqa: B018
+    with pytest.raises(NotFoundError):
+        lake.trace(OF_B)
+    with pytest.raises(LookupError):
+        scope.LakeOfRequest.of(walls.lake).url  # noqa: B018  of no request
+
+
+TRACE, SEARCH, OF_MLFLOW = "traces/trace_id", "/api/v1/search", "/api/3.0/mlflow/"
+SEES, SAYS = commit_view.CommitView, tracking_annotations.Annotations
+LIKE = commit_view._texts_of
+
+
+@pytest.mark.parametrize(
+    ("broken", "part"),
+    [
+        (Broken("the lake of a request", scope.LakeOfRequest.__getattr__, "workspace is None", "True"), "services"),
+        (Broken("SQL", SEES.sql, "only_within(rows, workspace)", "rows"), "services"),
+        (Broken("spans of a trace", SEES.spans_of, ", workspace)", ", None)"), TRACE),
+        (Broken("hot spans", hot.HotTier._hot, "_claims(trace), workspace)", "_claims(trace), None)"), TRACE),
+        (Broken("beginnings of ids", SEES.full_id, "workspace is not None", "False"), None),
+        (Broken("hits", SEES._rows_of, "only_within(sql, workspace)", "sql"), SEARCH),
+        (Broken("totals", facets.only, '("workspace", workspace), ', ""), None),
+        (Broken("likeness", LIKE, "lookup([trace_id], columns), workspace", "lookup([trace_id], columns), None"), OF_B),
+        (Broken("hot likeness", LIKE, "span_id)], columns), workspace", "span_id)], columns), None"), HOT_OF_B),
+        (Broken("completions", complete.OneWorkspace.has, "> 0", ">= 0"), "completions"),
+        (Broken("tags", SAYS._here, "self._workspace is None", "True"), OF_MLFLOW),
+        (Broken("experiments", SAYS.experiment, "in (None, each.workspace)", "is not each"), OF_MLFLOW),
+        (Broken("changes", SAYS._check_own, "if not any(", "if not True and any("), OF_MLFLOW),
+        (Broken("MLflow", trace_search.TraceSearch._within, "self._workspace is None", "True"), OF_MLFLOW),
+        (Broken("infos", store.TrackingStore.infos, "workspace is None", "True"), OF_MLFLOW),
+        (Broken("ids", lake_annotations.LakeAnnotations._trace, "within(rows, workspace)", "rows"), OF_MLFLOW),
+    ],
+    ids=lambda broken: getattr(broken, "rule", ""),
+)  # fmt: skip
+def test_broken_walls_are_noticed(walls: Walls, broken: Broken, part: str | None) -> None:
+    """Each path on which something is read, without its filter, is noticed."""
+
+    def check() -> None:
+        if part is None:
+            check_numbers(walls)
+        elif part in EVERY_TRACE:  # of a span that nobody has asked for: texts are kept for a while
+            check_likeness(walls, f"{part}-{2:016x}")
+        else:
+            check_no_secret(walls, part)
+
+    assert_caught(broken, check)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("what is not listed is of the whole lake", routes.is_divided, "return not path", "return True or not path"),
+        Broken("the guard asks", guard.Guard.__call__, "if not is_divided(method, path):", "if False:"),
+        Broken("queries read tables alone", conditions.of_tables, 'kind == "TABLE_FUNCTION"', "False"),
+    ],
+    ids=lambda broken: broken.rule,
+)  # fmt: skip
+def test_broken_doors_are_noticed(walls: Walls, broken: Broken) -> None:
+    """Each rule of what is refused, broken, is noticed."""
+
+    def check() -> None:
+        check_every_route(walls)
+        test_no_query_leaves_the_filter_out(walls)
+
+    assert_caught(broken, check)
