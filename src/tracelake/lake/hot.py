@@ -24,10 +24,11 @@ from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.results import InboxInfo, Trace
 from tracelake.search.results import SearchResults
 from tracelake.tables.built_in import TABLE_TRACES
-from tracelake.tables.commit_view import CommitView, no_trace, to_rows, within
+from tracelake.tables.commit_view import CommitView, no_trace, to_rows
 from tracelake.tables.result_pages import PageToken
 from tracelake.tables.scan import connection
 from tracelake.tables.traces import SPAN_COLUMNS, aggregate_sql, summed
+from tracelake.tables.workspaces import within
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.place import find_tracking, has_place, set_up
 from tracelake.tracking.started import StartedTraces

@@ -22,9 +22,10 @@ from tracelake.search.asked import By
 from tracelake.search.query import Sort
 from tracelake.search.results import SearchResults
 from tracelake.search.semantic import Mode
-from tracelake.tables.commit_view import CommitView, told_of
+from tracelake.tables.commit_view import CommitView
 from tracelake.tables.newer import NewerRows
 from tracelake.tables.result_pages import name_of_search, read_token
+from tracelake.tables.workspaces import told_of
 from tracelake.tracking.trace_search import FoundTraces
 from tracelake.versions.branches import MAIN
 

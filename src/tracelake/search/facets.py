@@ -55,8 +55,8 @@ def check(names: Sequence[str]) -> None:
 
 def only(*, service: str | None, workspace: str | None) -> Only:
     """Return what only counts, where only some does."""
-    named = (("workspace", workspace), ("service", service))
-    return tuple((field, value) for field, value in named if value is not None)
+    pairs = (("workspace", workspace), ("service", service))
+    return tuple((field, value) for field, value in pairs if value is not None)
 
 
 def count(

@@ -55,9 +55,9 @@ def keys_api(lake: Lake, ring: KeyRing) -> APIRouter:
             body.bytes_per_day,
         )
         ring.forget()
-        made = new_key.key
+        key = new_key.key
         audit.info(
-            "key %s %r was made, with role %s, of workspace %r", made.id, made.name, made.role, made.workspace
+            "key %s %r was made, with role %s, of workspace %r", key.id, key.name, key.role, key.workspace
         )
         response = json_response({"key": new_key.key, "token": new_key.token}, 201)
         response.headers["Cache-Control"] = "no-store"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Final, get_args
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
 from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
@@ -36,12 +35,13 @@ from tracelake.tables.conditions import condition, of_tables, reading, words
 from tracelake.tables.indexes import INDEX_ENTRY
 from tracelake.tables.newer import FIRST_UNCOMMITTED, NewerRows
 from tracelake.tables.pruning import Layout
-from tracelake.tables.result_pages import PageToken, name_of_search, read_token
+from tracelake.tables.result_pages import PageToken, name_of_search, nanoseconds, read_token
 from tracelake.tables.row_ids import TableRows
 from tracelake.tables.scan import Scan, checked, connection, select
 from tracelake.tables.spec import read_spec
 from tracelake.tables.table import Origin, Table
 from tracelake.tables.traces import TRACES
+from tracelake.tables.workspaces import only_within, told_of, within
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.ranges import below
 from tracelake.versions.store import Repository
@@ -220,8 +220,8 @@ class CommitView:
         """Return hits of the index in order, `where` being a DuckDB condition on table `spans`.
 
         A service is part of what the index is asked, so that only its spans are read. Without a condition all hits are
-        counted, and the facets that are asked for. Rows that are `newer` are found as if they were of the commit. In
-        one workspace nothing else is found, nor counted, nor read; only how rare words are is said of all.
+        counted, and the facets that are asked for. Rows that are `newer` are found as if they were of the commit. Of
+        other workspaces nothing is found, counted or read; scores know how rare words are in all.
         """
         if not 1 <= limit <= SEARCH_HITS_MAX:
             raise QueryError(f"limit must be from 1 to {SEARCH_HITS_MAX}, not {limit}.")
@@ -234,7 +234,7 @@ class CommitView:
             )
         name = name_of_search(query, where, service, sort, *by.told, *told_of(workspace))
         token = read_token(page, name) if page is not None else None
-        asked_ns = time.time_ns() if now is None else _nanoseconds(now)
+        asked_ns = time.time_ns() if now is None else nanoseconds(now)
         start, now_ns = (token.offset, token.now_ns) if token is not None else (0, asked_ns)
         searcher, beside = self._searcher_with(newer), "" if newer is None else newer.name
         if searcher is None:
@@ -243,11 +243,10 @@ class CommitView:
         offset, size = start, limit
         asked = asked_of(searcher, query, service, sort, now_ns, by, workspace)
         while len(hits) < limit and (raw_hits := asked.hits(size, offset)):
-            # The index finds services, and workspaces, in lower case only.
             hits += [
                 (offset + place, hit)
                 for place, hit in self._rows_of(raw_hits, where, query, searcher.analyzer, newer, workspace)
-                if service in (None, hit.service)
+                if service in (None, hit.service)  # which the index finds in any case
             ]
             if len(raw_hits) < size:
                 break
@@ -390,21 +389,6 @@ def named_by(repository: Repository, commit_id: str | None) -> dict[str, Referen
     }
 
 
-def within(rows: pa.Table, workspace: str | None) -> pa.Table:
-    """Return the rows of one workspace, with None all."""
-    return rows if workspace is None else rows.filter(pc.equal(rows["workspace"], pa.scalar(workspace)))
-
-
-def only_within(rows: str, workspace: str | None) -> str:
-    """Return the SQL of rows of one workspace, with None of all."""
-    return rows if workspace is None else f"select * from ({rows}) where workspace = {literal(workspace)}"
-
-
-def told_of(workspace: str | None) -> tuple[str, ...]:
-    """Return what tells a search in one workspace from others, for the names of pages; nothing for one in all."""
-    return () if workspace is None else ("workspace", workspace)
-
-
 def no_trace(trace_id: str) -> NotFoundError:
     """Return the error for a trace that is not there."""
     return NotFoundError(f"no trace {trace_id!r} in this lake. `tracelake search` finds ids by text.")
@@ -413,14 +397,3 @@ def no_trace(trace_id: str) -> NotFoundError:
 def to_rows(table: pa.Table) -> list[Row]:
     """Return rows with maps as dicts, at every level."""
     return table.to_pylist(maps_as_pydicts="strict")
-
-
-def _nanoseconds(now: datetime) -> int:
-    """Return a time as nanoseconds since 1970. Raises QueryError for one that may be any of several, or is none."""
-    if not isinstance(now, datetime):
-        raise QueryError(f"now is {now!r}, and no time; give a datetime, such as datetime.now(UTC).")
-    if now.utcoffset() is None:
-        raise QueryError(
-            f"now is {now.isoformat()} without a time zone; give it one, such as tzinfo=datetime.UTC."
-        )
-    return (now - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1) * 1_000
