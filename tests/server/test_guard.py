@@ -34,6 +34,7 @@ from tracelake.tracking.inbox import Inbox
 ROLES: tuple[Role, ...] = get_args(Role)
 PUBLIC = {
     ("GET", "/healthz"),
+    ("GET", "/version"),
     ("GET", "/favicon.ico"),
     ("GET", "/static/icon.svg"),
     ("GET", "/sign-in"),
@@ -109,13 +110,19 @@ def every_route(app: FastAPI) -> list[tuple[str, str]]:
 
 def may(role: str, method: str, path: str) -> bool:
     """Say what the docs say of roles."""
-    if role == "ingest" or path.startswith("/v1/"):
-        return role in {"ingest", "admin"} and path.startswith("/v1/")
+    sends = path.startswith("/v1/") or (method, path) == ("POST", "/api/3.0/mlflow/traces")
+    if role == "ingest" or sends:
+        return role in {"ingest", "admin"} and sends
     if role == "admin":
         return True
-    if method == "GET" or path.endswith("mlflow/traces/search"):
+    if method == "GET" or path.endswith(("mlflow/traces/search", "mlflow/experiments/search")):
         return not path.startswith("/api/v1/keys")
-    return role == "annotate" and "/mlflow/" in path and "experiment-tag" not in path
+    return (
+        role == "annotate"
+        and "/mlflow/" in path
+        and "experiment-tag" not in path
+        and "delete-traces" not in path
+    )
 
 
 def check_every_route(guarded: Guarded) -> None:

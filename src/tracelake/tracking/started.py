@@ -106,5 +106,6 @@ class StartedTraces:
         count = connection.execute(select(func.count()).select_from(table).where(*here)).scalar_one()
         if count > limits.ANNOTATIONS_MAX:
             raise LimitError(
-                f"trace {of['trace_id']} would have {count:,} tags or metadata, and the limit is {limits.ANNOTATIONS_MAX:,}."
+                f"trace {of['trace_id']} would have {count:,} tags or metadata, and the limit is "
+                f"{limits.ANNOTATIONS_MAX:,}."
             )
