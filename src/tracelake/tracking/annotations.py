@@ -30,6 +30,7 @@ from tracelake.tracking.schema import (
     trace_tags,
 )
 from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.tag_texts import check_tag, quoted
 
 FAILURE_TAG: Final = "mlflow.trace.archivalFailure"
 OF_COLUMNS: Final = {
@@ -124,7 +125,7 @@ class Annotations:
                     delete(trace_tags).where(*self._of(trace_tags, [trace_id]), trace_tags.c.key == key)
                 ).rowcount
         if not gone:
-            raise NotFoundError(f"trace {trace_id} has no tag {_quoted(key)}.")
+            raise NotFoundError(f"trace {trace_id} has no tag {quoted(key)}.")
 
     def traces_with(self, tags: Mapping[str, str], limit: int) -> list[str]:
         """Return ids of traces that have all of these tags, in order; the tags are not those of columns."""
@@ -152,7 +153,7 @@ class Annotations:
             if not text.strip() or len(text) > limits.TRACKING_NAME_MAX_CHARS or "\0" in text:
                 raise UsageError(
                     f"the name of an {what} has 1 to {limits.TRACKING_NAME_MAX_CHARS} characters, and is not "
-                    f"{_quoted(text)}."
+                    f"{quoted(text)}."
                 )
         row = {
             "lake": self._lake,
@@ -167,7 +168,7 @@ class Annotations:
             statement = self.insert(experiments).on_conflict_do_nothing().returning(experiments.c.name)
             if connection.execute(statement, row).scalar() is None:
                 raise UsageError(
-                    f"there is an experiment {_quoted(name)} in workspace {_quoted(workspace)} already."
+                    f"there is an experiment {quoted(name)} in workspace {quoted(workspace)} already."
                 )
         return str(row["experiment_id"])
 
@@ -180,19 +181,19 @@ class Annotations:
                 experiment_id == DEFAULT_EXPERIMENT
             ):  # traces of all workspaces may be of it: nothing else is told
                 return replace(each, workspace=self._workspace or "", tags={})
-        raise NotFoundError(f"no experiment {_quoted(experiment_id)}.")
+        raise NotFoundError(f"no experiment {quoted(experiment_id)}.")
 
     def _check_own(self, experiment_id: str) -> None:
         """Raise NotFoundError for an experiment that is not of the workspace."""
         here = self._experiments(experiments.c.experiment_id == experiment_id)
         if not any(self._workspace in (None, each.workspace) for each in here):
-            raise NotFoundError(f"no experiment {_quoted(experiment_id)}.")
+            raise NotFoundError(f"no experiment {quoted(experiment_id)}.")
 
     def experiment_named(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> Experiment:
         """Return an experiment by its name. Raises NotFoundError."""
         for each in self._experiments(and_(experiments.c.name == name, experiments.c.workspace == workspace)):
             return each
-        raise NotFoundError(f"no experiment {_quoted(name)} in workspace {_quoted(workspace)}.")
+        raise NotFoundError(f"no experiment {quoted(name)} in workspace {quoted(workspace)}.")
 
     def experiments(self) -> list[Experiment]:
         """Return the newest experiments, at most 1,000."""
@@ -224,7 +225,7 @@ class Annotations:
         with self._database.writing() as connection:
             gone = connection.execute(delete(experiment_tags).where(*here)).rowcount
         if not gone:
-            raise NotFoundError(f"experiment {_quoted(experiment_id)} has no tag {_quoted(key)}.")
+            raise NotFoundError(f"experiment {quoted(experiment_id)} has no tag {quoted(key)}.")
 
     def log_assessment(
         self, trace_id: str, assessment: Mapping[str, Any], workspace: str = DEFAULT_WORKSPACE
@@ -358,20 +359,6 @@ class Annotations:
         return [*self._of(assessments, [trace_id]), assessments.c.assessment_id == assessment_id]
 
 
-def check_tag(key: str, value: str, value_max_chars: int) -> None:
-    """Raise UsageError for a tag that is none, or too long."""
-    if not key or len(key) > limits.TRACKING_KEY_MAX_CHARS:
-        raise UsageError(
-            f"the key of a tag has 1 to {limits.TRACKING_KEY_MAX_CHARS} characters, and {_quoted(key)} has {len(key)}."
-        )
-    if len(value) > value_max_chars:
-        raise UsageError(
-            f"tag {_quoted(key)} has {len(value)} characters, and the limit is {value_max_chars}."
-        )
-    if "\0" in key + value:
-        raise UsageError(f"tag {_quoted(key)} holds a NUL character; remove it.")
-
-
 def _columns(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of an assessment. Raises UsageError, LimitError."""
     name, span_id = body.get("assessment_name"), body.get("span_id")
@@ -382,26 +369,21 @@ def _columns(body: Mapping[str, Any]) -> dict[str, Any]:
     kinds = [kind for kind in _KINDS if isinstance(body.get(kind), Mapping)]
     if len(kinds) != 1 or any(kind in body and kind not in kinds for kind in _KINDS):
         raise UsageError(
-            f"assessment {_quoted(name)} must have either feedback or expectation, an object with a value."
+            f"assessment {quoted(name)} must have either feedback or expectation, an object with a value."
         )
     if span_id is not None and not (isinstance(span_id, str) and 0 < len(span_id) <= 16):
-        raise UsageError(f"assessment {_quoted(name)} is of a span by its id, up to 16 hex digits.")
+        raise UsageError(f"assessment {quoted(name)} is of a span by its id, up to 16 hex digits.")
     try:
         text = json.dumps(body, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"assessment {_quoted(name)} cannot be kept as JSON: {error}.") from error
+        raise UsageError(f"assessment {quoted(name)} cannot be kept as JSON: {error}.") from error
     if len(text) > limits.ASSESSMENT_MAX_BYTES or "\\u0000" in text:
         raise LimitError(
-            f"assessment {_quoted(name)} takes {len(text):,} bytes as JSON, and the limit is "
+            f"assessment {quoted(name)} takes {len(text):,} bytes as JSON, and the limit is "
             f"{limits.ASSESSMENT_MAX_BYTES:,}, without NUL characters."
         )
     return {"name": name, "span_id": span_id, "body": text, "updated_ns": time.time_ns()}
 
 
 def _no_assessment(trace_id: str, assessment_id: str) -> NotFoundError:
-    return NotFoundError(f"trace {trace_id} has no assessment {_quoted(assessment_id)}.")
-
-
-def _quoted(text: str) -> str:
-    shown = text if len(text) <= limits.NAME_QUOTED_MAX_CHARS else text[: limits.NAME_QUOTED_MAX_CHARS] + "…"
-    return repr(shown)
+    return NotFoundError(f"trace {trace_id} has no assessment {quoted(assessment_id)}.")

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Table, func, select, update
 
 from tracelake import limits
 from tracelake._errors import LimitError
-from tracelake.tracking.annotations import OF_COLUMNS, Annotations, check_tag
+from tracelake.tracking.annotations import OF_COLUMNS, Annotations
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import (
     DEFAULT_WORKSPACE,
@@ -25,6 +25,7 @@ from tracelake.tracking.schema import (
     trace_tags,
 )
 from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.tag_texts import check_tag
 
 CLIENT_REQUEST_ID: Final = "tracelake.info.client_request_id"
 """The key under which metadata has the id that a client gave a trace."""
