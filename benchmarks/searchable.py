@@ -29,7 +29,7 @@ import tracelake
 from benchmarks import stages
 from benchmarks.door_senders import bodies, with_ids
 from benchmarks.stages import REST, STAGES, Stopwatch
-from tracelake import Lake
+from tracelake import Lake, limits
 from tracelake.otlp.by_trace import take_apart
 from tracelake.otlp.framing import write_segment
 from tracelake.tasks.runners import InProcess
@@ -94,8 +94,9 @@ class Batches:
 
     def index_ahead(self) -> None:
         """Do what a server does between searches."""
-        while self._lake.hot.index_ahead():
-            pass
+        with mock.patch.object(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0):
+            while self._lake.hot.index_ahead():
+                pass
 
     def search(self, must: bool = True) -> None:
         """Look for the last request that was stored."""

@@ -153,6 +153,15 @@ MUTANTS: list[tuple[Broken, Check]] = [
     ),
     (
         Broken(
+            "not where a search did it",
+            HotParts.ahead,
+            "< limits.UNCOMMITTED_AHEAD_EVERY_S",
+            "< 0.0",
+        ),
+        check_ahead,
+    ),
+    (
+        Broken(
             "only while searches come",
             HotSearch.index_ahead,
             "> limits.UNCOMMITTED_AHEAD_FOR_S",

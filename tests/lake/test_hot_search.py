@@ -440,6 +440,7 @@ def test_what_is_indexed_ahead_is_not_indexed_by_a_search(
 ) -> None:
     """While searches come, steps ahead of them make findable what waits, the newest first, and a search the rest."""
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_STEP_BYTES", 300)
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", HANG_S)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
     made: list[int] = []
 
@@ -455,11 +456,14 @@ def test_what_is_indexed_ahead_is_not_indexed_by_a_search(
     for number in range(9, 17):
         store.write([request((number, 1), text=f"apple word{number}")])
     made.clear()
+    assert (lake.hot.index_ahead(), made) == (False, []), "the search was just now"
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
     assert lake.hot.index_ahead()
     assert 0 < sum(made) < 8
     steps = 1
     while lake.hot.index_ahead():
         steps += 1
+        assert steps < 8, "it comes to no end"
     assert (steps > 1, sum(made)) == (True, 8)
     assert lake.search("apple").total == lake.search("apple", limit=100).total == 16
     assert sum(made) == 8
@@ -483,6 +487,7 @@ def test_a_search_waits_for_others_no_longer_than_it_may(
     store.write([request((3, 1), text="apple")])
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_WAIT_S", 0.0)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
     with lake.hot._search._parts._making:
         assert not lake.hot.index_ahead(), "somebody is at it"
         results = lake.search("apple")

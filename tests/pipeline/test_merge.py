@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_span, a_table
+from tracelake import limits
+from tracelake.pipeline import upsert
 from tracelake.pipeline.upsert import UpsertResult, merge, taken
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Part
@@ -85,6 +89,42 @@ def test_s5_s6_what_is_there_gives_no_output(tmp_path: Path) -> None:
     merged = bucket.apply(a_span(0, 1), a_span(0, 0))
     assert counts(merged) == (0, 0, 2)
     assert (len(merged.lost), len(merged.traces), len(merged.trace_retractions)) == (2, 0, 0)
+
+
+def test_few_new_spans_give_what_many_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether statements make the rows of few traces or not, the tables are the same."""
+    names = [(trace, number) for trace in (2, 0, 1) for number in (3, 1, 2)]
+    spans = [a_span(*each, start=each[1], end=7 - each[1]) for each in names]
+    merged = [Bucket(tmp_path / "few").apply(*spans)]
+    monkeypatch.setattr(limits, "UPSERT_FEW_SPANS", 0)
+    monkeypatch.setattr(upsert, "summed", lambda _: pytest.fail("they are not few"))
+    merged.append(Bucket(tmp_path / "many").apply(*spans))
+    few, many = merged
+    assert counts(few) == counts(many) == (9, 0, 0)
+    assert pa.concat_tables(few.traces).equals(pa.concat_tables(many.traces), check_metadata=True)
+    assert len(few.traces) == len(many.traces) == 1
+    for gone in ("span_retractions", "trace_retractions"):
+        assert getattr(few, gone).equals(getattr(many, gone), check_metadata=True)
+    assert few.lost.dtype == many.lost.dtype
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (
+            Broken("what came twice is compared", upsert._of_few, "is not span", "is None"),
+            test_s5_s6_what_is_there_gives_no_output,
+        ),
+        (
+            Broken("what is stored is compared", upsert.merge, "not len(held) and", ""),
+            test_s5_s6_what_is_there_gives_no_output,
+        ),
+    ],
+    ids=lambda each: each.rule if isinstance(each, Broken) else "",
+)
+def test_what_is_of_few_is_held(tmp_path: Path, broken: Broken, check: Callable[[Path], None]) -> None:
+    """Broken once, each rule lets a test fail."""
+    assert_caught(broken, lambda: check(tmp_path))
 
 
 def test_a_finished_span_replaces_the_running_one(tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ class HotParts:
         self._opened = opened
         self._making = Lock()
         self._parts: tuple[HotPart, ...] = ()
+        self._searched_s = -math.inf
+        """When a search has made parts last."""
         self._row_ids = count(FIRST_UNPUBLISHED)
 
     def __len__(self) -> int:
@@ -100,13 +102,19 @@ class HotParts:
             covering = self._covering(uncommitted, wanted, analyzer, self._parts, until_s)
             # Who makes parts ahead of searches puts them together, too; else it is done here, later.
             self._parts = self._merged(covering.parts, 2 * limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
+            self._searched_s = time.monotonic()
             return Covering(self._parts, covering.lacking, len(waiting) > len(wanted))
         finally:
             if is_mine:
                 self._making.release()
 
     def ahead(self, uncommitted: Uncommitted, analyzer: Analyzer) -> bool:
-        """Make a part of the newest that lack one, where nobody else is at it; return whether more lack one."""
+        """Make a part of the newest that lack one, where nobody else is at it; return whether more lack one.
+
+        Not where a search has done so just now: it would be one part more, and who searches next may wait for it.
+        """
+        if time.monotonic() - self._searched_s < limits.UNCOMMITTED_AHEAD_EVERY_S:
+            return False
         if not self._making.acquire(blocking=False):
             return False
         try:

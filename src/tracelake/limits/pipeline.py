@@ -117,6 +117,8 @@ STAGED_ROWS_AGE_MAX_S: Final = 24 * 3600.0
 """Age of staged rows, of a transaction or of a write: none takes so long. Beyond: garbage collection deletes them."""
 SMALL_TRANSACTION_SPANS: Final = 20_000
 """Spans of a transaction that one task shapes, so that there is one index part. Beyond: several do."""
+UPSERT_FEW_SPANS: Final = 500
+"""Spans of new traces, each once, whose rows of table `traces` are made without a query. Beyond: by one."""
 WRITTEN_TOGETHER_MAX_BYTES: Final = 16 * MIB
 """Arrow bytes of the new spans of a transaction that become one part for all buckets: a part costs as much as some
 hundred rows. Beyond: each bucket has parts of its own."""

@@ -28,7 +28,7 @@ from tracelake.shards.buckets import Numbers
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.rows import GIVEN_UP, RETRACTIONS, ROW_ID, literal
 from tracelake.tables.built_in import TABLE_SPANS
-from tracelake.tables.traces import SPAN_COLUMNS, TRACES, aggregate_sql
+from tracelake.tables.traces import SPAN_COLUMNS, TRACES, aggregate_sql, summed
 
 Incoming = Callable[[], Iterable[pa.Table]]
 """Gives the incoming spans (schema SPANS, in any order, with repeats) as tables, the same each time."""
@@ -58,6 +58,8 @@ def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -
     with _connect() as db:
         read = _load_incoming(db, incoming)
         held = _load(db, "stored", list(spans.rows(_distinct(read["trace_id"]), SPAN_COLUMNS)), _STORED)
+        if not len(held) and (few := _of_few(read, transaction)) is not None:
+            return few
         lost, gone = _contest(db, incoming, spans)
         # A trace has a row iff it has a span.
         known = _distinct(held["trace_id"])
@@ -71,6 +73,28 @@ def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -
         new=len(read) - len(lost) - len(gone),
         replaced=len(gone),
         repeated=len(lost),
+    )
+
+
+def _of_few(read: pa.Table, transaction: int) -> UpsertResult | None:
+    """Return the result where few spans came, each once, of traces of which none is stored; else None.
+
+    That is what most small transactions are, and statements take longer than the rows of a few traces.
+    """
+    if len(read) > limits.UPSERT_FEW_SPANS:
+        return None
+    of_traces: dict[str, dict[str, dict[str, Any]]] = {}
+    for span in read.select(SPAN_COLUMNS).to_pylist():
+        if of_traces.setdefault(span["trace_id"], {}).setdefault(span["span_id"], span) is not span:
+            return None  # it came twice: which claim stands, the rule says
+    rows = [
+        summed(list(spans.values())) | {TRANSACTION_FIELD.name: transaction}
+        for _, spans in sorted(of_traces.items())
+    ]
+    nothing = _retractions(_NOTHING_GONE, transaction)
+    traces = [pa.Table.from_pylist(rows, TRACES)] if rows else []
+    return UpsertResult(
+        np.empty(0, np.int64), nothing, traces, nothing, new=len(read), replaced=0, repeated=0
     )
 
 
