@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.broken import Broken, assert_caught
 from tracelake._errors import IndeterminateError, StorageError
 from tracelake.storage import FileObjectStore, files
 
@@ -80,6 +82,36 @@ def test_everything_is_synced_before_it_returns(
     events.clear()
     assert not store.create("a/b/c", b"y")
     assert events == ["directory a/b"], "the loser makes the winner's object durable before it relies on it"
+
+
+def test_a_new_directory_is_named_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is synced up to one that this store has synced, and of another process's directories none counts as that."""
+    synced: list[str] = []
+
+    def check(root: Path) -> None:
+        store = FileObjectStore(root)
+        FileObjectStore(root).put("a/other/c", b"")
+        monkeypatch.setattr(files, "sync_directory", synced.append)
+        for path, expected in (
+            ("a/b/c", ["a", "", "a/b"]),
+            ("a/d/e/f", ["a/d", "a", "a/d/e"]),
+            ("a/d/g", ["a/d"]),
+            ("h/i", ["", "h"]),
+        ):
+            synced.clear()
+            store.put(path, b"")
+            assert synced == [str(root / each) for each in expected], path
+        monkeypatch.undo()
+
+    check(tmp_path / "lake")
+    durable = FileObjectStore._make_durable_directory
+    for number, broken in enumerate((
+        Broken("the names above are durable", durable, "if above in self._synced:", "if True:"),
+        Broken("the name is durable where it stands", durable, "sync_directory(above)", "pass"),
+        Broken("what is synced is remembered", durable, "update(passed)", "update([])"),
+    )):  # fmt: skip
+        assert_caught(broken, partial(check, tmp_path / str(number)))
+        monkeypatch.undo()
 
 
 def test_many_deletions_sync_each_directory_once(

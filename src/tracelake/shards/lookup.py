@@ -239,7 +239,7 @@ class _Ranges(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         begins = max((start for start in self._ranges if start <= self._place), default=self._place)
-        data = self._ranges.get(begins, b"")[self._place - begins :]
-        data = data if size < 0 else data[:size]
+        at = self._place - begins
+        data = self._ranges.get(begins, b"")[at : None if size < 0 else at + size]
         self._place += len(data)
         return data

@@ -238,13 +238,16 @@ class FileObjectStore:
         os.makedirs(directory, exist_ok=True)
         if directory in self._synced:
             return
-        above = directory
+        above, passed = directory, [directory]
         while above != self._root:
             above = _directory(above)
             sync_directory(above)
+            if above in self._synced:  # its own name is durable, and all above it
+                break
+            passed.append(above)
         if len(self._synced) >= limits.SYNCED_DIRECTORIES_MAX:
             self._synced.clear()
-        self._synced.add(directory)
+        self._synced.update(passed)
 
     def _walk(self, directory: str, prefix: str) -> Iterator[ObjectInfo]:
         base = f"{directory}/" if directory else ""
