@@ -201,7 +201,7 @@ RECOVERY: list[tuple[str, Callable[..., object], str, str]] = [
     ("rows that stand are staged", protocol._start, "event.sealed and event.held", "False"),
     ("only sealed rows stand", protocol._start, "event.sealed and event.held", "event.held"),
     ("another release is refused", protocol._start, "step.transform != event.transform", "False"),
-    ("its way out is named", protocol._start, "'' if event.held else anew", "''"),
+    ("its way out is named", protocol._of_another_release, '"" if held else', '"" if True else'),
     ("tries are counted", protocol.advance, "tries < tries_max", "tries <= tries_max"),
     ("rows that stand are finished", protocol.advance, "GiveUp(t) if event.held else", ""),
     ("what is fed is compared", protocol._fed, "difference is not None", "False"),

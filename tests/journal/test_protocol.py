@@ -94,11 +94,11 @@ ROWS: list[tuple[State | None, Event, State, object]] = [
     (Live(3, 2), Read(), Live(3, 2), Append(3, 2)),
     (Live(3), NoInput(), Live(3), Stop()),
     (Live(3, 2), NoInput(), AtBoundary(3, 2), Weigh(3, 2, exhausted=True)),
-    (Live(3), Appended(STEP, ours=True), AtBoundary(3, 1), Weigh(3, 1)),
-    (Live(3, 1), Appended(SECOND, ours=True), AtBoundary(3, 2), Weigh(3, 2)),
-    (Live(3), Appended(STEP, ours=False), Replaying(3, (STEP,), False), Feed(STEP)),
-    (Live(3, 1), Appended(SECOND, ours=False), Replaying(3, (SECOND,), False), Feed(SECOND)),
-    (AtBoundary(3, 1), Appended(SECOND, ours=False), Replaying(3, (SECOND,), False), Feed(SECOND)),
+    (Live(3), Appended(STEP, True, "1"), AtBoundary(3, 1), Weigh(3, 1)),
+    (Live(3, 1), Appended(SECOND, True, "1"), AtBoundary(3, 2), Weigh(3, 2)),
+    (Live(3), Appended(STEP, False, "1"), Replaying(3, (STEP,), False), Feed(STEP)),
+    (Live(3, 1), Appended(SECOND, False, "1"), Replaying(3, (SECOND,), False), Feed(SECOND)),
+    (AtBoundary(3, 1), Appended(SECOND, False, "1"), Replaying(3, (SECOND,), False), Feed(SECOND)),
     (Live(3, 1), Sealed(), Finalizing(3), Publish(3)),
     (AtBoundary(3, 1), Sealed(), Finalizing(3), Publish(3)),
     (AtBoundary(3, 1), Decided("more"), Live(3, 1), OpenInputs(3)),
@@ -160,7 +160,7 @@ def test_everything_else_is_refused() -> None:
         Fed(STEP.sources),
         Read(),
         NoInput(),
-        Appended(STEP, ours=True),
+        Appended(STEP, True, "1"),
         Decided("seal"),
         Sealed(),
         Published(),
@@ -191,6 +191,8 @@ def test_j15_a_changed_transform_is_refused() -> None:
     assert isinstance(state, Failed)
     assert "Finish it with that release" in state.reason
     assert "pipeline retry 3" in state.reason
+    late, _ = advance(Live(3), Appended(STEP, False, "2"))
+    assert late == state, "so it is where a peer of another release was faster"
     held, _ = advance(None, replace(started(sealed=True, transform="2"), held=True))
     assert isinstance(held, Failed)
     assert "retry" not in held.reason  # table spans has rows of that release already

@@ -22,6 +22,7 @@ from tests.simulation.fitting import FittingScenario
 from tests.simulation.index_merging import IndexMergeScenario
 from tests.simulation.kafka import KafkaScenario
 from tests.simulation.maintenance import MaintenanceScenario
+from tests.simulation.other_runs import ReleasesScenario, ReshardedScenario
 from tests.simulation.outbox import OutboxScenario
 from tests.simulation.overlap import OverlapScenario
 from tests.simulation.replicas import PipelineScenario
@@ -35,6 +36,7 @@ from tests.simulation.scenarios import (
 from tests.simulation.setting_aside import SettingAsideScenario
 from tests.simulation.sources import SourcesScenario
 from tests.simulation.steps import StepsScenario
+from tests.simulation.torn_journal import TornJournalScenario
 from tests.simulation.trimming import QuarantineTrimmingScenario, TrimmingScenario
 from tests.simulation.versions import COMPLETE, RepositoryScenario, VersionsScenario, small
 from tests.simulation.writes import WritesScenario
@@ -61,6 +63,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     ClientsScenario(),
     SourcesScenario(),
     KafkaScenario(),
+    ReshardedScenario(),
+    ReleasesScenario(),
+    TornJournalScenario(),
     TrimmingScenario(),
     QuarantineTrimmingScenario(),
     ArchivingScenario(2, rounds=2, traces=2, writes=3, others=("restore", "delete", "sweep")),

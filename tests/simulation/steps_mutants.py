@@ -55,8 +55,8 @@ STEPS_MUTANTS = [
         Broken(
             "a peer's seal is not seen",
             _DriverRun._append,
-            "Sealed() if isinstance(stands, Seal) else Appended(stands, ours)",
-            "Appended(step, True)",
+            "Sealed() if isinstance(stands, Seal) else Appended(stands, ours, TRANSFORM)",
+            "Appended(step, True, TRANSFORM)",
         ),
         DELAYS,
     ),
@@ -64,7 +64,7 @@ STEPS_MUTANTS = [
         Broken(
             "who seals does not see a step before it",
             seal,
-            "Sealed() if isinstance(stands, Seal) else Appended(stands, ours=False)",
+            "Sealed() if isinstance(stands, Seal) else Appended(stands, ours=False, transform=TRANSFORM)",
             "Sealed()",
         ),
         DELAYS,

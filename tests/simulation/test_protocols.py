@@ -15,6 +15,7 @@ from tests.simulation.kafka_mutants import KAFKA_MUTANTS
 from tests.simulation.maintenance import MaintenanceScenario
 from tests.simulation.maintenance_mutants import MAINTENANCE_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.other_runs_mutants import OTHER_RUNS_MUTANTS
 from tests.simulation.overlap_mutants import OVERLAP_MUTANTS
 from tests.simulation.replicas import PipelineScenario
 from tests.simulation.scenarios import (
@@ -29,6 +30,7 @@ from tests.simulation.sources import SourcesScenario
 from tests.simulation.sources_mutants import SOURCES_MUTANTS
 from tests.simulation.steps import WAITS, StepsScenario
 from tests.simulation.steps_mutants import STEPS_MUTANTS
+from tests.simulation.torn_journal import TornJournalScenario
 from tests.simulation.trimming import TrimmingScenario
 from tests.simulation.trimming_mutants import TRIMMING_MUTANTS
 from tests.simulation.versions_mutants import VERSIONS_MUTANTS
@@ -70,6 +72,9 @@ SLICES = {
     "clients": 8,
     "sources": 10,
     "kafka": 6,
+    "resharded": 12,
+    "releases": 10,
+    "torn journal": 15,
     "trimming": 15,
     "trimming aside": 12,
     "setting aside": 30,
@@ -142,6 +147,13 @@ def test_j9_what_waits_for_more_over_runs() -> None:
     assert report.completed == report.schedules == 8
 
 
+def test_j12_a_record_that_is_gone() -> None:
+    """J12: whichever is gone, whoever has read it before: that is told, nothing is lost, and nothing is in twice."""
+    report = search(TornJournalScenario("gone"), FAULTS, seed=1, schedules_max=12)
+    assert report.failures == []
+    assert report.completed == report.schedules == 12
+
+
 def test_clients_that_are_silent_are_spoken_for() -> None:
     """What they began is sealed, or discarded, as they said; it is one transaction, or none, whoever dies."""
     for when_gone in ("seal", "discard"):
@@ -195,6 +207,7 @@ def test_maintenance_seeds_that_failed_once(seed: int, what: str) -> None:
         *CLIENTS_MUTANTS,
         *SOURCES_MUTANTS,
         *KAFKA_MUTANTS,
+        *OTHER_RUNS_MUTANTS,
     ],
     ids=lambda mutant: mutant.name,
 )

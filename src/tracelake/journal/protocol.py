@@ -19,6 +19,7 @@
 | Live(T)       | Read                           | Live(T)         | Append(T)           |
 | Live(T)       | Appended, ours                 | AtBoundary(T)   | Weigh(T)            |
 | Live(T), AtBoundary(T) | Appended, a peer's    | Replaying(T)    | Feed(it)            |
+| Live(T), AtBoundary(T) | Appended, that of a peer of another release | Failed | Stop   |
 | Live(T)       | Sealed, by a peer that was faster | Finalizing(T) | Publish(T)         |
 | Live(T)       | NoInput, T has no step         | Live(T)         | Stop                |
 | Live(T)       | NoInput, T has some            | AtBoundary(T)   | Weigh(T), exhausted |
@@ -162,10 +163,11 @@ class NoInput:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """A step of T is recorded: ours, or that of a peer that was faster."""
+    """A step of T is recorded: ours, or that of a peer that was faster; `transform` is that of our code."""
 
     step: Step
     ours: bool
+    transform: str
 
 
 Verdict: TypeAlias = Literal["more", "seal", "wait", "discard"]
@@ -227,6 +229,8 @@ def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa:
         case Live(t, steps), Appended(ours=True):
             return AtBoundary(t, steps + 1), Weigh(t, steps + 1)
         case ((Live(t) | AtBoundary(t)), Appended(step)):
+            if step.transform != event.transform:
+                return _of_another_release(step, event.transform, held=False)
             return Replaying(t, (step,), sealed=False), Feed(step)
         case Replaying(t, left, sealed), Fed(sources):
             return _fed(t, left, sources, sealed=sealed)
@@ -289,13 +293,7 @@ def _start(event: Started) -> tuple[State, Action]:  # noqa: PLR0911  one line f
         return Finalizing(t), Publish(t)
     for step in steps:
         if step.transform != event.transform:
-            # Once a table has its rows they are of that release, and so has to be what is made of them.
-            anew = f"; or let this one take its inputs anew: `tracelake pipeline retry {t}`"
-            return _fail(
-                f"transaction {t} was begun by another release (transform {step.transform}, now {event.transform}). "
-                f"Finish it with that release by `tracelake pipeline run --once`, then upgrade"
-                f"{'' if event.held else anew}"
-            )
+            return _of_another_release(step, event.transform, held=event.held)
     if event.sealed and event.held:
         whole = together(steps)
         return Replaying(t, (whole,), sealed=True), Restage(whole)
@@ -303,6 +301,16 @@ def _start(event: Started) -> tuple[State, Action]:  # noqa: PLR0911  one line f
     if left:
         return Replaying(t, left, event.sealed), Feed(left[0])
     return (Finalizing(t), Publish(t)) if event.sealed else (AtBoundary(t, len(steps)), Weigh(t, len(steps)))
+
+
+def _of_another_release(step: Step, transform: str, *, held: bool) -> tuple[State, Action]:
+    """Refuse a step of other code. Once a table has its rows, what is made of them has to be of that release, too."""
+    t = step.transaction
+    anew = "" if held else f"; or let this one take its inputs anew: `tracelake pipeline retry {t}`"
+    return _fail(
+        f"transaction {t} was begun by another release (transform {step.transform}, now {transform}). "
+        f"Finish it with that release by `tracelake pipeline run --once`, then upgrade{anew}"
+    )
 
 
 def together(steps: Sequence[Step]) -> Step:
@@ -382,17 +390,11 @@ def sealed_totals_agree(step: Step, seal: Seal) -> bool:
 
 
 def floor_above(upper: int, kept: int) -> int:
-    """Return the least transaction to keep, of all below `upper`, which are committed: the newest, at least one.
-
-    The inputs of all before the newest are settled: whoever recorded the step of the newest has seen to that first.
-    """
+    """Return the least transaction to keep, of all below `upper`, which are committed: the newest, at least one."""
+    # Whoever recorded the step of the newest has seen first that the inputs of all before it are settled.
     return max(0, upper - max(1, kept))
 
 
 def beginnings_below(stop: str, begin: str) -> list[str]:
     """Return beginnings of all numbers that begin so and are below `stop`, which does too, and of no other."""
-    return [
-        f"{stop[:place]}{digit}"
-        for place in range(len(begin), len(stop))
-        for digit in range(int(stop[place]))
-    ]
+    return [f"{stop[:at]}{digit}" for at in range(len(begin), len(stop)) for digit in range(int(stop[at]))]

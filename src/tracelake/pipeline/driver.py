@@ -46,7 +46,7 @@ from tracelake.limits import STAGED_ROWS_AGE_MAX_S
 from tracelake.pipeline.ahead import Beside, ReadAhead
 from tracelake.pipeline.attempts import Attempts
 from tracelake.pipeline.faults import Guarded, InputFaultError
-from tracelake.pipeline.feeding import Feeding, OpenSteps
+from tracelake.pipeline.feeding import Feeding, OpenSteps, lost_records
 from tracelake.pipeline.fitting import Fitting
 from tracelake.pipeline.hearing import Hearing
 from tracelake.pipeline.looking import Looking
@@ -302,9 +302,9 @@ class _DriverRun:
             self._feeding.add(step, self._read, is_new=True)
             self._result.note_step(self._read.inputs)
             self._read = None
-            return Appended(step, ours)
+            return Appended(step, ours, TRANSFORM)
         self._put_back()
-        return Sealed() if isinstance(stands, Seal) else Appended(stands, ours)
+        return Sealed() if isinstance(stands, Seal) else Appended(stands, ours, TRANSFORM)
 
     def _put_back(self) -> None:
         """Let new input wait again: a peer's step may hold some of it, and the rest is read again."""
@@ -330,19 +330,17 @@ class _DriverRun:
     def _publish(self, t: int) -> Published | Undone | Overtaken:
         if self._feeding.opened is None:  # only its commit is missing
             self._result.recovered.append(t)
-        recorded = self._rooms.journal.read(t)
-        assert recorded.step is not None
-        assert recorded.seal is not None
-        opened = self._feeding.opened
-        if opened is not None:
-            assert together(opened.steps) == recorded.step, "what is published is what is sealed"
+        recorded, opened = self._rooms.journal.read(t), self._feeding.opened
+        step = recorded.step if opened is None else together(opened.steps)
+        if step is None or recorded.seal is None or recorded.step != step:
+            raise lost_records(t)
         if not self._rooms.outputs.has_rows(t):  # else done it must be, however often a run dies of it
             self._rooms.tries.begin(t)
         is_new = opened is not None and opened.is_new
         self._taking.read_ahead(t + 1, is_new=is_new and self._attempts.is_first(t))
         try:
             commit, counts = self._rooms.outputs.publish(
-                recorded.step,
+                step,
                 recorded.seal,
                 None if opened is None else opened.pieces,
                 Guarded(self._rooms.runner),
@@ -358,7 +356,7 @@ class _DriverRun:
         self._feeding.discard()
         result = self._result
         result.transactions.append(t)
-        result.ranges += [taken for ranges in recorded.step.sources.values() for taken in ranges]
+        result.ranges += [taken for ranges in step.sources.values() for taken in ranges]
         result.counts.append(counts)
         result.commit = commit
         self._maintain()

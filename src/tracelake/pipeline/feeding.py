@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from tracelake._errors import TracelakeError
+from tracelake._errors import DamageError, TracelakeError
 from tracelake.journal.model import Step
-from tracelake.journal.protocol import Fed, Published, Undone, compare, together
+from tracelake.journal.protocol import Fed, Published, Undone, compare
 from tracelake.journal.runs import inputs_of
 from tracelake.pipeline.attempts import Attempts
 from tracelake.pipeline.faults import InputFaultError
@@ -23,6 +23,14 @@ from tracelake.pipeline.pieces import Piece
 from tracelake.pipeline.rooms import Dependencies
 from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.staging import InputReader, ReadInput
+
+
+def lost_records(t: int) -> DamageError:
+    """Return that what was recorded of a transaction is not there any more, or is another."""
+    return DamageError(
+        f"transaction {t}: the journal has lost what it had recorded, or has other records now. Nothing was published. "
+        "Restore the metadata from a backup."
+    )
 
 
 class OpenSteps:
@@ -168,8 +176,11 @@ class Feeding:
         return Fed(step.sources)
 
     def recorded(self, t: int) -> Step:
-        """Return all recorded steps of a transaction as one."""
-        return together(self._rooms.journal.read(t).steps)
+        """Return all recorded steps of a transaction as one. Raises DamageError where they are gone since."""
+        step = self._rooms.journal.read(t).step
+        if step is None:
+            raise lost_records(t)
+        return step
 
     def undone(self, t: int, fault: InputFaultError) -> Undone:
         """Say that a task failed on what a transaction has."""

@@ -25,11 +25,15 @@ class _Failure:
         return self.next_s + PIPELINE_PAUSE_MAX_S
 
 
+def _steady_s() -> float:
+    return time.monotonic()  # asked through its module each time, so that a simulation can answer
+
+
 class Pauses(Generic[KeyT]):
     """The failures of things that are tried again: each doubles the pause of its own thing."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, longest_s: float = PIPELINE_PAUSE_MAX_S
+        self, clock: Callable[[], float] = _steady_s, longest_s: float = PIPELINE_PAUSE_MAX_S
     ) -> None:
         self._clock = clock
         self._longest_s = longest_s

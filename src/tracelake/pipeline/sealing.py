@@ -9,6 +9,7 @@ from tracelake.journal.protocol import Appended, Sealed, together, totals
 from tracelake.journal.store import Journal
 from tracelake.limits import TRANSACTION_STEPS_MAX
 from tracelake.pipeline.outcome import now
+from tracelake.pipeline.publish import TRANSFORM
 
 
 def seal(journal: Journal, t: int, steps: Sequence[Step]) -> Sealed | Appended:
@@ -16,7 +17,7 @@ def seal(journal: Journal, t: int, steps: Sequence[Step]) -> Sealed | Appended:
     records, checksum = totals(together(steps).sources)
     ours = Seal(t, records, checksum, now().isoformat(timespec="microseconds"))
     stands = journal.append_seal(ours, len(steps))
-    return Sealed() if isinstance(stands, Seal) else Appended(stands, ours=False)
+    return Sealed() if isinstance(stands, Seal) else Appended(stands, ours=False, transform=TRANSFORM)
 
 
 def seal_whatever_stands(journal: Journal, t: int) -> None:

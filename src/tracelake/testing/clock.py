@@ -66,4 +66,7 @@ class Simulated:
 def _either(
     source: TimeSource, inside: Callable[..., Any], outside: Callable[..., Any]
 ) -> Callable[..., Any]:
-    return lambda *given: inside(*given) if source.is_inside() else outside(*given)
+    def answer(*given: Any, **others: Any) -> Any:
+        return inside(*given, **others) if source.is_inside() else outside(*given, **others)
+
+    return answer

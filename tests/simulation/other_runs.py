@@ -1,0 +1,208 @@
+"""What another run does with the transaction of one that died: in other tasks (J10), or of another release (J15)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
+from tests.simulation.scenarios import require
+from tracelake._errors import NotFoundError, SourceChangedError, UsageError
+from tracelake.journal.model import Step
+from tracelake.journal.protocol import Appended, Started
+from tracelake.journal.store import Journal
+from tracelake.otlp.whole import Whole
+from tracelake.pipeline import driver, fates, looking, sealing, staging
+from tracelake.pipeline.decode import InputShare, ReadReceipt, ReadTask, ShareReceipt
+from tracelake.pipeline.driver import Pipeline
+from tracelake.pipeline.pieces import Piece
+from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.pipeline.sources.port import Input
+from tracelake.search.vectors import PLAIN
+from tracelake.shards.store import Shard
+from tracelake.testing import Actor, Process, Run
+from tracelake.testing.scenario import StandIn
+
+ROUNDS_OF_OLD: Final = 2
+TRIES_MAX: Final = 200
+LONG: Final = ("01234", "56789")
+
+
+class StripedTasks(SimulatedTasks):
+    """Tasks that read one stripe of an input each, and stage each of its rows alone."""
+
+    def _read(self, task: ReadTask) -> ReadReceipt:
+        receipt = ReadReceipt()
+        for share in task.shares:
+            of_share = ShareReceipt(share)
+            receipt.shares.append(of_share)
+            try:
+                data, of_share.whole = self._bytes(share)
+            except NotFoundError:
+                continue  # a peer has committed the segment and deleted it
+            for row in data.decode()[share.stripe :: share.stripes]:
+                self._process.objects.put(f"{task.staging}{row}", row.encode())
+                receipt.pieces.append(Piece(f"{task.staging}{row}", 0, 1, 0, 1))
+                of_share.records += 1
+                of_share.spans += 1
+                of_share.checksum += ord(row)
+        return receipt
+
+
+class ReshardedScenario(PipelineScenario):
+    """Replicas of which each, whenever it begins anew, has another number of workers, 2 or 5 (J10)."""
+
+    name = "resharded"
+
+    def __init__(self) -> None:
+        super().__init__(replicas=2, segments=len(LONG))
+
+    def prepare(self, run: Run) -> None:
+        """Put segments of several rows."""
+        for number, rows in enumerate(LONG):
+            run.objects.put(f"inbox/{number}", rows.encode())
+
+    def rows(self) -> str:
+        return "".join(LONG)
+
+    def stand_ins(self, run: Run) -> Sequence[StandIn]:
+        """Cut each input into as many stripes as there are workers."""
+
+        def cut(inputs: Sequence[Input], url: str, buckets: int, below: str) -> list[ReadTask]:
+            process = run.current()
+            workers = 2 if (process.attempt + int(process.name[-1])) % 2 else 5
+            return [
+                ReadTask(
+                    url, (InputShare(each.source, each.path, each.size_bytes, n, workers),), buckets, below
+                )
+                for each in inputs
+                for n in range(workers)
+            ]
+
+        return [(staging, "read_tasks", cut)]
+
+    def _run(self, process: Process) -> None:
+        inputs = [Input(INBOX, info.path, info.size_bytes) for info in process.objects.list("inbox/")]
+        pipeline = Pipeline("main", process.key_value, process.objects, BUCKETS, StripedTasks(process))
+        pipeline.run([[item] for item in inputs])
+
+
+def is_old(process: Process) -> bool:
+    """Whether a process is of the old release; the user can still run that."""
+    return process.name != "replica-1"
+
+
+class ReleaseTasks(SimulatedTasks):
+    """Tasks of two releases: the new one makes other rows of the same input."""
+
+    def _bytes(self, share: InputShare) -> tuple[bytes, Whole]:
+        data, whole = super()._bytes(share)
+        return data if is_old(self._process) else data.upper(), whole
+
+
+class ReleasesScenario(PipelineScenario):
+    """A replica of the old release, which stops after a while, beside one of the new, and a user who helps (J15)."""
+
+    name = "releases"
+    steps_max = 6_000
+
+    def __init__(self) -> None:
+        super().__init__(replicas=2, segments=3)
+
+    def actors(self) -> list[Actor]:
+        return [Actor("user", self._help), *super().actors()]
+
+    def rows(self) -> str:
+        return "abc"
+
+    def prepare(self, run: Run) -> None:
+        """Put segments whose rows tell of which release they are."""
+        for row in self.rows():
+            run.objects.put(f"inbox/{row}", row.encode())
+
+    def stand_ins(self, run: Run) -> Sequence[StandIn]:
+        """Give each process the transform of its release."""
+
+        def transform() -> str:
+            return "old" if is_old(run.current()) else "new"
+
+        def step(t: int, sources: Any, _transform: str, *others: Any) -> Step:
+            return Step(t, sources, transform(), *others)
+
+        def started(**told: Any) -> Started:
+            return Started(**{**told, "transform": transform()})
+
+        def appended(stands: Step, ours: bool, _transform: str = "", **_told: Any) -> Appended:
+            return Appended(stands, ours, transform())
+
+        return [
+            (driver, "Step", step),
+            (driver, "Appended", appended),
+            (sealing, "Appended", appended),
+            (looking, "Started", started),
+            (fates, "ThreadPoolExecutor", lambda _: InTurn()),
+        ]
+
+    def _run(self, process: Process) -> None:
+        pipeline = self._pipeline(process)
+        for number in range(TRIES_MAX):
+            inputs = [Input(INBOX, info.path, info.size_bytes) for info in process.objects.list("inbox/")]
+            try:
+                pipeline.run([[item] for item in inputs])
+            except SourceChangedError as error:
+                require("was begun by another release" in str(error), f"{error}")
+                process.notes["refused"] = True
+            else:
+                if is_old(process) and number >= ROUNDS_OF_OLD:
+                    return
+                if not is_old(process) and not inputs and not pipeline.unfinished():
+                    process.notes["over"] = True
+                    return
+            process.sleep(1)
+        require(is_old(process), "what waits is never taken")
+
+    def _help(self, process: Process) -> None:
+        """Where the new release refuses, let inputs be taken anew; what has rows, finish with the old one."""
+        decides = fates.Fates("main", process.key_value, process.objects, BUCKETS, PLAIN)
+        decides._pipeline = pipeline = self._pipeline(process)
+        while not process.notes.get("over"):
+            process.sleep(5)
+            if process.notes.pop("refused", False):
+                try:
+                    decides.decide(pipeline.upper(), "retry")
+                except UsageError:  # it has rows, or the replica has gone on meanwhile
+                    with suppress(SourceChangedError):  # begun by the new release since
+                        pipeline.run([])
+
+    def _pipeline(self, process: Process) -> Pipeline:
+        return Pipeline("main", process.key_value, process.objects, BUCKETS, ReleaseTasks(process))
+
+    def check(self, run: Run) -> None:
+        """Each row is in once, and all of a transaction are of the release that its step names."""
+        journal = Journal(run.direct_key_value, "main")
+        shard = Shard("spans", run.direct_key_value, run.direct_objects)
+        rows = Counter[str]()
+        for t in range(shard.state().upper):
+            batch, steps = shard.batch_at(t), journal.read(t).steps
+            of_batch = "".join(run.objects.get(part.path).decode() for part in batch.parts) if batch else ""
+            releases = {"old" if row.islower() else "new" for row in of_batch}
+            require(
+                not of_batch or releases == {each.transform for each in steps},
+                f"{t} is of {releases}: {steps}",
+            )
+            rows.update(of_batch.lower())
+        require(rows == dict.fromkeys(self.rows(), 1), f"table spans holds {dict(rows)}")
+
+
+class InTurn:
+    """Does one after the other what threads would do at once."""
+
+    map = staticmethod(map)
+
+    def __enter__(self) -> InTurn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left to do."""

@@ -1,0 +1,98 @@
+"""Runs behind others that died, with one rule broken each: what the simulator must find (J10, J12, J15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from tests.broken import Broken
+from tests.simulation.mutants import Mutant
+from tests.simulation.other_runs import ReleasesScenario, ReshardedScenario
+from tests.simulation.torn_journal import TornJournalScenario
+from tracelake.journal import store
+from tracelake.journal.protocol import _start, advance
+from tracelake.pipeline import inputs
+from tracelake.pipeline.driver import _DriverRun
+from tracelake.testing import Faults, Scenario
+
+KILLS: Final = Faults(kills=3)
+DELAYS: Final = Faults(delays=8)
+
+
+def _mutant(
+    scenario: Callable[[], Scenario],
+    faults: Faults,
+    broken: Broken,
+    random_max: int = 30,
+    first_seed: int = 0,
+) -> Mutant:
+    name = f"other runs: {broken.rule}"
+    return Mutant(name, scenario, faults, None, random_max, first_seed=first_seed, words=(broken,))
+
+
+OTHER_RUNS_MUTANTS = [
+    _mutant(
+        ReshardedScenario,
+        KILLS,
+        Broken(
+            "the checksum is of all stripes (J10)",
+            inputs._to_range,
+            "sum(stripe.checksum for stripe in stripes)",
+            "stripes[0].checksum",
+        ),
+    ),
+    _mutant(
+        ReshardedScenario,
+        KILLS,
+        Broken(
+            "records are those of all stripes (J10)",
+            inputs._to_range,
+            "sum(stripe.records for stripe in stripes)",
+            "stripes[0].records",
+        ),
+    ),
+    _mutant(
+        ReleasesScenario,
+        KILLS,
+        Broken(
+            "what another release began is refused (J15)",
+            _start,
+            "step.transform != event.transform",
+            "False",
+        ),
+    ),
+    _mutant(
+        ReleasesScenario,
+        DELAYS,
+        Broken(
+            "what another release records first is refused (J15)",
+            advance,
+            "step.transform != event.transform",
+            "False",
+        ),
+    ),
+    _mutant(
+        partial(TornJournalScenario, "gone"),
+        DELAYS,
+        Broken(
+            "a seal has the totals of its steps (J12)",
+            store._whole,
+            "not sealed_totals_agree(together(steps), seal)",
+            "False",
+        ),
+        40,
+    ),
+    _mutant(
+        partial(TornJournalScenario, "gone"),
+        DELAYS,
+        Broken(
+            "what is published is what is sealed (J12)",
+            _DriverRun._publish,
+            "recorded.step != step",
+            "False",
+        ),
+        12,
+        94,
+    ),
+]
