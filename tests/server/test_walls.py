@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import httpx
 import pytest
 from fastapi import FastAPI
+from google.protobuf.json_format import MessageToDict, Parse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 import tracelake
 from tests.broken import Broken, assert_caught
+from tests.server.client import Client
+from tests.server.otlp_requests import export_request
 from tests.server.test_guard import PUBLIC, every_route
 from tests.server.walls import (
     HOT_OF_B,
@@ -31,10 +41,12 @@ from tests.server.walls import (
 from tracelake._errors import ForbiddenError, NotFoundError, QueryError
 from tracelake.lake import annotations as lake_annotations
 from tracelake.lake import hot
+from tracelake.otlp import placing
 from tracelake.search import complete, facets
-from tracelake.server import guard, routes, scope
+from tracelake.server import guard, otlp, routes, scope
 from tracelake.server.app import create_app
 from tracelake.tables import commit_view, conditions
+from tracelake.tasks.runners import InProcess
 from tracelake.tracking import annotations as tracking_annotations
 from tracelake.tracking import store, trace_search
 from tracelake.tracking.door import TrackingDoor
@@ -417,3 +429,63 @@ def test_broken_doors_are_noticed(walls: Walls, broken: Broken) -> None:
         test_no_query_leaves_the_filter_out(walls)
 
     assert_caught(broken, check)
+
+
+def sent(*workspaces: str | None) -> ExportTraceServiceRequest:
+    """Return a request of one span for each of these workspaces, None for a resource that names none."""
+    request = ExportTraceServiceRequest()
+    for number, workspace in enumerate(workspaces, 1):
+        part = export_request(number, trace_id=0xABC0 + number).resource_spans[0]
+        if workspace is not None:
+            part.resource.attributes.add(key="tracelake.workspace").value.string_value = workspace
+        request.resource_spans.append(part)
+    return request
+
+
+def as_json(request: ExportTraceServiceRequest) -> bytes:
+    """Return a request as OTLP has it in JSON: ids in hex."""
+    document = MessageToDict(request)
+    for resource in document["resourceSpans"]:
+        for span in resource["scopeSpans"][0]["spans"]:
+            for name in ("traceId", "spanId"):
+                span[name] = base64.b64decode(span[name]).hex()
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize("kind", ["application/x-protobuf", "application/json"])
+def test_a_team_writes_into_its_workspace_alone(tmp_path: Path, kind: str) -> None:
+    """Spans that name no workspace get that of the key, and those that name another are refused, and told."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        token = lake.keys.create("a", "ingest", A).token
+        request = sent(None, A, B, "", "default")
+        is_json = kind == "application/json"
+        body = as_json(request) if is_json else request.SerializeToString()
+        with closing(TrackingDoor(lake.hot.set_up())) as door:
+            client = Client(create_app(lake, door))
+            headers = {"Content-Type": kind, "Authorization": f"Bearer {token}"}
+            answer = client.post("/v1/traces", content=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        parse = Parse if is_json else lambda data, _: ExportTraceServiceResponse.FromString(data)
+        told = parse(answer.content, ExportTraceServiceResponse()).partial_success
+        assert told.rejected_spans == 3
+        assert "name another workspace than 'team-a'" in told.error_message
+        with closing(lake.pipeline(runner=InProcess())) as pipeline:
+            assert pipeline.run_once() is not None
+        rows = lake.sql("select span_id, workspace from spans order by span_id").to_pylist()
+        assert rows == [{"span_id": f"{number:016x}", "workspace": A} for number in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("none is given", placing.placed, "if not names:", "if False:"),
+        Broken("others are left out", placing.placed, "name.string_value == workspace", "True"),
+        Broken("the door asks", otlp._take, "workspace is None or", "True or"),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_broken_doors_for_spans_are_noticed(tmp_path: Path, broken: Broken) -> None:
+    """Each rule of what is written where, broken, is noticed."""
+    assert_caught(
+        broken, lambda: test_a_team_writes_into_its_workspace_alone(tmp_path, "application/x-protobuf")
+    )

@@ -85,6 +85,10 @@ class SpanChecks:
         """Take resource and schema URL, and return the resource's number. Raises RefusedError."""
         return self._resources.add(resource_spans)
 
+    def workspaces(self) -> set[str]:
+        """Return the workspaces of all resources that were taken."""
+        return self._resources.workspaces()
+
     def add_scope(self, resource: int, scope_spans: Message) -> int:
         """Take scope and schema URL, and return the scope's number. Raises RefusedError."""
         return self._scopes.add(resource, scope_spans)

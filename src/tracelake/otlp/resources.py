@@ -47,6 +47,10 @@ class Resources:
         """Return service and workspace of a resource."""
         return self._columns["service"][number], self._columns["workspace"][number]
 
+    def workspaces(self) -> set[str]:
+        """Return the workspaces of all resources."""
+        return set(self._columns["workspace"])
+
     def arrays(self) -> dict[str, Array]:
         """Return the columns, one row for each resource."""
         return {name: pa.array(values, _RESOURCE_TYPES[name]) for name, values in self._columns.items()}

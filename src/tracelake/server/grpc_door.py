@@ -37,8 +37,9 @@ from tracelake.otlp.stream import GZIP_MAGIC
 from tracelake.server.connections import connections_max
 from tracelake.server.errors import retry_after_s, status_of
 from tracelake.server.guard import bearer
-from tracelake.server.key_ring import KeyRing
+from tracelake.server.key_ring import KeyHolder, KeyRing
 from tracelake.server.otlp import CODES, Meter, TracesEndpoint, experiment_of, success_message
+from tracelake.server.scope import asked_within
 from tracelake.server.tls import Tls
 
 logger = logging.getLogger("tracelake.server")
@@ -125,8 +126,10 @@ class GrpcDoor:
                 metadata = {
                     key: value for key, value in context.invocation_metadata() if isinstance(value, str)
                 }
-                meter = await self._admit(metadata.get("authorization"))
-                return await answer(await self._read(messages), metadata, meter)
+                actor = await self._admit(metadata.get("authorization"))
+                meter = None if self._ring is None or actor is None else self._ring.meter(actor)
+                with asked_within(None if actor is None else actor.workspace):
+                    return await answer(await self._read(messages), metadata, meter)
             except Exception as error:  # noqa: BLE001  whatever it is, the client is told
                 status = status_message(error)
                 code = code_pb2.Code.Name(status.code)
@@ -141,12 +144,12 @@ class GrpcDoor:
 
         return call
 
-    async def _admit(self, authorization: str | None) -> Meter | None:
-        """Return what counts the call of a key with a quota. Raises AccessError, StorageError."""
+    async def _admit(self, authorization: str | None) -> KeyHolder | None:
+        """Return who calls, None where nobody is asked for a key. Raises AccessError, StorageError."""
         if self._ring is None:
             return None
         try:
-            return self._ring.meter(await self._ring.actor(bearer(authorization), "ingest"))
+            return await self._ring.actor(bearer(authorization), "ingest")
         except (NoKeyError, ForbiddenError) as error:
             logger.warning("refused: a gRPC call: %s", error)
             raise
