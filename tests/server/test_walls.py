@@ -28,6 +28,7 @@ from tests.server.test_guard import PUBLIC, every_route
 from tests.server.walls import (
     HOT_OF_B,
     HOT_SHARED,
+    LED,
     OF_A,
     OF_B,
     OF_TWIN,
@@ -45,7 +46,7 @@ from tracelake.otlp import placing
 from tracelake.search import complete, facets
 from tracelake.server import guard, otlp, routes, scope
 from tracelake.server.app import create_app
-from tracelake.tables import commit_view, conditions
+from tracelake.tables import commit_view, conditions, workspaces
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking import annotations as tracking_annotations
 from tracelake.tracking import store, trace_search
@@ -54,7 +55,7 @@ from tracelake.tracking.door import TrackingDoor
 FACETS: Final = "".join(
     f"&facet={name}" for name in ("service", "kind", "status", "model", "session", "user", "workspace", "day")
 )
-EVERY_TRACE: Final = (OF_A, OF_B, SHARED, HOT_OF_B, HOT_SHARED, OF_TWIN)
+EVERY_TRACE: Final = (OF_A, OF_B, SHARED, HOT_OF_B, HOT_SHARED, OF_TWIN, LED)
 BEGINNINGS: Final = tuple(trace_id[:8] for trace_id in EVERY_TRACE[1:])
 SPAN: Final = f"{1:016x}"
 QUERIES: Final = (
@@ -239,7 +240,7 @@ def check_numbers(walls: Walls) -> None:
     search = "/api/v1/search?q="
     urls = [f"{search}*", f"{search}refund", f"/api/v1/traces/{OF_A[:8]}"]
     every, refunds, trace = walls.answers([Asked("GET", url) for url in urls], "a")
-    assert [every.json()["total"], refunds.json()["total"]] == [5, 5]
+    assert [every.json()["total"], refunds.json()["total"]] == [6, 6]
     assert trace.json()["trace_id"] == OF_A
     spans = (f"{OF_B}-{SPAN}", f"{SHARED}-{SPAN}", f"{HOT_OF_B}-{SPAN}", f"{'f' * 32}-{SPAN}")
     for span in spans:
@@ -318,10 +319,10 @@ def test_a_team_sees_its_own(walls: Walls) -> None:
     )
     assert [span["span_id"][-1] for span in shared.json()["spans"]] == ["3", "4"]
     assert shared.json()["summary"]["span_count"] == 2
-    assert found.json()["total"] == 5
-    assert found.json()["facets"]["service"]["values"] == [{"value": "plain shop", "spans": 5}]
+    assert found.json()["total"] == 6
+    assert found.json()["facets"]["service"]["values"] == [{"value": "plain shop", "spans": 6}]
     assert tags.json()["tags"]["of.plain"] == "plain"
-    assert OF_A in {trace["trace_id"] for trace in traces.json()["traces"]}
+    assert {trace["trace_id"] for trace in traces.json()["traces"]} == {OF_A, SHARED, HOT_SHARED, LED}
     assert services.json() == {"services": ["plain shop"]}
     assert [span["_tier"] for span in hot_one.json()["spans"]] == ["hot"]
     assert (page.status_code, "plain step 1" in page.text) == (200, True)
@@ -342,7 +343,7 @@ def test_pages_of_one_key_are_none_of_another(walls: Walls) -> None:
 def test_no_query_leaves_the_filter_out(walls: Walls) -> None:
     """SQL in one workspace has its rows alone: no function or path leads past it, nor another table."""
     lake = walls.lake.within(A)
-    assert lake.sql("select count(*) as n from spans").to_pylist() == [{"n": 4}]
+    assert lake.sql("select count(*) as n from spans").to_pylist() == [{"n": 5}]
     assert lake.sql("select distinct workspace from traces").to_pylist() == [{"workspace": A}]
     path = walls.lake.table("spans").files()[0]
     for query in (
@@ -380,7 +381,8 @@ LIKE = commit_view._texts_of
     ("broken", "part"),
     [
         (Broken("the lake of a request", scope.LakeOfRequest.__getattr__, "workspace is None", "True"), "services"),
-        (Broken("SQL", SEES.sql, "only_within(rows, workspace)", "rows"), "services"),
+        (Broken("SQL", SEES.sql, "here = table_within(table.name, rows, workspace)", "here = rows"), "services"),
+        (Broken("sums", workspaces.table_within, "name == TABLE_TRACES.name", "False"), "/api/v1/traces"),
         (Broken("spans of a trace", SEES.spans_of, ", workspace)", ", None)"), TRACE),
         (Broken("hot spans", hot.HotTier._hot, "_claims(trace), workspace)", "_claims(trace), None)"), TRACE),
         (Broken("beginnings of ids", SEES.full_id, "workspace is not None", "False"), None),

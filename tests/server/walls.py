@@ -20,10 +20,10 @@ SECRET: Final = "zqxsecret"
 """Only other teams have this word, and say nothing without it."""
 TWIN: Final = "TEAM-A"
 """As the index has it, this is team A."""
-OF_A, OF_B, SHARED, HOT_OF_B, HOT_SHARED, OF_TWIN = (
+OF_A, OF_B, SHARED, HOT_OF_B, HOT_SHARED, OF_TWIN, LED = (
     f"{beginning}{number:024x}"
     for number, beginning in enumerate(
-        ["cccccccc", "cccccccc", "1abc1abc", "2abc2abc", "3abc3abc", "4abc4abc"]
+        ["cccccccc", "cccccccc", "1abc1abc", "2abc2abc", "3abc3abc", "4abc4abc", "5abc5abc"]
     )
 )
 START_NS: Final = 1_760_000_000_000_000_000
@@ -71,6 +71,8 @@ def two_teams(place: Path) -> tracelake.Lake:
     lake = tracelake.init(place)
     store = lake.hot.set_up()
     store.write([spans(B, OF_B, 1, 2), spans(TWIN, OF_TWIN, 1)])
+    # This one team A began; the first session of it is of team B.
+    store.write([spans(A, LED, 5), spans(B, LED, 1, root=False)])
     # Of the shared ones team B has the root, and was there first.
     store.write([spans(B, SHARED, 1, 2), spans(A, SHARED, 3, 4, root=False), spans(A, OF_A, 1, 2)])
     with closing(lake.pipeline(runner=InProcess())) as pipeline:

@@ -15,7 +15,7 @@ from tracelake.archive.retention import (
     retention_of_tag,
 )
 from tracelake.lake.opened import OpenLake
-from tracelake.tables.built_in import TABLE_TRACES
+from tracelake.tables.built_in import TABLE_SPANS, TABLE_TRACES
 from tracelake.tables.commit_view import CommitView, no_trace
 from tracelake.tables.workspaces import within
 from tracelake.tracking.annotations import OF_COLUMNS, Annotations, Experiment
@@ -160,7 +160,9 @@ class LakeAnnotations:
                 return full, workspace
             if full in hot and (info := self._store.infos([full]).get(full)) is not None:
                 return full, str(info["workspace"])
-            rows = view.table(TABLE_TRACES.name).lookup([full], ["trace_id", "workspace"])
+            # A trace that workspaces share has one row, and spans of each.
+            table = (TABLE_TRACES if workspace is None else TABLE_SPANS).name
+            rows = view.table(table).lookup([full], ["trace_id", "workspace"])
             here = within(rows, workspace)["workspace"].to_pylist()
             if not here:
                 raise no_trace(trace_id)

@@ -41,7 +41,7 @@ from tracelake.tables.scan import Scan, checked, connection, select
 from tracelake.tables.spec import read_spec
 from tracelake.tables.table import Origin, Table
 from tracelake.tables.traces import TRACES
-from tracelake.tables.workspaces import only_within, told_of, within
+from tracelake.tables.workspaces import made_of, only_within, table_within, told_of, within
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.ranges import below
 from tracelake.versions.store import Repository
@@ -144,14 +144,14 @@ class CommitView:
         """Run a DuckDB query, one SELECT, over the tables. Raises QueryError.
 
         It reads the parts of the tables that it names, and nothing else, unless files are allowed. Rows that are
-        `newer`, by the name of the table, stand for all of the traces that they are of. In one workspace the tables are
-        those that are divided, and have its rows.
+        `newer`, by the name of the table, stand for all of the traces that they are of.
         """
         with self._tables[TABLE_SPANS.name].scan.open_files().in_use():
             with connection() as db:
                 identifiers = words((reading if workspace is None else of_tables)(checked(db, query)))
             # One that is not named need not be there: its parts may be far away.
             names = self._names if workspace is None else BUILT_IN
+            identifiers |= made_of(identifiers, workspace)
             tables = [self.table(name) for name in names if name in identifiers]
             files = [file for table in tables for file in table._read_files()]
             with connection(files, allow_files) as db:
@@ -163,7 +163,8 @@ class CommitView:
                             f"select * from ({rows}) anti join newer_{table.name} using (trace_id)"
                             f" union all by name select * from newer_{table.name}"
                         )
-                    db.execute(f'create temp view "{table.name}" as {only_within(rows, workspace)}')
+                    here = table_within(table.name, rows, workspace)
+                    db.execute(f'create temp view "{table.name}" as {here}')
                 try:
                     result: pa.Table = select(db, query).to_arrow_table()
                 except QueryError:  # a part that was collected is none of the query's
