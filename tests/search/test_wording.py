@@ -146,6 +146,7 @@ BROKEN: Final[list[tuple[Broken, Callable[[], None]]]] = [
     ),
     (Broken("short ones are remembered", Wording._remember, "len(chunk[0]) <=", "0 <="), check_remembered),
     (Broken("few are remembered", Wording._remember, "self._known.clear()", "pass"), check_remembered),
+    (Broken("all chunks have their turn", Wording._different, "first + number", "number"), check_remembered),
     (Broken("parts are made anew", Wording._chunks, "if at not in parts_of_texts", ""), check_remembered),
     (
         Broken("many bytes are cut", build._bounded, "batch.num_rows <= 1 or ", "True or "),

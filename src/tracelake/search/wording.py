@@ -55,8 +55,8 @@ class Wording:
         of_texts = texts.dictionary_encode()
         split = pc.ascii_split_whitespace(self._with_spaces(of_texts.dictionary))
         of_chunks = split.values.dictionary_encode()
-        chunks, parts_of_chunks = self._chunks(of_chunks.dictionary.to_pylist())
-        words = pa.array(chunks, pa.string()).take(of_chunks.indices)
+        chunks, parts_of_chunks = self._different(of_chunks.dictionary)
+        words = chunks.take(of_chunks.indices)
         joined: Any = pc.binary_join(pa.ListArray.from_arrays(split.offsets, words), " ")
         rows: Any = pa.ListArray.from_arrays(pa.array(firsts, pa.int32()), joined.take(of_texts.indices))
         joined_rows: Any = pc.binary_join(rows, _BETWEEN_TEXTS)
@@ -73,6 +73,15 @@ class Wording:
             return texts
         written = pa.py_buffer(data.to_pybytes().translate(self._to_spaces))
         return pa.Array.from_buffers(texts.type, len(texts), [valid, offsets, written], offset=texts.offset)
+
+    def _different(self, written: Any) -> tuple[Any, dict[int, Parts]]:
+        """Return the words of different chunks as an array, and their parts; few at a time become objects of Python."""
+        words, parts_of_chunks = [pa.array([], pa.string())], dict[int, Parts]()
+        for first in range(0, len(written), INDEX_CHUNKS_KEPT):
+            some, parts = self._chunks(written.slice(first, INDEX_CHUNKS_KEPT).to_pylist())
+            words.append(pa.array(some, pa.string()))
+            parts_of_chunks |= {first + number: own for number, own in parts.items()}
+        return pa.concat_arrays(words), parts_of_chunks
 
     def _chunks(self, written: list[str]) -> tuple[list[str], dict[int, Parts]]:
         """Return the words of different chunks, and the parts of those that have any, by their numbers."""
