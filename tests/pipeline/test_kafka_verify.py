@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import tracelake
+from tests.broken import Broken, assert_caught
 from tests.pipeline.kafka_place import URL, KafkaPlace
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake.formats import encode
 from tracelake.pipeline.kafka.model import Position
+from tracelake.pipeline.kafka.verify import _check_clusters, _check_taken, check_topics
 from tracelake.pipeline.outputs.added import OutputRecord
 from tracelake.pipeline.outputs.left_out import LeftOutOf, LeftOutRecord
 from tracelake.storage import KeyValueStore, ObjectStore
@@ -104,6 +106,41 @@ def test_what_is_wrong_with_records_is_named(lake: Lake, change: Change, kind: s
                 store.delete_if(partition, entry.key, entry.version)
             for entry in entries:
                 store.set(partition, entry.key, entry.value)
+
+
+RULES = [
+    (
+        check_topics,
+        "for key, why in damaged.items():",
+        "for key, why in ():",
+        a_record(*POSITION, b"nonsense"),
+        "damaged",
+    ),
+    (
+        _check_taken,
+        "position is None or not has_all(position.taken, start, stop)",
+        "False",
+        a_record(*POSITION, None),
+        "missing",
+    ),
+    (
+        check_topics,
+        "united(position.taken) != position.taken",
+        "False",
+        a_record(*POSITION, encode(Position(((0, 2), (2, 4))))),
+        "mismatch",
+    ),
+    (_check_clusters, "not in paths", "is None", an_object("kafka/cluster.json", None), "missing"),
+]
+
+
+@pytest.mark.parametrize(("function", "old", "new", "change", "kind"), RULES)
+def test_a_record_that_is_not_compared_is_noticed(
+    lake: Lake, function: Callable[..., object], old: str, new: str, change: Change, kind: str
+) -> None:
+    """Each rule of what is read back of topics is held by the test above."""
+    broken = Broken(old, function, old, new)
+    assert_caught(broken, lambda: test_what_is_wrong_with_records_is_named(lake, change, kind, ""))
 
 
 def test_a_lake_with_topics_and_outputs_is_whole(lake: Lake) -> None:

@@ -6,6 +6,7 @@ import errno
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,12 +18,14 @@ from tests.torn import lake_of_files, tear
 from tracelake import Lake, StorageError, UnreadInputsError, limits
 from tracelake._errors import TracelakeError
 from tracelake.journal.model import Suspect
-from tracelake.journal.suspects import Suspects
+from tracelake.journal.suspects import Suspects, on_unread
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline import unread
+from tracelake.pipeline import pauses, unread
 from tracelake.pipeline.kafka.cluster import Cluster
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.sources import files
+from tracelake.pipeline.sources.kafka import KafkaSource
+from tracelake.pipeline.taking import Taking
 from tracelake.pipeline.unread import Waited, waited_again
 from tracelake.tasks.runners import InProcess
 
@@ -244,8 +247,11 @@ def test_notes_that_are_torn_say_nothing(tmp_path: Path) -> None:
         assert lake._opened.key_value.notes("unread/main") == []
 
 
-def test_a_range_that_lost_its_beginning_is_asked_for_with_pauses(lake: Lake, place: KafkaPlace) -> None:
+def test_a_range_that_lost_its_beginning_is_asked_for_with_pauses(
+    lake: Lake, place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is left of it may still be there: so the rest is not given up, nor is it asked for at each run."""
+    monkeypatch.setattr(pauses, "time", SimpleNamespace(monotonic=lambda: 0.0))  # no pause is ever over
     pipeline = lake.pipeline(watch=[URL], runner=InProcess())
     pipeline.run_once()
     place.values += [a_line(a_span(number, number)) for number in range(3, 9)]
@@ -256,14 +262,14 @@ def test_a_range_that_lost_its_beginning_is_asked_for_with_pauses(lake: Lake, pl
     with pytest.raises(StorageError, match="no broker answered"):
         lake.quarantine.discard(lost.transaction)
     pipeline = lake.pipeline(runner=InProcess())
-    pipeline.run_once()
     before = place.asked
-    for _ in range(3):
-        pipeline.run_once()
-    assert place.asked == before
+    for number in range(10, 14):
+        arrive(lake, number)
+        assert pipeline.run_once() is not None
+    assert place.asked == before + 1
     place.is_gone = False
     assert [item.state for item in lake.quarantine.discard(lost.transaction)] == ["discarded"]
-    assert spans(lake) == [0, 1, 2, 5, 6, 7, 8]
+    assert spans(lake) == [0, 1, 2, 5, 6, 7, 8, 10, 11, 12, 13]
 
 
 def test_how_long_something_was_asked_for() -> None:
@@ -314,3 +320,42 @@ def test_an_input_that_is_read_again_begins_anew(
     take(lake)
     assert spans(lake) == [0, 1, 2]
     assert lake.quarantine.all() == []
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken(
+            "who does not answer is asked with pauses",
+            KafkaSource._asking,
+            "self._silent.failed(cluster, str(error))",
+            "pass",
+        ),
+        Broken("and not before they are over", KafkaSource._asking, "if failing is not None:", "if False:"),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_a_cluster_that_is_asked_again_and_again_is_noticed(
+    broken: Broken, lake: Lake, place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rule is held by the test of a range that lost its beginning."""
+    check = test_a_range_that_lost_its_beginning_is_asked_for_with_pauses
+    assert_caught(broken, lambda: check(lake, place, monkeypatch))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("it is waited for", Taking._waited, ">= UNREAD_INPUT_MAX_S", ">= 0"),
+        Broken("not for ever", Taking._waited, ">= UNREAD_INPUT_MAX_S", "< 0"),
+        Broken("it is set aside then", on_unread, 'state="set aside"', 'state="offered"'),
+        Broken("with the reason", on_unread, "reason=reason", "reason=standing.reason"),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_a_wait_without_measure_is_noticed(
+    broken: Broken, lake: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each rule is held by the test of a file on a disk that fails."""
+    check = test_what_is_offered_and_cannot_be_measured_is_set_aside
+    assert_caught(broken, lambda: check(lake, clock, monkeypatch, tmp_path))
