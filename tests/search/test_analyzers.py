@@ -240,7 +240,7 @@ def test_what_is_like_a_text_in_each_analyzer(tmp_path: Path) -> None:
         rows = [span(n, name="", input=text) for n, text in enumerate(given_texts)]
         of_row = {(row["trace_id"], row["span_id"]): [row["input"]] for row in rows}
         objects, manifest = index_of([table(rows)], analyzer)
-        texts_of = partial(lambda given, *span_id: given.get(span_id), of_row)
+        texts_of = partial(lambda given, *span: given.get(span[:2]), of_row)
         searcher = Searcher(objects, manifest, tmp_path / analyzer.name, texts_of=texts_of)
         query = f"like:{rows[0]['trace_id']}-{rows[0]['span_id']}"
         assert searcher.search(query, 1)[0].span_id == rows[1]["span_id"]

@@ -56,7 +56,7 @@ def test_what_is_kept_is_of_the_same_time_service_and_analyzer(tmp_path: Path) -
     "broken",
     [
         Broken("times count", prepared, "if _read(query).is_relative else 0", "if False else 0"),
-        Broken("services count", prepared, "query, service, analyzer", "query, None, analyzer"),
+        Broken("services count", prepared, "query, service, workspace", "query, None, workspace"),
         Broken("analyzers count", prepared, "analyzer.name", "'english'"),
     ],
     ids=lambda broken: broken.rule,
