@@ -155,7 +155,7 @@ def test_experiments_are_searched(store: TrackingStore) -> None:
     check_experiments(store)
     search, holds = ExperimentSearch.search, ExperimentSearch._holds
     for broken in (
-        Broken("experiments of this lake", search, "_OF.lake == self._lake, ", ""),
+        Broken("experiments of this lake", ExperimentSearch.__init__, "_OF.lake == self._lake", "_OF.lake > 0"),
         Broken("tags of the experiment", holds, "tags.experiment_id == _OF.experiment_id, ", ""),
         Broken("a page goes on behind the one before", search, "column > value if", "column >= value if"),
         Broken("orders are known", experiment_search._order, "len(wanted) > 1", "False"),
