@@ -1,4 +1,4 @@
-"""Search beside plain tantivy, SQLite, PostgreSQL, DuckDB and Lance: one run, one corpus, JSON lines as they come.
+"""Search beside plain tantivy, SQLite, PostgreSQL, DuckDB and Lance: one run, one corpus, a JSON line for each figure.
 
     scripts/setup-search                                          # installs Lance beside Tracelake, in .tools/search
     python -m benchmarks.search                                   # 200,000 documents, 1 and 100 transactions
