@@ -193,6 +193,9 @@ class ExpiredError(StorageError):
 class DamageError(TracelakeError):
     """Stored data is missing, torn or altered; `tracelake verify` names all of it."""
 
+    version: str = ""
+    """Of one record that is there: what a conditional write names to put another in its place."""
+
 
 class DamagedRecordsError(DamageError):
     """Some records of a partition cannot be read. `whole` are the others, `problems` say which and why, by key."""

@@ -14,7 +14,7 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.test_added_sources import arrive, new
 from tests.torn import lake_of_files, tear
 from tracelake import DamageError, Lake, NotFoundError, UnreadInputsError, UsageError
-from tracelake.journal.clients import of_steps, on_begin, on_end
+from tracelake.journal.clients import Clients, of_steps, on_begin, on_end
 from tracelake.journal.model import Aside
 from tracelake.journal.modes import Wish
 from tracelake.journal.store import Journal
@@ -253,3 +253,67 @@ def test_what_is_known_of_ended_ones_is_bounded(lake: Lake, monkeypatch: pytest.
 def test_a_broken_rule_is_noticed(lake: Lake, broken: Broken) -> None:
     """Each rule of ended transactions is held by a test above."""
     assert_caught(broken, lambda: lost_answers(lake))
+
+
+def forgotten_by_one_that_dies(lake: Lake, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after any of its writes, nothing is lost of what is to be committed."""
+    lake.transactions.begin(id="nightly")
+    arrive(lake, 1)
+    assert new(lake.pipeline(runner=InProcess()), goes_on=True) == 0
+    tear(folder, '"id":"nightly"')
+    store = type(lake._opened.key_value)
+
+    def dying(name: str) -> Any:
+        write = getattr(store, name)
+
+        def carry_out(*given: Any) -> Any:
+            write(*given)
+            raise RuntimeError("killed")
+
+        return carry_out
+
+    with monkeypatch.context() as patch:
+        for name in ("erase", "set_if", "delete_if", "set"):
+            patch.setattr(store, name, dying(name))
+        with pytest.raises(RuntimeError, match="killed"):
+            lake.transactions.forget()
+    left = lake.transactions.current()
+    assert left is not None
+    assert (left.id, left.state, left.transaction) == ("nightly", "commit", 0)
+
+
+def test_a_forgotten_one_is_committed_though_who_forgets_it_dies(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record was erased first: the next transaction then discarded what was to be committed."""
+    forgotten_by_one_that_dies(lake, tmp_path, monkeypatch)
+    with pytest.raises(UsageError, match="can be read"):
+        lake.transactions.forget()
+
+
+def test_two_that_forget_say_the_same(lake: Lake, tmp_path: Path) -> None:
+    """What a peer has put in its place, and what was begun since, stays."""
+    lake.transactions.begin(id="empty")
+    tear(tmp_path, '"id":"empty"')
+    clients = Clients(lake._opened.key_value, "main")
+
+    def late() -> None:
+        assert lake.transactions.forget() is None
+        lake.transactions.begin(id="next")
+
+    left = clients.forget(late)
+    assert left is not None
+    assert (left.id, left.wish) == ("next", "open")
+
+
+def test_a_record_that_is_erased_first_is_noticed(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule is held by the test above."""
+    broken = Broken(
+        "one write",
+        Clients._replace,
+        "self._store.set_if(",
+        "self._store.erase(self._partition, _KEY)\n        self._store.set_if(",
+    )
+    assert_caught(broken, lambda: forgotten_by_one_that_dies(lake, tmp_path, monkeypatch))

@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from tests.storage.conftest import BUCKET_BACKENDS
+from tests.broken import Broken, assert_caught
+from tests.storage.conftest import BUCKET_BACKENDS, key_value_url
 from tracelake import limits
-from tracelake._errors import LimitError, NotFoundError, UsageError
+from tracelake._errors import DamageError, LimitError, NotFoundError, UsageError
 from tracelake.storage import (
     ABSENT,
     Conflict,
@@ -21,7 +23,10 @@ from tracelake.storage import (
     KeyValueStore,
     ObjectStore,
     delete_all,
+    open_key_value,
+    open_objects,
 )
+from tracelake.storage.record_objects import conflict_at
 
 BINARY = bytes(range(256)) * 3
 # In byte order of their UTF-8; UTF-16 would put the last before the one that precedes it.
@@ -432,3 +437,47 @@ def test_threads_race_to_create(objects: ObjectStore) -> None:
     in_threads([lambda me=me: race(me) for me in range(8)])  # type: ignore[misc]
     assert sorted(path for path, _ in winners) == list(range(20))
     assert all(objects.get(f"race/{path}") == b"%d" % me for path, me in winners)
+
+
+@pytest.mark.parametrize("backend", ["files", "s3"])
+def test_what_nobody_can_read_is_replaced_under_its_version(
+    backend: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """One of two who have seen it does it; who names another version meets the damage."""
+    url = key_value_url(backend, request, tmp_path)
+    store, bodies = open_key_value(url), open_objects(url)
+
+    def torn() -> str:
+        path = paths(bodies, "")[-1]
+        bodies.put(path, bodies.get(path)[:-1])
+        with pytest.raises(DamageError) as raised:
+            store.get("p", "k")
+        return raised.value.version
+
+    whole = store.set("p", "k", b"value")
+    version = torn()
+    for expected in (whole, ABSENT):
+        with pytest.raises(DamageError):
+            store.set_if("p", "k", b"instead", expected)
+    assert isinstance(store.set_if("p", "k", b"instead", version), Done)
+    lost = store.set_if("p", "k", b"late", version)
+    assert isinstance(lost, Conflict)
+    assert lost.current is not None
+    assert lost.current.value == b"instead"
+    again = torn()
+    with pytest.raises(DamageError):
+        store.delete_if("p", "k", version)
+    assert isinstance(store.delete_if("p", "k", again), Done)
+    assert store.get("p", "k") is None
+    store.close()
+
+
+def test_a_write_over_damage_by_any_version_is_noticed(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The rule is held by the test above."""
+    broken = Broken("under its version", conflict_at, "if error.version != expected:", "if False:")
+    assert_caught(
+        broken,
+        lambda: test_what_nobody_can_read_is_replaced_under_its_version("files", request, tmp_path),
+    )

@@ -27,7 +27,7 @@ from tracelake.formats import decode, encode
 from tracelake.journal.model import FORMAT_VERSION, Aside
 from tracelake.journal.modes import Wish
 from tracelake.limits import CLIENTS_ENDED_MAX, CLOCK_DIFFERENCE_MAX_S, CONDITIONAL_WRITE_TRIES_MAX
-from tracelake.storage import ABSENT, Done, Entry, KeyValueStore
+from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, Version
 
 WhenGone: TypeAlias = Literal["seal", "discard"]
 _KEY: Final = "open"
@@ -219,20 +219,33 @@ class Clients:
         return self._read()[1]
 
     def forget(self, instead: Callable[[], ClientTransaction | None]) -> ClientTransaction | None:
-        """Put what `instead` returns where a record is that nobody can read, or nothing; return it.
+        """Put what `instead` returns where a record is that nobody can read, or nothing; return what stands then.
+
+        It is one write, under the version of what is torn: who dies has forgotten nothing, or has said all.
 
         Raises UsageError where it can be read.
         """
-        try:
-            self._read()
-        except DamageError:
-            left = instead()
-            self._store.erase(self._partition, _KEY)  # what is torn cannot be written over
-            return None if left is None else self.change(lambda standing: standing or left)
-        raise UsageError(
-            "what was begun last can be read: end it by `tracelake transaction commit`, or `abort`. See `tracelake "
-            "transaction list`."
-        )
+        has_tried = False
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            try:
+                standing = self._read()[1]
+            except DamageError as error:
+                self._replace(error.version, instead())
+                has_tried = True
+                continue
+            if has_tried:
+                return standing
+            raise UsageError(
+                "what was begun last can be read: end it by `tracelake transaction commit`, or `abort`. See `tracelake "
+                "transaction list`."
+            )
+        raise self._contention()
+
+    def _replace(self, version: Version, wanted: ClientTransaction | None) -> None:
+        if wanted is None:
+            self._store.delete_if(self._partition, _KEY, version)
+        else:
+            self._store.set_if(self._partition, _KEY, encode(wanted), version)
 
     def change(self, decide: Decision) -> ClientTransaction | None:
         """Carry out a decision until it is done; return what stands then. Raises what it raises."""
@@ -244,18 +257,24 @@ class Clients:
             expected = ABSENT if entry is None else entry.version
             if isinstance(self._store.set_if(self._partition, _KEY, encode(wanted), expected), Done):
                 return wanted  # else it is decided anew: a decision that stands already is taken once
-        raise ContentionError(
+        raise self._contention()
+
+    def _contention(self) -> ContentionError:
+        return ContentionError(
             f"{self._partition}/{_KEY}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
         )
 
     def _read(self) -> tuple[Entry | None, ClientTransaction | None]:
         what = f"record {self._partition}/{_KEY}"
+        entry = None
         try:
             entry = self._store.get(self._partition, _KEY)
             standing = None if entry is None else decode(ClientTransaction, entry.value, what, FORMAT_VERSION)
         except DamageError as error:
-            raise DamageError(
+            told = DamageError(
                 f"nobody knows whether a client has a transaction open, and nothing is taken, for nobody may see that "
                 f"before its end: {error} Or `tracelake transaction forget`: what is recorded of it is committed then."
-            ) from error
+            )
+            told.version = error.version if entry is None else entry.version
+            raise told from error
         return entry, standing

@@ -20,10 +20,11 @@ from tracelake.storage.failures import OBSTORE_ERRORS, FailureKind, obstore_text
 from tracelake.storage.many import delete_all
 from tracelake.storage.names import check_value, encode_beginning
 from tracelake.storage.note_objects import NoteObjects
-from tracelake.storage.outcomes import is_at, new_version
+from tracelake.storage.outcomes import new_version
 from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
 from tracelake.storage.record_objects import (
     ObjectRecord,
+    conflict_at,
     decode,
     encode,
     may_hold,
@@ -52,7 +53,7 @@ class BucketKeyValueStore(NoteObjects, EachAlone):
 
     def get(self, partition: str, key: str) -> Entry | None:
         """Return the record, or None where it is absent."""
-        record = self._read(record_path(partition, key))[0]
+        record = self._read(record_path(partition, key))
         return None if record is None else record.present
 
     def scan(
@@ -66,8 +67,11 @@ class BucketKeyValueStore(NoteObjects, EachAlone):
         check_value(key, value)
         # On a condition too: a plain put whose reply was lost could land later, over somebody's next write.
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
-            record, mode = self._read(record_path(partition, key))
-            outcome = self._replace(partition, key, value, record, mode)
+            path = record_path(partition, key)
+            body, mode = self._body(path)
+            if body is not None:
+                decode(path, body)  # a damaged one is not written over unseen
+            outcome = self._replace(partition, key, value, body, mode)
             if isinstance(outcome, Done):
                 return outcome.version
             if isinstance(outcome, Indeterminate):
@@ -97,17 +101,18 @@ class BucketKeyValueStore(NoteObjects, EachAlone):
 
     def _write_if(self, partition: str, key: str, value: bytes | None, expected: Expected) -> Outcome:
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
-            record, mode = self._read(record_path(partition, key))
-            current = None if record is None else record.present
-            if not is_at(current, expected):
-                return Conflict(current)
-            outcome = self._replace(partition, key, value, record, mode)
+            path = record_path(partition, key)
+            body, mode = self._body(path)
+            conflict = conflict_at(path, body, expected)
+            if conflict is not None:
+                return conflict
+            outcome = self._replace(partition, key, value, body, mode)
             if not isinstance(outcome, Conflict):
                 return outcome
         raise ContentionError(f"others write {key!r} in {self._bucket.url} all the time; try again later")
 
     def _replace(
-        self, partition: str, key: str, value: bytes | None, before: ObjectRecord | None, mode: PutMode
+        self, partition: str, key: str, value: bytes | None, before: bytes | None, mode: PutMode
     ) -> Outcome:
         """Replace what was read; Conflict where another write came first and ours certainly did not."""
         path, version = record_path(partition, key), new_version()
@@ -120,29 +125,29 @@ class BucketKeyValueStore(NoteObjects, EachAlone):
             if of_obstore(error) is FailureKind.UNKNOWN:
                 reason = reason or f"no clear answer from {self._bucket.url}: {obstore_text(error)}"
             try:
-                now = self._read(path)[0]
+                now = self._body(path)[0]
             except StorageError as unread:
                 reason = reason or str(unread)
                 continue
-            if now is not None and now.entry.version == version:
+            if now == body:
                 return Done(version)
             if now != before:
                 # A lost try of ours may have been there and been replaced since.
-                return (
-                    Indeterminate(version, reason)
-                    if reason
-                    else Conflict(None if now is None else now.present)
-                )
+                return Indeterminate(version, reason) if reason else Conflict(None)
         if not reason:
             assert error is not None, "there is at least one try"
             raise failed("write", self._bucket.url, path, error) from error
         return Indeterminate(version, reason)
 
-    def _read(self, path: str) -> tuple[ObjectRecord | None, PutMode]:
+    def _read(self, path: str) -> ObjectRecord | None:
+        body = self._body(path)[0]
+        return None if body is None else decode(path, body)
+
+    def _body(self, path: str) -> tuple[bytes | None, PutMode]:
         """Return what is at the path, and the condition under which a put replaces exactly that."""
         try:
             reply = obstore.get(self._bucket.reading, path)
-            record = decode(path, reply.bytes().to_bytes())
+            body = reply.bytes().to_bytes()
         except OBSTORE_ERRORS as error:
             if of_obstore(error) is FailureKind.NOT_FOUND:
                 return None, "create"
@@ -151,7 +156,7 @@ class BucketKeyValueStore(NoteObjects, EachAlone):
         condition: UpdateVersion = {"e_tag": reply.meta["e_tag"]}
         if reply.meta["version"] is not None:
             condition["version"] = reply.meta["version"]
-        return record, condition
+        return body, condition
 
     def _records(
         self, partition: str, start: bytes, stop: bytes | None
@@ -161,7 +166,7 @@ class BucketKeyValueStore(NoteObjects, EachAlone):
         for path in [info.path for info in listed]:
             if may_hold(path, start, stop):
                 try:
-                    record = self._read(path)[0]
+                    record = self._read(path)
                 except DamageError as error:
                     yield path, error
                     continue

@@ -79,7 +79,7 @@ class KeyValueStore(Protocol):
         """Write records by key, as `set` does; some of them, each whole, where it raises."""
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
-        """Write the record iff it is at `expected`."""
+        """Write the record iff it is at `expected`: one that nobody can read is at the version in its DamageError."""
 
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
         """Delete the record iff it is at `expected`."""

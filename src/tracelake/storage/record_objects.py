@@ -23,7 +23,8 @@ import xxhash
 from tracelake import formats, limits
 from tracelake._errors import DamagedRecordsError, DamageError
 from tracelake.storage.names import beginning_of_both, check_scan_limit, encode_key, encode_text
-from tracelake.storage.ports import Entry, Version
+from tracelake.storage.outcomes import is_at
+from tracelake.storage.ports import Conflict, Entry, Expected, Version
 
 _FORMAT: Final = 1
 
@@ -70,7 +71,32 @@ def encode(path: str, partition: str, key: str, value: bytes | None, version: Ve
 
 
 def decode(path: str, body: bytes) -> ObjectRecord:
-    """Return what a body says. Raises DamageError where it is no whole record, or one of another path."""
+    """Return what a body says.
+
+    Raises DamageError where it is no whole record, or one of another path: the version in it is that of these bytes.
+    """
+    try:
+        return _decode(path, body)
+    except DamageError as error:
+        error.version = f"damaged-{xxhash.xxh3_128_hexdigest(body)}"
+        raise
+
+
+def conflict_at(path: str, body: bytes | None, expected: Expected) -> Conflict | None:
+    """Return what stands against a conditional write at a path that has this body, or none; None where nothing does.
+
+    What nobody can read is as expected where its version is, and raises DamageError else.
+    """
+    try:
+        current = None if body is None else decode(path, body).present
+    except DamageError as error:
+        if error.version != expected:
+            raise
+        return None
+    return None if is_at(current, expected) else Conflict(current)
+
+
+def _decode(path: str, body: bytes) -> ObjectRecord:
     line, _, value = body.partition(b"\n")
     header = formats.decode(_Header, line, f"record {path}", _FORMAT, path)
     if header.value_xxh3 != xxhash.xxh3_128_hexdigest(value):

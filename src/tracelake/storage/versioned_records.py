@@ -21,7 +21,7 @@ from tracelake.storage.each_alone import EachAlone
 from tracelake.storage.many import delete_all
 from tracelake.storage.names import check_value, encode_beginning
 from tracelake.storage.note_objects import NoteObjects
-from tracelake.storage.outcomes import is_at, new_version, settle
+from tracelake.storage.outcomes import new_version, settle
 from tracelake.storage.ports import (
     Conflict,
     Done,
@@ -34,6 +34,7 @@ from tracelake.storage.ports import (
 )
 from tracelake.storage.record_objects import (
     ObjectRecord,
+    conflict_at,
     decode,
     encode,
     may_hold,
@@ -101,10 +102,10 @@ class VersionedKeyValueStore(NoteObjects, EachAlone):
     def _write_if(self, partition: str, key: str, value: bytes | None, expected: Expected) -> Outcome:
         version = new_version()
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
-            number, record = self._newest(record_path(partition, key))
-            current = None if record is None else record.present
-            if not is_at(current, expected):
-                return Conflict(current)
+            number, path, body = self._newest_body(record_path(partition, key))
+            conflict = conflict_at(path, body, expected)
+            if conflict is not None:
+                return conflict
             outcome = self._append(partition, key, value, version, number)
             if not isinstance(outcome, Conflict):
                 return outcome
@@ -143,14 +144,19 @@ class VersionedKeyValueStore(NoteObjects, EachAlone):
 
     def _newest(self, directory: str) -> tuple[int, ObjectRecord | None]:
         """Return the highest number and its record; 0 and None where there is none."""
+        number, path, body = self._newest_body(directory)
+        return number, None if body is None else decode(path, body)
+
+    def _newest_body(self, directory: str) -> tuple[int, str, bytes | None]:
+        """Return the highest number, its path, and what is there; 0 and None where there is none."""
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
             # A listing that runs while versions come and go can miss all of them, but not twice.
             numbers = self._numbers(directory) or self._numbers(directory)
             if not numbers:
-                return 0, None
+                return 0, directory, None
             path = _version_path(directory, max(numbers))
             try:
-                return max(numbers), decode(path, self._objects.get(path))
+                return max(numbers), path, self._objects.get(path)
             except NotFoundError:
                 # It grew old since the listing, so newer ones are there.
                 continue
