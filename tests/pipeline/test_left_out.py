@@ -6,6 +6,7 @@ import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 from types import ModuleType
 
 import pyarrow as pa
@@ -18,9 +19,15 @@ from tests.pipeline.spans import a_line, a_span
 from tests.torn import lake_of_files, tear
 from tracelake import DamageError, Lake
 from tracelake.formats import encode
-from tracelake.limits import OUTPUT_LEFT_OUT_NAMED_MAX
+from tracelake.limits import (
+    KAFKA_BATCH_MAX_BYTES,
+    KAFKA_MESSAGE_MAX_BYTES,
+    KAFKA_MESSAGE_OVERHEAD_BYTES,
+    OUTPUT_LEFT_OUT_NAMED_MAX,
+)
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.outputs import markers
+from tracelake.pipeline.outputs.kafka import KafkaSink
 from tracelake.pipeline.outputs.keyed import KeyedOutput
 from tracelake.pipeline.outputs.left_out import LeftOut, LeftOutOf, LeftOutRecord, LeftOuts, with_more
 from tracelake.pipeline.outputs.markers import Marker, last_marker
@@ -229,6 +236,47 @@ def test_broken_rules_are_caught(broken: Broken, number: int) -> None:
         test_what_the_topic_of_markers_says,
     )
     assert_caught(broken, checks[number])
+
+
+def test_what_a_topic_takes() -> None:
+    """A message fits as it is, or compressed where no broker has refused one and it is of no size that none takes."""
+    sink = KafkaSink("o", "kafka://127.0.0.1:1/spans")
+    most = KAFKA_BATCH_MAX_BYTES - KAFKA_MESSAGE_OVERHEAD_BYTES
+    random = Random(14).randbytes(most + 1)
+    assert [sink.fits(message) for message in (b"", random[:-1], random)] == [True, True, False]
+    assert sink.fits(bytes(most + 1))
+    assert sink.fits(bytes(KAFKA_MESSAGE_MAX_BYTES))
+    assert not sink.fits(bytes(KAFKA_MESSAGE_MAX_BYTES + 1))
+    sink._was_refused = True
+    assert [sink.fits(bytes(size)) for size in (most, most + 1)] == [True, False]
+
+
+FITTING = (
+    Broken("as it is", KafkaSink.fits, "<= most:", "<= most + 1:"),
+    Broken("room for what goes with it", KafkaSink.fits, " - KAFKA_MESSAGE_OVERHEAD_BYTES", ""),
+    Broken("no guess after a refusal", KafkaSink.fits, "self._was_refused or ", ""),
+    Broken("none is beyond the limit", KafkaSink.fits, "or len(message) > KAFKA_MESSAGE_MAX_BYTES", ""),
+    Broken("compressed it is measured", KafkaSink.fits, "asbytes=True)) <= most", "asbytes=True)) > 0"),
+)
+
+
+@pytest.mark.parametrize("broken", FITTING, ids=lambda each: each.rule)
+def test_another_measure_of_what_fits_is_noticed(broken: Broken) -> None:
+    """Each rule is held by the test above."""
+    assert_caught(broken, test_what_a_topic_takes)
+
+
+def test_a_sink_that_is_not_asked_what_fits_is_noticed(
+    narrow: type[Narrow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would get what it refuses for ever."""
+
+    def check() -> None:
+        with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as fresh:
+            test_what_is_too_large_is_left_out_by_name_and_counted_once(fresh, narrow, monkeypatch)
+
+    asked = "self._sink.fits if isinstance(self._sink, BoundedSink) else _any_fits"
+    assert_caught(Broken("a sink is asked what fits", KeyedOutput._write, asked, "_any_fits"), check)
 
 
 def test_names_are_copied_by_who_finds_the_marker(
