@@ -13,6 +13,7 @@ import tracelake
 from tracelake.otlp.by_trace import take_apart
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.requests import TracedRequest
+from tracelake.tracking.started import StartedTrace, StartedTraces
 
 A: Final = "team-a"
 B: Final = "team-b"
@@ -87,6 +88,9 @@ def two_teams(place: Path) -> tracelake.Lake:
             of_team.log_assessment(trace_id, {"assessment_name": word, "feedback": {"value": word}})
         experiment_id = of_team.create_experiment(f"experiment {word}")
         of_team.set_experiment_tag(experiment_id, "note", word)
+    for trace_id in (LED, OF_B):  # said with a key of all workspaces
+        fields = dict.fromkeys(("client_request_id", "request_preview", "response_preview"), SECRET)
+        StartedTraces(store).start(trace_id, StartedTrace({"started": SECRET}, {"started": SECRET}, fields))
     lake.datasets.create(f"{SECRET}-set", f"of {SECRET}", message=f"a dataset {SECRET}")
     return lake
 

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import insert
 
 from tests.broken import Broken, assert_caught
+from tests.server.walls import spans
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import ContentionError, LimitError, QueryError, UsageError
@@ -23,6 +24,7 @@ from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import experiments, lakes
 from tracelake.tracking.started import StartedTrace, StartedTraces
 from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.told import is_alone, told_to
 from tracelake.tracking.trace_search import TraceSearch
 
 SESSION = "mlflow.trace.session"
@@ -57,7 +59,8 @@ def test_what_is_said_of_a_trace_counts_whenever_its_spans_come(store: TrackingS
     check_started(store, 1)
     start, of_traces = StartedTraces.start, StartedTraces.of_traces
     for number, broken in enumerate([
-        Broken("metadata is kept", start, "self._set(connection, trace_metadata, trace_id, metadata)", "pass"),
+        Broken("metadata is kept", start, 'self._set(connection, trace_metadata, {"trace_id": trace_id}, metadata)',
+               "pass"),
         Broken("fields of the info are kept", start, 'if name in told.fields', 'if False'),
         Broken("metadata of this lake", of_traces, "of.lake == self._lake, ", ""),
         Broken("what was said stands", StartedTraces._set, 'statement.excluded.value', '""'),
@@ -88,6 +91,59 @@ def test_a3_what_is_said_after_the_spans_advances_the_generation(store: Tracking
         "trace_info.c.db_payload_generation",
     )
     assert_caught(broken, lambda: check(2))
+
+
+def check_shared(store: TrackingStore, first: int) -> None:
+    """What was said for all is told to a workspace while a trace is of it alone, and then to none of them."""
+    trace, tags = trace_id(first), {"team": "x", "mlflow.traceName": "named"}
+    StartedTraces(store).start(trace, StartedTrace(tags, {SESSION: "s"}, {"client_request_id": "c"}))
+    filters = (
+        "tags.team = 'x'",
+        "name = 'named'",
+        "tags.`mlflow.traceName` = 'named'",
+        "client_request_id = 'c'",
+    )
+
+    def seen(workspace: str | None) -> list[bool]:
+        """Return where a workspace sees any of it: tags, metadata, pages, lists by tags, and each filter."""
+        own, search = Annotations(store, workspace), TraceSearch(store, workspace).search
+        found = [trace in {row.trace_id for row in search(["0"], each).rows} for each in filters]
+        listed = trace in own.traces_with({"team": "x"}, 100)
+        said = StartedTraces(store).of_traces([trace], workspace)
+        return [
+            "team" in own.tags([trace])[trace],
+            bool(said),
+            trace in own.shown_tags([trace]),
+            listed,
+            *found,
+        ]
+
+    def write(workspace: str, span: int) -> None:
+        store.write([spans(workspace, trace, span, root=span == 1)])
+
+    assert not any(seen("team-a")), "it has no spans yet"
+    write("team-a", 1)
+    assert (all(seen("team-a")), any(seen("team-b"))) == (True, False)
+    write("team-b", 2)
+    write("default", 3)
+    assert not any(any(seen(workspace)) for workspace in ("team-a", "team-b", "default"))
+    assert all(seen(None))
+    Annotations(store).set_tag(trace, "team", "mine", "team-a")
+    assert Annotations(store).tags([trace])[trace]["team"] == "mine"
+    assert Annotations(store, "team-a").tags([trace])[trace]["team"] == "mine"
+
+
+def test_what_is_said_for_all_is_told_to_who_has_a_trace_alone(store: TrackingStore) -> None:
+    """Also where the spans of others come later; each part of that is noticed when it breaks."""
+    check_shared(store, 1)
+    for number, broken in enumerate([
+        Broken("others have spans", is_alone, "return and_(here, ~others)", "return here"),
+        Broken("it has spans", is_alone, "return and_(here, ~others)", "return ~others"),
+        Broken("tags are of nobody", StartedTraces.start, "FOR_ALL", '"default"'),
+        Broken("metadata is told to who is alone", StartedTraces.of_traces, "is None", "is not None"),
+        Broken("tags are told to who is alone", told_to, "is_alone(table, workspace)", "True"),
+    ], 2):  # fmt: skip
+        assert_caught(broken, partial(check_shared, store, number))
 
 
 def test_limits_of_what_is_said(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:

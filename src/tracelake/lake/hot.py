@@ -126,10 +126,8 @@ class HotTier:
     def said_of(
         self, trace_ids: Sequence[str], workspace: str | None = None
     ) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
-        """Return metadata and fields that clients told of traces, by id, of those that the store has in a workspace."""
-        store = self._needed()
-        ids = trace_ids if workspace is None else list(store.infos(trace_ids, workspace))
-        return StartedTraces(store).of_traces(ids)
+        """Return metadata and fields that clients told of traces, by id; in a workspace, of those of it alone."""
+        return StartedTraces(self._needed()).of_traces(trace_ids, workspace)
 
     def find_traces(
         self,

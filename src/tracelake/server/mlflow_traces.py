@@ -21,6 +21,7 @@ from tracelake.server.mlflow_search import TraceLocation, bare, tracking_of, who
 from tracelake.tracking.annotations import Annotations
 from tracelake.tracking.schema import DEFAULT_EXPERIMENT, TRACKING_STORE
 from tracelake.tracking.started import StartedTrace, StartedTraces
+from tracelake.tracking.told import FOR_ALL
 
 _VERSION = "3.18.0"
 """The MLflow whose wire this is; its client sends spans as OTLP to servers of 3.4 and later alone."""
@@ -99,7 +100,7 @@ def _start(lake: Lake, told: ToldTrace) -> dict[str, Any]:
     said = Annotations(store)
     if told.assessments and not said.assessments(trace_id):  # not again by a request that is repeated
         for each in told.assessments:
-            said.log_assessment(trace_id, each)
+            said.log_assessment(trace_id, each, FOR_ALL)
     place = told.trace_location and told.trace_location.mlflow_experiment
     experiment_id = place.experiment_id if place else DEFAULT_EXPERIMENT
     # Without this tag the client uploads the spans as an artifact, and not as OTLP.

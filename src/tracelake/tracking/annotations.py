@@ -31,6 +31,7 @@ from tracelake.tracking.schema import (
 )
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.tag_texts import check_tag, quoted
+from tracelake.tracking.told import FOR_ALL, told_to
 
 FAILURE_TAG: Final = "mlflow.trace.archivalFailure"
 OF_COLUMNS: Final = {
@@ -42,6 +43,8 @@ OF_COLUMNS: Final = {
 _KINDS: Final = ("feedback", "expectation")
 _OF_SERVER: Final = ("assessment_id", "trace_id", "create_time", "last_update_time")
 """What an assessment says that nobody else may say."""
+_IN_TURN: Final = ((trace_tags.c.workspace == FOR_ALL).desc(), trace_tags.c.workspace)
+"""Of several tags of one key the last counts: that of a workspace before what was said for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class Annotations:
                     of_columns = zip(OF_COLUMNS, values, strict=True)
                     tags[trace_id].update((key, str(value)) for key, value in of_columns if value is not None)
                 own = select(trace_tags.c.trace_id, trace_tags.c.key, trace_tags.c.value)
-                own = own.where(*self._of(trace_tags, ids)).order_by(trace_tags.c.workspace)
+                own = own.where(*self._of(trace_tags, ids)).order_by(*_IN_TURN)
                 for trace_id, key, value in connection.execute(own):
                     tags[trace_id][key] = value
         return {trace_id: dict(sorted(of_trace.items())) for trace_id, of_trace in tags.items()}
@@ -84,7 +87,7 @@ class Annotations:
     def shown_tags(self, trace_ids: Collection[str]) -> dict[str, dict[str, str]]:
         """Return the first tags of traces that somebody set, for a page: few of each, long ones cut."""
         tags = trace_tags.c
-        by_key = func.row_number().over(partition_by=tags.trace_id, order_by=[tags.key, tags.workspace])
+        by_key = func.row_number().over(partition_by=tags.trace_id, order_by=[tags.key, *_IN_TURN])
         number = by_key.label("number")
         cut = func.substr(tags.value, 1, limits.TAG_SHOWN_MAX_CHARS).label("value")
         shown: dict[str, dict[str, str]] = {}
@@ -96,7 +99,7 @@ class Annotations:
                 query = select(every.c.trace_id, every.c.key, every.c.value).where(
                     every.c.number <= limits.TAGS_SHOWN_MAX
                 )
-                for trace_id, key, value in connection.execute(query.order_by(every.c.key)):
+                for trace_id, key, value in connection.execute(query.order_by(every.c.number)):
                     shown.setdefault(trace_id, {})[key] = value
         return shown
 
@@ -350,7 +353,11 @@ class Annotations:
     def _here(self, table: Any) -> list[Any]:
         """Return the conditions that rows are of the lake, and of the workspace where there is one."""
         of_lake = [table.c.lake == self._lake]
-        return of_lake if self._workspace is None else [*of_lake, table.c.workspace == self._workspace]
+        if self._workspace is None:
+            return of_lake
+        is_row = table is trace_info
+        is_its = table.c.workspace == self._workspace if is_row else told_to(table, self._workspace)
+        return [*of_lake, is_its]
 
     def _of(self, table: Table, trace_ids: Collection[str]) -> list[Any]:
         return [*self._here(table), table.c.trace_id.in_(list(trace_ids))]

@@ -18,7 +18,6 @@ from tracelake._errors import LimitError
 from tracelake.tracking.annotations import OF_COLUMNS, Annotations
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import (
-    DEFAULT_WORKSPACE,
     TRACKING_STORE,
     trace_info,
     trace_metadata,
@@ -26,6 +25,7 @@ from tracelake.tracking.schema import (
 )
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.tag_texts import check_tag
+from tracelake.tracking.told import FOR_ALL, is_alone
 
 CLIENT_REQUEST_ID: Final = "tracelake.info.client_request_id"
 """The key under which metadata has the id that a client gave a trace."""
@@ -72,19 +72,20 @@ class StartedTraces:
         )
         with self._database.writing() as connection:
             connection.execute(advanced)  # A3: who archives it now looks again
-            told_by = connection.execute(select(trace_info.c.workspace).where(*here)).scalar()
-            workspace = {"workspace": told_by or DEFAULT_WORKSPACE}
-            self._set(connection, trace_tags, {"trace_id": trace_id, **workspace}, tags)
+            self._set(connection, trace_tags, {"trace_id": trace_id, "workspace": FOR_ALL}, tags)
             self._set(connection, trace_metadata, {"trace_id": trace_id}, metadata)
 
-    def of_traces(self, trace_ids: Collection[str]) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
-        """Return metadata and fields of traces, by id; of those of which nothing is said, none."""
+    def of_traces(
+        self, trace_ids: Collection[str], workspace: str | None = None
+    ) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
+        """Return metadata and fields of traces, by id; of those of which a workspace is told nothing, none."""
+        told = () if workspace is None else (is_alone(trace_metadata, workspace),)
         several: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
         with self._database.reading() as connection:
             for ids in at_once(trace_ids):
                 of = trace_metadata.c
                 query = select(of.trace_id, of.key, of.value).where(
-                    of.lake == self._lake, of.trace_id.in_(ids)
+                    of.lake == self._lake, of.trace_id.in_(ids), *told
                 )
                 for trace_id, key, value in connection.execute(query.order_by(of.key)):
                     metadata, fields = several.setdefault(trace_id, ({}, {}))

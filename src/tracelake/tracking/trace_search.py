@@ -22,6 +22,7 @@ from tracelake.limits import QUOTED_MAX_CHARS
 from tracelake.tracking.schema import spans, trace_info, trace_metadata, trace_tags
 from tracelake.tracking.started import CLIENT_REQUEST_ID
 from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.told import FOR_ALL, is_alone, told_to
 from tracelake.tracking.trace_filter import ALIASES, METADATA, FilterCondition, parse_filter
 
 _INFO: Final = trace_info.c
@@ -35,29 +36,41 @@ def _said(
     said = select(of.value).where(
         of.lake == _INFO.lake, of.trace_id == _INFO.trace_id, of.key == key, *of_its
     )
+    if table is trace_tags:  # what was said for all behind what was for the workspace of the row
+        said = said.order_by(of.workspace == FOR_ALL).limit(1)
     return func.coalesce(said.correlate(trace_info).scalar_subquery(), column)
 
 
-_NAME: Final = _said(trace_tags, "mlflow.traceName", _INFO.name, trace_tags.c.workspace == _INFO.workspace)
-"""What somebody named a trace, else its root span."""
 _ENDED_NS: Final[ColumnElement[Any]] = func.nullif(_INFO.end_ns, 0, type_=BigInteger)
 """Null while no span of a trace has ended: no filter by times holds for it."""
-_COLUMNS: Final[dict[str, ColumnElement[Any]]] = {
-    "request_id": literal("tr-") + _INFO.trace_id,
-    "timestamp_ms": _INFO.start_ns // 1_000_000,
-    "end_time_ms": _ENDED_NS // 1_000_000,
-    "execution_time_ms": (_ENDED_NS - _INFO.start_ns) // 1_000_000,
-    "status": _INFO.state,
-    "name": _NAME,
-    "client_request_id": _said(trace_metadata, CLIENT_REQUEST_ID, _INFO.client_request_id),
-    **{name: _said(trace_metadata, key, _INFO[name]) for key, name in METADATA.items()},
-}
+
+
+def _columns(
+    of_tags: ColumnElement[bool], *of_metadata: ColumnElement[bool]
+) -> dict[str, ColumnElement[Any]]:
+    """Return what traces are searched by, with such conditions for what is said of them."""
+    client_id = _said(trace_metadata, CLIENT_REQUEST_ID, _INFO.client_request_id, *of_metadata)
+    return {
+        "request_id": literal("tr-") + _INFO.trace_id,
+        "timestamp_ms": _INFO.start_ns // 1_000_000,
+        "end_time_ms": _ENDED_NS // 1_000_000,
+        "execution_time_ms": (_ENDED_NS - _INFO.start_ns) // 1_000_000,
+        "status": _INFO.state,
+        "name": _said(trace_tags, "mlflow.traceName", _INFO.name, of_tags),
+        "client_request_id": client_id,
+        **{name: _said(trace_metadata, key, _INFO[name], *of_metadata) for key, name in METADATA.items()},
+    }
+
+
+_OF_ALL: Final = _columns(trace_tags.c.workspace.in_((_INFO.workspace, FOR_ALL)))
+_OF_ONE: Final = _columns(told_to(trace_tags, _INFO.workspace), is_alone(trace_info, _INFO.workspace))
+"""In one workspace, that of the row."""
 _ORDERS: Final[dict[str, tuple[ColumnElement[Any], type]]] = {
     "timestamp_ms": (_INFO.start_ns, int),
     "end_time_ms": (_INFO.end_ns, int),
     "execution_time_ms": (_INFO.end_ns - _INFO.start_ns, int),
     "status": (_INFO.state, str),
-    "name": (func.coalesce(_NAME, ""), str),
+    "name": (func.coalesce(_INFO.name, ""), str),
     "request_id": (_INFO.trace_id, str),
     "experiment_id": (_INFO.experiment_id, str),
 }
@@ -81,6 +94,7 @@ class TraceSearch:
     def __init__(self, store: TrackingStore, workspace: str | None = None) -> None:
         """Of one workspace, or of all."""
         self._database, self._lake, self._workspace = store.database, store.lake, workspace
+        self._columns = _OF_ALL if workspace is None else _OF_ONE
 
     def search(
         self,
@@ -94,6 +108,8 @@ class TraceSearch:
         conditions = parse_filter(filter)
         key, is_ascending = _order(order_by)
         column, kind = _ORDERS[key]
+        if key == "name":
+            column = func.coalesce(self._columns["name"], "")
         asked = asked_name(experiment_ids, conditions, key, is_ascending, *self._told())
         query = select(trace_info, column.label("ordered_by")).where(
             _INFO.lake == self._lake,
@@ -130,17 +146,19 @@ class TraceSearch:
             of = (spans.c.lake == _INFO.lake, spans.c.trace_id == _INFO.trace_id, *self._within(spans.c))
             column = spans.c.name if condition.key == "name" else func.coalesce(spans.c.status, "UNSET")
             return exists().where(*of, self._compared(column, condition))
-        return self._compared(_COLUMNS[condition.key], condition)
+        return self._compared(self._columns[condition.key], condition)
 
     def _tag(self, condition: FilterCondition) -> ColumnElement[bool]:
         column = _TAGS_OF_COLUMNS.get(condition.key)
+        if condition.key == "mlflow.traceName":
+            column = self._columns["name"]
         if column is not None:
             return self._compared(column, condition)
         of = (
             trace_tags.c.lake == _INFO.lake,
             trace_tags.c.trace_id == _INFO.trace_id,
             trace_tags.c.key == condition.key,
-            *self._within(trace_tags.c),
+            *([] if self._workspace is None else [told_to(trace_tags, self._workspace)]),
         )
         if condition.comparator == "IS NULL":
             return ~exists().where(*of)
@@ -172,7 +190,6 @@ _TESTS: Final[dict[str, Callable[[ColumnElement[Any], Any], ColumnElement[bool]]
     "ILIKE": lambda column, pattern: column.ilike(_escaped(pattern), escape="\\"),
 }
 _TAGS_OF_COLUMNS: Final[dict[str, ColumnElement[Any]]] = {
-    "mlflow.traceName": _NAME,
     "mlflow.trace.spansLocation": _INFO.spans_location,
     "mlflow.trace.archiveLocation": _INFO.archive_location,
     "mlflow.trace.archivalFailure": _INFO.archival_failure,
