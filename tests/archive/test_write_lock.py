@@ -34,6 +34,8 @@ class Writes:
     """Of ours, whose code ran in one."""
     statements: list[int] = field(default_factory=list)
     """How many each had."""
+    is_open: bool = False
+    """Whether one is: what is read between two of them keeps nobody waiting."""
 
 
 @contextmanager
@@ -50,15 +52,17 @@ def watched(lake: HotLake) -> Iterator[Writes]:
     def writing(self: TrackingDatabase) -> Iterator[Any]:
         with whole(self) as connection:
             writes.statements.append(0)
+            writes.is_open = True
             before = sys.getprofile()
             sys.setprofile(profile)
             try:
                 yield connection
             finally:
                 sys.setprofile(before)
+                writes.is_open = False
 
     def count(*_: object) -> None:
-        if writes.statements:
+        if writes.is_open:
             writes.statements[-1] += 1
 
     with pytest.MonkeyPatch.context() as patch:
