@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Collection, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,9 +13,9 @@ import pytest
 import tracelake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request
-from tracelake._errors import StorageError
+from tracelake._errors import StorageError, UnreadInputsError
 from tracelake.pipeline.sources import outbox
-from tracelake.pipeline.sources.outbox import OutboxSource
+from tracelake.pipeline.sources.outbox import OUTBOX, OutboxSource
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.store import TrackingStore
@@ -100,6 +102,28 @@ def test_where_many_cannot_be_asked_for_each_is(
     assert taken(lake) == 3
 
 
+def check_full(lake: tracelake.Lake) -> None:
+    """Let one copy find no room."""
+    write_bytes, full = Path.write_bytes, f"{OUTBOX}-2"
+
+    def write(path: Path, payload: bytes) -> int:
+        if path.name == full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return write_bytes(path, payload)
+
+    stored(lake, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "write_bytes", write)
+        with pytest.raises(UnreadInputsError, match="outbox/2"):
+            taken(lake)
+        assert lake.table("spans").info().rows == 2
+
+
+def test_one_copy_that_cannot_be_written_stops_no_other(lake: tracelake.Lake) -> None:
+    """It is named, as where rows are read one by one, and the others are in."""
+    check_full(lake)
+
+
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
@@ -107,6 +131,7 @@ def test_where_many_cannot_be_asked_for_each_is(
             Broken("rows are read together", outbox.fetch_rows, "payloads.get(_sequence(path))", "None"),
             check_together,
         ),
+        (Broken("a full disk is its own", outbox.fetch_rows, "suppress(OSError)", "suppress()"), check_full),
         (Broken("what is gone is told", OutboxSource._there, "if _sequence(path) in there", ""), check_peer),
     ],
     ids=lambda each: each.rule if isinstance(each, Broken) else "",

@@ -114,7 +114,8 @@ class Wording:
     def _worded(self, texts: Sequence[str]) -> list[str]:
         """Return the words of each text as the index has them, with gaps where one is too long."""
         words = list(map(self._words_of, texts))
-        short = [word for some in words for word in some if len(word.encode()) < INDEX_WORD_MAX_BYTES]
+        different = dict.fromkeys(word for some in words for word in some)
+        short = [word for word in different if len(word.encode()) < INDEX_WORD_MAX_BYTES]
         stems = dict(zip(short, self._stems_of(" ".join(short)), strict=True))
         return [
             stems.get(some[0], GAP) if len(some) == 1 else " ".join([stems.get(word, GAP) for word in some])

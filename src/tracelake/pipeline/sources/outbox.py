@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence, Set
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -76,8 +77,9 @@ def fetch_rows(objects: ObjectStore, paths: Collection[str], folder: Path) -> di
     for path in paths:
         if (payload := payloads.get(_sequence(path))) is not None:
             copy = folder / path.replace("/", "-")
-            copy.write_bytes(payload)
-            copies[path] = str(copy)
+            with suppress(OSError):  # as above: it fails again there, or not
+                copy.write_bytes(payload)
+                copies[path] = str(copy)
     return copies
 
 
