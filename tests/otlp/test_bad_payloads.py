@@ -165,6 +165,15 @@ def test_long_text_refuses_its_span() -> None:
     )
 
 
+def test_scope_too_large_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scope is repeated like a resource, and counts alike."""
+    monkeypatch.setattr(columns_module, "SPANS_EXPANDED_MAX_BYTES", 10_000)
+    scopes = [{"scope": {"name": "x" * 3800}, "spans": [json_span()] * 5}]
+    payload = json.dumps({"resourceSpans": [{"scopeSpans": scopes}]}).encode()
+    decoded = decode_json(payload, SpanColumns())
+    assert (decoded.accepted, decoded.rejected) == (2, 3)
+
+
 def test_resource_too_large_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spans whose resource would be repeated into too many bytes are refused from there on."""
     monkeypatch.setattr(columns_module, "SPANS_EXPANDED_MAX_BYTES", 10_000)
@@ -176,7 +185,8 @@ def test_resource_too_large_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decode_json(payload, SpanChecks()) == decoded
     assert (decoded.accepted, decoded.rejected) == (2, 3)
     assert (
-        "resource of 3800 bytes: with it the payload's spans take more than 10000 bytes" in decoded.reasons[0]
+        "resource of 3800 bytes, scope of 0: with them the payload's spans take more than 10000 bytes"
+        in (decoded.reasons[0])
     )
     assert decode_json(payload, columns).accepted == 2
 

@@ -28,7 +28,7 @@ from tracelake.pipeline.inputs import Gathered, gather, read_tasks
 from tracelake.pipeline.sources.inbox import INBOX
 from tracelake.pipeline.sources.port import Input
 from tracelake.server.body import Budget, BudgetShare
-from tracelake.server.otlp import _decode
+from tracelake.server.taking import _decode
 from tracelake.storage import open_objects
 
 ResultT = TypeVar("ResultT")
@@ -52,7 +52,7 @@ def by_the_door(format: Format, payload: bytes) -> Decoded | None:
     """Give the payload to the server; return what it takes and refuses, None where it refuses the payload."""
     share = BudgetShare(Budget(limits.REQUESTS_MEMORY_MAX_BYTES))
     try:
-        return with_stack(None, lambda: _decode(format, payload, share, takes_apart=False)[0])
+        return with_stack(None, lambda: _decode(format, payload, share, None, takes_apart=False)[0])
     except DecodeError as error:
         str(error).encode()
         return None

@@ -44,7 +44,7 @@ from tracelake.lake import annotations as lake_annotations
 from tracelake.lake import hot
 from tracelake.otlp import placing
 from tracelake.search import complete, facets
-from tracelake.server import guard, otlp, routes, scope
+from tracelake.server import guard, routes, scope, taking
 from tracelake.server.app import create_app
 from tracelake.tables import commit_view, conditions, workspaces
 from tracelake.tasks.runners import InProcess
@@ -482,7 +482,7 @@ def test_a_team_writes_into_its_workspace_alone(tmp_path: Path, kind: str) -> No
     [
         Broken("none is given", placing.placed, "if not names:", "if False:"),
         Broken("others are left out", placing.placed, "name.string_value == workspace", "True"),
-        Broken("the door asks", otlp._take, "workspace is None or", "True or"),
+        Broken("the door asks", taking.take, "workspace is None or", "True or"),
     ],
     ids=lambda broken: broken.rule,
 )

@@ -11,6 +11,8 @@ INBOX_QUEUE_MAX_BYTES: Final = 256 * MIB
 REQUESTS_MEMORY_MAX_BYTES: Final = 2048 * MIB
 """What all requests together may take as sent, decompressed and decoded. Beyond: the answer is 503, or 413 where one
 alone takes more."""
+REQUEST_APART_MAX_BYTES: Final = 256 * MIB
+"""The traces of one request, where a hot tier keeps each with its resources and scopes. Beyond: the answer is 413."""
 COMPRESSED_MEMBERS_MAX: Final = 1_000
 """Members of one gzip body, or frames of one of zstd. Beyond: the answer is 400."""
 ZSTD_WINDOW_MAX_BYTES: Final = 8 * MIB

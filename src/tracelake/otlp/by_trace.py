@@ -2,22 +2,20 @@
 
 Messages of protobuf that are put one behind the other are one message with the fields of both. So the bytes of a trace
 are put together from those of resources, scopes and spans, and the parts of several requests are one message again.
+Resource and scope come once a trace, never once a span; whoever bounds what that takes is told before it is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-from opentelemetry.proto.trace.v1 import trace_pb2 as pb
+from typing import Any, Final, TypeAlias
 
 from tracelake._errors import InputError
-from tracelake.otlp import conventions
+from tracelake.otlp import as_protobuf, conventions
 from tracelake.otlp.columns import SpanChecks, SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
-from tracelake.otlp.dialects import PROTOBUF, Dialect
-from tracelake.otlp.encode import encode
+from tracelake.otlp.dialects import Dialect
 from tracelake.otlp.framing import Format
 from tracelake.otlp.messages import Message
 
@@ -46,22 +44,20 @@ class ByTrace(SpanChecks):
     def _begin(self) -> None:
         super()._begin()
         self.traces: dict[str, TraceSpans] = {}
-        self._heads: list[Message] = []
-        self._scope_heads: list[Message] = []
+        self._heads: list[bytes] = []
+        self._scope_heads: list[bytes] = []
         self._pieces: dict[str, dict[int, list[bytes]]] = {}
-        self.keeps_bytes = True
-        """False where a request is of JSON: its bytes are made of rows."""
 
     def add_resource(self, resource_spans: Message) -> int:
         """See `SpanChecks`."""
         number = super().add_resource(resource_spans)
-        self._heads.append(resource_spans)
+        self._heads.append(as_protobuf.resource_head(resource_spans).SerializeToString())
         return number
 
     def add_scope(self, resource: int, scope_spans: Message) -> int:
         """See `SpanChecks`."""
         number = super().add_scope(resource, scope_spans)
-        self._scope_heads.append(scope_spans)
+        self._scope_heads.append(as_protobuf.scope_head(scope_spans).SerializeToString())
         return number
 
     def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
@@ -78,38 +74,50 @@ class ByTrace(SpanChecks):
             if trace is None:
                 trace = self.traces[trace_id] = TraceSpans()
             trace.rows.append(row)
-        self.keeps_bytes = self.keeps_bytes and dialect is PROTOBUF
-        if self.keeps_bytes:
-            for trace_id, span in zip(read.plain["trace_id"], spans, strict=True):
-                of_trace = self._pieces.setdefault(trace_id, {})
-                of_trace.setdefault(scope, []).append(_framed(_SPANS_OF_SCOPE, span.SerializeToString()))
+        for trace_id, span in zip(read.plain["trace_id"], spans, strict=True):
+            of_trace = self._pieces.setdefault(trace_id, {})
+            piece = _framed(_SPANS_OF_SCOPE, as_protobuf.span(span).SerializeToString())
+            of_trace.setdefault(scope, []).append(piece)
 
     def finish(self) -> None:
         """Put the bytes of each trace together."""
-        resources = [_head_of_resource(head) for head in self._heads] if self._pieces else []
-        scopes = [_head_of_scope(head) for head in self._scope_heads] if self._pieces else []
         for trace_id, by_scope in self._pieces.items():
             by_resource: dict[int, list[bytes]] = {}
             for scope, spans in by_scope.items():
-                body = _framed(_SCOPES_OF_RESOURCE, b"".join((scopes[scope], *spans)))
+                body = _framed(_SCOPES_OF_RESOURCE, b"".join((self._scope_heads[scope], *spans)))
                 by_resource.setdefault(self._scopes.resources[scope], []).append(body)
             self.traces[trace_id].data = b"".join(
-                _framed(_RESOURCES, b"".join((resources[resource], *bodies)))
+                _framed(_RESOURCES, b"".join((self._heads[resource], *bodies)))
                 for resource, bodies in by_resource.items()
             )
 
+    def apart_bytes(self) -> int:
+        """Return what `finish` will make, about: spans, and for each trace the resources and scopes that it is of."""
+        size_bytes = 0
+        for by_scope in self._pieces.values():
+            resources = {self._scopes.resources[scope] for scope in by_scope}
+            size_bytes += sum(len(self._heads[resource]) for resource in resources)
+            for scope, spans in by_scope.items():
+                size_bytes += len(self._scope_heads[scope]) + sum(map(len, spans))
+        return size_bytes
 
-def complete(format: Format, payload: bytes, taken: ByTrace, rejected: int) -> dict[str, TraceSpans]:
+
+OnApart: TypeAlias = Callable[[int], None]
+"""Told how many bytes the traces will take, before they are made; what it raises ends that."""
+
+
+def _refuse_none(_size_bytes: int) -> None: ...
+
+
+def complete(
+    format: Format, payload: bytes, taken: ByTrace, rejected: int, on_apart: OnApart = _refuse_none
+) -> dict[str, TraceSpans]:
     """Return the traces of a request that was decoded into `taken`, each with its bytes."""
     if len(taken.traces) == 1 and not rejected and format == "protobuf":
         next(iter(taken.traces.values())).data = payload  # which is just that
-    elif taken.keeps_bytes:
-        taken.finish()
     else:
-        columns = SpanColumns()
-        decode_json(payload, columns)
-        for trace_id, data in _by_trace(columns).items():
-            taken.traces[trace_id].data = data
+        on_apart(taken.apart_bytes())
+        taken.finish()
     return taken.traces
 
 
@@ -135,28 +143,6 @@ def add_rows(data: bytes, columns: SpanColumns) -> None:
     decoded = decode_protobuf(data, columns)
     if decoded.rejected:
         raise InputError(f"spans that were taken once are refused: {'; '.join(decoded.reasons)}")
-
-
-def _by_trace(columns: SpanColumns) -> dict[str, bytes]:
-    batch = columns.take()
-    places: dict[str, list[int]] = {}
-    for place, trace_id in enumerate(batch.column("trace_id").to_pylist()):
-        places.setdefault(str(trace_id), []).append(place)
-    return {trace_id: encode(batch.take(at)).SerializeToString() for trace_id, at in places.items()}
-
-
-def _head_of_resource(head: Message) -> bytes:
-    message = pb.ResourceSpans(schema_url=head.schema_url)
-    if head.HasField("resource"):
-        message.resource.CopyFrom(head.resource)
-    return message.SerializeToString()
-
-
-def _head_of_scope(head: Message) -> bytes:
-    message = pb.ScopeSpans(schema_url=head.schema_url)
-    if head.HasField("scope"):
-        message.scope.CopyFrom(head.scope)
-    return message.SerializeToString()
 
 
 def _framed(tag: bytes, data: bytes) -> bytes:

@@ -116,16 +116,17 @@ class SpanChecks:
             for owner in (attributes, events.attributes, links.attributes):
                 check_texts(owner.keys, "attributes")
                 check_texts(owner.texts, "attributes")
-        self._count(len(spans), self._resources.sizes_bytes[self._scopes.resources[scope]])
+        resource = self._scopes.resources[scope]
+        self._count(len(spans), self._resources.sizes_bytes[resource], self._scopes.sizes_bytes[scope])
         return _Read(plain, attributes, events, links, link_ids)
 
-    def _count(self, spans: int, resource_bytes: int) -> None:
-        expanded = spans * (_ROW_BYTES + resource_bytes)
+    def _count(self, spans: int, resource_bytes: int, scope_bytes: int) -> None:
+        expanded = spans * (_ROW_BYTES + resource_bytes + scope_bytes)
         if self._expanded_bytes + expanded > SPANS_EXPANDED_MAX_BYTES:
-            # A payload of 64 MiB can repeat a large resource for a million spans.
+            # A payload of 64 MiB can repeat a large resource, or scope, for a million spans.
             raise RefusedError(
-                f"resource of {resource_bytes} bytes: with it the payload's spans take more than "
-                f"{SPANS_EXPANDED_MAX_BYTES} bytes; send fewer spans at once"
+                f"resource of {resource_bytes} bytes, scope of {scope_bytes}: with them the payload's spans take more "
+                f"than {SPANS_EXPANDED_MAX_BYTES} bytes; send fewer spans at once"
             )
         if not self._expanded_bytes:
             self.approx_bytes += self._arrow_bytes

@@ -72,12 +72,14 @@ class Scopes:
 
     def __init__(self) -> None:
         self.resources: list[int] = []
+        self.sizes_bytes: list[int] = []
         self._scopes: list[dict[str, Any] | None] = []
         self._schema_urls: list[str | None] = []
 
     def add(self, resource: int, scope_spans: Message) -> int:
         """Take scope and schema URL of a ScopeSpans, and return its number. Raises RefusedError."""
         row: dict[str, Any] | None = None
+        size_bytes = len(scope_spans.schema_url)
         if scope_spans.HasField("scope"):
             scope = scope_spans.scope
             attributes = read_attributes([scope.attributes])
@@ -90,7 +92,10 @@ class Scopes:
                 "attribute_types": attributes.types[0],
                 "dropped_attributes_count": scope.dropped_attributes_count,
             }
+            size_bytes += len(scope.name) + len(scope.version)
+            size_bytes += sum(map(len, attributes.keys)) + sum(map(len, attributes.texts))
         self.resources.append(resource)
+        self.sizes_bytes.append(size_bytes)
         self._scopes.append(row)
         self._schema_urls.append(scope_spans.schema_url or None)
         return len(self.resources) - 1

@@ -65,15 +65,21 @@ class BudgetShare:
         """Begin with nothing."""
         self._budget = budget
         self.size_bytes = 0
+        self._kept_bytes = 0
 
     @contextmanager
     def for_now(self) -> Iterator[BudgetShare]:
-        """Give back at the end of the block what was taken in it."""
-        before_bytes = self.size_bytes
+        """Give back at the end of the block what was taken in it, and not kept."""
+        before_bytes = self.size_bytes - self._kept_bytes
         try:
             yield self
         finally:
-            self.give_back(self.size_bytes - before_bytes)
+            self.give_back(self.size_bytes - self._kept_bytes - before_bytes)
+
+    def keep(self, size_bytes: int) -> None:
+        """Hold so many bytes more to the end of the request. Raises LimitError, BackPressureError."""
+        self.take(size_bytes)
+        self._kept_bytes += size_bytes
 
     def take(self, size_bytes: int) -> None:
         """Hold so many bytes more. Raises LimitError, BackPressureError."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
@@ -35,16 +35,13 @@ from starlette.types import Receive, Scope, Send
 
 from tracelake import limits
 from tracelake._errors import InternalError, LimitError, TracelakeError, UnsupportedError
-from tracelake.otlp.by_trace import ByTrace, TraceSpans, complete
-from tracelake.otlp.columns import SpanChecks
-from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
+from tracelake.otlp.decode import Decoded
 from tracelake.otlp.framing import Format
-from tracelake.otlp.placing import placed
-from tracelake.otlp.size import MESSAGE_BYTES, PayloadSize, has_spans_beyond, parse_max_bytes
 from tracelake.server.body import ENCODINGS, Budget, BudgetShare, decompress, read_body
 from tracelake.server.errors import retry_after_s, status_of
 from tracelake.server.gathering import Gathering
 from tracelake.server.scope import workspace_asked
+from tracelake.server.taking import take
 from tracelake.tracking.groups import RequestGroups
 from tracelake.tracking.schema import DEFAULT_EXPERIMENT
 
@@ -144,7 +141,7 @@ class TracesEndpoint:
             share.give_back(len(compressed))
         workspace, sent = workspace_asked(), payload
         taken = await self._do(
-            len(sent), lambda: _take(format, sent, share, workspace, takes_apart=self._takes_apart)
+            len(sent), lambda: take(format, sent, share, workspace, takes_apart=self._takes_apart)
         )
         format, payload, decoded, traces = taken.format, taken.payload, taken.decoded, taken.traces
         if meter is not None:
@@ -200,65 +197,6 @@ def experiment_of(header: str) -> str:
             f"x-mlflow-experiment-id has more than {limits.TRACKING_KEY_MAX_CHARS} characters; send an id"
         )
     return experiment_id or DEFAULT_EXPERIMENT
-
-
-class _Taken(NamedTuple):
-    """A request as it is stored."""
-
-    format: Format
-    payload: bytes
-    decoded: Decoded
-    traces: dict[str, TraceSpans]
-
-
-def _take(
-    format: Format, payload: bytes, share: BudgetShare, workspace: str | None, *, takes_apart: bool
-) -> _Taken:
-    """Decode a request, and put it into the workspace of its key, where that is of one. Errors as `_decode`."""
-    decoded, traces, workspaces = _decode(format, payload, share, takes_apart=takes_apart)
-    if workspace is None or workspaces <= {workspace}:
-        return _Taken(format, payload, decoded, traces)
-    there = placed(format, payload, workspace)
-    again, traces, workspaces = _decode("protobuf", there.payload, share, takes_apart=takes_apart)
-    if not workspaces <= {workspace}:
-        raise InternalError(f"a request is of {len(workspaces)} workspaces, and not of its key's alone")
-    every = decoded.accepted + decoded.rejected
-    reasons = (*decoded.reasons, there.left_out) if there.left_out else decoded.reasons
-    told = Decoded(again.accepted, every - again.accepted, reasons)
-    return _Taken("protobuf", there.payload, told, traces)
-
-
-def _decode(
-    format: Format, payload: bytes, share: BudgetShare, *, takes_apart: bool
-) -> tuple[Decoded, dict[str, TraceSpans], set[str]]:
-    """Decode a request to see which spans can be taken. Raises InputError, LimitError, BackPressureError."""
-    with share.for_now() as room:
-        if format == "protobuf" and has_spans_beyond(payload, limits.OTLP_REQUEST_SPANS_MAX):
-            raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} spans")
-        guess_bytes = parse_max_bytes(payload, format)
-        room.take(guess_bytes)
-
-        def check(size: PayloadSize) -> None:
-            if size.spans > limits.OTLP_REQUEST_SPANS_MAX:
-                raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} spans")
-            if size.messages > limits.OTLP_REQUEST_MESSAGES_MAX:
-                raise _too_many(
-                    f"{limits.OTLP_REQUEST_MESSAGES_MAX} spans, events, links and attributes together"
-                )
-            room.give_back(guess_bytes)
-            room.take(len(payload) + size.messages * MESSAGE_BYTES)
-
-        decode = decode_json if format == "json" else decode_protobuf
-        if not takes_apart:
-            checks = SpanChecks()
-            return decode(payload, checks, check), {}, checks.workspaces()
-        taken = ByTrace()
-        decoded = decode(payload, taken, check)
-        return decoded, complete(format, payload, taken, decoded.rejected), taken.workspaces()
-
-
-def _too_many(what: str) -> LimitError:
-    return LimitError(f"the request has more than {what}; send smaller batches")
 
 
 def success_message(decoded: Decoded) -> ExportTraceServiceResponse:
