@@ -176,8 +176,8 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "each span is in the bytes of its own trace",
             ByTrace.finish,
-            "scopes[scope], *spans",
-            "scopes[scope]",
+            "self._scope_heads[scope], *spans",
+            "self._scope_heads[scope]",
         ),
         check_group,
     ),
