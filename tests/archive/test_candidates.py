@@ -114,8 +114,8 @@ def test_as_many_queries_for_all_experiments_as_for_one(make: Make) -> None:
 
     check()
     for broken in (
-        Broken("tags are asked for one by one", Candidates._resolved, "tags.get(row.experiment_id, {})",
-               "self._tags([row.experiment_id]).get(row.experiment_id, {})"),
+        Broken("tags are asked for one by one", Candidates._resolved, "tags.get(row.experiment_id, _SILENT)",
+               "self._tags([row.experiment_id]).get(row.experiment_id, _SILENT)"),
         Broken("what is behind the limit is counted", Candidates._resolved,
                "self._experiments(limit,", "self._experiments(None,"),
         Broken("all are counted by one cutoff", Candidates._totals, "wanted.c.cutoff_ns,", "max(e[2] for e in asked),"),

@@ -200,6 +200,7 @@ def walls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walls]:
         keys = lake.keys
         tokens = {"whole": keys.create("whole", "admin").token, "a": keys.create("a", "admin", A).token}
         tokens["reads"] = keys.create("reads", "read", A).token
+        tokens["annotates"] = keys.create("annotates", "annotate", A).token
         tokens["sends"] = keys.create("sends", "ingest", A).token
         for name in ("expired", "revoked"):
             made = keys.create(name, "admin", B)
@@ -338,6 +339,34 @@ def test_pages_of_one_key_are_none_of_another(walls: Walls) -> None:
         assert walls.answers([Asked("GET", page)], mine)[0].status_code == 200
         (answer,) = walls.answers([Asked("GET", page)], other)
         assert (answer.status_code, "another search" in answer.text) == (400, True)
+
+
+def test_an_experiment_is_made_with_tags_that_its_key_may_set(walls: Walls) -> None:
+    """With tags of the archive by an admin alone, as where they are set alone; and what is refused makes nothing."""
+    url = f"{MLFLOW[0]}/experiments/create"
+    now, bad = ({"key": "mlflow.trace.archiveNow", "value": value} for value in ("{}", "no JSON"))
+    tagged = [
+        Asked("POST", url, {"name": "tagged", "tags": [{"key": "k", "value": "v"}, tag]})
+        for tag in (now, bad)
+    ]
+
+    def check() -> None:
+        assert [walls.answers(tagged[:1], "annotates")[0].status_code] == [403]
+        assert [walls.answers(tagged[1:], "a")[0].status_code] == [400]
+        with pytest.raises(NotFoundError):
+            walls.lake.annotations.experiment_named("tagged", A)
+
+    check()
+    assert_caught(
+        Broken(
+            "tags of the archive",
+            lake_annotations.check_experiment_tag,
+            "return key in",
+            "return key in () and",
+        ),
+        check,
+    )
+    assert walls.answers(tagged[:1], "a")[0].status_code in (200, 400)
 
 
 def test_no_query_leaves_the_filter_out(walls: Walls) -> None:

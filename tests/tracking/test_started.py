@@ -12,7 +12,7 @@ from tests.broken import Broken, assert_caught
 from tests.server.walls import spans
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
-from tracelake._errors import ContentionError, LimitError, QueryError, UsageError
+from tracelake._errors import ContentionError, LimitError, NotFoundError, QueryError, UsageError
 from tracelake.archive.model import HotSnapshot, Stored
 from tracelake.archive.retention import TraceFate
 from tracelake.archive.store import ArchiveStore
@@ -25,7 +25,7 @@ from tracelake.tracking.schema import experiments, lakes
 from tracelake.tracking.started import StartedTrace, StartedTraces
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.told import is_alone, told_to
-from tracelake.tracking.trace_search import TraceSearch
+from tracelake.tracking.trace_search import TraceSearch, make_token, read_token
 
 SESSION = "mlflow.trace.session"
 
@@ -250,3 +250,46 @@ def test_a_page_goes_on_by_what_it_was_ordered_by() -> None:
     token = trace_search.make_token(trace_search.asked_name("experiments"), "a", "b")
     with pytest.raises(QueryError):
         trace_search.read_token(token, trace_search.asked_name("traces"), str)
+
+
+def check_default_experiment(store: TrackingStore) -> None:
+    """Check that experiment "0" is of all: what it says is set and read with keys of all alone."""
+    whole, own = Annotations(store), Annotations(store, "default")
+    whole.make_default()
+    whole.set_experiment_tag("0", "note", "x")
+    with pytest.raises(NotFoundError):
+        own.set_experiment_tag("0", "note", "y")
+    with pytest.raises(NotFoundError):
+        own.delete_experiment_tag("0", "note")
+    search = ExperimentSearch(store, "default").search
+    several = [own.experiment("0"), own.experiment_named("Default"), *own.experiments(), *search()[0]]
+    assert [(each.name, each.tags) for each in several] == [("Default", {})] * 4
+    assert search("tags.note = 'x'")[0] == []
+    assert whole.experiment("0").tags == {"note": "x"}
+    assert len(ExperimentSearch(store).search("tags.note = 'x'")[0]) == 1
+
+
+def test_the_experiment_that_all_share_is_of_no_workspace(store: TrackingStore) -> None:
+    """Not of the default one either, though its row says so; each part of that is noticed when it breaks."""
+    check_default_experiment(store)
+    is_other = "experiment_id != DEFAULT_EXPERIMENT"
+    for broken in (
+        Broken("nobody changes it", Annotations._check_own, "experiment_id == DEFAULT_EXPERIMENT", "False"),
+        Broken("nobody reads it", Annotations._experiments, f"of.{is_other}", "of.lake == self._lake"),
+        Broken("nobody asks it", ExperimentSearch._holds, f"tags.{is_other}", "tags.lake == _OF.lake"),
+    ):
+        assert_caught(broken, lambda: check_default_experiment(store))
+
+
+def test_half_a_character_is_refused_without_telling_where_the_database_is(store: TrackingStore) -> None:
+    """Neither in a page token nor in a filter: what cannot be written is the fault of who sent it."""
+
+    def check() -> None:
+        with pytest.raises(QueryError, match="no page token"):
+            read_token(make_token("asked", "\ud800", "a"), "asked", str)
+
+    check()
+    assert_caught(Broken("halves", read_token, 'f"{value}{trace_id}".encode()', '"x"'), check)
+    with pytest.raises(UsageError, match=r"^the tracking store has no place") as error:
+        TraceSearch(store).search(["0"], "name = '\ud800'")
+    assert store.database.name not in str(error.value)

@@ -22,9 +22,12 @@ from tracelake.archive.retention import (
 from tracelake.archive.scheduling import Marks
 from tracelake.limits import ARCHIVE_BATCH_BYTES, ARCHIVE_BATCH_TRACES, TRACKING_IDS_AT_ONCE
 from tracelake.tracking.schema import (
+    DEFAULT_EXPERIMENT,
+    DEFAULT_WORKSPACE,
     TRACKING_STORE,
     archive_settings,
     experiment_tags,
+    experiments,
     trace_info,
     trace_parts,
     workspaces,
@@ -34,6 +37,9 @@ from tracelake.tracking.store import TrackingStore
 Place: TypeAlias = tuple[int, str]
 """In the traces of an experiment, by their age: the start and the id of one."""
 BEGINNING: Final[Place] = (-(2**63), "")
+Said: TypeAlias = tuple[str | None, dict[str, str]]
+"""The workspace of an experiment, None where all share it, and the tags that the archive reads."""
+_SILENT: Final[Said] = (None, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,10 @@ class Candidates:
         """Return experiments with the retention that counts, by as many queries for all as for one."""
         rows = self._experiments(limit, only_hot=only_hot)
         tags = self._tags(None if limit is None else [row.experiment_id for row in rows])
-        return [self._due(settings, now_ns, row, tags.get(row.experiment_id, {})) for row in rows]
+        return [
+            self._due(settings, now_ns, row, _counting(row.workspace, *tags.get(row.experiment_id, _SILENT)))
+            for row in rows
+        ]
 
     def _due(self, settings: ArchiveSettings, now_ns: int, row: Any, tags: Mapping[str, str]) -> ArchiveDue:
         experiment_id, workspace, narrower, traces, hot_traces, failed_traces = row
@@ -177,14 +186,14 @@ class Candidates:
 
     def done_where_nothing_is_hot(self, due: Sequence[ArchiveDue], marks: Marks) -> None:
         """Clear archiveNow, as `marks` had it, of experiments that are not among those with hot traces."""
-        hot = {each.experiment_id for each in due if each.hot_traces}
+        hot = {each.experiment_id for each in due if each.hot_traces and (each.is_now or each.problem)}
         for experiment_id, value in sorted(marks):
             if experiment_id not in hot and _says_something(value):
                 self.done_at_once(experiment_id, value)
 
     def at_once_of(self, experiment_id: str) -> str | None:
         """Return the tag archiveNow of an experiment as it stands."""
-        return self._tags([experiment_id]).get(experiment_id, {}).get(ARCHIVE_NOW_TAG)
+        return self._tags([experiment_id]).get(experiment_id, _SILENT)[1].get(ARCHIVE_NOW_TAG)
 
     def _experiments(self, limit: int | None, *, only_hot: bool) -> list[Any]:
         info = trace_info.c
@@ -218,18 +227,25 @@ class Candidates:
         with self._database.reading() as connection:
             return list(connection.execute(query))
 
-    def _tags(self, experiment_ids: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
-        """Return what experiments say of their archive, or some of them."""
-        tags = experiment_tags.c
-        query = select(tags.experiment_id, tags.key, tags.value).where(
-            tags.lake == self._lake, tags.key.in_((RETENTION_TAG, ARCHIVE_NOW_TAG))
+    def _tags(self, experiment_ids: Sequence[str] | None = None) -> dict[str, Said]:
+        """Return what experiments say of their archive, or some of them, and of which workspace each is."""
+        tags, of = experiment_tags.c, experiments.c
+        is_its = (of.lake == tags.lake) & (of.experiment_id == tags.experiment_id)
+        workspace = case(
+            (tags.experiment_id == DEFAULT_EXPERIMENT, None),
+            else_=func.coalesce(of.workspace, DEFAULT_WORKSPACE),
+        ).label("workspace")
+        query = (
+            select(tags.experiment_id, tags.key, tags.value, workspace)
+            .outerjoin(experiments, is_its)
+            .where(tags.lake == self._lake, tags.key.in_((RETENTION_TAG, ARCHIVE_NOW_TAG)))
         )
         if experiment_ids is not None:
             query = query.where(tags.experiment_id.in_(experiment_ids))
-        told: dict[str, dict[str, str]] = {}
+        told: dict[str, Said] = {}
         with self._database.reading() as connection:
             for row in connection.execute(query):
-                told.setdefault(row.experiment_id, {})[row.key] = row.value
+                told.setdefault(row.experiment_id, (row.workspace, {}))[1][row.key] = row.value
         return told
 
     def _hot(self) -> tuple[Any, ...]:
@@ -309,6 +325,14 @@ class Candidates:
         )
         with self._database.reading() as connection:
             return list(connection.execute(query))
+
+
+def _counting(workspace: str, of: str | None, tags: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the tags of an experiment that count for the traces that a workspace has in it.
+
+    Anybody may name the experiment of another team where they send spans: its tags are for its own workspace.
+    """
+    return tags if of in (None, workspace) else {}
 
 
 def _says_something(mark: str) -> bool:

@@ -23,6 +23,7 @@ from tracelake.tracking.experiment_search import ExperimentSearch
 from tracelake.tracking.place import find_tracking
 from tracelake.tracking.schema import DEFAULT_EXPERIMENT, DEFAULT_WORKSPACE
 from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.tag_texts import check_tag
 from tracelake.versions.branches import MAIN
 
 _OF_EXPERIMENTS = {RETENTION_TAG: retention_of_tag, ARCHIVE_NOW_TAG: archive_now_of_tag}
@@ -116,8 +117,7 @@ class LakeAnnotations:
 
     def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
         """Set a tag of an experiment; those of the archive must be what it understands. Raises UsageError."""
-        if key in _OF_EXPERIMENTS:
-            _OF_EXPERIMENTS[key](value)
+        check_experiment_tag(key, value)
         if experiment_id == DEFAULT_EXPERIMENT:
             self._annotations.make_default()
         self._annotations.set_experiment_tag(experiment_id, key, value)
@@ -169,6 +169,14 @@ class LakeAnnotations:
             return full, str(here[0])
 
         return self._opened.read(MAIN, read)
+
+
+def check_experiment_tag(key: str, value: str) -> bool:
+    """Return whether a tag of an experiment is one that the archive reads. Raises UsageError for none that can be."""
+    check_tag(key, value, limits.EXPERIMENT_TAG_MAX_CHARS)
+    if key in _OF_EXPERIMENTS:
+        _OF_EXPERIMENTS[key](value)
+    return key in _OF_EXPERIMENTS
 
 
 def annotations_of(

@@ -22,7 +22,7 @@ from tracelake._errors import ForbiddenError, NoKeyError, TracelakeError, UsageE
 from tracelake.access.protocol import Need, check_whole, id_of
 from tracelake.server.api import json_response
 from tracelake.server.errors import retry_after_s, status_of
-from tracelake.server.key_ring import KeyHolder, KeyRing
+from tracelake.server.key_ring import ACTOR, KeyHolder, KeyRing
 from tracelake.server.otlp import METER, failure
 from tracelake.server.routes import OTLP, SIGN_IN, is_divided, needed
 from tracelake.server.scope import asked_within
@@ -32,8 +32,6 @@ audit = logging.getLogger("tracelake.audit")
 
 LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 COOKIE: Final = "tracelake_key"
-ACTOR: Final = "tracelake.actor"
-"""Where the scope of a request says who asks."""
 _ANY: Final = "*"
 _SAFE: Final = ("GET", "HEAD")
 

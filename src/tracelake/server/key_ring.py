@@ -34,6 +34,9 @@ from tracelake.server.otlp import Meter
 
 logger = logging.getLogger("tracelake.server")
 
+ACTOR: Final = "tracelake.actor"
+"""Where the scope of a request says who asks."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:

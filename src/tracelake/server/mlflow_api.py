@@ -10,14 +10,17 @@ from functools import wraps
 from typing import Any, Final, ParamSpec
 
 import msgspec
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from tracelake._errors import LimitError, NotFoundError, QueryError, StorageError, TracelakeError, UsageError
+from tracelake.access.protocol import check_need
+from tracelake.lake.annotations import check_experiment_tag
 from tracelake.lake.lake import Lake
 from tracelake.limits import EXPERIMENTS_SHOWN_MAX, INGEST_RETRY_AFTER_S
 from tracelake.server.api import json_response
 from tracelake.server.errors import status_of
 from tracelake.server.json_body import json_body
+from tracelake.server.key_ring import ACTOR
 from tracelake.tracking.annotations import Experiment
 
 P = ParamSpec("P")
@@ -168,7 +171,12 @@ def _add_assessments(router: APIRouter, prefix: str, lake: Lake) -> None:
 def _add_experiments(router: APIRouter, prefix: str, lake: Lake) -> None:
     @router.post(f"{prefix}/experiments/create")
     @answered
-    def create(body: NewExperiment = Depends(json_body(NewExperiment))) -> object:  # noqa: B008
+    def create(request: Request, body: NewExperiment = Depends(json_body(NewExperiment))) -> object:  # noqa: B008
+        # All that can be refused is, before anything is made.
+        for tag in body.tags:
+            if check_experiment_tag(tag.key, tag.value):
+                actor = request.scope[ACTOR]
+                check_need(actor.key_id, actor.role, "admin")  # as where it is set alone
         experiment_id = lake.annotations.create_experiment(body.name)
         for tag in body.tags:
             lake.annotations.set_experiment_tag(experiment_id, tag.key, tag.value)

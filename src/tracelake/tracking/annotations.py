@@ -180,16 +180,15 @@ class Annotations:
         for each in self._experiments(experiments.c.experiment_id == experiment_id):
             if self._workspace in (None, each.workspace):
                 return each
-            if (
-                experiment_id == DEFAULT_EXPERIMENT
-            ):  # traces of all workspaces may be of it: nothing else is told
-                return replace(each, workspace=self._workspace or "", tags={})
+            if experiment_id == DEFAULT_EXPERIMENT:  # traces of all workspaces may be of it
+                return replace(each, workspace=self._workspace or "")
         raise NotFoundError(f"no experiment {quoted(experiment_id)}.")
 
     def _check_own(self, experiment_id: str) -> None:
-        """Raise NotFoundError for an experiment that is not of the workspace."""
+        """Raise NotFoundError for an experiment that is not of the workspace alone."""
         here = self._experiments(experiments.c.experiment_id == experiment_id)
-        if not any(self._workspace in (None, each.workspace) for each in here):
+        is_shared = experiment_id == DEFAULT_EXPERIMENT and self._workspace is not None
+        if is_shared or not any(self._workspace in (None, each.workspace) for each in here):
             raise NotFoundError(f"no experiment {quoted(experiment_id)}.")
 
     def experiment_named(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> Experiment:
@@ -310,6 +309,8 @@ class Annotations:
                 own = select(of.experiment_id, of.key, of.value).where(
                     of.lake == self._lake, of.experiment_id.in_(ids)
                 )
+                if self._workspace is not None:  # those of the one that all share count for all
+                    own = own.where(of.experiment_id != DEFAULT_EXPERIMENT)
                 for experiment_id, key, value in connection.execute(own.order_by(of.key)):
                     tags[experiment_id][key] = value
         return [

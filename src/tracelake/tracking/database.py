@@ -187,7 +187,7 @@ class TrackingDatabase:
             raise _of_constraint(self.name, error) from error
         except (exc.DataError, UnicodeEncodeError) as error:
             why = _text(error) if isinstance(error, exc.DataError) else str(error)
-            raise UsageError(f"{self.name} has no place for such a value: {why}") from error
+            raise UsageError(f"the tracking store has no place for such a value: {why}") from error
         except UnicodeDecodeError as error:
             # SQLite quotes in its error what is damaged, and Python cannot read that.
             said = error.object.decode(errors="replace")[: limits.ERROR_MAX_CHARS]
@@ -246,7 +246,7 @@ def _of_constraint(name: str, error: exc.IntegrityError) -> TracelakeError:
     )
     if is_there:
         return ContentionError(f"another write to {name} was first: {_text(error)}; do it again")
-    return UsageError(f"{name} has no place for such a value: {_text(error)}")
+    return UsageError(f"the tracking store has no place for such a value: {_text(error)}")
 
 
 def is_damage(error: StorageError) -> bool:

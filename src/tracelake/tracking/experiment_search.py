@@ -11,7 +11,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from tracelake._errors import QueryError
 from tracelake.limits import EXPERIMENTS_SHOWN_MAX, QUOTED_MAX_CHARS
 from tracelake.tracking.annotations import Annotations, Experiment
-from tracelake.tracking.schema import experiment_tags, experiments
+from tracelake.tracking.schema import DEFAULT_EXPERIMENT, experiment_tags, experiments
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.trace_filter import FilterCondition, parse_filter
 from tracelake.tracking.trace_search import asked_name, compared, make_token, read_token
@@ -31,6 +31,7 @@ class ExperimentSearch:
     def __init__(self, store: TrackingStore, workspace: str | None = None) -> None:
         """Of one workspace, or of all."""
         self._store, self._lake = store, store.lake
+        self._workspace = workspace
         self._here = [_OF.lake == self._lake]
         if workspace is not None:
             self._here.append(_OF.workspace == workspace)
@@ -64,7 +65,7 @@ class ExperimentSearch:
         if len(rows) > size:
             rows = rows[:size]
             token = make_token(asked, rows[-1].ordered_by, rows[-1].experiment_id)
-        known = Annotations(self._store).experiments_of([row.experiment_id for row in rows])
+        known = Annotations(self._store, self._workspace).experiments_of([row.experiment_id for row in rows])
         return [known[row.experiment_id] for row in rows if row.experiment_id in known], token
 
     def _holds(self, condition: FilterCondition) -> ColumnElement[bool]:
@@ -75,7 +76,9 @@ class ExperimentSearch:
         if condition.kind != "tag":
             raise QueryError("experiments are searched by name and tags.<key>, with AND between.")
         tags = experiment_tags.c
-        of = (tags.lake == _OF.lake, tags.experiment_id == _OF.experiment_id, tags.key == condition.key)
+        of = [tags.lake == _OF.lake, tags.experiment_id == _OF.experiment_id, tags.key == condition.key]
+        if self._workspace is not None:
+            of.append(tags.experiment_id != DEFAULT_EXPERIMENT)
         if condition.comparator == "IS NULL":
             return ~exists().where(*of)
         if condition.comparator == "IS NOT NULL":

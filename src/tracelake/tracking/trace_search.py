@@ -247,6 +247,7 @@ def read_token(text: str, asked: str, kind: type) -> tuple[Any, str]:
             and isinstance(trace_id, str)
             and name == asked
             and "\0" not in f"{value}{trace_id}"
+            and bool(f"{value}{trace_id}".encode())  # no half of a pair, which no database takes
         )
         is_one = is_one and (not isinstance(value, int) or abs(value) < 2**63)
     except (ValueError, TypeError, binascii.Error, RecursionError):
