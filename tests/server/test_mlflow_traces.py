@@ -79,6 +79,15 @@ def test_a_trace_is_begun_before_its_spans_or_after(hot: HotLake, client: Client
     assert info_of(client, 2)["client_request_id"] == "late"
 
 
+def test_a_start_that_failed_is_repeated_whole(client: Client) -> None:
+    """Where one assessment is refused, none is kept: who repeats it without the mistake has all of them."""
+    several = [{"assessment_name": name, "feedback": {"value": True}} for name in "abc"]
+    assert begun(client, 21, assessments=[several[0], {}]).status_code == 400
+    for _ in range(2):
+        told = begun(client, 21, assessments=several).json()["trace"]["trace_info"]
+        assert sorted(each["assessment_name"] for each in told["assessments"]) == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize(
     "info",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -96,7 +97,8 @@ def test_a3_what_is_said_after_the_spans_advances_the_generation(store: Tracking
 def check_shared(store: TrackingStore, first: int) -> None:
     """What was said for all is told to a workspace while a trace is of it alone, and then to none of them."""
     trace, tags = trace_id(first), {"team": "x", "mlflow.traceName": "named"}
-    StartedTraces(store).start(trace, StartedTrace(tags, {SESSION: "s"}, {"client_request_id": "c"}))
+    good = [{"assessment_name": "good", "feedback": {"value": True}}]
+    StartedTraces(store).start(trace, StartedTrace(tags, {SESSION: "s"}, {"client_request_id": "c"}, good))
     filters = (
         "tags.team = 'x'",
         "name = 'named'",
@@ -113,6 +115,7 @@ def check_shared(store: TrackingStore, first: int) -> None:
         return [
             "team" in own.tags([trace])[trace],
             bool(said),
+            bool(own.assessments(trace)),
             trace in own.shown_tags([trace]),
             listed,
             *found,
@@ -140,10 +143,58 @@ def test_what_is_said_for_all_is_told_to_who_has_a_trace_alone(store: TrackingSt
         Broken("others have spans", is_alone, "return and_(here, ~others)", "return here"),
         Broken("it has spans", is_alone, "return and_(here, ~others)", "return ~others"),
         Broken("tags are of nobody", StartedTraces.start, "FOR_ALL", '"default"'),
+        Broken("assessments are of nobody", StartedTraces._rows, "FOR_ALL", '"default"'),
         Broken("metadata is told to who is alone", StartedTraces.of_traces, "is None", "is not None"),
         Broken("tags are told to who is alone", told_to, "is_alone(table, workspace)", "True"),
     ], 2):  # fmt: skip
         assert_caught(broken, partial(check_shared, store, number))
+
+
+def check_assessments(store: TrackingStore, number: int) -> None:
+    """Check that the assessments of a trace are kept all or none, and once, whoever else tells them at once."""
+    started, said = StartedTraces(store), Annotations(store)
+    several = [{"assessment_name": name, "feedback": {"value": True}} for name in "abc"]
+    refused = [(UsageError, [*several, {}]), (LimitError, several * limits.ANNOTATIONS_MAX)]
+    for error, wrong in refused:
+        with pytest.raises(error):
+            started.start(trace_id(number), StartedTrace({"k": "v"}, assessments=wrong))
+    assert said.tags([trace_id(number)]) == {trace_id(number): {}}
+    assert said.assessments(trace_id(number)) == []
+    told = StartedTrace(assessments=several)
+    with ThreadPoolExecutor(3) as threads:
+        for told_twice in [threads.submit(started.start, trace_id(number), told) for _ in range(3)]:
+            told_twice.result()
+    logged = said.log_assessment(trace_id(number), several[0])
+    started.start(trace_id(number), told)
+    names = [each["assessment_name"] for each in said.assessments(trace_id(number))]
+    assert sorted(names) == ["a", "a", "b", "c"]
+    for each in said.assessments(trace_id(number)):
+        if each != logged:
+            said.delete_assessment(trace_id(number), each["assessment_id"])
+    started.start(trace_id(number), told)
+    assert said.assessments(trace_id(number)) == [logged]
+
+
+def test_assessments_of_a_start_are_kept_all_or_none(
+    store: TrackingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them in one transaction with what else is said; each part of that is noticed when it breaks."""
+    monkeypatch.setattr(limits, "ANNOTATIONS_MAX", 5)
+    check_assessments(store, 1)
+    asked = "not connection.execute(select(exists().where(*here))).scalar_one()"
+    none_yet = Broken("of a trace without any", StartedTraces._keep, asked, "True")
+    with none_yet.applied():  # as two transactions of PostgreSQL see it that are under way at once
+        told = StartedTrace(assessments=[{"assessment_name": "a", "feedback": {"value": 1}}] * 2)
+        for _ in range(2):
+            StartedTraces(store).start(trace_id(2), told)
+    assert len(Annotations(store).assessments(trace_id(2))) == 2
+    start, rows = StartedTraces.start, StartedTraces._rows
+    for number, broken in enumerate([
+        none_yet,
+        Broken("assessments are kept", start, "self._keep(connection, trace_id, rows)", "pass"),
+        Broken("they have a limit", rows, "len(several) > limits", "len(several) < -limits"),
+    ]):  # fmt: skip
+        assert_caught(broken, partial(check_assessments, store, number + 3))
 
 
 def test_limits_of_what_is_said(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:

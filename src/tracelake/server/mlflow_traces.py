@@ -21,7 +21,6 @@ from tracelake.server.mlflow_search import TraceLocation, bare, tracking_of, who
 from tracelake.tracking.annotations import Annotations
 from tracelake.tracking.schema import DEFAULT_EXPERIMENT, TRACKING_STORE
 from tracelake.tracking.started import StartedTrace, StartedTraces
-from tracelake.tracking.told import FOR_ALL
 
 _VERSION = "3.18.0"
 """The MLflow whose wire this is; its client sends spans as OTLP to servers of 3.4 and later alone."""
@@ -96,11 +95,9 @@ def _start(lake: Lake, told: ToldTrace) -> dict[str, Any]:
         "response_preview": told.response_preview and told.response_preview[:TRACKING_PREVIEW_MAX_CHARS],
     }
     given = {key: value for key, value in fields.items() if value is not None}
-    StartedTraces(store).start(trace_id, StartedTrace(told.tags, told.trace_metadata, given))
+    begun = StartedTrace(told.tags, told.trace_metadata, given, told.assessments)
+    StartedTraces(store).start(trace_id, begun)
     said = Annotations(store)
-    if told.assessments and not said.assessments(trace_id):  # not again by a request that is repeated
-        for each in told.assessments:
-            said.log_assessment(trace_id, each, FOR_ALL)
     place = told.trace_location and told.trace_location.mlflow_experiment
     experiment_id = place.experiment_id if place else DEFAULT_EXPERIMENT
     # Without this tag the client uploads the spans as an artifact, and not as OTLP.

@@ -19,6 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from tracelake import limits
 from tracelake._errors import LimitError, NotFoundError, UsageError
+from tracelake.tracking.assessment_rows import OF_SERVER, columns, new_row
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import (
     DEFAULT_EXPERIMENT,
@@ -40,9 +41,6 @@ OF_COLUMNS: Final = {
     FAILURE_TAG: "archival_failure",
 }
 """Tags that stand for columns."""
-_KINDS: Final = ("feedback", "expectation")
-_OF_SERVER: Final = ("assessment_id", "trace_id", "create_time", "last_update_time")
-"""What an assessment says that nobody else may say."""
 _IN_TURN: Final = ((trace_tags.c.workspace == FOR_ALL).desc(), trace_tags.c.workspace)
 """Of several tags of one key the last counts: that of a workspace before what was said for all."""
 
@@ -237,23 +235,11 @@ class Annotations:
         It has an `assessment_name`, and a `feedback` or an `expectation` with a `value`. Raises UsageError, LimitError.
         """
         assessment_id = f"a-{secrets.token_hex(16)}"
-        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        body = {
-            key: value for key, value in assessment.items() if key not in _OF_SERVER and value is not None
-        }
-        body = {
-            "assessment_id": assessment_id,
-            "trace_id": trace_id,
-            **body,
-            "create_time": now,
-            "last_update_time": now,
-        }
-        key = {"lake": self._lake, "trace_id": trace_id, "assessment_id": assessment_id}
-        row = {**key, "workspace": workspace, **_columns(body)}
+        row = {"lake": self._lake, **new_row(trace_id, assessment_id, assessment, workspace)}
         with self._database.writing() as connection:
             self._check_room(connection, assessments, self._of(assessments, [trace_id]), "assessments")
             connection.execute(insert(assessments), row)
-        return body
+        return dict(json.loads(row["body"]))
 
     def update_assessment(
         self, trace_id: str, assessment_id: str, changes: Mapping[str, Any]
@@ -265,9 +251,9 @@ class Annotations:
             if text is None:
                 raise _no_assessment(trace_id, assessment_id)
             body = json.loads(text)
-            body.update({key: value for key, value in changes.items() if key not in _OF_SERVER})
+            body.update({key: value for key, value in changes.items() if key not in OF_SERVER})
             body["last_update_time"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-            connection.execute(update(assessments).where(*here).values(_columns(body)))
+            connection.execute(update(assessments).where(*here).values(columns(body)))
         return dict(body)
 
     def delete_assessment(self, trace_id: str, assessment_id: str) -> None:
@@ -365,32 +351,6 @@ class Annotations:
 
     def _assessment(self, trace_id: str, assessment_id: str) -> list[Any]:
         return [*self._of(assessments, [trace_id]), assessments.c.assessment_id == assessment_id]
-
-
-def _columns(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of an assessment. Raises UsageError, LimitError."""
-    name, span_id = body.get("assessment_name"), body.get("span_id")
-    if not isinstance(name, str) or not 0 < len(name) <= limits.TRACKING_NAME_MAX_CHARS:
-        raise UsageError(
-            f"an assessment has an assessment_name of 1 to {limits.TRACKING_NAME_MAX_CHARS} characters."
-        )
-    kinds = [kind for kind in _KINDS if isinstance(body.get(kind), Mapping)]
-    if len(kinds) != 1 or any(kind in body and kind not in kinds for kind in _KINDS):
-        raise UsageError(
-            f"assessment {quoted(name)} must have either feedback or expectation, an object with a value."
-        )
-    if span_id is not None and not (isinstance(span_id, str) and 0 < len(span_id) <= 16):
-        raise UsageError(f"assessment {quoted(name)} is of a span by its id, up to 16 hex digits.")
-    try:
-        text = json.dumps(body, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"assessment {quoted(name)} cannot be kept as JSON: {error}.") from error
-    if len(text) > limits.ASSESSMENT_MAX_BYTES or "\\u0000" in text:
-        raise LimitError(
-            f"assessment {quoted(name)} takes {len(text):,} bytes as JSON, and the limit is "
-            f"{limits.ASSESSMENT_MAX_BYTES:,}, without NUL characters."
-        )
-    return {"name": name, "span_id": span_id, "body": text, "updated_ns": time.time_ns()}
 
 
 def _no_assessment(trace_id: str, assessment_id: str) -> NotFoundError:

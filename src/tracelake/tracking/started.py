@@ -7,18 +7,21 @@ or archived makes no difference to what is said here.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from hashlib import sha256
+from typing import Any, Final
 
-from sqlalchemy import Connection, Table, func, select, update
+from sqlalchemy import Connection, Table, exists, func, select, update
 
 from tracelake import limits
 from tracelake._errors import LimitError
 from tracelake.tracking.annotations import OF_COLUMNS, Annotations
+from tracelake.tracking.assessment_rows import new_row
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import (
     TRACKING_STORE,
+    assessments,
     trace_info,
     trace_metadata,
     trace_tags,
@@ -44,6 +47,8 @@ class StartedTrace:
     tags: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
+    assessments: Sequence[Mapping[str, Any]] = ()
+    """Kept all or none, and where the trace has none yet: a request may be repeated."""
 
 
 class StartedTraces:
@@ -64,6 +69,7 @@ class StartedTraces:
         metadata |= {key: told.fields[name] for key, name in _OF_INFO.items() if name in told.fields}
         for key, value in (*tags.items(), *metadata.items()):
             check_tag(key, value, limits.TRACKING_VALUE_MAX_CHARS)
+        rows = self._rows(trace_id, told.assessments)
         here = (trace_info.c.lake == self._lake, trace_info.c.trace_id == trace_id)
         advanced = (
             update(trace_info)
@@ -74,6 +80,7 @@ class StartedTraces:
             connection.execute(advanced)  # A3: who archives it now looks again
             self._set(connection, trace_tags, {"trace_id": trace_id, "workspace": FOR_ALL}, tags)
             self._set(connection, trace_metadata, {"trace_id": trace_id}, metadata)
+            self._keep(connection, trace_id, rows)
 
     def of_traces(
         self, trace_ids: Collection[str], workspace: str | None = None
@@ -91,6 +98,23 @@ class StartedTraces:
                     metadata, fields = several.setdefault(trace_id, ({}, {}))
                     (fields if key in _OF_INFO else metadata)[_OF_INFO.get(key, key)] = value
         return several
+
+    def _rows(self, trace_id: str, several: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return rows of assessments; their ids are the same whenever they are told again."""
+        if len(several) > limits.ANNOTATIONS_MAX:
+            raise LimitError(
+                f"{len(several):,} assessments of trace {trace_id}, and the limit is {limits.ANNOTATIONS_MAX:,}."
+            )
+        ids = [sha256(f"{trace_id} {number}".encode()).hexdigest()[:32] for number in range(len(several))]
+        rows = [new_row(trace_id, f"a-{id}", each, FOR_ALL) for id, each in zip(ids, several, strict=True)]
+        return [{"lake": self._lake, **row} for row in rows]
+
+    def _keep(self, connection: Connection, trace_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Keep assessments of a trace that has none yet."""
+        here = (assessments.c.lake == self._lake, assessments.c.trace_id == trace_id)
+        if rows and not connection.execute(select(exists().where(*here))).scalar_one():
+            # Who is told the same at once, on PostgreSQL, has seen none either: that waits here, and adds none.
+            connection.execute(self._insert(assessments).on_conflict_do_nothing(), list(rows))
 
     def _set(
         self, connection: Connection, table: Table, of: Mapping[str, str], values: Mapping[str, str]
