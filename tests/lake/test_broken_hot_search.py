@@ -12,6 +12,7 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.lake import test_hot_search as tests
 from tests.lake import test_hot_tier as list_tests
+from tests.lake.test_hot_search import _patient  # noqa: F401  a fixture for this module, too
 from tracelake.lake import hot, hot_parts, hot_search
 from tracelake.lake.hot_parts import HotParts
 from tracelake.lake.hot_search import HotSearch
@@ -53,6 +54,11 @@ def check_lists(lake: tracelake.Lake, _folder: Path) -> None:
 def check_ahead(lake: tracelake.Lake, _folder: Path) -> None:
     with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
         tests.test_what_is_indexed_ahead_is_not_indexed_by_a_search(lake, lake.hot.set_up(), pipeline, patch)
+
+
+def check_ahead_fails(lake: tracelake.Lake, _folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        tests.test_what_came_is_findable_where_the_commit_does_not_open(lake, lake.hot.set_up(), patch)
 
 
 def check_waits(lake: tracelake.Lake, _folder: Path) -> None:
@@ -168,6 +174,15 @@ MUTANTS: list[tuple[Broken, Check]] = [
             "== -1.0",
         ),
         check_ahead,
+    ),
+    (
+        Broken(
+            "what came is made findable first",
+            HotSearch.index_ahead,
+            "    is_more = self",
+            "    self._opened.read(MAIN, CommitView.open_index)\n    is_more = self",
+        ),
+        check_ahead_fails,
     ),
     (
         Broken("what others are at is said", HotParts.newest, "len(set(wanted) - there)", "0"),

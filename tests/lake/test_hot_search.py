@@ -477,6 +477,25 @@ def test_what_is_indexed_ahead_is_not_indexed_by_a_search(
     assert lake.search("apple").total == 18
 
 
+def test_what_came_is_findable_where_the_commit_does_not_open(
+    lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of the commit's index that cannot be opened ahead is told, and what waits is indexed all the same."""
+
+    def fail(_view: CommitView) -> None:
+        raise StorageError("a part is away")
+
+    store.write([request((1, 1), text="apple")])
+    assert lake.search("apple").total == 1
+    store.write([request((2, 1), text="apple")])
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
+    monkeypatch.setattr(CommitView, "open_index", fail)
+    with pytest.raises(StorageError, match="a part is away"):
+        lake.hot.index_ahead()
+    assert sum(len(part.sizes) for part in lake.hot._search._parts._parts) == 2
+
+
 def test_a_search_waits_for_others_no_longer_than_it_may(
     lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

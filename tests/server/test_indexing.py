@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.patience import wait_until
+from tests.patience import HANG_S, wait_until
 from tracelake import limits
 from tracelake._errors import StorageError
 from tracelake.server.indexing import IndexingAhead
@@ -31,12 +31,37 @@ def test_it_goes_on_after_a_failure_until_it_is_stopped(
             raise ValueError("odd")
         return calls % 2 == 0
 
-    with caplog.at_level(logging.WARNING, "tracelake.server"), IndexingAhead(step):
+    ahead = IndexingAhead(step)
+    with caplog.at_level(logging.WARNING, "tracelake.server"), ahead:
         wait_until(lambda: calls > 9, "it does not go on", moving=lambda: calls)
-    assert not any(thread.name == "tracelake-indexing" for thread in threading.enumerate())
+    assert not ahead._thread.is_alive()
     told = [record for record in caplog.records if record.name == "tracelake.server"]
     assert [record.getMessage().rpartition(": ")[2] for record in told] == [
         "the tracking store is away",
         "odd",
     ]
     assert [record.exc_info is not None for record in told] == [False, True]
+
+
+def test_a_step_that_does_not_end_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that stops waits for it so long as the limit says, and says that it goes on."""
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_STOP_MAX_S", 0.01)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def step() -> bool:
+        begun.set()
+        assert go_on.wait(HANG_S)
+        return False
+
+    ahead = IndexingAhead(step)
+    try:
+        with caplog.at_level(logging.WARNING, "tracelake.server"), ahead:
+            assert begun.wait(HANG_S)
+        assert "is left; nothing is lost by it" in caplog.text
+        assert not go_on.is_set()
+    finally:
+        go_on.set()
+        ahead._thread.join(HANG_S)
+    assert not ahead._thread.is_alive()

@@ -84,12 +84,10 @@ class HotSearch:
         store = self._store()
         if store is None:
             return False
-        analyzer = self._opened.read(MAIN, self._ready)
-        return self._parts.ahead(Uncommitted(store), analyzer)
-
-    def _ready(self, view: CommitView) -> Analyzer:
-        view.open_index()
-        return self._analyzer(view)
+        is_more = self._parts.ahead(Uncommitted(store), self._opened.read(MAIN, self._analyzer))
+        # After it: where a part of the commit cannot be opened, what came is made findable all the same.
+        self._opened.read(MAIN, CommitView.open_index)
+        return is_more
 
     def _once(self, at: str, token: PageToken | None, search: Search) -> SearchResults | None:
         """Search once, None where the index has got another analyzer meanwhile."""

@@ -78,6 +78,8 @@ UNCOMMITTED_AHEAD_FOR_S: Final = 10.0
 """How long after a search that goes on. Beyond: it rests until somebody searches."""
 UNCOMMITTED_AHEAD_FAILED_S: Final = 5.0
 """How long it rests after a failure. Beyond: it tries again."""
+UNCOMMITTED_AHEAD_STOP_MAX_S: Final = 10.0
+"""How long a server that stops waits for the step that is under way. Beyond: it leaves it; nothing is lost by it."""
 UNCOMMITTED_SEARCH_TRIES_MAX: Final = 3
 """How often a search begins anew, because its index is built with other settings meanwhile. Beyond: commits alone are
 searched, and the result says so."""

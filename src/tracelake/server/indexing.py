@@ -26,9 +26,14 @@ class IndexingAhead:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        """Let the step that is under way finish, and begin no other."""
+        """Let the step that is under way finish, for so long at most, and begin no other."""
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(limits.UNCOMMITTED_AHEAD_STOP_MAX_S)
+        if self._thread.is_alive():
+            logger.warning(
+                "what is made findable ahead of searches was not done in %.0f s and is left; nothing is lost by it",
+                limits.UNCOMMITTED_AHEAD_STOP_MAX_S,
+            )
 
     def _run(self) -> None:
         told = ""
