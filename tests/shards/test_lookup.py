@@ -18,7 +18,7 @@ from tracelake._errors import DamageError
 from tracelake.shards import footers, lookup
 from tracelake.shards.buckets import bucket_of, hashes_of
 from tracelake.shards.key_filter import key_filter, may_hold
-from tracelake.shards.lookup import Lookup
+from tracelake.shards.lookup import Columns, Lookup, kept_columns
 from tracelake.shards.model import Part
 from tracelake.shards.parts import write_part
 from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id
@@ -38,6 +38,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.objects = MemoryObjectStore()
         self.chance = random.Random(seed)
+        self.kept: Columns | None = None
         self.rows: list[Row] = []
         self.parts: list[Part] = []
         self.history: list[Part] = []
@@ -94,7 +95,7 @@ class World:
 
     def found(self, as_of: int, keys: list[str]) -> list[tuple[str, int]]:
         """Return what is found."""
-        tables = Lookup(self.objects, self.snapshot(as_of), "key").rows(keys, ["key"])
+        tables = Lookup(self.objects, self.snapshot(as_of), "key", self.kept).rows(keys, ["key"])
         return sorted((row["key"], row[ROW_ID.name]) for table in tables for row in table.to_pylist())
 
 
@@ -104,6 +105,7 @@ def check_lookup() -> None:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(limits, "ROW_GROUP_ROWS", 2)
             world = World(seed)
+            world.kept = kept_columns() if seed else None
             absent = ["", "055", "z"]
             several = [sorted(world.chance.sample([*KEYS, *absent], 6)) for _ in range(3)]
             for as_of in range(TIMES):
@@ -185,7 +187,16 @@ LOOKUP_BROKEN = [
     Broken(
         "a group that tells no bounds may have any key", lookup._group_may_hold, "return True", "return False"
     ),
-    Broken("each row group is looked at", lookup._matching, "range(told.num_row_groups)", "range(1)"),
+    Broken(
+        "a kept column is of its row group",
+        lookup._PartReader.read,
+        "footer_xxh3, number, name",
+        "footer_xxh3, 0, name",
+    ),
+    Broken(
+        "a kept column is of its part", lookup._PartReader.read, "(part.path, part.footer_xxh3,", '("", "",'
+    ),
+    Broken("each row group is looked at", Lookup._matching, "range(told.num_row_groups)", "range(1)"),
 ]
 SUMMARY_BROKEN = [
     Broken("each key is in its summary", key_filter, "_places(hashes, size)", "_places(hashes[1:], size)"),

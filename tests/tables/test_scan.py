@@ -17,11 +17,11 @@ import tracelake
 from tests.patience import HANG_S, wait_until
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
-from tracelake._errors import ExpiredError, QueryError
+from tracelake._errors import DamageError, ExpiredError, QueryError
 from tracelake.pipeline import upsert
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
-from tracelake.shards.rows import GIVEN_UP
+from tracelake.shards.rows import GIVEN_UP, ROW_ID
 from tracelake.tables import conditions
 from tracelake.tables.changes import Retractions
 from tracelake.tables.scan import connection
@@ -63,6 +63,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[str]]:
         return found
 
     monkeypatch.setattr("tracelake.tables.scan.check_part", note)
+    monkeypatch.setattr("tracelake.tables.scan.is_checked", lambda *_: False)
     return told
 
 
@@ -224,3 +225,51 @@ def test_a_parser_that_was_given_up_is_not_used_again(
         with pytest.raises(QueryError, match="a bug of DuckDB"):
             conditions.reading("select 1")
     assert conditions.reading("select 1") == "select 1"
+
+
+def test_a_lookup_says_what_a_query_says(lake: Lake) -> None:
+    """Of all columns and of few, at once and again, as of each commit; of traces that are there, once or twice named,
+    and that are not."""
+    ids = [f"{number:032x}" for number in range(0, 100, 7)]
+    commits = [commit.id for commit in lake.log()]
+    for at in (*commits, *commits):
+        spans = lake.table("spans", at=at)
+        for columns in (None, ["duration_ns", "span_id"], [ROW_ID.name, "trace_id"], ["trace_id"]):
+            for wanted in (ids, ids[:1], [ids[0], ids[0]], ["", "none"]):
+                assert spans._are_looked_up(wanted, columns or spans.schema.names)
+                told = ", ".join(f"'{each}'" for each in wanted)
+                asked = spans.to_arrow(columns or spans.schema.names, f"trace_id in ({told})")
+                found = spans.lookup(wanted, columns)
+                assert found.schema.names == asked.schema.names
+                assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, asked.to_pylist()))
+
+
+def test_what_cannot_be_looked_up_is_asked_as_before(lake: Lake) -> None:
+    """No column, one twice, or one that is not there, and more traces than a lookup takes."""
+    spans = lake.table("spans")
+    trace_id = f"{61:032x}"
+    with pytest.raises(QueryError, match="no_such"):
+        spans.lookup([trace_id], ["trace_id", "no_such"])
+    assert len(spans.lookup([trace_id], ["SPAN_ID"])) == 1
+    many = [f"{number:032x}" for number in range(200)]
+    assert len(spans.lookup(many, ["trace_id"])) == 80
+
+
+def test_a_part_that_went_is_damage_although_its_columns_are_kept(lake: Lake) -> None:
+    """What a process remembers of a part does not hide that it is gone, or another."""
+    spans = lake.table("spans")
+    trace_id = f"{61:032x}"
+    assert len(spans.lookup([trace_id])) == 1
+    parts = spans.scan.layout.with_keys(spans.scan.snapshot.parts, [trace_id])
+    (file,) = [Path(spans._files.file(part.path)) for part in parts]
+    whole = file.read_bytes()
+    try:
+        file.unlink()
+        with pytest.raises(DamageError):
+            spans.lookup([trace_id])
+        file.write_bytes(whole + b"x")  # of another size, whatever the clock of the disk says
+        with pytest.raises(DamageError):
+            spans.lookup([trace_id])
+    finally:
+        file.write_bytes(whole)
+    assert len(spans.lookup([trace_id])) == 1

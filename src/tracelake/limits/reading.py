@@ -10,6 +10,11 @@ ROW_GROUP_MAX_BYTES: Final = 32 * MIB
 """Arrow bytes of one row group, which who reads it holds. Beyond: the next group, unless it is a single row."""
 FOOTERS_REMEMBERED_MAX_BYTES: Final = 64 * MIB
 """Footers of parts that a process keeps, so that who looks for keys reads each once. Beyond: they are read again."""
+COLUMNS_KEPT_MAX_BYTES: Final = 64 * MIB
+"""Arrow bytes of columns that a process keeps of the row groups in which it looked up traces last. Beyond: they are
+read again."""
+LOOKED_UP_TRACES_MAX: Final = 64
+"""Traces whose rows are looked up without a query. Beyond: by one, which takes several processors."""
 READ_THROUGH_MAX_BYTES: Final = 64 * 1024
 """What lies between two columns of a part, and is read with them. Beyond: the store is asked twice."""
 STATISTICS_TEXT_MAX_CHARS: Final = 40

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +12,7 @@ import xxhash
 
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
+from tracelake.shards.kept import Kept
 from tracelake.shards.model import Part
 from tracelake.shards.parts import hashes_before
 from tracelake.storage.many import for_each
@@ -37,12 +36,16 @@ class Footer:
 
 def footers(objects: ObjectStore, parts: Sequence[Part]) -> list[Footer]:
     """Return the footers of parts, several read at once. Raises DamageError for one that is not what was written."""
-    by_path = {part.path: footer for part in parts if (footer := _remembered.get(part)) is not None}
+    by_path = {
+        part.path: footer
+        for part in parts
+        if (footer := _remembered.get((part.path, part.footer_xxh3))) is not None
+    }
     missing = {part.path: part for part in parts if part.path not in by_path}
     read = for_each(objects, lambda path: _read_footer(objects, missing[path]), missing)
     for part, footer in zip(missing.values(), read, strict=True):
         by_path[part.path] = footer
-        _remembered.put(part, footer)
+        _remembered.put((part.path, part.footer_xxh3), footer)
     return [by_path[part.path] for part in parts]
 
 
@@ -63,41 +66,11 @@ def damage(part: Part, what: str) -> DamageError:
     )
 
 
-class _Footers:
-    """Footers of parts, which never change, as long as they fit; those that were used last stay."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str], Footer] = OrderedDict()
-        self._size_bytes = 0
-
-    def get(self, part: Part) -> Footer | None:
-        with self._lock:
-            footer = self._kept.get((part.path, part.footer_xxh3))
-            if footer is not None:
-                self._kept.move_to_end((part.path, part.footer_xxh3))
-            return footer
-
-    def put(self, part: Part, footer: Footer) -> None:
-        with self._lock:
-            if (part.path, part.footer_xxh3) in self._kept:
-                return
-            self._kept[part.path, part.footer_xxh3] = footer
-            self._size_bytes += _size(footer)
-            while self._size_bytes > limits.FOOTERS_REMEMBERED_MAX_BYTES:
-                self._size_bytes -= _size(self._kept.popitem(last=False)[1])
-
-    def clear(self) -> None:
-        with self._lock:
-            self._kept.clear()
-            self._size_bytes = 0
-
-
 def _size(footer: Footer) -> int:
     return int(footer.metadata.serialized_size) + len(footer.hashes)
 
 
-_remembered: Final = _Footers()
+_remembered: Final = Kept[tuple[str, str], Footer](_size, lambda: limits.FOOTERS_REMEMBERED_MAX_BYTES)
 
 
 def forget() -> None:

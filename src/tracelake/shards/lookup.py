@@ -24,6 +24,7 @@ from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.shards.buckets import Numbers, hashes_of, may_share
 from tracelake.shards.footers import Footer, damage, footers
+from tracelake.shards.kept import Kept
 from tracelake.shards.key_filter import Bits, may_hold
 from tracelake.shards.model import Part
 from tracelake.shards.parts import KEY_FILTER, chunk_bounds, chunk_hash
@@ -32,13 +33,23 @@ from tracelake.shards.store import Snapshot
 from tracelake.storage.ports import ObjectStore
 
 Keys: TypeAlias = list[str] | list[int]
+Columns: TypeAlias = Kept[tuple[str, str, int, str], pa.Table]
+"""Columns of row groups by part, checksum of its footer (in which are those of the columns), group and name."""
+
+
+def kept_columns() -> Columns:
+    """Return what keeps columns that were read for who asks about the same row groups again and again."""
+    return Kept(pa.Table.get_total_buffer_size, lambda: limits.COLUMNS_KEPT_MAX_BYTES)
 
 
 class Lookup:
     """The live rows of a snapshot by the values of a text column that sorts its parts. Parts are not relative."""
 
-    def __init__(self, objects: ObjectStore, snapshot: Snapshot, key: str) -> None:
+    def __init__(
+        self, objects: ObjectStore, snapshot: Snapshot, key: str, kept: Columns | None = None
+    ) -> None:
         self._objects = objects
+        self._kept = kept
         self._snapshot = snapshot
         self._key = key
         self._gone: dict[str, Numbers] = {}
@@ -60,7 +71,7 @@ class Lookup:
         for part, footer in zip(parts, footers(self._objects, parts), strict=True):
             wanted = _of_filter(footer, keys, hashes)
             extra = [ROW_ID.name, GONE.name] if part.path in past else [ROW_ID.name]
-            for rows in _matching(self._objects, part, footer, self._key, wanted, [*columns, *extra]):
+            for rows in self._matching(part, footer, self._key, wanted, [*columns, *extra]):
                 live = rows.filter(pa.array(self._is_live(part, rows)))
                 if len(live):
                     yield live.select([*columns, ROW_ID.name])
@@ -97,10 +108,41 @@ class Lookup:
         """Read the ids that a part of retractions names as of the snapshot, of those that are wanted or all."""
         key, time = RETRACTIONS.names
         several: list[Numbers] = [np.empty(0, np.int64)]
-        for rows in _matching(self._objects, part, footer, key, wanted, [key, time]):
+        for rows in self._matching(part, footer, key, wanted, [key, time]):
             times: Numbers = rows[time].to_numpy()
             several.append(rows[key].to_numpy()[times <= self._snapshot.as_of])
         return np.concatenate(several)
+
+    def _matching(
+        self,
+        part: Part,
+        footer: Footer,
+        key: str,
+        wanted: Keys | None,
+        columns: Sequence[str],
+    ) -> Iterator[pa.Table]:
+        """Yield columns of the rows of a part whose key is one of those that are wanted (sorted), or any."""
+        told = footer.metadata
+        place = next(n for n in range(told.num_columns) if told.schema.column(n).path == key)
+        groups = [
+            number
+            for number in range(told.num_row_groups)
+            if wanted is None
+            or (wanted and _group_may_hold(told.row_group(number).column(place).statistics, wanted))
+        ]
+        if not groups:
+            return
+        others = [name for name in columns if name != key]
+        reader = _PartReader(self._objects, part, footer, self._kept)
+        for number in groups:
+            if wanted is None:
+                yield reader.read(number, columns)
+                continue
+            keys = reader.read(number, [key])
+            mask = pc.is_in(keys[key], value_set=pa.array(wanted))
+            if pc.any(mask).as_py():
+                rows = reader.read(number, others).append_column(key, keys[key])
+                yield rows.select(list(columns)).filter(mask)
 
 
 def _of_filter(footer: Footer, keys: list[str], hashes: Any) -> list[str]:
@@ -109,38 +151,6 @@ def _of_filter(footer: Footer, keys: list[str], hashes: Any) -> list[str]:
     if summary is None:
         return keys
     return [keys[number] for number in np.flatnonzero(may_hold(b64decode(summary), hashes))]
-
-
-def _matching(
-    objects: ObjectStore,
-    part: Part,
-    footer: Footer,
-    key: str,
-    wanted: Keys | None,
-    columns: Sequence[str],
-) -> Iterator[pa.Table]:
-    """Yield columns of the rows of a part whose key is one of those that are wanted (sorted), or any."""
-    told = footer.metadata
-    place = next(n for n in range(told.num_columns) if told.schema.column(n).path == key)
-    groups = [
-        number
-        for number in range(told.num_row_groups)
-        if wanted is None
-        or (wanted and _group_may_hold(told.row_group(number).column(place).statistics, wanted))
-    ]
-    if not groups:
-        return
-    others = [name for name in columns if name != key]
-    reader = _PartReader(objects, part, footer)
-    for number in groups:
-        if wanted is None:
-            yield reader.read(number, columns)
-            continue
-        keys = reader.read(number, [key])
-        mask = pc.is_in(keys[key], value_set=pa.array(wanted))
-        if pc.any(mask).as_py():
-            rows = reader.read(number, others).append_column(key, keys[key])
-            yield rows.select(list(columns)).filter(mask)
 
 
 def _group_may_hold(statistics: Any, wanted: Keys) -> bool:
@@ -158,13 +168,30 @@ def _has_between(wanted: list[Any], low: Any, high: Any) -> bool:
 class _PartReader:
     """A part of which some column chunks are read, those that lie close together by one request."""
 
-    def __init__(self, objects: ObjectStore, part: Part, footer: Footer) -> None:
+    def __init__(self, objects: ObjectStore, part: Part, footer: Footer, kept: Columns | None) -> None:
         self._objects = objects
+        self._kept = kept
         self._part = part
         self._footer = footer
 
     def read(self, number: int, columns: Sequence[str]) -> pa.Table:
         """Return columns of one row group. Raises DamageError where they are not what was written."""
+        if self._kept is None:
+            return self._read(number, columns)
+        part, single = self._part, dict[str, pa.Table]()
+        keys = {name: (part.path, part.footer_xxh3, number, name) for name in columns}
+        for name, key in keys.items():
+            if (column := self._kept.get(key)) is not None:
+                single[name] = column
+        if missing := [name for name in columns if name not in single]:
+            rows = self._read(number, missing)
+            for name in missing:
+                single[name] = rows.select([name])
+                self._kept.put(keys[name], single[name])
+        fields = pa.schema([single[name].schema.field(0) for name in columns])
+        return pa.Table.from_arrays([single[name].column(0) for name in columns], schema=fields)
+
+    def _read(self, number: int, columns: Sequence[str]) -> pa.Table:
         ranges = _Ranges(self._part.size_bytes, self._fetch(number, columns))
         source = pa.PythonFile(ranges, mode="r")
         try:

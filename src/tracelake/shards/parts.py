@@ -175,8 +175,7 @@ def check_part(file: str, part: Part) -> None:
     Raises DamageError where the file is gone, or another.
     """
     try:
-        status = Path(file).stat()
-        state = (file, part.sha256, status.st_size, status.st_mtime_ns)
+        state = _state(file, part)
         if state in _checked:
             return
         with Path(file).open("rb") as opened:
@@ -194,3 +193,16 @@ def check_part(file: str, part: Part) -> None:
     if len(_checked) >= CHECKED_PARTS_MAX:
         _checked.clear()
     _checked.add(state)
+
+
+def is_checked(file: str, part: Part) -> bool:
+    """Whether `check_part` would say at once that a file is the part."""
+    try:
+        return _state(file, part) in _checked
+    except OSError:
+        return False
+
+
+def _state(file: str, part: Part) -> tuple[str, str, int, int]:
+    status = Path(file).stat()
+    return file, part.sha256, status.st_size, status.st_mtime_ns

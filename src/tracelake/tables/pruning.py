@@ -60,7 +60,14 @@ class Layout:
 
     def matching(self, parts: Iterable[Part], where: str | None) -> list[Part]:
         """Return the parts that may hold rows that fulfil a condition."""
-        comparisons = comparisons_in(where, self.schema)
+        return self._with(parts, comparisons_in(where, self.schema))
+
+    def with_keys(self, parts: Iterable[Part], keys: Sequence[str]) -> list[Part]:
+        """Return the parts that may hold rows of keys, of the one column that they are bucketed by."""
+        (column,) = self.bucketed_by
+        return self._with(parts, [Comparison(column, "in", tuple(keys))])
+
+    def _with(self, parts: Iterable[Part], comparisons: Sequence[Comparison]) -> list[Part]:
         wanted = self._wanted_buckets(comparisons)
         certain = [(c, _error(self.schema.field(c.column).type, c.values)) for c in comparisons]
         return [

@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from tracelake._errors import DamageError, NotFoundError, UsageError
+from tracelake.limits import LOOKED_UP_TRACES_MAX
 from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.results import TableInfo
 from tracelake.shards.leases import Leases
@@ -177,15 +178,32 @@ class Table:
 
     def lookup(self, trace_ids: Sequence[str], columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of some traces, reading only parts that may hold them; `_row_id` may be a column."""
+        names = self.schema.names if columns is None else columns
+        if self._are_looked_up(trace_ids, names):
+            return self._looked_up(trace_ids, names)
         wanted = ", ".join(map(literal, trace_ids))
         condition = f"trace_id in ({wanted})" if wanted else "false"
-        names = self.schema.names if columns is None else columns
         schema = self.schema.append(ROW_ID)
         if set(names) <= set(schema.names) and self.scan.where(condition).is_empty:
             # As of a trace that is hot: nothing is to be read. DuckDB says of no column that it has no nulls.
             fields = [schema.field(name).with_nullable(True) for name in names]
             return pa.schema(fields).empty_table()
         return self.to_arrow(columns, condition)
+
+    def _are_looked_up(self, trace_ids: Sequence[str], columns: Sequence[str]) -> bool:
+        """Whether no query is needed: for few traces, and columns that are there. A query refuses others."""
+        return (
+            0 < len(trace_ids) <= LOOKED_UP_TRACES_MAX
+            and all(map(str.isascii, trace_ids))
+            and len(set(columns)) == len(columns) > 0
+            and {*columns} <= {*self.schema.names, ROW_ID.name}
+            and self.scan.is_sorted_by("trace_id")
+        )
+
+    @_in_use
+    def _looked_up(self, trace_ids: Sequence[str], columns: Sequence[str]) -> pa.Table:
+        with self._leased():
+            return self.scan.lookup(self._files, trace_ids, columns)
 
     @_in_use
     def content_hash(self) -> str:
