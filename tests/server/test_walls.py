@@ -422,7 +422,7 @@ LIKE = commit_view._texts_of
         (Broken("completions", complete.OneWorkspace.has, "> 0", ">= 0"), "completions"),
         (Broken("tags", SAYS._here, "self._workspace is None", "True"), OF_MLFLOW),
         (Broken("experiments", SAYS.experiment, "in (None, each.workspace)", "is not each"), OF_MLFLOW),
-        (Broken("changes", SAYS._check_own, "if not any(", "if not True and any("), OF_MLFLOW),
+        (Broken("changes", SAYS._check_own, "not any(", "not True and any("), OF_MLFLOW),
         (Broken("MLflow", trace_search.TraceSearch._within, "self._workspace is None", "True"), OF_MLFLOW),
         (Broken("infos", store.TrackingStore.infos, "workspace is None", "True"), OF_MLFLOW),
         (Broken("ids", lake_annotations.LakeAnnotations._trace, "within(rows, workspace)", "rows"), OF_MLFLOW),
