@@ -18,7 +18,7 @@ from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import LimitError, NotFoundError, UsageError
 from tracelake.cli import run
-from tracelake.lake.annotations import LakeAnnotations
+from tracelake.lake.annotations import check_experiment_tag
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.annotations import Annotations
@@ -295,9 +295,9 @@ MUTANTS: list[tuple[Broken, Callable[[tracelake.Lake, TrackingStore], object]]] 
     (
         Broken(
             "what the archive reads of an experiment is checked",
-            LakeAnnotations.set_experiment_tag,
-            "key in _OF_EXPERIMENTS",
-            "key == 0",
+            check_experiment_tag,
+            "if key in _OF_EXPERIMENTS",
+            "if key == 0",
         ),
         test_experiments,
     ),
