@@ -159,8 +159,8 @@ class Contestant:
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env=os.environ
-            | {"PYTHONDONTWRITEBYTECODE": ""},  # compiled modules are kept, as where it is installed
+            # Compiled modules are kept, as where it is installed.
+            env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""} | streaming.environment(name),
         )
 
     def turn(self, number: int) -> dict[str, float]:

@@ -13,6 +13,11 @@ from benchmarks.ingest import SPARK_SCHEMA
 DELTA: Final = Path(__file__).resolve().parents[1] / ".tools" / "delta"
 
 
+def environment(kind: str) -> dict[str, str]:
+    """Return what a process has in its environment: Delta Lake runs with the Spark that it was built for alone."""
+    return {"PYTHONPATH": str(DELTA / "spark")} if kind == "delta" else {}
+
+
 def session(kind: str, folder: Path) -> Any:
     """Start Spark with two threads, as `parquet` or `delta` wants it."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  a process that measures something else needs none
