@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from sqlalchemy import Connection, delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from tracelake._errors import NotFoundError, UsageError
 from tracelake.archive.retention import RETENTION_TAG
@@ -34,7 +33,7 @@ def set_own_retention(
         if name is not None:
             _check(name, retention)
     # By one statement each: several may set it at once.
-    insert_into = sqlite.insert if tracking.database.is_sqlite else postgresql.insert
+    insert_into = tracking.database.insert
     with tracking.database.writing() as connection:
         if experiment_id is not None:
             _set_of_experiment(connection, insert_into, tracking.lake, experiment_id, retention)

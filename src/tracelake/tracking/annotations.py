@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Table, and_, delete, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from tracelake import limits
 from tracelake._errors import LimitError, NotFoundError, UsageError
@@ -64,8 +63,6 @@ class Annotations:
         self._workspace = workspace
         self._database = store.database
         self._lake = store.lake
-        self.insert = sqlite.insert if store.database.is_sqlite else postgresql.insert
-        """Makes a statement that may say what becomes of a row that is there."""
 
     def tags(self, trace_ids: Collection[str]) -> dict[str, dict[str, str]]:
         """Return the tags of traces, those of columns too; of traces without any, none."""
@@ -166,7 +163,9 @@ class Annotations:
         with self._database.writing() as connection:
             self._make_default(connection)
             # Not by the number of rows, which PostgreSQL's driver does not tell of such a statement.
-            statement = self.insert(experiments).on_conflict_do_nothing().returning(experiments.c.name)
+            statement = (
+                self._database.insert(experiments).on_conflict_do_nothing().returning(experiments.c.name)
+            )
             if connection.execute(statement, row).scalar() is None:
                 raise UsageError(
                     f"there is an experiment {quoted(name)} in workspace {quoted(workspace)} already."
@@ -317,12 +316,12 @@ class Annotations:
             "name": "Default",
             "created_ns": time.time_ns(),
         }
-        connection.execute(self.insert(experiments).on_conflict_do_nothing(), row)
+        connection.execute(self._database.insert(experiments).on_conflict_do_nothing(), row)
 
     def _set(self, connection: Connection, table: Table, of: Mapping[str, str], key: str, value: str) -> None:
         here = [table.c.lake == self._lake, *(table.c[name] == one for name, one in of.items())]
         self._check_room(connection, table, [*here, table.c.key != key], "tags")
-        statement = self.insert(table)
+        statement = self._database.insert(table)
         connection.execute(
             statement.on_conflict_do_update(
                 index_elements=["lake", *of, "key"], set_={"value": statement.excluded.value}

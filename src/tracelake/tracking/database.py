@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 from sqlalchemy import Connection, create_engine, event, exc
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.pool import QueuePool
 
 from tracelake import limits
@@ -103,6 +104,11 @@ class TrackingDatabase:
         )
         if self.is_sqlite:
             event.listen(self.engine, "begin", _begin)
+
+    @property
+    def insert(self) -> Any:
+        """What makes an INSERT that may say `on_conflict_do_…`, in the words of this database."""
+        return sqlite.insert if self.is_sqlite else postgresql.insert
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Table, exists, func, select, update
 
 from tracelake import limits
 from tracelake._errors import LimitError
-from tracelake.tracking.annotations import OF_COLUMNS, Annotations
+from tracelake.tracking.annotations import OF_COLUMNS
 from tracelake.tracking.assessment_rows import new_row
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import (
@@ -56,7 +56,7 @@ class StartedTraces:
 
     def __init__(self, store: TrackingStore) -> None:
         self._database, self._lake = store.database, store.lake
-        self._insert = Annotations(store).insert
+        self._insert = store.database.insert
 
     def start(self, trace_id: str, told: StartedTrace) -> None:
         """Keep what is said of a trace, which may be here or come later.

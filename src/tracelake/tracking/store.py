@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import zstandard
 from sqlalchemy import Connection, and_, case, delete, func, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError, UsageError
@@ -87,12 +86,11 @@ class TrackingStore:
         self.lake_id = lake_id
         self.page_key = page_key
         self.lake = _lake(database, lake_id)
-        insert_into = sqlite.insert if database.is_sqlite else postgresql.insert
         # Made once: to make them takes as long as to carry them out.
-        self._upsert = _upsert(insert_into)
+        self._upsert = _upsert(database.insert)
         self._insert_outbox = insert(outbox).returning(outbox.c.sequence)
         self._insert_parts = insert(trace_parts)
-        self._insert_spans = insert_into(spans).on_conflict_do_nothing()
+        self._insert_spans = database.insert(spans).on_conflict_do_nothing()
         self._waiting: int | None = None
 
     def write(self, requests: Sequence[TracedRequest]) -> list[RefusedSpans | None]:
@@ -343,7 +341,6 @@ def _lake(database: TrackingDatabase, lake_id: str) -> int:
     if (number := _number(database, lake_id)) is not None:
         return number
     query = select(lakes.c.lake).where(lakes.c.lake_id == lake_id)
-    insert_into = sqlite.insert if database.is_sqlite else postgresql.insert
     with database.writing() as connection:
-        connection.execute(insert_into(lakes).on_conflict_do_nothing(), {"lake_id": lake_id})
+        connection.execute(database.insert(lakes).on_conflict_do_nothing(), {"lake_id": lake_id})
         return int(connection.execute(query).scalar_one())
