@@ -11,14 +11,13 @@ import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Table, and_, delete, func, insert, select, update
 
 from tracelake import limits
 from tracelake._errors import LimitError, NotFoundError, UsageError
-from tracelake.tracking.assessment_rows import OF_SERVER, columns, new_row
+from tracelake.tracking.assessment_rows import OF_SERVER, columns, new_row, now_text
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import (
     DEFAULT_EXPERIMENT,
@@ -251,7 +250,7 @@ class Annotations:
                 raise _no_assessment(trace_id, assessment_id)
             body = json.loads(text)
             body.update({key: value for key, value in changes.items() if key not in OF_SERVER})
-            body["last_update_time"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+            body["last_update_time"] = now_text()
             connection.execute(update(assessments).where(*here).values(columns(body)))
         return dict(body)
 

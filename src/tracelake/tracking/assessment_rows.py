@@ -21,7 +21,7 @@ def new_row(
     trace_id: str, assessment_id: str, assessment: Mapping[str, Any], workspace: str
 ) -> dict[str, Any]:
     """Return the row of a new assessment, without its lake. Raises UsageError, LimitError."""
-    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    now = now_text()
     body = {key: value for key, value in assessment.items() if key not in OF_SERVER and value is not None}
     body = {
         "assessment_id": assessment_id,
@@ -32,6 +32,11 @@ def new_row(
     }
     key = {"trace_id": trace_id, "assessment_id": assessment_id}
     return {**key, "workspace": workspace, **columns(body)}
+
+
+def now_text() -> str:
+    """Return the time now as MLflow writes it in assessments."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
 def columns(body: Mapping[str, Any]) -> dict[str, Any]:
