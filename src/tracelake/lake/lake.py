@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from types import TracebackType
 
 import pyarrow as pa
@@ -20,11 +19,11 @@ from tracelake.lake.location import LakeConfig, Location, shown
 from tracelake.lake.maintenance import Maintenance
 from tracelake.lake.opened import OpenLake
 from tracelake.lake.quarantine import Quarantine
+from tracelake.lake.reads import WithReads
 from tracelake.lake.sources import WithSources
 from tracelake.lake.transactions import Transactions
 from tracelake.lake.verify import Verifier
 from tracelake.lake.within import WorkspaceLake
-from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.results import (
     BranchInfo,
     CommitInfo,
@@ -34,16 +33,9 @@ from tracelake.results import (
     Trace,
     VerifyReport,
 )
-from tracelake.search.asked import By
-from tracelake.search.query import Sort
-from tracelake.search.results import SearchResults
-from tracelake.search.semantic import Mode
 from tracelake.storage import ObjectStore
 from tracelake.tables.changes import Changes, Retractions
-from tracelake.tables.commit_view import CommitView
 from tracelake.tables.indexes import describe_index
-from tracelake.tables.newer import NewerRows
-from tracelake.tables.result_pages import name_of_search, read_token
 from tracelake.tables.spec import make_spec
 from tracelake.tables.table import Table
 from tracelake.tasks.progress import OnProgress, silent
@@ -53,7 +45,7 @@ from tracelake.versions.branch import Branch
 from tracelake.versions.branches import MAIN
 
 
-class Lake(WithInputs, WithArchive, WithAnnotations, WithSources):
+class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
     """One lake: its parts are about themselves. Threads may share it; `close` it, or use it in a `with` block."""
 
     def __init__(self, location: Location) -> None:
@@ -63,7 +55,7 @@ class Lake(WithInputs, WithArchive, WithAnnotations, WithSources):
         self.quarantine = Quarantine(self._opened)
         self.transactions = Transactions(self._opened)
         self.journal = LakeJournal(self._opened)
-        self.hot = HotTier(self._opened)
+        self.hot = self._whole_hot = HotTier(self._opened)
         self.keys = Keys(lambda: self._opened.key_value)
 
     def __enter__(self) -> Lake:
@@ -79,11 +71,6 @@ class Lake(WithInputs, WithArchive, WithAnnotations, WithSources):
     def close(self) -> None:
         """End Spark, where it was started, and release connections."""
         self._opened.close()
-
-    @property
-    def url(self) -> str:
-        """Where the lake is, as a URL."""
-        return self._opened.objects.url
 
     @property
     def place(self) -> str:
@@ -121,62 +108,11 @@ class Lake(WithInputs, WithArchive, WithAnnotations, WithSources):
         Raises:
             QueryError: DuckDB refuses the query.
         """
-        newer = self.hot.newer() if uncommitted and at == MAIN else {}
-        return self._opened.read(at, lambda view: view.sql(query, allow_files, newer))
-
-    def search(
-        self,
-        query: str = "*",
-        where: str | None = None,
-        at: str = "main",
-        limit: int = SEARCH_HITS_DEFAULT,
-        service: str | None = None,
-        *,
-        mode: Mode | None = None,
-        vector: Sequence[float] | None = None,
-        sort: Sort = "score",
-        facets: Sequence[str] = (),
-        page: str | None = None,
-        now: datetime | None = None,
-    ) -> SearchResults:
-        """Return a page of the spans that match, best first, and how many there are.
-
-        Args:
-            query: words, "phrases", AND, OR, -not, `service:name`; see docs/reference/search.md.
-            where: a DuckDB condition on table `spans`, such as `service = 'airline-agent'`.
-            at: the commit to search.
-            limit: hits at most, up to 1,000.
-            service: only spans of this service; faster than the same as a condition.
-            mode: `text` by words; `semantic` by meaning, where the lake has vectors; `hybrid` ranked by both.
-            vector: compare with it instead of the words of the query, which are conditions then.
-            sort: `score`, or `newest` or `oldest` first.
-            facets: count the whole result by service, kind, status, model, session, user, workspace, day.
-            page: `next_page` of this search, to go on where that page ended, at its commit.
-            now: when `last 2h` ends, with a time zone; else the time of this search, or of its first page.
-
-        Raises:
-            QueryError: query, condition or page does not parse, there is no such facet, or `now` has no time zone.
-            RefNotFoundError: there is no such commit.
-            EmbeddingError: the function that makes vectors failed.
-        """
-        by = By.of(mode, vector)
-        name = name_of_search(query, where, service, sort, *by.told)
-        token = None if page is None else read_token(page, name)
-
-        def search(view: CommitView, newer: NewerRows | None = None) -> SearchResults:
-            return view.search(
-                query, where, limit, service, sort=sort, facets=facets, page=page, now=now, by=by, newer=newer
-            )
-
-        return self.hot.search(token, search) if token or at == MAIN else self._opened.read(at, search)
+        return self._sql(query, at, uncommitted, allow_files)
 
     def within(self, workspace: str) -> WorkspaceLake:
         """Return one workspace of the lake, to read and to annotate: what is of others is not there."""
         return WorkspaceLake(self._opened, self.hot, workspace)
-
-    def completions(self, typed: str, at: str = "main") -> list[str]:
-        """Return queries that go on where one that is being typed ends: with fields, attributes, and their values."""
-        return self._opened.read(at, lambda view: view.completions(typed))
 
     def trace(self, trace_id: str, at: str = "main", *, tiers: bool = False) -> Trace:
         """Return all spans of a trace, of both tiers, by its id or the beginning of it. Raises NotFoundError."""

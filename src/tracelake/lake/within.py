@@ -7,7 +7,6 @@ records are read. What a lake has beside that is of all workspaces, and is refus
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -16,27 +15,20 @@ from tracelake._errors import ForbiddenError
 from tracelake.lake.annotations import LakeAnnotations, annotations_of
 from tracelake.lake.hot import HotTier
 from tracelake.lake.opened import OpenLake
-from tracelake.limits import NAME_QUOTED_MAX_CHARS, SEARCH_HITS_DEFAULT
+from tracelake.lake.reads import WithReads
+from tracelake.limits import NAME_QUOTED_MAX_CHARS
 from tracelake.results import Trace
-from tracelake.search.asked import By
-from tracelake.search.query import Sort
-from tracelake.search.results import SearchResults
-from tracelake.search.semantic import Mode
-from tracelake.tables.commit_view import CommitView
-from tracelake.tables.newer import NewerRows
-from tracelake.tables.result_pages import name_of_search, read_token
-from tracelake.tables.workspaces import told_of
 from tracelake.tracking.trace_search import FoundTraces
 from tracelake.versions.branches import MAIN
 
 
-class WorkspaceLake:
+class WorkspaceLake(WithReads):
     """The part of a lake that is of one workspace: `lake.within("team-a")`. Threads may share it."""
 
     def __init__(self, opened: OpenLake, hot: HotTier, workspace: str) -> None:
         self._opened = opened
         self._whole_hot = hot
-        self.workspace = workspace
+        self.workspace = self._workspace = workspace
         self.hot = WorkspaceHot(hot, workspace)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -46,61 +38,13 @@ class WorkspaceLake:
         raise _of_the_whole(name, self.workspace)
 
     @property
-    def url(self) -> str:
-        """Where the lake is, as a URL."""
-        return self._opened.objects.url
-
-    @property
     def annotations(self) -> LakeAnnotations:
         """Tags, experiments and assessments. Raises UsageError for a lake without a tracking store."""
         return annotations_of(self._opened, self._whole_hot.store, self.workspace)
 
     def sql(self, query: str, at: str = MAIN, *, uncommitted: bool = False) -> pa.Table:
         """Run a DuckDB query over the rows of `spans` and `traces` that are of the workspace. Raises QueryError."""
-        newer = self._whole_hot.newer() if uncommitted and at == MAIN else {}
-        return self._opened.read(at, lambda view: view.sql(query, newer=newer, workspace=self.workspace))
-
-    def search(
-        self,
-        query: str = "*",
-        where: str | None = None,
-        at: str = MAIN,
-        limit: int = SEARCH_HITS_DEFAULT,
-        service: str | None = None,
-        *,
-        mode: Mode | None = None,
-        vector: Sequence[float] | None = None,
-        sort: Sort = "score",
-        facets: Sequence[str] = (),
-        page: str | None = None,
-        now: datetime | None = None,
-    ) -> SearchResults:
-        """Return a page of the spans of the workspace that match; arguments and errors as `Lake.search`."""
-        by, workspace = By.of(mode, vector), self.workspace
-        name = name_of_search(query, where, service, sort, *by.told, *told_of(workspace))
-        token = None if page is None else read_token(page, name)
-
-        def search(view: CommitView, newer: NewerRows | None = None) -> SearchResults:
-            return view.search(
-                query,
-                where,
-                limit,
-                service,
-                sort=sort,
-                facets=facets,
-                page=page,
-                now=now,
-                by=by,
-                newer=newer,
-                workspace=workspace,
-            )
-
-        hot = self._whole_hot
-        return hot.search(token, search) if token or at == MAIN else self._opened.read(at, search)
-
-    def completions(self, typed: str, at: str = MAIN) -> list[str]:
-        """Return queries that go on where one that is being typed ends, with what the workspace has."""
-        return self._opened.read(at, lambda view: view.completions(typed, self.workspace))
+        return self._sql(query, at, uncommitted)
 
     def trace(self, trace_id: str, *, tiers: bool = False) -> Trace:
         """Return the spans of a trace that are of the workspace, by its id or the beginning of it.
