@@ -78,6 +78,15 @@ class HotTier:
         """Whether the lake has a tracking store."""
         return self.store is not None
 
+    def required_store(self) -> TrackingStore:
+        """Return the tracking store. Raises UsageError for a lake without one."""
+        store = self.store
+        if store is None:
+            raise UsageError(
+                "this lake has no tracking store, which MLflow's searches read; `tracelake serve` makes one."
+            )
+        return store
+
     def describe(self) -> dict[str, object]:
         """Return whether there is a hot tier, where, and what waits in its outbox."""
         store, waiting = self.store, self.waiting()
@@ -121,13 +130,13 @@ class HotTier:
 
     def infos(self, trace_ids: Sequence[str], workspace: str | None = None) -> dict[str, dict[str, Any]]:
         """Return what the tracking store says of traces, by id. Raises UsageError for a lake without one."""
-        return self._needed().infos(trace_ids, workspace)
+        return self.required_store().infos(trace_ids, workspace)
 
     def said_of(
         self, trace_ids: Sequence[str], workspace: str | None = None
     ) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
         """Return metadata and fields that clients told of traces, by id; in a workspace, of those of it alone."""
-        return StartedTraces(self._needed()).of_traces(trace_ids, workspace)
+        return StartedTraces(self.required_store()).of_traces(trace_ids, workspace)
 
     def find_traces(
         self,
@@ -140,17 +149,9 @@ class HotTier:
         workspace: str | None = None,
     ) -> FoundTraces:
         """Return traces of experiments by a filter of MLflow. Raises QueryError, UsageError."""
-        return TraceSearch(self._needed(), workspace).search(
+        return TraceSearch(self.required_store(), workspace).search(
             experiment_ids, filter, max_results, order_by, page_token
         )
-
-    def _needed(self) -> TrackingStore:
-        store = self.store
-        if store is None:
-            raise UsageError(
-                "this lake has no tracking store, which MLflow's searches read; `tracelake serve` makes one."
-            )
-        return store
 
     def newer(self) -> Mapping[str, pa.Table]:
         """Return rows of tables `spans` and `traces` for traces that no commit holds whole yet, the newest of them.

@@ -25,7 +25,6 @@ from tracelake.limits import (
 from tracelake.otlp.encode import encode
 from tracelake.server.json_body import json_body
 from tracelake.server.mlflow_api import answered
-from tracelake.tracking.store import TrackingStore
 
 _WHOLE_ID: Final = re.compile("[0-9a-f]{32}")
 _TABLES_EXPERIMENT: Final = "0"
@@ -89,16 +88,6 @@ def _add(router: APIRouter, prefix: str, lake: Lake) -> None:
     @answered
     def info(trace_id: str) -> object:
         return {"trace": {"trace_info": _info_alone(lake, bare(trace_id))}}
-
-
-def tracking_of(lake: Lake) -> TrackingStore:
-    """Return the tracking store of a lake. Raises UsageError where it has none."""
-    store = lake.hot.store
-    if store is None:
-        raise UsageError(
-            "this lake has no tracking store, which MLflow's searches read; `tracelake serve` makes one."
-        )
-    return store
 
 
 def _experiments(body: TraceQuery) -> list[str]:

@@ -17,7 +17,7 @@ from tracelake.limits import (
 )
 from tracelake.server.json_body import json_body
 from tracelake.server.mlflow_api import answered
-from tracelake.server.mlflow_search import TraceLocation, bare, tracking_of, whole
+from tracelake.server.mlflow_search import TraceLocation, bare, whole
 from tracelake.tracking.annotations import Annotations
 from tracelake.tracking.schema import DEFAULT_EXPERIMENT, TRACKING_STORE
 from tracelake.tracking.started import StartedTrace, StartedTraces
@@ -87,7 +87,7 @@ def mlflow_traces(lake: Lake) -> APIRouter:
 
 def _start(lake: Lake, told: ToldTrace) -> dict[str, Any]:
     """Keep what a client says of a trace; return it as MLflow's client wants it back."""
-    store = tracking_of(lake)
+    store = lake.hot.required_store()
     (trace_id,) = whole([told.trace_id])
     fields = {
         "client_request_id": told.client_request_id,
@@ -117,7 +117,7 @@ def _start(lake: Lake, told: ToldTrace) -> dict[str, Any]:
 
 def _delete(lake: Lake, wanted: Deletion) -> int:
     """Delete traces of an experiment; return how many those were."""
-    store = tracking_of(lake)
+    store = lake.hot.required_store()
     ids = [*wanted.request_ids, *wanted.trace_ids]
     if bool(ids) == (wanted.max_timestamp_millis is not None):
         raise UsageError("name the traces to delete, or a time up to which they began, and not both.")
