@@ -217,10 +217,8 @@ def shape_tasks(spans: int, arrow_bytes: int) -> int:
     """Return how many tasks shape a transaction, if there are buckets for them: a replay cuts alike."""
     if spans <= limits.SMALL_TRANSACTION_SPANS and arrow_bytes <= limits.SHAPED_AT_ONCE_MAX_BYTES:
         return 1
-    by_spans, by_bytes = (
-        -(-spans // limits.SHAPE_TASK_SPANS),
-        -(-arrow_bytes // limits.SHAPED_AT_ONCE_MAX_BYTES),
-    )
+    by_spans = -(-spans // limits.SHAPE_TASK_SPANS)
+    by_bytes = -(-arrow_bytes // limits.SHAPED_AT_ONCE_MAX_BYTES)
     return max(limits.SHAPE_TASKS_MIN, by_spans, by_bytes)
 
 
