@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,7 +92,7 @@ def measure(master: str, conf: dict[str, str], place: str, pattern: str, tasks: 
     figures["jobs"] = dict(runner.jobs)
     print(json.dumps(figures), flush=True)
     for count in tasks:
-        figures[f"tasks {count}"] = timed(lambda n=count: runner.run(nothing, range(n), lambda _: None))  # type: ignore[misc]
+        figures[f"tasks {count}"] = timed(partial(runner.run, nothing, range(count), lambda _: None))
         figures[f"driver MiB {count}"] = psutil.Process().memory_info().rss >> 20
     print(json.dumps(figures), flush=True)
     runner.stop()
