@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
 from tests.simulation.scenarios import require
-from tracelake._errors import NotFoundError, SourceChangedError, UsageError
+from tracelake._errors import SourceChangedError, UsageError
 from tracelake.journal.model import Step
 from tracelake.journal.protocol import Appended, Started
 from tracelake.journal.store import Journal
 from tracelake.otlp.whole import Whole
 from tracelake.pipeline import driver, fates, looking, sealing, staging
-from tracelake.pipeline.decode import InputShare, ReadReceipt, ReadTask, ShareReceipt
+from tracelake.pipeline.decode import InputShare, ReadTask, ShareReceipt
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.pieces import Piece
 from tracelake.pipeline.sources.inbox import INBOX
@@ -33,22 +33,11 @@ LONG: Final = ("01234", "56789")
 class StripedTasks(SimulatedTasks):
     """Tasks that read one stripe of an input each, and stage each of its rows alone."""
 
-    def _read(self, task: ReadTask) -> ReadReceipt:
-        receipt = ReadReceipt()
-        for share in task.shares:
-            of_share = ShareReceipt(share)
-            receipt.shares.append(of_share)
-            try:
-                data, of_share.whole = self._bytes(share)
-            except NotFoundError:
-                continue  # a peer has committed the segment and deleted it
-            for row in data.decode()[share.stripe :: share.stripes]:
-                self._process.objects.put(f"{task.staging}{row}", row.encode())
-                receipt.pieces.append(Piece(f"{task.staging}{row}", 0, 1, 0, 1))
-                of_share.records += 1
-                of_share.spans += 1
-                of_share.checksum += ord(row)
-        return receipt
+    def _write(self, data: bytes, of_share: ShareReceipt, staging: str) -> list[Piece]:
+        rows = data.decode()[of_share.share.stripe :: of_share.share.stripes]
+        of_share.records = of_share.spans = len(rows)
+        of_share.checksum = sum(map(ord, rows))
+        return self._each_alone(rows, staging)
 
 
 class ReshardedScenario(PipelineScenario):

@@ -70,12 +70,13 @@ class SimulatedTasks(InProcess):
 
     def _restage(self, task: RestageTask) -> list[Piece]:
         rows = self._process.objects.get(task.part.path)
-        pieces = []
-        for row in rows.decode():
-            staged = f"{task.staging}{row}"
-            self._process.objects.put(staged, row.encode())
-            pieces.append(Piece(staged, 0, 1, 0, 1))
-        return pieces
+        return self._each_alone(rows.decode(), task.staging)
+
+    def _each_alone(self, rows: str, staging: str) -> list[Piece]:
+        """Write each row as an object of its own."""
+        for row in rows:
+            self._process.objects.put(f"{staging}{row}", row.encode())
+        return [Piece(f"{staging}{row}", 0, 1, 0, 1) for row in rows]
 
     def _read(self, task: ReadTask) -> ReadReceipt:
         receipt = ReadReceipt()
@@ -89,13 +90,16 @@ class SimulatedTasks(InProcess):
             except OSError as error:
                 of_share.failure = str(error)
                 continue
-            if not data:
-                continue
-            staged = f"{task.staging}{data.decode()}"
-            self._process.objects.put(staged, data)
-            of_share.records = of_share.spans = of_share.checksum = 1
-            receipt.pieces.append(Piece(staged, 0, len(data), 0, 1))
+            if data:
+                receipt.pieces += self._write(data, of_share, task.staging)
         return receipt
+
+    def _write(self, data: bytes, of_share: ShareReceipt, staging: str) -> list[Piece]:
+        """Write the rows of a share, here as one object, and count them in its receipt."""
+        staged = f"{staging}{data.decode()}"
+        self._process.objects.put(staged, data)
+        of_share.records = of_share.spans = of_share.checksum = 1
+        return [Piece(staged, 0, len(data), 0, 1)]
 
     def _bytes(self, share: InputShare) -> tuple[bytes, Whole]:
         """Return the rows of an input, each a character, and what was seen of the whole of it."""
