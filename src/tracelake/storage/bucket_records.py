@@ -7,39 +7,32 @@ same put is tried again, with the same write id and e-tag, and can land once at 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import obstore
 
 from tracelake import limits
-from tracelake._errors import ContentionError, DamageError, IndeterminateError, StorageError
+from tracelake._errors import ContentionError, IndeterminateError, StorageError
 from tracelake.storage.buckets import Bucket, BucketObjectStore, failed
-from tracelake.storage.each_alone import EachAlone
 from tracelake.storage.failures import OBSTORE_ERRORS, FailureKind, obstore_text, of_obstore
-from tracelake.storage.many import delete_all
-from tracelake.storage.names import check_value, encode_beginning
-from tracelake.storage.note_objects import NoteObjects
+from tracelake.storage.names import check_value
 from tracelake.storage.outcomes import new_version
-from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
+from tracelake.storage.ports import Conflict, Done, Expected, Indeterminate, Outcome, Version
 from tracelake.storage.record_objects import (
     ObjectRecord,
     conflict_at,
     decode,
     encode,
-    may_hold,
-    partition_path,
-    paths_between,
     record_path,
-    scan_records,
 )
+from tracelake.storage.records_in_objects import RecordsInObjects
 from tracelake.storage.retries import tries
 
 if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
 
 
-class BucketKeyValueStore(NoteObjects, EachAlone):
+class BucketKeyValueStore(RecordsInObjects):
     """A `KeyValueStore` in a bucket; for any number of threads, and of processes that were not forked.
 
     Deleted records leave a small object. All methods raise StorageError where the store fails or cannot
@@ -50,17 +43,6 @@ class BucketKeyValueStore(NoteObjects, EachAlone):
         """Open a bucket as `Bucket` does; nothing else should be under its prefix. Raises UsageError."""
         self._bucket = Bucket(url)
         super().__init__(BucketObjectStore(url))
-
-    def get(self, partition: str, key: str) -> Entry | None:
-        """Return the record, or None where it is absent."""
-        record = self._read(record_path(partition, key))
-        return None if record is None else record.present
-
-    def scan(
-        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
-    ) -> list[Entry]:
-        """Return the records with start <= key < stop in key order, at most `limit` of them."""
-        return scan_records(self._records, partition, start, stop, limit)
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """Write the record whatever was there. Raises IndeterminateError where that stays unknown."""
@@ -80,24 +62,6 @@ class BucketKeyValueStore(NoteObjects, EachAlone):
                     "read the record, and write it again if need be"
                 )
         raise ContentionError(f"others write {key!r} in {self._bucket.url} all the time; try again later")
-
-    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
-        """Write the record iff it is at `expected`."""
-        check_value(key, value)
-        return self._write_if(partition, key, value, expected)
-
-    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
-        """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
-        return self._write_if(partition, key, None, expected)
-
-    def erase(self, partition: str, beginning: str) -> None:
-        """Delete all records whose key begins so, and what deleted ones have left."""
-        first, end = encode_beginning(beginning)
-        listed = self._objects.list(paths_between(partition_path(partition), first, end))
-        delete_all(self._objects, [info.path for info in listed if may_hold(info.path, first, end)])
-
-    def close(self) -> None:
-        """Do nothing: the client library closes its connections itself."""
 
     def _write_if(self, partition: str, key: str, value: bytes | None, expected: Expected) -> Outcome:
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
@@ -139,9 +103,12 @@ class BucketKeyValueStore(NoteObjects, EachAlone):
             raise failed("write", self._bucket.url, path, error) from error
         return Indeterminate(version, reason)
 
-    def _read(self, path: str) -> ObjectRecord | None:
-        body = self._body(path)[0]
-        return None if body is None else decode(path, body)
+    def _place(self, path: str) -> str:
+        return path
+
+    def _at(self, place: str) -> ObjectRecord | None:
+        body = self._body(place)[0]
+        return None if body is None else decode(place, body)
 
     def _body(self, path: str) -> tuple[bytes | None, PutMode]:
         """Return what is at the path, and the condition under which a put replaces exactly that."""
@@ -157,18 +124,3 @@ class BucketKeyValueStore(NoteObjects, EachAlone):
         if reply.meta["version"] is not None:
             condition["version"] = reply.meta["version"]
         return body, condition
-
-    def _records(
-        self, partition: str, start: bytes, stop: bytes | None
-    ) -> Iterator[tuple[str, Entry | DamageError]]:
-        """Yield paths and records that may be in the range, or what is wrong with one, in order of the paths."""
-        listed = self._objects.list(paths_between(partition, start, stop))
-        for path in [info.path for info in listed]:
-            if may_hold(path, start, stop):
-                try:
-                    record = self._read(path)
-                except DamageError as error:
-                    yield path, error
-                    continue
-                if record is not None and record.present is not None:
-                    yield path, record.present

@@ -12,20 +12,13 @@ and its write is a true one. Else nobody knows, and the outcome says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby
-
 from tracelake import limits
-from tracelake._errors import ContentionError, DamageError, IndeterminateError, NotFoundError, StorageError
-from tracelake.storage.each_alone import EachAlone
-from tracelake.storage.many import delete_all
-from tracelake.storage.names import check_value, encode_beginning
-from tracelake.storage.note_objects import NoteObjects
+from tracelake._errors import ContentionError, IndeterminateError, NotFoundError, StorageError
+from tracelake.storage.names import check_value
 from tracelake.storage.outcomes import new_version, settle
 from tracelake.storage.ports import (
     Conflict,
     Done,
-    Entry,
     Expected,
     Indeterminate,
     ObjectStore,
@@ -37,15 +30,12 @@ from tracelake.storage.record_objects import (
     conflict_at,
     decode,
     encode,
-    may_hold,
-    partition_path,
-    paths_between,
     record_path,
-    scan_records,
 )
+from tracelake.storage.records_in_objects import RecordsInObjects
 
 
-class VersionedKeyValueStore(NoteObjects, EachAlone):
+class VersionedKeyValueStore(RecordsInObjects):
     """A `KeyValueStore` on any `ObjectStore`, by creating and never replacing; safe for processes.
 
     All methods raise StorageError where the object store fails, DamageError where a record is torn.
@@ -54,17 +44,6 @@ class VersionedKeyValueStore(NoteObjects, EachAlone):
     def __init__(self, objects: ObjectStore) -> None:
         """Keep records in `objects`, which should hold nothing else."""
         super().__init__(objects)
-
-    def get(self, partition: str, key: str) -> Entry | None:
-        """Return the record, or None where it is absent."""
-        record = self._newest(record_path(partition, key))[1]
-        return None if record is None else record.present
-
-    def scan(
-        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
-    ) -> list[Entry]:
-        """Return the records with start <= key < stop in key order, at most `limit` of them."""
-        return scan_records(self._records, partition, start, stop, limit)
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """Write the record whatever was there."""
@@ -78,26 +57,6 @@ class VersionedKeyValueStore(NoteObjects, EachAlone):
             if isinstance(outcome, Done):
                 return version
         raise ContentionError(f"others write {key!r} in {self._objects.url} all the time; try again later")
-
-    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
-        """Write the record iff it is at `expected`."""
-        check_value(key, value)
-        return self._write_if(partition, key, value, expected)
-
-    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
-        """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
-        return self._write_if(partition, key, None, expected)
-
-    def erase(self, partition: str, beginning: str) -> None:
-        """Delete all records whose key begins so, and what deleted ones have left; of each the newest version last."""
-        first, end = encode_beginning(beginning)
-        paths = [
-            info.path for info in self._objects.list(paths_between(partition_path(partition), first, end))
-        ]
-        delete_all(self._objects, [path for path in paths if may_hold(path.rpartition("/")[0], first, end)])
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
 
     def _write_if(self, partition: str, key: str, value: bytes | None, expected: Expected) -> Outcome:
         version = new_version()
@@ -142,6 +101,12 @@ class VersionedKeyValueStore(NoteObjects, EachAlone):
                 # The write is done; the next one removes what is left, lowest first as ever.
                 break
 
+    def _place(self, path: str) -> str:
+        return path.rpartition("/")[0]
+
+    def _at(self, place: str) -> ObjectRecord | None:
+        return self._newest(place)[1]
+
     def _newest(self, directory: str) -> tuple[int, ObjectRecord | None]:
         """Return the highest number and its record; 0 and None where there is none."""
         number, path, body = self._newest_body(directory)
@@ -164,23 +129,6 @@ class VersionedKeyValueStore(NoteObjects, EachAlone):
 
     def _numbers(self, directory: str) -> list[int]:
         return [_number(info.path) for info in self._objects.list(f"{directory}/")]
-
-    def _records(
-        self, partition: str, start: bytes, stop: bytes | None
-    ) -> Iterator[tuple[str, Entry | DamageError]]:
-        """Yield directories and records that may be in the range, or what is wrong with one, in order."""
-        paths = (
-            info.path.rpartition("/")[0] for info in self._objects.list(paths_between(partition, start, stop))
-        )
-        for directory, _ in groupby(paths):
-            if may_hold(directory, start, stop):
-                try:
-                    record = self._newest(directory)[1]
-                except DamageError as error:
-                    yield directory, error
-                    continue
-                if record is not None and record.present is not None:
-                    yield directory, record.present
 
 
 def _version_path(directory: str, number: int) -> str:

@@ -1,0 +1,84 @@
+"""Records that an object store keeps: what is alike whether a record is one object, or a directory of versions."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from itertools import groupby
+
+from tracelake._errors import DamageError
+from tracelake.storage.each_alone import EachAlone
+from tracelake.storage.many import delete_all
+from tracelake.storage.names import check_value, encode_beginning
+from tracelake.storage.note_objects import NoteObjects
+from tracelake.storage.ports import Entry, Expected, Outcome, Version
+from tracelake.storage.record_objects import (
+    ObjectRecord,
+    may_hold,
+    partition_path,
+    paths_between,
+    record_path,
+    scan_records,
+)
+
+
+class RecordsInObjects(NoteObjects, EachAlone):
+    """The part of a `KeyValueStore` that looks for records in objects, each at a place that its key names."""
+
+    @abstractmethod
+    def _place(self, path: str) -> str:
+        """Return the place of the record that an object is of; objects of one place are listed together."""
+
+    @abstractmethod
+    def _at(self, place: str) -> ObjectRecord | None:
+        """Return the record at a place, or that it was deleted; None where there never was one."""
+
+    @abstractmethod
+    def _write_if(self, partition: str, key: str, value: bytes | None, expected: Expected) -> Outcome:
+        """Write a record, with None delete it, iff it is at `expected`."""
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        """Return the record, or None where it is absent."""
+        record = self._at(record_path(partition, key))
+        return None if record is None else record.present
+
+    def scan(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        """Return the records with start <= key < stop in key order, at most `limit` of them."""
+        return scan_records(self._records, partition, start, stop, limit)
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        """Write the record iff it is at `expected`."""
+        check_value(key, value)
+        return self._write_if(partition, key, value, expected)
+
+    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+        """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
+        return self._write_if(partition, key, None, expected)
+
+    def erase(self, partition: str, beginning: str) -> None:
+        """Delete all records whose key begins so, and what deleted ones have left; of each the newest version last."""
+        first, end = encode_beginning(beginning)
+        paths = [
+            info.path for info in self._objects.list(paths_between(partition_path(partition), first, end))
+        ]
+        delete_all(self._objects, [path for path in paths if may_hold(self._place(path), first, end)])
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
+
+    def _records(
+        self, partition: str, start: bytes, stop: bytes | None
+    ) -> Iterator[tuple[str, Entry | DamageError]]:
+        """Yield places and records that may be in the range, or what is wrong with one, in order of the places."""
+        listed = self._objects.list(paths_between(partition, start, stop))
+        for place, _ in groupby(self._place(info.path) for info in listed):
+            if may_hold(place, start, stop):
+                try:
+                    record = self._at(place)
+                except DamageError as error:
+                    yield place, error
+                    continue
+                if record is not None and record.present is not None:
+                    yield place, record.present
