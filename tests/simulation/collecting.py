@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tests.simulation.scenarios import require
+from tests.simulation.scenarios import require, several
 from tests.simulation.versions import MAIN, Before, expect_staged
 from tests.simulation.versions_model import ancestors, entries_of, read
 from tracelake._errors import (
@@ -63,11 +63,7 @@ class CollectScenario(Scenario):
             "pickers": self._pick,
             "collectors": self._collect,
         }
-        return [
-            Actor(f"{kind.removesuffix('s')}-{index}", acts[kind])
-            for kind, count in self._counts.items()
-            for index in range(count)
-        ]
+        return several(acts, self._counts)
 
     def prepare(self, run: Run) -> None:
         """Make a branch that has been committed to, and is deleted or has been, then let the actors begin."""

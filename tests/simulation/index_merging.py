@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tests.simulation.scenarios import require
+from tests.simulation.scenarios import require, several
 from tests.simulation.versions import Before
 from tracelake._errors import ContentionError, ExpiredError, NotFoundError
 from tracelake.journal.model import Seal, Step
@@ -171,11 +171,7 @@ class IndexMergeScenario(Scenario):
             "changers": self._change,
             "collectors": self._collect,
         }
-        return [
-            Actor(f"{kind.removesuffix('s')}-{index}", acts[kind])
-            for kind, count in self._counts.items()
-            for index in range(count)
-        ]
+        return several(acts, self._counts)
 
     def prepare(self, run: Run) -> None:
         """Publish the first transactions."""

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import random
 from collections import Counter
+from collections.abc import Callable, Mapping
 
 from tracelake.journal.model import JournalRecord, Seal, Step, WholeFile
 from tracelake.journal.protocol import totals
@@ -34,6 +35,16 @@ def require(holds: bool, what: str) -> None:
     """Raise Violation unless it holds."""
     if not holds:
         raise Violation(what)
+
+
+def several(acts: Mapping[str, Callable[[Process], None]], counts: Mapping[str, int]) -> list[Actor]:
+    """Return so many actors of each kind: of 2 `adders`, adder-0 and adder-1."""
+    assert acts.keys() >= counts.keys(), counts.keys() - acts.keys()
+    return [
+        Actor(f"{kind.removesuffix('s')}-{index}", acts[kind])
+        for kind, count in counts.items()
+        for index in range(count)
+    ]
 
 
 class ShardScenario(Scenario):

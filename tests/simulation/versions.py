@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from tests.simulation.scenarios import require
+from tests.simulation.scenarios import require, several
 from tests.simulation.versions_model import CONFLICT, BranchModel
 from tracelake._errors import ConflictError, NothingToCommitError, UsageError
 from tracelake.storage import Conflict, Done, Expected, Outcome
@@ -86,12 +86,7 @@ class RepositoryScenario(Scenario):
             "poisoners": self._poison,
             "droppers": self._drop,
         }
-        assert acts.keys() >= self._counts.keys()
-        return [
-            Actor(f"{kind.removesuffix('s')}-{index}", acts[kind])
-            for kind, count in self._counts.items()
-            for index in range(count)
-        ]
+        return several(acts, self._counts)
 
     def prepare(self, run: Run) -> None:
         """For mergers, make a branch that has changed what main has; then let the models begin."""
