@@ -172,8 +172,8 @@ def trace_id(number: int) -> str:
     return f"{number + 1:032x}"
 
 
-def log_spans(number: int, span: int) -> None:
-    """Store a span, as a server does, and let the pipeline take it. Raises StorageError where it is refused."""
+def request_of(number: int, span: int) -> TracedRequest:
+    """Return a request of one span."""
     data = TracesData()
     data.resource_spans.add().scope_spans.add().spans.add(
         trace_id=bytes.fromhex(trace_id(number)),
@@ -182,7 +182,12 @@ def log_spans(number: int, span: int) -> None:
         start_time_unix_nano=1,
     )
     payload = data.SerializeToString()
-    (refused,) = tracking().write([TracedRequest("protobuf", payload, take_apart("protobuf", payload))])
+    return TracedRequest("protobuf", payload, take_apart("protobuf", payload))
+
+
+def log_spans(number: int, span: int) -> None:
+    """Store a span, as a server does, and let the pipeline take it. Raises StorageError where it is refused."""
+    (refused,) = tracking().write([request_of(number, span)])
     raw().execute("DELETE FROM tracelake_outbox")
     if refused is not None:
         raise RefusedSpanError(refused.reason)

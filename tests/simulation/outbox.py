@@ -27,6 +27,7 @@ from tests.simulation.archiving import (
     SimulatedArchiveStore,
     content,
     raw,
+    request_of,
     rows,
     spans_in,
     trace_id,
@@ -39,14 +40,13 @@ from tracelake.archive.passes import archive_batch
 from tracelake.archive.restoring import restore_trace
 from tracelake.archive.store import ArchiveStore
 from tracelake.archive.tables import TablesRepository, traces_data
-from tracelake.otlp.by_trace import rows_of, take_apart
+from tracelake.otlp.by_trace import rows_of
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.framing import Payload, Reading
 from tracelake.storage import ABSENT, Done, KeyValueStore
 from tracelake.testing import Actor, Process, Run, Scenario
 from tracelake.testing.calls import Call, Touch
 from tracelake.tracking.outbox import Outbox, OutboxRow
-from tracelake.tracking.requests import TracedRequest
 from tracelake.tracking.schema import metadata, outbox
 
 Group = Sequence[tuple[int, int]]
@@ -159,19 +159,6 @@ def spans_of(data: bytes) -> set[tuple[int, int]]:
         for scope in group.scope_spans
         for span in scope.spans
     }
-
-
-def request_of(number: int, span: int) -> TracedRequest:
-    """Return a request of one span."""
-    data = TracesData()
-    data.resource_spans.add().scope_spans.add().spans.add(
-        trace_id=bytes.fromhex(trace_id(number)),
-        span_id=bytes([span + 1] * 8),
-        name=str(span),
-        start_time_unix_nano=1,
-    )
-    payload = data.SerializeToString()
-    return TracedRequest("protobuf", payload, take_apart("protobuf", payload))
 
 
 def store_group(group: Group, sequence: int | None) -> set[tuple[int, int]]:
