@@ -65,7 +65,7 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Make a dataset without examples; it is staged on the branch until it is committed."""
-    said = message or (f"dataset {name} made" if commit else None)
+    said = _said(message, commit, f"dataset {name} made")
     with opened(lake) as open_lake:
         open_lake.datasets.create(name, description, branch, message=said, committer=committer)
         head = open_lake.branch(branch).head if said else None
@@ -186,7 +186,7 @@ def add(
             at=at,
             metadata=_pairs(metadata or []),
             replace=replace,
-            message=message or (f"dataset {name}: examples added" if commit else None),
+            message=_said(message, commit, f"dataset {name}: examples added"),
             committer=committer,
         )
     if as_json:
@@ -212,7 +212,7 @@ def remove(
     as_json: JsonOption = False,
 ) -> None:
     """Take examples away; older commits still have them."""
-    said = message or (f"dataset {name}: examples removed" if commit else None)
+    said = _said(message, commit, f"dataset {name}: examples removed")
     with opened(lake) as open_lake:
         commit_id = open_lake.datasets.get(name, branch).remove(ids, message=said, committer=committer)
     if as_json:
@@ -232,7 +232,7 @@ def delete(
     as_json: JsonOption = False,
 ) -> None:
     """Take a dataset away with all of its examples; older commits still have it."""
-    said = message or (f"dataset {name} deleted" if commit else None)
+    said = _said(message, commit, f"dataset {name} deleted")
     with opened(lake) as open_lake:
         commit_id = open_lake.datasets.get(name, branch).delete(message=said, committer=committer)
     if as_json:
@@ -305,6 +305,11 @@ def _told(report: AddReport) -> str:
     if report.added + report.replaced:
         words[-1] += f"; {_where(report.commit)}"
     return f"Dataset {report.dataset}: {', '.join(words)}."
+
+
+def _said(message: str | None, commit: bool, otherwise: str) -> str | None:
+    """Return the message of the commit that is asked for; None where nothing is committed."""
+    return message or (otherwise if commit else None)
 
 
 def _where(commit: str | None) -> str:
