@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +45,8 @@ class Visibility(threading.Thread):
         """When a request was answered, and how long after that a search found it, in seconds."""
         self.latencies: list[tuple[float, float]] = []
         """When a request that was looked for was answered, and how long that had taken."""
+        self.search_s: list[float] = []
+        """How long each search took."""
         self.oldest_s: float | None = None
         """When the oldest one was answered that is looked for."""
         self._contestant, self._samples = contestant, samples
@@ -67,13 +69,26 @@ class Visibility(threading.Thread):
             new = self._new(OUTSTANDING_MAX - len(waiting))
             self.latencies += [(answer.at_s, answer.latency_s) for answer in new]
             now = when()
-            sought = [*waiting, *new] if now != before else new
-            found = {answer.token for answer in sought if find(answer.token)}
-            at_s = time.monotonic()
-            self.seen += [(each.at_s, at_s - each.at_s) for each in sought if each.token in found]
-            waiting = [answer for answer in [*waiting, *new] if answer.token not in found]
+            waiting += new
+            if now != before:
+                waiting = waiting[self._found_first(waiting, find) :]
             self.oldest_s = min((answer.at_s for answer in waiting), default=None)
             before = now
+
+    def _found_first(self, waiting: Sequence[Answer], find: Callable[[str], bool]) -> int:
+        """Return how many are found, the oldest first; who is behind one that is not found is not asked for.
+
+        So what is found late makes no more searches than what is found at once.
+        """
+        for number, answer in enumerate(waiting):
+            asked_s = time.monotonic()
+            is_there = find(answer.token)
+            at_s = time.monotonic()
+            self.search_s.append(at_s - asked_s)
+            if not is_there:
+                return number
+            self.seen.append((answer.at_s, at_s - answer.at_s))
+        return len(waiting)
 
     def _new(self, at_most: int) -> list[Answer]:
         new: list[Answer] = []
@@ -139,13 +154,15 @@ class Minutes(threading.Thread):
 
     def run(self) -> None:
         """Write until told to stop; what is left of a minute is written, too."""
-        minute, seen, asked = 0, 0, 0
+        minute, seen, asked, searched = 0, 0, 0, 0
         while not self._end.is_set():
             cpu_s, door_s = self._contestant.cpu_s(), self._contestant.door_cpu_s()
             memory_mib = self._most_memory(time.monotonic() + MINUTE_S)
             took_s = [took_s for _, took_s in self._visibility.seen[seen:]]
             latencies_ms = [latency_s * 1e3 for _, latency_s in self._visibility.latencies[asked:]]
+            searches_ms = [search_s * 1e3 for search_s in self._visibility.search_s[searched:]]
             seen, asked = seen + len(took_s), asked + len(latencies_ms)
+            searched += len(searches_ms)
             oldest_s = self._visibility.oldest_s
             line = {
                 "minute": minute,
@@ -154,6 +171,8 @@ class Minutes(threading.Thread):
                 "searchable_p50_s": share(took_s, 0.5) if took_s else None,
                 "searchable_p99_s": share(took_s, 0.99) if took_s else None,
                 "oldest_waits_s": None if oldest_s is None else time.monotonic() - oldest_s,
+                "search_p50_ms": share(searches_ms, 0.5) if searches_ms else None,
+                "search_p99_ms": share(searches_ms, 0.99) if searches_ms else None,
                 "p50_ms": share(latencies_ms, 0.5) if latencies_ms else None,
                 "p99_ms": share(latencies_ms, 0.99) if latencies_ms else None,
                 "door_cpu_s": self._contestant.door_cpu_s() - door_s,

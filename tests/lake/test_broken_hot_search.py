@@ -56,6 +56,11 @@ def check_ahead(lake: tracelake.Lake, _folder: Path) -> None:
         tests.test_what_is_indexed_ahead_is_not_indexed_by_a_search(lake, lake.hot.set_up(), pipeline, patch)
 
 
+def check_left(lake: tracelake.Lake, _folder: Path) -> None:
+    with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
+        tests.test_much_is_left_to_a_pipeline_that_is_at_work(lake, lake.hot.set_up(), pipeline, patch)
+
+
 def check_ahead_fails(lake: tracelake.Lake, _folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         tests.test_what_came_is_findable_where_the_commit_does_not_open(lake, lake.hot.set_up(), patch)
@@ -183,6 +188,22 @@ MUTANTS: list[tuple[Broken, Check]] = [
             "    self._opened.read(MAIN, CommitView.open_index)\n    is_more = self",
         ),
         check_ahead_fails,
+    ),
+    (
+        Broken("much is left to the pipeline", HotParts._covering, "if at_work and", "if False and"),
+        check_left,
+    ),
+    (
+        Broken("only where it is much", HotParts._covering, "> limits.UNCOMMITTED_SEARCH_LEFT_BYTES", ">= 0"),
+        check_left,
+    ),
+    (
+        Broken("only where rows leave", HotParts.look, "if self._oldest - oldest:", "if True:"),
+        check_left,
+    ),
+    (
+        Broken("what is left is said", HotParts._covering, "len(sizes) + len(new))", "len(sizes))"),
+        check_left,
     ),
     (
         Broken("what others are at is said", HotParts.newest, "len(set(wanted) - there)", "0"),

@@ -477,6 +477,32 @@ def test_what_is_indexed_ahead_is_not_indexed_by_a_search(
     assert lake.search("apple").total == 18
 
 
+def test_much_is_left_to_a_pipeline_that_is_at_work(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While rows leave the outbox, much of what came is not indexed twice, and a result says so; little is."""
+    monkeypatch.setattr(limits, "UNCOMMITTED_AT_WORK_S", HANG_S)
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
+    for number in range(1, 9):
+        store.write([request((number, 1), text="apple")])
+    of_one = sum(Uncommitted(store).sizes([1]).values())
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_LEFT_BYTES", 2 * of_one)
+    assert (lake.search("apple").total, lake.hot.index_ahead()) == (8, False), "no pipeline was seen at work"
+    assert pipeline.run_once() is not None
+    store.write([request((9, 1), text="apple")])
+    assert lake.search("apple").total == 9, "it is at work, and little came"
+    for number in range(10, 13):
+        store.write([request((number, 1), text="apple")])
+    assert not lake.hot.index_ahead()
+    results = lake.search("apple")
+    assert results.total == 9
+    assert results.not_searched is not None
+    assert results.not_searched.startswith("3 groups of requests that were acknowledged wait")
+    monkeypatch.setattr(limits, "UNCOMMITTED_AT_WORK_S", 0.0)
+    results = lake.search("apple")
+    assert (results.total, results.not_searched) == (12, None), "it was at work long ago"
+
+
 def test_what_came_is_findable_where_the_commit_does_not_open(
     lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

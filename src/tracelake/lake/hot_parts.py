@@ -2,6 +2,9 @@
 
 Each row of the outbox never changes, so neither do the parts that are made of some: what came since becomes a part, and
 parts of alike sizes become one. The newest come first. One thread makes parts at a time; the others wait, not for long.
+
+To index what the pipeline is about to index costs as much again, and takes it from the pipeline and from searches. So
+where much waits and the pipeline is at work, what comes is left to it.
 """
 
 from __future__ import annotations
@@ -82,11 +85,23 @@ class HotParts:
         self._parts: tuple[HotPart, ...] = ()
         self._searched_s = -math.inf
         """When a search has made parts last."""
+        self._oldest: frozenset[int] = frozenset()
+        self._left_s = -math.inf
+        """When one of the oldest rows was seen to have left the outbox."""
         self._row_ids = count(FIRST_UNPUBLISHED)
 
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._parts)
+
+    def look(self, uncommitted: Uncommitted) -> bool:
+        """Note whether rows leave the outbox, and return whether a pipeline is at work, as far as is seen here."""
+        oldest = frozenset(uncommitted.oldest(limits.UNCOMMITTED_OLDEST_ROWS))
+        now_s = time.monotonic()
+        if self._oldest - oldest:
+            self._left_s = now_s
+        self._oldest = oldest
+        return now_s - self._left_s < limits.UNCOMMITTED_AT_WORK_S
 
     def newest(self, uncommitted: Uncommitted, analyzer: Analyzer) -> Covering:
         """Return parts of what waits in the outbox, as far as bytes and time go; what lacks is made here."""
@@ -99,7 +114,9 @@ class HotParts:
                 there = set[int]().union(*(part.sizes for part in parts))
                 return Covering(parts, len(set(wanted) - there), len(waiting) > len(wanted))
             until_s = time.monotonic() + limits.UNCOMMITTED_SEARCH_BUILD_S
-            covering = self._covering(uncommitted, wanted, analyzer, self._parts, until_s)
+            covering = self._covering(
+                uncommitted, wanted, analyzer, self._parts, until_s, at_work=self.look(uncommitted)
+            )
             # Who makes parts ahead of searches puts them together, too; else it is done here, later.
             self._parts = self._merged(covering.parts, 2 * limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
             self._searched_s = time.monotonic()
@@ -120,7 +137,15 @@ class HotParts:
         try:
             wanted = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX)
             step_bytes = limits.UNCOMMITTED_AHEAD_STEP_BYTES
-            covering = self._covering(uncommitted, wanted, analyzer, self._parts, -math.inf, step_bytes)
+            covering = self._covering(
+                uncommitted,
+                wanted,
+                analyzer,
+                self._parts,
+                -math.inf,
+                step_bytes,
+                at_work=self.look(uncommitted),
+            )
             self._parts = self._merged(covering.parts, limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
             return covering.later > 0
         finally:
@@ -140,10 +165,13 @@ class HotParts:
         before: Sequence[HotPart],
         until_s: float,
         step_bytes: int | None = None,
+        *,
+        at_work: bool = False,
     ) -> Covering:
         """Return parts with the spans of outbox rows, the newest of which are the first in `wanted`.
 
-        What came since is in them by one step at least, whatever the time.
+        What came since is in them by one step at least, whatever the time; or by none, where much waits for a pipeline
+        that is `at_work`.
         """
         sizes = _fitting(
             uncommitted, wanted, {each: size for part in before for each, size in part.sizes.items()}
@@ -152,13 +180,14 @@ class HotParts:
         there = set[int]().union(*(part.sizes for part in parts))
         later = 0
         new = {each: size for each, size in sizes.items() if each not in there}
+        if at_work and sum(sizes.values()) > limits.UNCOMMITTED_SEARCH_LEFT_BYTES:
+            return Covering(_in_order(parts), len(wanted) - len(sizes) + len(new))
         for number, step in enumerate(_steps(new, step_bytes or limits.UNCOMMITTED_SEARCH_STEP_BYTES)):
             if number > 0 and time.monotonic() > until_s:
                 later += len(step)
             else:
                 parts.append(self._part(uncommitted, step, analyzer))
-        parts.sort(key=lambda part: max(part.sizes))
-        return Covering(tuple(parts), len(wanted) - len(sizes) + later, later=later)
+        return Covering(_in_order(parts), len(wanted) - len(sizes) + later, later=later)
 
     def _part(self, uncommitted: Uncommitted, sizes: Mapping[int, int], analyzer: Analyzer) -> HotPart:
         stored = uncommitted.parts(sizes)
@@ -199,6 +228,10 @@ class HotParts:
             frozenset[tuple[str, int]]().union(*(part.came_by for part in some)),
             sum(part.problems for part in some),
         )
+
+
+def _in_order(parts: Iterable[HotPart]) -> tuple[HotPart, ...]:
+    return tuple(sorted(parts, key=lambda part: max(part.sizes)))
 
 
 def _fitting(uncommitted: Uncommitted, wanted: Sequence[int], known: Mapping[int, int]) -> dict[int, int]:

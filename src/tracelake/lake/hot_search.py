@@ -79,10 +79,11 @@ class HotSearch:
         Raises:
             TracelakeError: the tracking store or the index does not let itself be read, as searches say, too.
         """
-        if time.monotonic() - self._searched_s > limits.UNCOMMITTED_AHEAD_FOR_S:
-            return False
         store = self._store()
         if store is None:
+            return False
+        if time.monotonic() - self._searched_s > limits.UNCOMMITTED_AHEAD_FOR_S:
+            self._parts.look(Uncommitted(store))  # who searches next then knows
             return False
         is_more = self._parts.ahead(Uncommitted(store), self._opened.read(MAIN, self._analyzer))
         # After it: where a part of the commit cannot be opened, what came is made findable all the same.

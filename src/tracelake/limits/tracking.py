@@ -59,6 +59,14 @@ UNCOMMITTED_SEARCH_MAX_BYTES: Final = 64 * MIB
 searched yet."""
 UNCOMMITTED_SEARCH_ROWS_MAX: Final = 4_000
 """Outbox rows with such spans. Beyond: as above."""
+UNCOMMITTED_SEARCH_LEFT_BYTES: Final = MIB
+"""Spans, as OTLP, that searches find before a commit holds them while a pipeline is at work. Beyond: what comes is left
+to the pipeline, which has it in a moment, and a result says so."""
+UNCOMMITTED_AT_WORK_S: Final = 5.0
+"""How long after one of the oldest rows has left the outbox a pipeline is taken to be at work. Beyond: all that came is
+made findable here."""
+UNCOMMITTED_OLDEST_ROWS: Final = 64
+"""The oldest rows, of which one has to leave. Beyond: that so many are stuck is taken for a pipeline that rests."""
 UNCOMMITTED_SEARCH_BUILD_S: Final = 1.0
 """How long a search makes new spans findable. Beyond: it says what it has not searched, and the next search goes on."""
 UNCOMMITTED_SEARCH_WAIT_S: Final = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 
 from tracelake import limits
 from tracelake.tracking.database import at_once
@@ -33,12 +33,14 @@ class Uncommitted:
 
     def newest(self, limit: int) -> list[int]:
         """Return the numbers of outbox rows, the newest first."""
-        query = (
-            select(outbox.c.sequence)
-            .where(outbox.c.lake == self._lake)
-            .order_by(outbox.c.sequence.desc())
-            .limit(limit)
-        )
+        return self._first(outbox.c.sequence.desc(), limit)
+
+    def oldest(self, limit: int) -> list[int]:
+        """Return the numbers of outbox rows, the oldest first."""
+        return self._first(outbox.c.sequence, limit)
+
+    def _first(self, order: ColumnElement[int], limit: int) -> list[int]:
+        query = select(outbox.c.sequence).where(outbox.c.lake == self._lake).order_by(order).limit(limit)
         with self._database.reading() as connection:
             return list(connection.execute(query).scalars())
 
