@@ -202,7 +202,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_left,
     ),
     (
-        Broken("what is left is said", HotParts._covering, "len(sizes) + len(new))", "len(sizes))"),
+        Broken("what is left is said", HotParts._covering, "len(sizes) + len(new),", "len(sizes),"),
         check_left,
     ),
     (

@@ -498,6 +498,7 @@ def test_much_is_left_to_a_pipeline_that_is_at_work(
     assert results.total == 9
     assert results.not_searched is not None
     assert results.not_searched.startswith("3 groups of requests that were acknowledged wait")
+    assert results.not_searched.endswith("search again in a moment")
     monkeypatch.setattr(limits, "UNCOMMITTED_AT_WORK_S", 0.0)
     results = lake.search("apple")
     assert (results.total, results.not_searched) == (12, None), "it was at work long ago"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, count
 from threading import Lock
 from typing import Final
@@ -74,6 +74,8 @@ class Covering:
     """Whether there are more rows than were wanted."""
     later: int = 0
     """How many rows lack only because their time has not come."""
+    at_work: bool = False
+    """Whether they lack because a pipeline is at work that will have them in a moment."""
 
 
 class HotParts:
@@ -120,7 +122,7 @@ class HotParts:
             # Who makes parts ahead of searches puts them together, too; else it is done here, later.
             self._parts = self._merged(covering.parts, 2 * limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
             self._searched_s = time.monotonic()
-            return Covering(self._parts, covering.lacking, len(waiting) > len(wanted))
+            return replace(covering, parts=self._parts, more=len(waiting) > len(wanted))
         finally:
             if is_mine:
                 self._making.release()
@@ -181,7 +183,7 @@ class HotParts:
         later = 0
         new = {each: size for each, size in sizes.items() if each not in there}
         if at_work and sum(sizes.values()) > limits.UNCOMMITTED_SEARCH_LEFT_BYTES:
-            return Covering(_in_order(parts), len(wanted) - len(sizes) + len(new))
+            return Covering(_in_order(parts), len(wanted) - len(sizes) + len(new), at_work=True)
         for number, step in enumerate(_steps(new, step_bytes or limits.UNCOMMITTED_SEARCH_STEP_BYTES)):
             if number > 0 and time.monotonic() > until_s:
                 later += len(step)

@@ -11,7 +11,7 @@ import hmac
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
 import numpy as np
@@ -132,7 +132,7 @@ class HotSearch:
         waiting = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX + 1)
         is_all = len(waiting) <= limits.UNCOMMITTED_SEARCH_ROWS_MAX
         left = _left(nameable, waiting) if is_all else frozenset[str]()
-        return _taken(Covering(nameable, covering.lacking, more), left=left)
+        return _taken(replace(covering, parts=nameable, more=more), left=left)
 
     def _of_page(self, uncommitted: Uncommitted, token: PageToken, analyzer: Analyzer) -> _Taken:
         """Return what the first page of a search had, put together again where nobody has kept it."""
@@ -217,9 +217,14 @@ def _taken(covering: Covering, *, left: frozenset[str] = frozenset()) -> _Taken:
     said = []
     if lacking or more:
         how_many = f"{lacking:,}" if not more else f"more than {lacking:,}" if lacking else "some"
+        again = (
+            "search again in a moment"
+            if covering.at_work
+            else "search again, or start it (`tracelake pipeline run`)"
+        )
         said.append(
             f"{how_many} groups of requests that were acknowledged wait for the pipeline, and are not searched yet: "
-            "search again, or start it (`tracelake pipeline run`)"
+            f"{again}"
         )
     if problems := sum(part.problems for part in parts):
         said.append(
