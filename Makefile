@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults lint-deploy test-kafka test-cluster faults-door faults-hot faults-archive faults-journal faults-maintenance faults-replicas faults-flips faults-index fuzz simulate simulate-all soak clean
+.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults lint-deploy test-kafka test-cluster faults-door faults-hot faults-archive faults-journal faults-maintenance faults-replicas faults-flips faults-index fuzz slow simulate simulate-all soak clean
 
 setup: .venv/.ready
 
@@ -76,6 +76,10 @@ faults-index: setup
 N ?= 10000
 fuzz: setup
 	$(PY) -m tests.faults.fuzz_server --requests $(N) $(if $(SEED),--seed $(SEED))
+
+CONNECTIONS ?= 200
+slow: setup
+	$(PY) -m tests.faults.slow_clients --connections $(CONNECTIONS)
 
 SECONDS ?= 60
 simulate: setup

@@ -126,6 +126,11 @@ CONNECTION_GRACE_S: Final = 20.0
 off."""
 CONNECTION_MIN_BYTES_PER_S: Final = 16 * 1024
 """What these may take: a second for so many. Beyond: it is cut off."""
+HANDSHAKES_MAX: Final = 250
+"""Connections whose TLS handshake is not done, and no more than a quarter of what there may be of connections. Beyond:
+the slowest makes room."""
+HANDSHAKE_MAX_S: Final = 10.0
+"""How long a TLS handshake may take. Beyond: the connection is ended."""
 PORT_MAX: Final = 65_535
 """The number of a port. Beyond: it is refused."""
 GRPC_MESSAGE_MAX_BYTES: Final = 16 * MIB

@@ -27,6 +27,7 @@ from tracelake.server.connections import Connection
 from tracelake.server.exposure import Exposure, authority_of, check_exposed, hosts_of, is_loopback, listen
 from tracelake.server.grpc_door import GrpcDoor
 from tracelake.server.guard import Allowed
+from tracelake.server.handshakes import Handshakes
 from tracelake.server.indexing import IndexingAhead
 from tracelake.server.log_rate import once_per_second
 from tracelake.server.tls import Tls
@@ -150,11 +151,10 @@ def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=limits.SHUTDOWN_MAX_S,
-        http=Connection,
+        # uvicorn takes whatever makes a protocol, and says that it is a class.
+        http=Connection if tls is None else Handshakes(tls.context()).protocol,  # type: ignore[arg-type]
         ws="none",
         backlog=limits.LISTEN_BACKLOG,
-        ssl_certfile=tls.cert if tls else None,
-        ssl_keyfile=tls.key if tls else None,
     )
 
 

@@ -19,12 +19,18 @@ class Tls:
     def check(self) -> None:
         """Raises UsageError where they cannot be used."""
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.cert, self.key, password="")
+            self.context()
         except (OSError, ssl.SSLError) as error:
             raise UsageError(
                 f"the certificate {self.cert} with the key {self.key} cannot be used: {error}; both are PEM files, and "
                 "the key has no password"
             ) from None
+
+    def context(self) -> ssl.SSLContext:
+        """Return what HTTP connections begin TLS with. Raises OSError, SSLError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.cert, self.key, password="")
+        return context
 
     def read(self) -> tuple[bytes, bytes]:
         """Return the key and the certificate, as gRPC wants them."""

@@ -1,0 +1,160 @@
+"""Connections that send a byte at a time, in TLS handshakes and in gRPC: they keep nobody out, and are ended."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S
+from tests.server.faults import FaultyStore
+from tests.server.grpc_client import export_call, with_door
+from tests.server.otlp_requests import export_request
+from tests.server.slow_connections import TLS_KIND, SlowConnections, grpc_kinds
+from tests.server.test_run import certificate
+from tracelake import limits
+from tracelake.server.handshakes import Handshakes
+from tracelake.server.tls import Tls
+
+GOOD = export_request(1).SerializeToString()
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Tls:
+    """Return a certificate."""
+    cert, key = certificate(tmp_path)
+    return Tls(str(cert), str(key))
+
+
+async def _answer(_scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+def secured(tls: Tls, use: Callable[[tuple[str, int]], Awaitable[None]]) -> None:
+    """Call `use` with the address of a server that begins TLS itself."""
+
+    async def run() -> None:
+        config = uvicorn.Config(_answer, log_config=None, lifespan="off")
+        state, handshakes = ServerState(), Handshakes(tls.context())
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: handshakes.protocol(config, state, {}, loop), "127.0.0.1", 0
+        )
+        async with server:
+            await use(server.sockets[0].getsockname()[:2])
+
+    asyncio.run(run())
+
+
+async def asked(address: tuple[str, int], tls: Tls) -> bytes:
+    """Return the answer to a request that comes along with the end of its handshake."""
+    read, written = ssl.MemoryBIO(), ssl.MemoryBIO()
+    speaks = ssl.create_default_context(cafile=tls.cert).wrap_bio(read, written, server_hostname="127.0.0.1")
+    reader, writer = await asyncio.open_connection(*address)
+    is_secured, answer = False, b""
+    while not answer.endswith(b"hello"):
+        try:
+            if not is_secured:
+                speaks.do_handshake()
+                is_secured = True
+                speaks.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            answer += speaks.read()
+        except ssl.SSLWantReadError:
+            writer.write(written.read())
+            piece = await asyncio.wait_for(reader.read(65_536), HANG_S)
+            assert piece, "the server has ended the connection"
+            read.write(piece)
+    writer.close()
+    return answer
+
+
+async def goes_on(
+    slow: SlowConnections, good: Callable[[], Awaitable[object]], until: Callable[[], bool]
+) -> None:
+    """Let slow connections go on, a good client beside them, until something holds; then end them."""
+    try:
+        async with asyncio.timeout(HANG_S):
+            while not until():
+                slow.turn()
+                await good()
+                await asyncio.sleep(0.02)
+    finally:
+        slow.close()
+
+
+def test_a_request_that_comes_with_the_end_of_a_handshake_is_answered(tls: Tls) -> None:
+    """Nothing that a client sends early is lost; who speaks no TLS is ended, and no other."""
+
+    async def use(address: tuple[str, int]) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert (await asked(address, tls)).startswith(b"HTTP/1.1 200")
+        assert b"HTTP/1" not in await asyncio.wait_for(reader.read(), HANG_S)
+        writer.close()
+
+    secured(tls, use)
+
+
+def check_handshakes_at_once(tls: Tls) -> None:
+    """Of more handshakes than there may be the slowest make room, and good ones come to their end."""
+
+    async def use(address: tuple[str, int]) -> None:
+        slow = SlowConnections(address, {"TLS": TLS_KIND}, 12)
+        await goes_on(slow, lambda: asked(address, tls), lambda: slow.open <= 3)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "HANDSHAKES_MAX", 3)
+        patch.setattr(limits, "HANDSHAKE_MAX_S", HANG_S)
+        secured(tls, use)
+
+
+def check_long_handshakes(tls: Tls) -> None:
+    """A handshake that goes on for too long is ended."""
+
+    async def use(address: tuple[str, int]) -> None:
+        slow = SlowConnections(address, {"TLS": TLS_KIND}, 3)
+        await goes_on(slow, lambda: asyncio.sleep(0), lambda: not slow.open)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "HANDSHAKE_MAX_S", 0.2)
+        secured(tls, use)
+
+
+def test_handshakes_have_bounds(tls: Tls) -> None:
+    """In number and in time."""
+    check_handshakes_at_once(tls)
+    check_long_handshakes(tls)
+
+
+def test_handshakes_are_noticed_without_bounds(tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each bound is one that a test misses."""
+    monkeypatch.setattr(f"{__name__}.HANG_S", 1.0)  # so long a test waits in vain
+    no_room = Broken("the slowest makes room", Handshakes.begin, "first.abort()", "pass")
+    assert_caught(no_room, lambda: check_handshakes_at_once(tls))
+    no_end = Broken("a handshake has an end", Handshakes._secure, "=limits.HANDSHAKE_MAX_S", "=60.0")
+    assert_caught(no_end, lambda: check_long_handshakes(tls))
+
+
+def test_slow_grpc_connections_keep_nobody_out(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are slow to begin, in a frame, and in a message are ended, each by its limit; a neighbour goes on."""
+    monkeypatch.setattr(limits, "GRPC_HANDSHAKE_MAX_S", 0.5)
+    monkeypatch.setattr(limits, "GRPC_READ_MAX_S", 0.5)
+    monkeypatch.setattr(limits, "GRPC_IDLE_MAX_S", 1.0)
+
+    async def use(address: str) -> None:
+        host, _, port = address.rpartition(":")
+        slow = SlowConnections((host, int(port)), grpc_kinds(), 3)
+        async with grpc.aio.insecure_channel(address) as channel:
+            export = export_call(channel)
+            await goes_on(slow, lambda: export(GOOD), lambda: not slow.open)
+
+    assert ("TraceService", "OK") in with_door(store, use)
