@@ -251,12 +251,12 @@ def test_each_analyzer_has_a_fingerprint_and_a_name_of_its_own() -> None:
     assert len({each.fingerprint for each in ANALYZERS.values()}) == len(NAMES) == 3
     assert all(analyzers.of_fingerprint(each.fingerprint) is each for each in ANALYZERS.values())
     assert TEXTS.split("|") == list(NAMES)
-    assert cutting.pairs("東京 x") == "東京 京 x"
+    assert list(cutting.pairs("東京 x")) == ["東京", "京", "x"]
 
 
 BROKEN: Final = [
     (
-        Broken("each letter begins a word", cutting._paired, "run[-1]]", "*run[:0]]"),
+        Broken("each letter begins a word", cutting._paired, "yield run[-1]", "pass"),
         CJK,
         lambda searcher: check_runs(searcher, "都"),
     ),
@@ -276,7 +276,12 @@ BROKEN: Final = [
         lambda searcher: check_mixed(searcher, ["大の", "の", "gpt"]),
     ),
     (
-        Broken("words have no brackets at their ends", cutting.between_spaces, '" ".join(words)', "text"),
+        Broken(
+            "words have no brackets at their ends",
+            cutting.between_spaces,
+            "_BETWEEN_SPACES",
+            r're.compile(r"\S+")',
+        ),
         WHITESPACE,
         lambda searcher: check_whole(searcher, "order_id"),
     ),

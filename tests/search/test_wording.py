@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import span, table
-from tracelake.search import build, wording
+from tracelake.search import build, cutting, wording
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer
 from tracelake.search.documents import texts_of
 from tracelake.search.wording import Wording
@@ -60,12 +60,62 @@ def check_words(analyzer: Analyzer, given_texts: list[str]) -> None:
             assert own[0].position > tokens[len(parts) - 1].position + 1, "a phrase goes over a border"
 
 
+def few_at_a_time(patch: pytest.MonkeyPatch, at_once: int) -> None:
+    """Have so few bytes cut into words at a time."""
+    for module in (cutting, wording):
+        patch.setattr(module, "INDEX_WORDED_AT_ONCE_BYTES", at_once)
+
+
 @settings(deadline=None, max_examples=150)
-@given(st.sampled_from(list(ANALYZERS.values())), st.lists(texts, max_size=5))
-def test_texts_at_once_have_the_words_of_queries(analyzer: Analyzer, given_texts: list[str]) -> None:
-    """Of each analyzer, with words too long, letters whose lower case is longer, and odd white space."""
+@given(st.sampled_from(list(ANALYZERS.values())), st.lists(texts, max_size=5), st.integers(1, 40))
+def test_texts_at_once_have_the_words_of_queries(
+    analyzer: Analyzer, given_texts: list[str], at_once: int
+) -> None:
+    """Of each analyzer, with words too long, letters whose lower case is longer, and odd white space; and in pieces."""
     check_words(analyzer, given_texts)
-    check_words(dataclasses.replace(analyzer), given_texts)  # which remembers nothing
+    with pytest.MonkeyPatch.context() as patch:
+        few_at_a_time(patch, at_once)
+        check_words(dataclasses.replace(analyzer), given_texts)  # which remembers nothing
+
+
+AT_ONCE: Final = 300
+HAN: Final = [chr(0x4E00 + n) for n in range(2_000)]
+LARGE: Final = (
+    "".join(HAN),
+    "".join(f"{letter}京。" for letter in HAN),
+    "".join(
+        f"{letter}\u0903\u3000" for letter in HAN
+    ),  # tantivy has \u0903 in words, Python's expressions do not
+    " ".join(HAN),
+    "".join(f"x{n}—" for n in range(1_000)),
+)
+"""Texts of different words that are cut in pieces wherever one can be."""
+
+
+def check_pieces(text: str) -> None:
+    """The words of large texts are those of queries, and few of them are there at a time."""
+    analyzer = dataclasses.replace(ANALYZERS[text])
+    stems_of = analyzer.wording._stems_of
+    given_at_once: list[int] = []
+
+    def counting(words: str) -> list[str]:
+        given_at_once.append(len(words))
+        return stems_of(words)
+
+    vars(analyzer)["wording"] = Wording(
+        analyzer.separators, analyzer._words_of_chunks, analyzer._words_of_long, counting, analyzer.parts
+    )
+    check_words(analyzer, list(LARGE))
+    assert " ".join(cutting.pairs(LARGE[0])).split() == [a + b for a, b in pairwise(HAN)] + HAN[-1:]
+    assert len(given_at_once) > len(LARGE)
+    assert max(given_at_once) <= 2 * AT_ONCE
+
+
+@pytest.mark.parametrize("text", ANALYZERS)
+def test_few_words_of_a_large_text_are_there_at_a_time(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large it is, and whatever stands between its words."""
+    few_at_a_time(monkeypatch, AT_ONCE)
+    check_pieces(text)
 
 
 def check_remembered() -> None:
@@ -132,13 +182,13 @@ def test_texts_of_a_row_are_no_phrase() -> None:
 
 BROKEN: Final[list[tuple[Broken, Callable[[], None]]]] = [
     (
-        Broken("too long is measured", Wording._worded, "len(word.encode())", "len(word)"),
+        Broken("too long is measured", Wording._stemmed, "len(word.encode())", "len(word)"),
         lambda: check_words(dataclasses.replace(ENGLISH), ["a " + "é" * 50 + " b"]),
     ),
     (
         Broken(
             "a long word leaves its place",
-            Wording._worded,
+            Wording._stemmed,
             "stems.get(some[0], GAP)",
             'stems.get(some[0], "")',
         ),
@@ -148,6 +198,22 @@ BROKEN: Final[list[tuple[Broken, Callable[[], None]]]] = [
     (Broken("few are remembered", Wording._remember, "self._known.clear()", "pass"), check_remembered),
     (Broken("all chunks have their turn", Wording._different, "first + number", "number"), check_remembered),
     (Broken("parts are made anew", Wording._chunks, "if at not in parts_of_texts", ""), check_remembered),
+    (
+        Broken("pairs go on in the next piece", cutting._paired, "at_once + 1]", "at_once]"),
+        lambda: check_pieces("cjk"),
+    ),
+    (
+        Broken("words end where pieces do", cutting.pieces, "if not has_words(border[0])", ""),
+        lambda: check_pieces("english"),
+    ),
+    (
+        Broken("pieces have an end", cutting.together, "size >=", "-1 >="),
+        lambda: check_pieces("whitespace"),
+    ),
+    (
+        Broken("few bytes at a time", wording._some_at_a_time, "INDEX_WORDED_AT_ONCE_BYTES", "10**9"),
+        lambda: check_pieces("english"),
+    ),
     (
         Broken("many bytes are cut", build._bounded, "batch.num_rows <= 1 or ", "True or "),
         check_batches,
@@ -168,5 +234,6 @@ def test_a_broken_rule_is_caught(
     """Each rule of texts at once."""
     monkeypatch.setattr(wording, "INDEX_CHUNKS_KEPT", 8)
     monkeypatch.setattr("tracelake.limits.INDEX_BATCH_MAX_BYTES", 3_000)
+    few_at_a_time(monkeypatch, AT_ONCE)
     check()
     assert_caught(broken, check)

@@ -52,6 +52,8 @@ INDEX_CHUNKS_KEPT: Final = 65_536
 """Different words that a process remembers for each kind of text. Beyond: all are forgotten, and made anew."""
 INDEX_CHUNK_KEPT_MAX_CHARS: Final = 32
 """One word that is remembered. Beyond: it is made anew in each batch."""
+INDEX_WORDED_AT_ONCE_BYTES: Final = 256 * 1024
+"""Text that is cut into words at a time, each of which is an object of Python. Beyond: the next so many."""
 INDEX_WORD_MAX_BYTES: Final = 100
 """One word of a text: a SHA-256 in hex is one, a SHA-512 is not. Beyond: it is not indexed."""
 INDEX_CONTENTS_MAX_VALUES: Final = 32

@@ -15,15 +15,15 @@ from __future__ import annotations
 import hashlib
 import json
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import tantivy
 
 from tracelake._errors import UsageError
-from tracelake.limits import INDEX_WORD_MAX_BYTES
+from tracelake.limits import INDEX_IDENTIFIERS_KEPT, INDEX_WORD_MAX_BYTES
 from tracelake.search import cutting, fields
 from tracelake.search.parts import identifiers, parts_of_name
 from tracelake.search.wording import GAP, Wording
@@ -53,8 +53,8 @@ class Analyzer:
     says: str
     """What is done, for the fingerprint: change it with the code."""
     stemmed: bool
-    cut: Callable[[str], str] | None = None
-    """Puts spaces between words; None where tantivy cuts by itself."""
+    cut: Callable[[str], Iterator[str]] | None = None
+    """Yields words; None where tantivy cuts by itself."""
     parts: Parts = field(default=identifiers, repr=False)
     """Returns the parts of the identifiers of texts, by their numbers."""
     parts_of_name: Callable[[str], tuple[str, ...]] = field(default=parts_of_name, repr=False)
@@ -79,7 +79,7 @@ class Analyzer:
     def wording(self) -> Wording:
         """Makes words of the texts of many rows."""
         stems_of = _STEMS.analyze if self.stemmed else str.split
-        return Wording(self.separators, self._words_of_chunks, stems_of, self.parts)
+        return Wording(self.separators, self._words_of_chunks, self._words_of_long, stems_of, self.parts)
 
     def _words_of_chunks(self, text: str) -> list[str]:
         """Return the words of a text in lower case, however long they are; it has no separators but spaces."""
@@ -87,13 +87,21 @@ class Analyzer:
             return text.lower().split()
         return self._unbounded.analyze(self.prepared(text))
 
+    def _words_of_long(self, text: str) -> Iterator[list[str]]:
+        """Yield the same of a long text, some words at a time."""
+        if self.cut is None:
+            pieces = cutting.pieces(text, lru_cache(INDEX_IDENTIFIERS_KEPT)(self._unbounded.analyze))
+        else:
+            pieces = cutting.together(self.cut(text))
+        return map(self._unbounded.analyze, pieces)
+
     @cached_property
     def _unbounded(self) -> tantivy.TextAnalyzer:
         return self._built(bounded=False, stemmed=False)
 
     def prepared(self, text: str) -> str:
         """Return a text as it is cut into words."""
-        return text if self.cut is None else self.cut(text)
+        return text if self.cut is None else " ".join(self.cut(text))
 
     def words_of(self, text: str) -> list[Word]:
         """Return the words of a text as the index has them."""

@@ -7,12 +7,17 @@ are phrases of pairs wherever they stand, and a single letter is the beginning o
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from operator import add
 from typing import Final
 
-from tracelake.limits import INDEX_IDENTIFIERS_KEPT, INDEX_VALUE_MAX_CHARS, INDEX_WORD_MAX_BYTES
+from tracelake.limits import (
+    INDEX_IDENTIFIERS_KEPT,
+    INDEX_VALUE_MAX_CHARS,
+    INDEX_WORD_MAX_BYTES,
+    INDEX_WORDED_AT_ONCE_BYTES,
+)
 from tracelake.search.parts import identifiers
 
 _UNSPACED: Final = (
@@ -34,19 +39,27 @@ _BETWEEN_SPACES: Final = re.compile(
     r"""[^\W_](?:[^\s"'`\u00b4\u2018-\u201f\u00ab\u00bb(){}\[\]<>,;|]*[^\W_])?"""
 )
 _SPACED_RUN: Final = re.compile(r"[^\W_]+")
+_NO_LETTER: Final = re.compile(r"[\W_]")
 BETWEEN_RUNS: Final = "".join(letter for letter in map(chr, range(128)) if not letter.isalnum())
 """Characters of ASCII that are in no run of letters and digits."""
 
 
-def pairs(text: str) -> str:
-    """Return the words of a text with spaces between: pairs of letters of scripts without spaces, runs of others."""
-    if text.isascii():
-        return " ".join(_SPACED_RUN.findall(text))
-    return " ".join([_paired(run) if _LETTER.match(run) else run for run in _RUNS.findall(text)])
+def pairs(text: str) -> Iterator[str]:
+    """Yield the words of a text: pairs of letters of scripts without spaces, many at a time, and runs of others."""
+    for match in (_SPACED_RUN if text.isascii() else _RUNS).finditer(text):
+        run = match[0]
+        if is_unspaced(run):
+            yield from _paired(run)
+        else:
+            yield run
 
 
-def _paired(run: str) -> str:
-    return " ".join([*map(add, run, run[1:]), run[-1]])
+def _paired(run: str) -> Iterator[str]:
+    at_once = 1 + INDEX_WORDED_AT_ONCE_BYTES // 3
+    for first in range(0, len(run) - 1, at_once):
+        some = run[first : first + at_once + 1]  # the last letter begins the next of them
+        yield " ".join(map(add, some, some[1:]))
+    yield run[-1]
 
 
 def is_letter(word: str) -> bool:
@@ -64,26 +77,47 @@ def is_pair(word: str) -> bool:
     return len(word) == 2 and is_unspaced(word)
 
 
-def between_spaces(text: str) -> str:
-    """Return the words of a text with one space between: what has letters at both ends, as it is written.
+def between_spaces(text: str) -> Iterator[str]:
+    """Yield the words of a text between white space: what has letters at both ends, as it is written.
 
     One that is longer than the index takes is cut into runs of letters and digits.
     """
-    words = _BETWEEN_SPACES.findall(text)
-    if max(map(len, words), default=0) * 4 < INDEX_WORD_MAX_BYTES:
-        return " ".join(words)
-    return " ".join([word if _fits(word) else " ".join(_SPACED_RUN.findall(word)) for word in words])
+    for match in _BETWEEN_SPACES.finditer(text):
+        word = match[0]
+        if len(word) * 4 < INDEX_WORD_MAX_BYTES or len(word.encode()) < INDEX_WORD_MAX_BYTES:
+            yield word
+        else:
+            yield from (run[0] for run in _SPACED_RUN.finditer(word))
 
 
-def _fits(word: str) -> bool:
-    return len(word.encode()) < INDEX_WORD_MAX_BYTES
+def together(words: Iterator[str]) -> Iterator[str]:
+    """Yield texts of some of the words each, with spaces between."""
+    some, size = list[str](), 0
+    for word in words:
+        some.append(word)
+        size += len(word) + 1
+        if size >= INDEX_WORDED_AT_ONCE_BYTES:
+            yield " ".join(some)
+            some, size = [], 0
+    yield " ".join(some)
+
+
+def pieces(text: str, has_words: Callable[[str], object]) -> Iterator[str]:
+    """Yield a text in pieces that end before a character which is in no word: where `has_words` says so, too."""
+    first = 0
+    while len(text) - first > INDEX_WORDED_AT_ONCE_BYTES:
+        borders = _NO_LETTER.finditer(text, first + INDEX_WORDED_AT_ONCE_BYTES)
+        end = next((border.start() for border in borders if not has_words(border[0])), len(text))
+        yield text[first:end]
+        first = end
+    yield text[first:]
 
 
 def parts_of_words(texts: Sequence[str]) -> dict[int, tuple[str, ...]]:
     """Return the parts of words that have more than letters and digits in them, and of those with capitals inside."""
     parts = identifiers(texts)
     for number, text in enumerate(texts):
-        several = {_runs_of(word) for word in between_spaces(text).split(" ") if not word.isalnum()}
+        several = {_runs_of(word) for word in between_spaces(text) if not word.isalnum()}
         several.discard("")
         if several:
             parts[number] = tuple(sorted(several.union(parts.get(number, ()))))

@@ -6,7 +6,7 @@ different chunk is made words once: a fourth of what tantivy's own filters take,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, TypeAlias, cast
 
@@ -15,7 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake.limits import INDEX_CHUNK_KEPT_MAX_CHARS, INDEX_CHUNKS_KEPT, INDEX_WORD_MAX_BYTES
+from tracelake.limits import (
+    INDEX_CHUNK_KEPT_MAX_CHARS,
+    INDEX_CHUNKS_KEPT,
+    INDEX_WORD_MAX_BYTES,
+    INDEX_WORDED_AT_ONCE_BYTES,
+)
 
 GAP: Final = "\1"
 """A word that the index leaves out, but for its place: between texts of a row, and where a word is too long."""
@@ -35,16 +40,18 @@ class Wording:
         self,
         separators: str,
         words_of: Callable[[str], list[str]],
+        words_of_long: Callable[[str], Iterable[list[str]]],
         stems_of: Callable[[str], list[str]],
         parts_of: Callable[[Sequence[str]], dict[int, tuple[str, ...]]],
     ) -> None:
         """`separators` are ASCII, and in no word.
 
-        `words_of` gives the words of a text in lower case, `stems_of` those of words with spaces between, and
-        `parts_of` the parts of the identifiers of texts, by their numbers.
+        `words_of` gives the words of a text in lower case, `words_of_long` the same, some at a time, `stems_of` those
+        of words with spaces between, and `parts_of` the parts of the identifiers of texts, by their numbers.
         """
         self._to_spaces = bytes.maketrans(separators.encode(), b" " * len(separators))
-        self._words_of, self._stems_of, self._parts_of = words_of, stems_of, parts_of
+        self._words_of, self._words_of_long = words_of, words_of_long
+        self._stems_of, self._parts_of = stems_of, parts_of
         self._known: dict[str, str] = {}
 
     def texts_of_rows(self, texts: Any, firsts: Numbers) -> list[str]:
@@ -77,8 +84,8 @@ class Wording:
     def _different(self, written: Any) -> tuple[Any, dict[int, Parts]]:
         """Return the words of different chunks as an array, and their parts; few at a time become objects of Python."""
         words, parts_of_chunks = [pa.array([], pa.string())], dict[int, Parts]()
-        for first in range(0, len(written), INDEX_CHUNKS_KEPT):
-            some, parts = self._chunks(written.slice(first, INDEX_CHUNKS_KEPT).to_pylist())
+        for first, last in _some_at_a_time(written):
+            some, parts = self._chunks(written.slice(first, last - first).to_pylist())
             words.append(pa.array(some, pa.string()))
             parts_of_chunks |= {first + number: own for number, own in parts.items()}
         return pa.concat_arrays(words), parts_of_chunks
@@ -113,7 +120,11 @@ class Wording:
 
     def _worded(self, texts: Sequence[str]) -> list[str]:
         """Return the words of each text as the index has them, with gaps where one is too long."""
-        words = list(map(self._words_of, texts))
+        if len(texts) == 1 and len(texts[0]) > INDEX_WORDED_AT_ONCE_BYTES:
+            return [" ".join(self._stemmed([some])[0] for some in self._words_of_long(texts[0]) if some)]
+        return self._stemmed(list(map(self._words_of, texts)))
+
+    def _stemmed(self, words: list[list[str]]) -> list[str]:
         different = dict.fromkeys(word for some in words for word in some)
         short = [word for word in different if len(word.encode()) < INDEX_WORD_MAX_BYTES]
         stems = dict(zip(short, self._stems_of(" ".join(short)), strict=True))
@@ -121,6 +132,17 @@ class Wording:
             stems.get(some[0], GAP) if len(some) == 1 else " ".join([stems.get(word, GAP) for word in some])
             for some in words
         ]
+
+
+def _some_at_a_time(written: Any) -> Iterator[tuple[int, int]]:
+    """Yield where of an array each few texts begin and end: not too many, nor of too many bytes, or one."""
+    ends = np.cumsum(pc.binary_length(written).to_numpy())
+    first = 0
+    while first < len(written):
+        most = (ends[first - 1] if first else 0) + INDEX_WORDED_AT_ONCE_BYTES
+        last = min(int(np.searchsorted(ends, most, side="right")), first + INDEX_CHUNKS_KEPT)
+        yield first, max(last, first + 1)
+        first = max(last, first + 1)
 
 
 def _together(
