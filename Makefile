@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults lint-deploy test-kafka test-cluster faults-door faults-hot faults-archive faults-journal faults-maintenance faults-replicas faults-flips faults-index fuzz slow simulate simulate-all soak clean
+.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults lint-deploy test-kafka test-cluster test-yarn faults-door faults-hot faults-archive faults-journal faults-cluster faults-maintenance faults-replicas faults-flips faults-index fuzz slow simulate simulate-all soak clean
 
 setup: .venv/.ready
 
@@ -17,7 +17,7 @@ demo: setup
 	.venv/bin/tracelake demo
 
 test: setup browser lint types
-	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/kafka --ignore tests/cluster
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/kafka --ignore tests/cluster --ignore tests/yarn
 
 # With a broker of Apache Kafka, started by the tests; one after the other, for some of them kill it.
 test-kafka: setup
@@ -27,6 +27,11 @@ test-kafka: setup
 # A standalone cluster of Spark, and a server of Spark Connect, started by the tests; some of them are killed.
 test-cluster: setup
 	$(PY) -m pytest -p no:xdist tests/cluster
+
+# One node of YARN, whose containers get a packed environment; needs Maven and a JDK of 17.
+test-yarn: setup
+	scripts/setup-yarn
+	$(PY) -m pytest -p no:xdist tests/yarn
 
 lint: setup
 	.venv/bin/ruff check .
@@ -58,6 +63,10 @@ faults-archive: setup
 faults-journal: setup
 	scripts/setup-kafka
 	$(PY) -m tests.faults.kill_journal $(if $(filter file,$(origin MINUTES)),,--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+faults-cluster: setup
+	scripts/setup-s3
+	$(PY) -m tests.faults.kill_cluster $(if $(filter file,$(origin MINUTES)),,--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(CONNECT),--connect)
 
 faults-maintenance: setup
 	$(PY) -m tests.faults.kill_maintenance --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tracelake._errors import UsageError
 from tracelake.cli.options import spark_conf
+from tracelake.tasks import java
 from tracelake.tasks.connect import is_connect
 from tracelake.tasks.failures import task_error
 from tracelake.tasks.on_worker import OnWorker, version_here
@@ -47,6 +49,16 @@ def test_the_master_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.delenv("SPARK_CONF_DIR")
     monkeypatch.delenv("SPARK_HOME", raising=False)
     assert named_master() is None
+
+
+def test_the_settings_of_hadoop_are_on_the_class_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else no YARN is found by them: its client asks this machine."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf")
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    command = java._command(Path("java"), "512m")
+    classes = command[command.index("-cp") + 1].split(os.pathsep)
+    assert classes[-1] == "/etc/hadoop/conf"
+    assert "" not in classes
 
 
 def test_spark_connect_by_its_url_or_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,8 @@ from tracelake.limits import (
 )
 
 JAVA_MIN: Final = 17
+_HADOOP: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+"""Where Hadoop's own settings are, such as the address of a YARN."""
 
 # The packages that Spark opens for itself in JavaModuleOptions; all but the first name live in java.base.
 _OPENS: Final = (
@@ -183,10 +185,11 @@ def _command(java: Path, heap: str) -> list[str]:
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     configured = os.environ.get("SPARK_CONF_DIR", str(home / "conf"))
     conf = Path(__file__).parent / "conf"  # our quiet log4j2.properties, used where the user has none
+    hadoop = [os.environ[name] for name in _HADOOP if os.environ.get(name)]
     return [
         str(java),
         "-cp",
-        os.pathsep.join([configured, str(conf), str(home / "jars" / "*")]),
+        os.pathsep.join([configured, str(conf), str(home / "jars" / "*"), *hadoop]),
         f"-Xmx{heap}",
         # It hands out tasks and moves no rows: to compile that well takes longer than it ever saves.
         "-XX:TieredStopAtLevel=1",
