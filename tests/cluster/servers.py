@@ -100,7 +100,12 @@ class Cluster:
 
     def kill_executor_of(self, pid: int) -> None:
         """End the one of this Python worker, with all of its workers, as the system does for want of memory."""
-        executor = next(one for one in self.executors() if pid in {child.pid for child in _below(one.pid)})
+        self.kill_executor(
+            next(one for one in self.executors() if pid in {child.pid for child in _below(one.pid)})
+        )
+
+    def kill_executor(self, executor: psutil.Process) -> None:
+        """End one with all of its workers."""
         for process in (*_below(executor.pid), executor):
             _kill(process)
 
@@ -123,10 +128,11 @@ class Cluster:
 
 
 class ConnectServer:
-    """A server of Spark Connect, with executors of its own, which have this Python."""
+    """A server of Spark Connect, with executors of its own or those of a cluster, which have this Python."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, master: str = "local[2]") -> None:
         self.folder = folder
+        self._master = master
         self._port = free_port()
         self.url = f"sc://127.0.0.1:{self._port}"
         self.start()
@@ -137,13 +143,22 @@ class ConnectServer:
             "spark.connect.grpc.binding.port": str(self._port),
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.ui.enabled": "false",
+            "spark.executor.memory": "512m",
         }
         conf = [argument for name, value in settings.items() for argument in ("--conf", f"{name}={value}")]
         server = "org.apache.spark.sql.connect.service.SparkConnectServer"
         self._process = start_jvm(
             self.folder,
             "connect",
-            *(f"{_CLASSES}.SparkSubmit", "--class", server, "--master", "local[2]", *conf, "spark-internal"),
+            *(
+                f"{_CLASSES}.SparkSubmit",
+                "--class",
+                server,
+                "--master",
+                self._master,
+                *conf,
+                "spark-internal",
+            ),
             heap_mb=768,
             python=sys.executable,
         )
@@ -158,7 +173,10 @@ class ConnectServer:
 
 
 def _below(pid: int) -> list[psutil.Process]:
-    return psutil.Process(pid).children(recursive=True)
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _name(process: psutil.Process) -> str:
