@@ -97,7 +97,8 @@ STRIPE_INPUT_BYTES: Final = 8 * MIB
 SMALL_SEGMENT_MAX_BYTES: Final = 256 * 1024
 """Bytes of a segment of the inbox, stored and decompressed, that are read at once. Beyond: it is read in pieces."""
 STRIPES_MAX: Final = 16
-"""Tasks that may share one file. Beyond: each of them decodes more of it."""
+"""Tasks that may share one file, so that they do not all but read the same bytes: of a file of gzip each reads for as
+long as it decodes by then. Beyond: each of them decodes more of it."""
 READ_TASK_INPUT_BYTES: Final = MIB
 """Stored bytes of small inputs, such as segments of the inbox, that one task reads. Beyond: the next task."""
 INPUTS_FETCHED_AT_ONCE: Final = 16

@@ -41,6 +41,12 @@ _WORKERS: Final = (
     ),
 )
 """What no input causes: how it is said by Spark, and what to do."""
+_DIED: Final = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Python worker.*crashed")
+_MEMORY: Final = (
+    "its process has died, perhaps for want of memory: give executors more by "
+    "`--conf spark.executor.memoryOverhead=2g`, or make transactions smaller by `--transaction-mb`"
+)
+"""What an input may cause, for one of much in memory does."""
 
 
 def task_error(error: Exception, *, ended: bool = False) -> TaskError:
@@ -50,6 +56,8 @@ def task_error(error: Exception, *, ended: bool = False) -> TaskError:
         if match := pattern.search(said) or pattern.search(str(error)):
             text = match.expand(advice).strip().rstrip(".")
             return TaskError(f"{text}. Nothing was published; run again once that is mended.", ended=True)
+    if kind is None and (died := _DIED.search(str(error))):
+        said = f"{died[0]}: {_MEMORY}"
     return TaskError(task_message(said), kind=None if ended else kind, ended=ended)
 
 
