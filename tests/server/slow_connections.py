@@ -16,7 +16,7 @@ from tracelake.server.grpc_door import TRACES
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HTTP_HEAD: Final = b"POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 BODY_LENGTH: Final = 100_000
-DATA, HEADERS, SETTINGS = 0, 1, 4
+DATA, HEADERS, SETTINGS, PING = 0, 1, 4, 6
 
 
 class Kind(NamedTuple):
@@ -32,19 +32,23 @@ def frame(kind: int, flags: int, stream: int, payload: bytes, length: int | None
     return told.to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
 
 
-def head_block(fields: Mapping[str, str]) -> bytes:
+def head_block(fields: Mapping[str, str | bytes]) -> bytes:
     """Return the fields of a head, none of them compressed."""
     return b"".join(
-        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-        for name, value in fields.items()
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value
+        for name, value in ((name, _octets(value)) for name, value in fields.items())
     )
 
 
-def call_head(authorization: str, stream: int = 1) -> bytes:
-    """Return the frame that begins a call of Export."""
-    fields = {":method": "POST", ":scheme": "http", ":path": f"/{TRACES}/Export", ":authority": "slow"}
+def _octets(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()
+
+
+def call_head(authorization: str, path: str | bytes = f"/{TRACES}/Export") -> bytes:
+    """Return the frame that begins a call of Export, or of another name."""
+    fields: dict[str, str | bytes] = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "a"}
     fields |= {"content-type": "application/grpc", "te": "trailers", "authorization": authorization}
-    return frame(HEADERS, 4, stream, head_block(fields))
+    return frame(HEADERS, 4, 1, head_block(fields))
 
 
 def _message(data: bytes, length: int | None = None) -> bytes:

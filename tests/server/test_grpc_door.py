@@ -17,6 +17,7 @@ from tests.server.fake_lake import FakeLake
 from tests.server.faults import FaultyStore, inbox_payloads
 from tests.server.grpc_client import export_call, refusal_of, with_door
 from tests.server.otlp_requests import export_request
+from tests.server.slow_connections import PING, PREFACE, SETTINGS, call_head, frame
 from tracelake import UsageError, limits
 from tracelake.access.model import Role
 from tracelake.server.grpc_door import NOT_KEPT, TRACES, GrpcDoor
@@ -155,6 +156,38 @@ def test_a_message_has_a_time_to_come(store: FaultyStore, monkeypatch: pytest.Mo
             assert (await refusal_of(call))[0] == "DEADLINE_EXCEEDED"
 
     with_door(store, use)
+
+
+def check_names(store: FaultyStore) -> None:
+    """A call of what is no text is refused, and the door goes on."""
+    paths = (b"/\xff", b"", b"\0", b"x" * 120, f"/{TRACES}/Export".encode() + b"\xe9", b"/\xc3/\x28")
+    ping = b"answered"
+
+    async def use(address: str) -> None:
+        host, _, port = address.rpartition(":")
+        for path in paths:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(PREFACE + frame(SETTINGS, 0, 0, b"") + call_head("", path) + frame(PING, 0, 0, ping))
+            said = b""
+            while ping not in said:  # then it has read what came before
+                piece = await asyncio.wait_for(reader.read(65_536), HANG_S)
+                assert piece, path
+                said += piece
+            writer.close()
+            async with grpc.aio.insecure_channel(address, options=[("test.path", str(path))]) as channel:
+                assert await asyncio.wait_for(export_call(channel)(GOOD), HANG_S) == b""
+
+    with_door(store, use)
+
+
+def test_names_that_are_no_text_end_nothing(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever calls what nobody has, by whatever name, is refused alone; gRPC's own server would end itself."""
+    check_names(store)
+    monkeypatch.setattr(
+        "tracelake.server.grpc_door.grpc_server", lambda options: grpc.aio.server(options=options)
+    )
+    with pytest.raises((AssertionError, OSError, grpc.aio.AioRpcError)):
+        check_names(store)
 
 
 def test_metrics_and_logs_are_answered_and_counted(store: FaultyStore) -> None:

@@ -36,6 +36,7 @@ from tracelake._errors import (
 from tracelake.otlp.stream import GZIP_MAGIC
 from tracelake.server.connections import connections_max
 from tracelake.server.errors import retry_after_s, status_of
+from tracelake.server.grpc_server import grpc_server
 from tracelake.server.guard import bearer
 from tracelake.server.key_ring import KeyHolder, KeyRing
 from tracelake.server.otlp import CODES, Meter, TracesEndpoint, experiment_of, success_message
@@ -84,16 +85,14 @@ class GrpcDoor:
     async def start(self) -> int:
         """Listen, and return the port. Raises UsageError where the address cannot be had, or gRPC is not installed."""
         grpc = _grpc()
-        self._server = grpc.aio.server(options=_options())
+        self._server = grpc_server(_options())
         services = {TRACES: self._export} | {
             service: self._refuse_to_keep(signal) for signal, service in NOT_KEPT.items()
         }
         for service, answer in services.items():
             # A stream, though clients send one message: so it is read here, with a bound on the time.
             handler = grpc.stream_unary_rpc_method_handler(self._answering(service, answer))
-            self._server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler(service, {"Export": handler}),)
-            )
+            self._server.add_registered_method_handlers(service, {"Export": handler})
         try:
             port: int
             if self._tls is None:
@@ -226,7 +225,8 @@ def _grpc() -> Any:
         raise UsageError(
             f"OTLP/gRPC needs the package grpcio ({error}); install it, or use --no-grpc"
         ) from None
-    logging.getLogger("grpc").addHandler(logging.NullHandler())  # clients that go away are nothing to tell
+    logging.getLogger("grpc").propagate = False  # clients that go away, or send no text, are nothing to tell
+    logging.getLogger("grpc").addHandler(logging.NullHandler())
     return grpc
 
 
