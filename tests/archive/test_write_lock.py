@@ -22,7 +22,14 @@ from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.schema import trace_parts
 
 Make = Callable[..., HotLake]
-OF_SQL = {"archive.store", "archive.rows", "archive.protocol", "archive.candidates", "tracking.database"}
+OF_SQL = {
+    "archive.store",
+    "archive.rows",
+    "archive.protocol",
+    "archive.candidates",
+    "tracking.database",
+    "tracking.outbox",
+}
 """What may run in a transaction that writes: what makes statements, and decides on rows."""
 
 

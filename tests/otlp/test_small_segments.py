@@ -11,7 +11,14 @@ import zstandard
 
 from tests.broken import Broken, assert_caught
 from tracelake.otlp import framing
-from tracelake.otlp.framing import Format, Reading, write_segment
+from tracelake.otlp.framing import (
+    Format,
+    Payload,
+    Reading,
+    segment_of_frames,
+    segment_of_frames_bytes,
+    write_segment,
+)
 
 
 def segments(chance: random.Random) -> list[bytes]:
@@ -25,6 +32,10 @@ def segments(chance: random.Random) -> list[bytes]:
     flipped = bytearray(whole)
     flipped[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
     compress = zstandard.ZstdCompressor(level=1, write_checksum=True).compress
+    frames = [(len(data), compress(data)) for _, data in payloads if data]
+    framed = segment_of_frames(frames)
+    altered = bytearray(framed + b"x")
+    altered[chance.randrange(len(altered))] ^= 1 << chance.randrange(8)
     unsized = zstandard.ZstdCompressor(write_content_size=False).compress
     cut = plain[: chance.randrange(len(plain))]
     return [
@@ -32,6 +43,9 @@ def segments(chance: random.Random) -> list[bytes]:
         bytes(flipped),
         whole[: chance.randrange(len(whole))],
         whole + whole,
+        framed,
+        framed[: chance.randrange(len(framed) + 1)],
+        bytes(altered),
         whole + b"behind",
         compress(cut),
         compress(plain + b"x"),
@@ -75,8 +89,25 @@ def test_a_segment_that_grows_when_it_is_undone_is_not_undone_at_once(tmp_path: 
         assert framing._small_segment((tmp_path / "bomb").read_bytes()) is None
 
 
+def test_a_segment_of_frames_is_a_segment_of_their_payloads(tmp_path: Path) -> None:
+    """And its size is known before it is made, and each of its frames is one of zstd's own."""
+    compress = zstandard.ZstdCompressor(level=1, write_checksum=True).compress
+    for sizes in ([], [1], [3, 70_000, 400_000], [20] * 300):
+        payloads = [
+            random.Random(size).randbytes(size % 1_000) + bytes(size - size % 1_000) for size in sizes
+        ]
+        frames = [compress(data) for data in payloads]
+        segment = segment_of_frames(zip(sizes, frames, strict=True))
+        assert len(segment) == segment_of_frames_bytes(frames) or not sizes
+        assert not sizes or (framing._small_segment(segment) is not None) is (max(sizes) < 2**17)
+        (tmp_path / "segment").write_bytes(segment)
+        read = [item for item in Reading(str(tmp_path / "segment")) if isinstance(item, Payload)]
+        assert [item.data for item in read] == payloads
+        assert {item.format for item in read} <= {"protobuf"}
+
+
 BROKEN = [
-    Broken("nothing lies behind", framing._small_segment, "allow_extra_data=False", "allow_extra_data=True"),
+    Broken("nothing lies behind", framing._small_plain, "while at < len(data):", "if at < len(data):"),
     Broken("the last one is whole", framing._small_segment, "or end > len(plain)", ""),
     Broken("a kind is known", framing._small_segment, "format is None or ", ""),
     Broken("it is a segment", framing._small_segment, "not plain.startswith(_SEGMENT_MAGIC)", "False"),

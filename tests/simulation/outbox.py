@@ -48,6 +48,7 @@ from tracelake.testing import Actor, Process, Run, Scenario
 from tracelake.testing.calls import Call, Touch
 from tracelake.tracking.outbox import Outbox, OutboxRow
 from tracelake.tracking.schema import metadata, outbox
+from tracelake.tracking.store import unpacked
 
 Group = Sequence[tuple[int, int]]
 """Requests that are stored by one transaction, each of one span: the numbers of its trace, and of itself."""
@@ -148,6 +149,12 @@ def data_of(segment: bytes) -> bytes:
         file.write(segment)
         file.flush()
         return b"".join(item.data for item in Reading(file.name) if isinstance(item, Payload))
+
+
+def parts_of(sequence: int) -> bytes:
+    """Return what the traces of a row have by it, as one `TracesData`."""
+    query = "SELECT trace_id, payload, size_bytes FROM tracelake_trace_parts WHERE sequence = ?"
+    return b"".join(unpacked(*part) for part in raw().execute(query, (sequence,)))
 
 
 def spans_of(data: bytes) -> set[tuple[int, int]]:
@@ -307,7 +314,7 @@ class OutboxScenario(Scenario):
         require(all(count == 1 for count in taken.values()), f"taken twice: {taken}")
         committed = {span for commit in commits for data in commit.values() for span in spans_of(data)}
         waiting = {
-            sequence: spans_of(data_of(bytes(payload)))
+            sequence: spans_of(data_of(bytes(payload)) if payload else parts_of(sequence))
             for sequence, payload in raw().execute("SELECT sequence, payload FROM tracelake_outbox")
         }
         acknowledged = run.notes["acknowledged"]

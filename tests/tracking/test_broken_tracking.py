@@ -103,12 +103,6 @@ MUTANTS: list[tuple[Broken, Check]] = [
     ),
     (
         Broken(
-            "what is refused does not go out", TrackingStore.write, "segment = write_segment(left)", "pass"
-        ),
-        check_archived,
-    ),
-    (
-        Broken(
             "what is refused is counted", requests.refusals, "if count else None", "if not count else None"
         ),
         check_archived,

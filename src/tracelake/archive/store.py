@@ -23,6 +23,7 @@ from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN
 from tracelake.archive.retention import TraceFate
 from tracelake.archive.rows import ArchiveRows, standing
 from tracelake.tracking.database import at_once
+from tracelake.tracking.outbox import keep
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
     RESTORED_SEQUENCE,
@@ -305,9 +306,12 @@ class ArchiveStore(ArchiveRows):
         """
 
         def remove(connection: Connection) -> list[str]:
+            keep(connection, self.lake, places)  # rows before traces, as who trims them locks them
             objects = self._objects(connection, sorted({path for _, path in places.values()} - {""}))
             gone, freed = [], dict[str, int]()
-            for trace_id, info in self._infos(connection, places).items():
+            infos = self._infos(connection, places)
+            keep(connection, self.lake, places)  # what came until they were locked
+            for trace_id, info in infos.items():
                 location, path = places[trace_id]
                 if not protocol.may_delete(standing(info), location):
                     continue

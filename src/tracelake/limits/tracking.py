@@ -41,6 +41,9 @@ TRACKING_SEARCH_WAIT_S: Final = 5.0
 """How long it waits for its turn. Beyond: 503."""
 TRACKING_IDS_AT_ONCE: Final = 500
 """Traces or outbox rows that one statement names. Beyond: another statement."""
+OUTBOX_IN_PARTS_MAX_SHARE: Final = 1.5
+"""Of what was sent, that spans by trace, each trace with its resources, may take. Beyond: the outbox has that as it
+came."""
 OUTBOX_ROWS_MAX: Final = 100_000
 """Outbox rows of a lake that the pipeline has not taken. Beyond: requests are answered 503 until it has."""
 OUTBOX_LOOK_MAX: Final = 2_000

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Final, Literal, TypeAlias
@@ -58,6 +58,8 @@ _Items: TypeAlias = Generator[Payload | Problem, None, Problem | None]
 _BOM: Final = b"\xef\xbb\xbf"
 _SEGMENT_MAGIC: Final = b"TLSEG1\n"
 _SEGMENT_FORMATS: Final[dict[bytes, Format]] = {b"j": "json", b"p": "protobuf"}
+_ONE_SEGMENT: Final = b"\x20"
+"""Of a frame of zstd: one byte tells the size of what is in it, and no checksum follows."""
 _MESSAGE_STARTS: Final = (b"\n", b"{", ZSTD_MAGIC[:1])
 _JSON_AFTER_NEWLINE: Final = re.compile(rb'\s*\{\s*("[A-Za-z_]|\}|\Z)')
 """A file that begins with an empty line; a protobuf message that begins with the same two bytes fails this."""
@@ -271,14 +273,8 @@ def _log(stream: Stream, share: _Share) -> _Items:
 
 def _small_segment(data: bytes) -> list[Payload] | None:
     """Return the payloads of a whole segment of few bytes; None for all else: `_read_open` says what it is."""
-    try:
-        # A size that is not told is taken for a large one.
-        if not 0 < zstandard.frame_content_size(data) <= SMALL_SEGMENT_MAX_BYTES:
-            return None
-        plain = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
-    except zstandard.ZstdError:
-        return None
-    if not plain.startswith(_SEGMENT_MAGIC):
+    plain = _small_plain(data)
+    if plain is None or not plain.startswith(_SEGMENT_MAGIC):
         return None
     payloads, at = list[Payload](), len(_SEGMENT_MAGIC)
     while at < len(plain):
@@ -291,6 +287,36 @@ def _small_segment(data: bytes) -> list[Payload] | None:
         payloads.append(Payload(format, plain[at + 5 : end], None, at))
         at = end
     return payloads
+
+
+def _small_plain(data: bytes) -> bytes | None:
+    """Return what a few frames of zstd hold, None where they are none, cut, or may hold much."""
+    pieces, at, room = list[bytes](), 0, SMALL_SEGMENT_MAX_BYTES
+    try:
+        while at < len(data):
+            end = _frame_end(data, at)
+            frame = data[at:end]
+            # A size that is not told is taken for a large one.
+            size_bytes = zstandard.frame_content_size(frame)
+            if not 0 < size_bytes <= room:
+                return None
+            pieces.append(zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False))
+            at, room = end, room - size_bytes
+    except zstandard.ZstdError:
+        return None
+    return b"".join(pieces)
+
+
+def _frame_end(data: bytes, at: int) -> int:
+    """Return where a frame of zstd ends, by the sizes of its blocks (RFC 8878); somewhere behind, where it is cut."""
+    header_bytes = zstandard.frame_header_size(data[at : at + 18])  # none has more
+    checksum_bytes, is_last = data[at + 4] & 4, 0
+    at += header_bytes
+    while not is_last and at < len(data):
+        block = int.from_bytes(data[at : at + 3], "little")
+        is_last, is_one_byte = block & 1, block >> 1 & 3 == 1
+        at += 3 + (1 if is_one_byte else block >> 3)
+    return at + checksum_bytes
 
 
 def _framed(stream: Stream, start: int, format: Format, keep: bool) -> Payload | Problem | None:
@@ -314,6 +340,30 @@ def write_segment(payloads: Iterable[tuple[Format, bytes]]) -> bytes:
     for format, data in payloads:
         parts += [b"j" if format == "json" else b"p", len(data).to_bytes(4), data]
     return zstandard.ZstdCompressor(level=1, write_checksum=True).compress(b"".join(parts))
+
+
+def segment_of_frames(frames: Iterable[tuple[int, bytes]]) -> bytes:
+    """Return a segment of protobuf payloads, each of so many bytes and compressed already: a frame of zstd.
+
+    What is between them stands in frames that are not compressed, so that the bytes are the same whoever makes them.
+    """
+    parts, before = list[bytes](), _SEGMENT_MAGIC
+    for size_bytes, frame in frames:
+        parts += [_stored(before + b"p" + size_bytes.to_bytes(4)), frame]
+        before = b""
+    return b"".join(parts)
+
+
+def segment_of_frames_bytes(frames: Collection[bytes]) -> int:
+    """Return the size of such a segment."""
+    return len(_SEGMENT_MAGIC) + len(frames) * len(_stored(b"p" + bytes(4))) + sum(map(len, frames))
+
+
+def _stored(data: bytes) -> bytes:
+    """Return a frame of zstd with a few bytes as they are (RFC 8878): their number, one raw block."""
+    return (
+        ZSTD_MAGIC + _ONE_SEGMENT + len(data).to_bytes() + (len(data) << 3 | 1).to_bytes(3, "little") + data
+    )
 
 
 def segment_problem(data: bytes) -> Problem | None:

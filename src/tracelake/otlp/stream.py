@@ -80,8 +80,9 @@ def _after_zeros(file: Readable) -> bytes:
 
 def _unzstd(waiting: bytes, file: Readable) -> Iterator[bytes]:
     """Yield the blocks of all frames of a zstd file (RFC 8878)."""
+    decompressor = zstandard.ZstdDecompressor()
     while waiting:
-        frame = zstandard.ZstdDecompressor().decompressobj()
+        frame = decompressor.decompressobj()
         while not frame.eof:
             waiting = waiting or file.read(ZSTD_READ_BYTES)
             if not waiting:

@@ -48,6 +48,7 @@ class Gathering:
         payload: bytes,
         traces: Mapping[str, TraceSpans] | None = None,
         experiment_id: str = DEFAULT_EXPERIMENT,
+        refused: int = 0,
     ) -> RefusedSpans | None:
         """Store one request body as received (decompressed) and return, once it is durable, what was not taken of it.
 
@@ -55,7 +56,7 @@ class Gathering:
         than the acknowledgement time-out; the request may be sent again then.
         """
         loop = asyncio.get_running_loop()
-        group, place = self._queue.join(format, payload, traces or {}, experiment_id)
+        group, place = self._queue.join(format, payload, traces or {}, experiment_id, refused)
         gathered = self._groups.get(group) or self._begin(group, loop)
         # One for each request: who is cancelled cancels its own.
         answer: asyncio.Future[RefusedSpans | None] = loop.create_future()

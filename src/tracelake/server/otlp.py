@@ -148,7 +148,7 @@ class TracesEndpoint:
             meter(decoded.accepted + decoded.rejected, len(sent))
         # The pipeline decodes it, and refuses the same spans. Without one good span it is not stored.
         if decoded.accepted:
-            refused = await self._gathering.append(format, payload, traces, experiment_id)
+            refused = await self._gathering.append(format, payload, traces, experiment_id, decoded.rejected)
             if refused is not None:
                 return Decoded(
                     decoded.accepted - refused.spans,

@@ -10,14 +10,14 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
-from sqlalchemy import Connection, create_engine, event, exc
+from sqlalchemy import Column, Connection, Table, create_engine, event, exc
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.pool import QueuePool
 
@@ -50,6 +50,7 @@ _SQLITE_PASSING: Final = frozenset(
     )
 )
 """What SQLite says of its place, and not of what the file holds."""
+_Rows: TypeAlias = Sequence[tuple[Any, ...]]
 _SQLITE_THERE: Final = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 _POSTGRES_THERE: Final = "23505"
 """What databases call a key that is there already."""
@@ -109,6 +110,26 @@ class TrackingDatabase:
     def insert(self) -> Any:
         """What makes an INSERT that may say `on_conflict_do_…`, in the words of this database."""
         return sqlite.insert if self.is_sqlite else postgresql.insert
+
+    def inserting(self, table: Table, columns: Sequence[str]) -> Callable[[Connection, _Rows], None]:
+        """Return what inserts rows of these columns, but for those that are there.
+
+        In the words of the database: SQLAlchemy takes longer for the parameters of a row than SQLite to insert it.
+        PostgreSQL gets each column as one array.
+        """
+        into = f"INSERT INTO {table.name} ({', '.join(columns)})"
+        if self.is_sqlite:
+            text = f"{into} VALUES ({', '.join('?' * len(columns))}) ON CONFLICT DO NOTHING"
+            return lambda connection, rows: _carry_out(connection, text, list(rows))
+        arrays = ", ".join(f"%b::{self._type(table.c[name])}[]" for name in columns)
+        unnested = f"{into} SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING"
+        return lambda connection, rows: _carry_out(
+            connection, unnested, tuple(map(list, zip(*rows, strict=True)))
+        )
+
+    def _type(self, column: Column[Any]) -> str:
+        """Return the type of a column without its length: a text that is too long is to be an error, and not cut."""
+        return column.type.compile(self.engine.dialect).partition("(")[0]
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -274,6 +295,10 @@ def at_once(keys: Collection[_Key]) -> Iterator[list[_Key]]:
     rest = iter(sorted(keys))
     while some := list(islice(rest, limits.TRACKING_IDS_AT_ONCE)):
         yield some
+
+
+def _carry_out(connection: Connection, text: str, parameters: Any) -> None:
+    connection.exec_driver_sql(text, parameters)
 
 
 def _was_done(connection: sqlite3.Connection, pragma: str) -> bool:

@@ -92,13 +92,14 @@ class RequestGroups(ABC):
         payload: bytes,
         traces: Mapping[str, TraceSpans] = _NOT_APART,
         experiment_id: str = DEFAULT_EXPERIMENT,
+        refused: int = 0,
     ) -> tuple[RequestGroup, int]:
-        """Add a request to those that gather for the next write, or begin with it; do not wait.
+        """Add a request, of which so many spans were refused, to those that gather for the next write; do not wait.
 
         Return the group, and the place of the request in it. Whoever gets a group that is new must `release` it.
         Raises BackPressureError when the queue is full.
         """
-        request = TracedRequest(format, payload, traces, experiment_id)
+        request = TracedRequest(format, payload, traces, experiment_id, refused)
         size_bytes = request.size_bytes
         with self._lock:
             self._check_queue(size_bytes)

@@ -4,6 +4,9 @@ A row is known by its number, read by it, recorded in the journal by it, and del
 keeps a position, "all below are done": PostgreSQL commits numbers in another order than it gives them, so a number may
 appear below one that was read long ago, and one that was rolled back never appears. Neither is waited for, neither is
 missed.
+
+The payload of a row is empty where the parts of its traces are all that was sent: they are not stored twice. Whoever
+deletes such a part before its row is gone gives the row its payload first (`keep`).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, select, update
 
+from tracelake.otlp.framing import segment_of_frames
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import ARCHIVE_REPO, INCOMPLETE, outbox, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
@@ -26,6 +30,41 @@ class OutboxRow:
     sequence: int
     size_bytes: int
     received_ns: int
+
+
+def segments(connection: Connection, lake: int, sequences: Collection[int]) -> dict[int, bytes]:
+    """Return what rows say, by their numbers, of those that are there; nothing for one that lacks parts."""
+    query = select(outbox.c.sequence, outbox.c.payload, outbox.c.size_bytes)
+    rows = connection.execute(query.where(outbox.c.lake == lake, outbox.c.sequence.in_(sequences))).all()
+    parts: dict[int, list[tuple[str, int, bytes]]] = {row.sequence: [] for row in rows if not row.payload}
+    if parts:
+        of = trace_parts.c
+        # `+ 0` as in `TrackingStore.uncommitted`.
+        theirs = select(of.sequence, of.trace_id, of.size_bytes, of.payload).where(
+            of.lake + 0 == lake, of.sequence.in_(parts)
+        )
+        for sequence, *part in connection.execute(theirs):
+            parts[sequence].append(tuple(part))
+    payloads = {}
+    for row in rows:
+        payload = row.payload or segment_of_frames([part[1:] for part in sorted(parts[row.sequence])])
+        payloads[row.sequence] = payload if len(payload) == row.size_bytes else b""
+    return payloads
+
+
+def keep(connection: Connection, lake: int, trace_ids: Collection[str]) -> None:
+    """Give rows that are told by parts of these traces their payload: the parts may be deleted then."""
+    of = outbox.c
+    for ids in at_once(trace_ids):
+        theirs = select(trace_parts.c.sequence).where(
+            trace_parts.c.lake == lake, trace_parts.c.trace_id.in_(ids)
+        )
+        rows = select(of.sequence).where(of.lake == lake, of.sequence.in_(theirs), of.payload == b"")
+        locked = connection.execute(rows.order_by(of.sequence).with_for_update()).scalars().all()
+        for sequence in locked:
+            payload = segments(connection, lake, [sequence])[sequence]
+            here = (of.lake == lake, of.sequence == sequence)
+            connection.execute(update(outbox).where(*here).values(payload=payload))
 
 
 class Outbox:
@@ -57,19 +96,14 @@ class Outbox:
 
     def read(self, sequence: int) -> bytes | None:
         """Return the segment of a row, None where it is gone."""
-        query = select(outbox.c.payload).where(outbox.c.lake == self._lake, outbox.c.sequence == sequence)
-        with self._database.reading() as connection:
-            payload: bytes | None = connection.execute(query).scalar()
-        return payload
+        return self.read_all([sequence]).get(sequence)
 
     def read_all(self, sequences: Collection[int]) -> dict[int, bytes]:
         """Return the segments of rows by their numbers, of those that are there."""
         payloads: dict[int, bytes] = {}
         with self._database.reading() as connection:
             for some in at_once(sequences):
-                query = select(outbox.c.sequence, outbox.c.payload)
-                rows = connection.execute(query.where(*self._of(some)))
-                payloads.update((sequence, payload) for sequence, payload in rows)
+                payloads.update(segments(connection, self._lake, some))
         return payloads
 
     def there(self, sequences: Collection[int]) -> set[int]:

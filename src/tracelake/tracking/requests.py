@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final
 
 from tracelake import limits
@@ -17,9 +18,13 @@ _START, _END, _SERVICE, _WORKSPACE = (_AT[name] for name in ("start_ns", "end_ns
 _SESSION, _USER, _INPUT, _OUTPUT = (_AT[name] for name in ("session_id", "user_id", "input", "output"))
 _STORED: Final = tuple(name for name in COLUMNS if name not in ("input", "output"))
 """Columns of a span that have one in the store too."""
-_STORED_AT: Final = tuple(_AT[name] for name in _STORED)
-_TEXTS: Final = ("name", "service", "session_id", "user_id", "model", "kind", "status", "workspace")
-_TEXTS_AT: Final = tuple(_AT[name] for name in _TEXTS)
+_stored: Final = itemgetter(*(_AT[name] for name in _STORED))
+_texts: Final = itemgetter(
+    *(_AT[name] for name in ("name", "service", "session_id", "user_id", "model", "workspace"))
+)
+"""Those that can be anything: kinds and states are words or digits, ids are of hex digits."""
+OF_SPANS: Final = ("lake", "trace_id", "sequence", *_STORED)
+"""The columns of table `spans` that a write fills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,8 @@ class TracedRequest:
     payload: bytes
     traces: Mapping[str, TraceSpans] = field(default_factory=dict)
     experiment_id: str = DEFAULT_EXPERIMENT
+    refused: int = 0
+    """Spans of the body that were not taken: the pipeline refuses them too, and says so in its report."""
 
     @property
     def size_bytes(self) -> int:
@@ -68,6 +75,22 @@ def put_together(requests: Iterable[TracedRequest]) -> dict[str, TraceWrite]:
     return dict(sorted(writes.items()))
 
 
+def is_in_parts(requests: Sequence[TracedRequest], writes: Mapping[str, TraceWrite]) -> bool:
+    """Whether what the pipeline is to read of requests can be told by what is stored by trace.
+
+    Not where spans were refused, or what was sent is JSON: it reads that as it came. Nor where a trace is of several
+    requests, for what each of them may have counts for what is read at once; nor where resources that come with each
+    trace make much more of it than was sent.
+    """
+    sent = sum(len(request.payload) for request in requests)
+    apart = sum(len(data) for write in writes.values() for data in write.data)
+    return (
+        all(request.format == "protobuf" and not request.refused for request in requests)
+        and sum(len(request.traces) for request in requests) == len(writes)
+        and apart <= limits.OUTBOX_IN_PARTS_MAX_SHARE * sent
+    )
+
+
 def without(request: TracedRequest, refused: Collection[str]) -> tuple[Format, bytes] | None:
     """Return the payload of a request without the traces that are refused, None where nothing is left."""
     if not any(trace_id in refused for trace_id in request.traces):
@@ -99,20 +122,16 @@ def info_of(write: TraceWrite) -> dict[str, Any]:
     }
 
 
-def span_rows(lake: int, trace_id: str, sequence: int, write: TraceWrite) -> list[dict[str, Any]]:
-    """Return the rows of table `spans`."""
-    key = {"lake": lake, "trace_id": trace_id, "sequence": sequence}
+def span_rows(lake: int, trace_id: str, sequence: int, write: TraceWrite) -> list[tuple[Any, ...]]:
+    """Return the rows of table `spans`, of OF_SPANS."""
+    key = (lake, trace_id, sequence)
     rows = []
     for row in write.rows:
-        stored = dict(zip(_STORED, [row[at] for at in _STORED_AT], strict=True))
-        stored.update(key)
-        if any(
-            text is not None and (len(text) > 30 or "\0" in text) for text in [row[at] for at in _TEXTS_AT]
-        ):
-            for name in _TEXTS:
-                limit = 32 if name in ("kind", "status") else limits.TRACKING_NAME_MAX_CHARS
-                stored[name] = _cut(stored[name], limit)
-        rows.append(stored)
+        texts = "".join(filter(None, _texts(row)))
+        if len(texts) <= limits.TRACKING_NAME_MAX_CHARS and "\0" not in texts:  # so is each of them
+            rows.append(key + _stored(row))
+        else:
+            rows.append(key + tuple(_name(each) if isinstance(each, str) else each for each in _stored(row)))
     return rows
 
 

@@ -17,13 +17,15 @@ from sqlalchemy import Connection, and_, case, delete, func, insert, select
 
 from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError, UsageError
-from tracelake.otlp.framing import write_segment
+from tracelake.otlp.framing import segment_of_frames_bytes, write_segment
 from tracelake.tracking.database import TrackingDatabase, at_once
 from tracelake.tracking.requests import (
+    OF_SPANS,
     RefusedSpans,
     TracedRequest,
     TraceWrite,
     info_of,
+    is_in_parts,
     put_together,
     refusals,
     span_rows,
@@ -89,8 +91,8 @@ class TrackingStore:
         # Made once: to make them takes as long as to carry them out.
         self._upsert = _upsert(database.insert)
         self._insert_outbox = insert(outbox).returning(outbox.c.sequence)
-        self._insert_parts = insert(trace_parts)
-        self._insert_spans = database.insert(spans).on_conflict_do_nothing()
+        self._insert_parts = database.inserting(trace_parts, [column.name for column in trace_parts.c])
+        self._insert_spans = database.inserting(spans, OF_SPANS)
         self._waiting: int | None = None
 
     def write(self, requests: Sequence[TracedRequest]) -> list[RefusedSpans | None]:
@@ -105,39 +107,33 @@ class TrackingStore:
         compress = zstandard.ZstdCompressor(level=1, write_checksum=True).compress
         sizes = {trace_id: sum(map(len, write.data)) for trace_id, write in writes.items()}
         packed = {trace_id: compress(b"".join(write.data)) for trace_id, write in writes.items()}
-        segment = write_segment([(request.format, request.payload) for request in requests])
+        in_parts = is_in_parts(requests, writes)
+        segment = b"" if in_parts else _segment(requests)
         now_ns = time.time_ns()
         with self.database.writing() as connection:
             hot = self._advance(connection, writes, now_ns)
             refused = self._refused(connection, [trace_id for trace_id in writes if trace_id not in hot])
-            if refused:
-                left = [item for request in requests if (item := without(request, refused)) is not None]
-                if not left:
-                    return refusals(requests, refused, ARCHIVED)
-                segment = write_segment(left)
-            row = {"lake": self.lake, "payload": segment, "size_bytes": len(segment), "received_ns": now_ns}
-            sequence = connection.execute(self._insert_outbox, row).scalar_one()
             taken = {trace_id: write for trace_id, write in writes.items() if trace_id not in refused}
-            connection.execute(
-                self._insert_parts,
-                [
-                    {
-                        "lake": self.lake,
-                        "trace_id": trace_id,
-                        "sequence": sequence,
-                        "spans": len(write.rows),
-                        "size_bytes": sizes[trace_id],
-                        "payload": packed[trace_id],
-                    }
-                    for trace_id, write in taken.items()
-                ],
+            if not taken:
+                return refusals(requests, refused, ARCHIVED)
+            if refused and not in_parts:
+                segment = _segment(requests, refused)
+            size_bytes = (
+                segment_of_frames_bytes([packed[each] for each in taken]) if in_parts else len(segment)
             )
+            row = {"lake": self.lake, "payload": segment, "size_bytes": size_bytes, "received_ns": now_ns}
+            sequence = connection.execute(self._insert_outbox, row).scalar_one()
+            parts = [
+                (self.lake, trace_id, sequence, len(write.rows), sizes[trace_id], packed[trace_id])
+                for trace_id, write in taken.items()
+            ]
+            self._insert_parts(connection, parts)
             rows = [
                 row
                 for trace_id, write in taken.items()
                 for row in span_rows(self.lake, trace_id, sequence, write)
             ]
-            connection.execute(self._insert_spans, rows)
+            self._insert_spans(connection, rows)
         self._waiting = (self._waiting or 0) + 1
         return refusals(requests, refused, ARCHIVED)
 
@@ -306,6 +302,12 @@ def _upsert(insert_into: Any) -> Any:
         },
         where=old.spans_location == TRACKING_STORE,
     ).returning(trace_info.c.trace_id)
+
+
+def _segment(requests: Sequence[TracedRequest], refused: Collection[str] = ()) -> bytes:
+    """Return requests as the pipeline reads them, without the traces that are refused."""
+    left = (without(request, refused) for request in requests)
+    return write_segment([item for item in left if item is not None])
 
 
 def unpacked(trace_id: str, payload: bytes, size_bytes: int) -> bytes:

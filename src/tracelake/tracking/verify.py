@@ -17,6 +17,7 @@ from tracelake.results import Finding, Problem
 from tracelake.storage import ObjectStore
 from tracelake.tracking.database import at_once, is_damage
 from tracelake.tracking.inbox import PREFIX
+from tracelake.tracking.outbox import segments
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
     LAKE_LOCATION,
@@ -80,9 +81,10 @@ def _check_outbox(
     query = select(outbox.c.sequence).where(outbox.c.lake == lake).order_by(outbox.c.sequence)
     waiting = list(connection.execute(query).scalars())
     for sequence in waiting:  # one at a time: each may have megabytes
-        query = select(outbox.c.payload, outbox.c.size_bytes).where(outbox.c.sequence == sequence)
-        row = connection.execute(query).one()
-        if problem := _row_problem(row.payload, row.size_bytes):
+        size_bytes = connection.execute(
+            select(outbox.c.size_bytes).where(outbox.c.sequence == sequence)
+        ).scalar_one()
+        if problem := _row_problem(segments(connection, lake, [sequence])[sequence], size_bytes):
             yield Finding("damaged", ROW, f"outbox/{sequence}", problem)
         if sequence in settled:
             detail = (

@@ -1,0 +1,159 @@
+"""Rows of the outbox that are told by the parts of their traces: stored once, and read as they were sent."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+from sqlalchemy import delete, select
+
+from tests.broken import Broken, assert_caught
+from tests.strategies import span_facts
+from tests.tracking.requests import request, span_numbers, trace_id
+from tests.tracking.test_store import archive, requests_of
+from tracelake.archive.store import ArchiveStore
+from tracelake.otlp.by_trace import take_apart
+from tracelake.otlp.framing import segment_problem
+from tracelake.tracking import outbox as outboxes
+from tracelake.tracking import requests as rows_of_requests
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.migrating import migrate
+from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.requests import TracedRequest
+from tracelake.tracking.schema import outbox, trace_parts
+from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.verify import check_store
+
+TEXT = "a text of some length, " * 20
+Check: TypeAlias = Callable[[TrackingStore, Path], None]
+
+
+def as_json(of: TracedRequest) -> TracedRequest:
+    """Return a request as one of JSON, which has its ids in hex."""
+    document = MessageToDict(TracesData.FromString(of.payload))
+    for span in document["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        span |= {
+            name: b64decode(span[name]).hex()
+            for name in ("traceId", "spanId", "parentSpanId")
+            if name in span
+        }
+    body = json.dumps(document).encode()
+    return TracedRequest("json", body, take_apart("json", body))
+
+
+def stored(store: TrackingStore) -> list[bytes]:
+    """Return the payloads that rows of the outbox have themselves."""
+    query = select(outbox.c.payload).where(outbox.c.lake == store.lake).order_by(outbox.c.sequence)
+    with store.database.reading() as connection:
+        return [bytes(each) for each in connection.execute(query).scalars()]
+
+
+def check_told(store: TrackingStore, folder: Path) -> None:
+    """Several requests of several traces: nothing is stored twice, and nothing lost."""
+    requests = [request((1, 1), (2, 1), (1, 2), text=TEXT), request((3, 1), text=TEXT)]
+    assert store.write(requests) == [None, None]
+    assert stored(store) == [b""]
+    told = TracesData.FromString(b"".join(requests_of(store, folder)))
+    sent = TracesData.FromString(b"".join(each.payload for each in requests))
+    assert sorted(span_facts(told)) == sorted(span_facts(sent))
+
+
+def check_as_received(store: TrackingStore, folder: Path) -> None:
+    """JSON, what was refused at the door, a trace of two requests, and large resources: as they came."""
+    one, two = request((1, 1), text=TEXT), request((1, 2), text=TEXT)
+    small = request(*((number, 1) for number in range(10, 30)))
+    for group in ([as_json(one)], [replace(one, refused=1)], [one, two], [small]):
+        assert store.write(group) == [None] * len(group)
+        assert stored(store) != [b""]
+        assert requests_of(store, folder) == [each.payload for each in group]
+        Outbox(store).trim([row.sequence for row in Outbox(store).waiting()])
+
+
+def check_refused(store: TrackingStore, folder: Path) -> None:
+    """What an archived trace does not take is in neither."""
+    store.write([request((4, 1), text=TEXT)])
+    archive(store, 4, "file:///archive/4")
+    Outbox(store).trim([row.sequence for row in Outbox(store).waiting()])
+    mixed = request((1, 1), (4, 2), text=TEXT)
+    for each in (mixed, as_json(mixed)):
+        (refused,) = store.write([each])
+        assert refused is not None
+        assert span_numbers(b"".join(requests_of(store, folder))) == [1]
+        Outbox(store).trim([row.sequence for row in Outbox(store).waiting()])
+
+
+def check_deleted(store: TrackingStore, folder: Path) -> None:
+    """Whoever deletes a trace leaves the row as it was, for a transaction that has begun reads it again."""
+    store.write([request((1, 1), (2, 1), text=TEXT)])
+    store.write([request((2, 2), text=TEXT)])
+    rows = Outbox(store)
+    before = rows.read_all([row.sequence for row in rows.waiting()])
+    assert ArchiveStore(store).delete({trace_id(2): (None, "")}) == [trace_id(2)]
+    assert rows.read_all([row.sequence for row in rows.waiting()]) == before
+    assert list(check_store(store, ())) == []
+    assert span_numbers(b"".join(requests_of(store, folder))) == [1, 1, 2]
+
+
+def check_lost(store: TrackingStore, _folder: Path) -> None:
+    """A row that lacks a part is damaged, and not a smaller one."""
+    store.write([request((1, 1), (2, 1), text=TEXT)])
+    with store.database.writing() as connection:
+        connection.execute(delete(trace_parts).where(trace_parts.c.trace_id == trace_id(2)))
+    (row,) = Outbox(store).waiting()
+    segment = Outbox(store).read(row.sequence)
+    assert segment is not None
+    assert segment_problem(segment) is not None
+    assert f"outbox/{row.sequence}" in [each.path for each in check_store(store, ())]
+
+
+CHECKS: list[Check] = [check_told, check_as_received, check_refused, check_deleted, check_lost]
+DECIDES = rows_of_requests.is_in_parts
+MUTANTS: list[tuple[Broken, Check]] = [
+    (Broken("it is not stored twice", DECIDES, "return (", "return False and ("), check_told),
+    (Broken("JSON goes as it came", DECIDES, 'request.format == "protobuf" and ', ""), check_as_received),
+    (Broken("what was refused goes too", DECIDES, "not request.refused", "True"), check_as_received),
+    (Broken("a trace is of one request", DECIDES, "== len(writes)", ">= len(writes)"), check_as_received),
+    (Broken("it does not grow", DECIDES, "apart <= ", "apart >= 0 <= "), check_as_received),
+    (
+        Broken(
+            "what is refused stays out", TrackingStore.write, "segment = _segment(requests, refused)", "pass"
+        ),
+        check_refused,
+    ),
+    (
+        Broken("late parts stay out", TrackingStore.write, "if trace_id not in refused}", "}"),
+        check_refused,
+    ),
+    (
+        Broken(
+            "a row keeps what is deleted", outboxes.keep, ".values(payload=payload)", ".values(payload=b'')"
+        ),
+        check_deleted,
+    ),
+    (
+        Broken("a row has all its parts", outboxes.segments, "if len(payload) == row.size_bytes", "if True"),
+        check_lost,
+    ),
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_row_is_read_as_it_was_sent(check: Check, store: TrackingStore, tmp_path: Path) -> None:
+    """On both databases."""
+    check(store, tmp_path)
+
+
+@pytest.mark.parametrize(("broken", "check"), MUTANTS, ids=lambda each: getattr(each, "rule", ""))
+def test_each_rule_is_held(broken: Broken, check: Check, tmp_path: Path) -> None:
+    """Each of these would store it twice, or lose some of it."""
+    with closing(TrackingDatabase(f"sqlite://{tmp_path}/tracking.db")) as database:
+        migrate(database)
+        assert_caught(broken, lambda: check(TrackingStore(database, "lake-a"), tmp_path))
