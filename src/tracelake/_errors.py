@@ -20,6 +20,7 @@ TracelakeError
 │   ├── NoKeyError             a key is missing, unknown, expired or revoked
 │   ├── ForbiddenError         the key may do other things, not this
 │   └── QuotaError             the key has used up what it may send for now
+├── ProviderError              the provider by which people sign in cannot be asked, or answers what it must not
 ├── LimitError                 more than a limit of `tracelake.limits`; give less at once
 ├── StorageError               what is stored cannot be read or written now; try again later
 │   ├── ContentionError        others were faster, too many times in a row; try again
@@ -153,6 +154,10 @@ class QuotaError(AccessError):
     def __init__(self, message: str, wait_s: float = 1.0) -> None:
         super().__init__(message)
         self.wait_s = wait_s
+
+
+class ProviderError(TracelakeError):
+    """The provider by which people sign in cannot be asked, or answers what it must not."""
 
 
 class LimitError(TracelakeError):

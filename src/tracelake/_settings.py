@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -20,6 +20,17 @@ from tracelake._errors import UsageError
 
 SETTINGS_FILE: Final = "tracelake.toml"
 LAKE_DEFAULT: Final = "./.tracelake"
+
+
+class Admit(BaseModel):
+    """Who has this value in this claim is let in, as this."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    claim: str = Field(min_length=1)
+    value: str = Field(min_length=1)
+    role: Literal["read", "annotate", "admin"]
+    workspace: str = Field(min_length=1)
 
 
 class Settings(BaseSettings):
@@ -64,6 +75,19 @@ class Settings(BaseSettings):
     """Path of the certificate of a server, and of those that vouch for it."""
     tls_key: str | None = None
     """Path of its key."""
+    oidc_issuer: str | None = None
+    """The OpenID Connect provider by which people sign in to a server: its address, as it calls itself."""
+    oidc_client_id: str | None = None
+    """What the provider calls the server."""
+    oidc_client_secret: SecretStr | None = None
+    """What the server shows to the provider, where that has given it a secret."""
+    oidc_client_secret_file: str | None = None
+    """The file that has it."""
+    oidc_scopes: tuple[str, ...] = ("openid", "profile", "email")
+    """What the provider is asked to tell of a person."""
+    oidc_admit: tuple[Admit, ...] = ()
+    """Who is let in: a claim and its value, and for those who have it a role and a workspace (`*`: all). The first that
+    fits counts; in the environment a JSON list."""
     archive: bool = True
     """Whether a server makes archive passes by itself."""
     archive_interval_s: float = Field(

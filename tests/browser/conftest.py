@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.lake_to_look_at import lake_to_look_at
 from tests.patience import HANG_S
+from tracelake.access.openid import OpenId
 from tracelake.lake.lake import Lake
 from tracelake.server.app import create_app
 from tracelake.storage.memory import MemoryObjectStore
@@ -33,10 +34,10 @@ def site() -> Iterator[str]:
 
 
 @contextmanager
-def serving(lake: Lake) -> Iterator[str]:
+def serving(lake: Lake, openid: OpenId | None = None) -> Iterator[str]:
     """Serve a lake in a thread; yield the address."""
     with closing(Inbox(MemoryObjectStore())) as inbox, socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(create_app(lake, inbox), log_config=None, access_log=False)
+        config = uvicorn.Config(create_app(lake, inbox, openid=openid), log_config=None, access_log=False)
         server = uvicorn.Server(config)
         thread = Thread(target=server.run, args=([listener],))
         thread.start()

@@ -216,7 +216,8 @@ def test_a_taken_port_is_refused(store: FaultyStore) -> None:
 
 def test_a_key_is_asked_for(store: FaultyStore) -> None:
     """Without a key, with one that does not count, or of another role, nothing is taken; with one for ingest it is."""
-    keys = FakeLake([]).keys
+    lake = FakeLake([])
+    keys, sessions = lake.keys, lake.sessions
     ingest, read, revoked = (keys.create(name, role) for name, role in KEYS)
     keys.revoke(revoked.key.id)
     few = keys.create("few", "ingest", spans_per_s=1)
@@ -244,5 +245,5 @@ def test_a_key_is_asked_for(store: FaultyStore) -> None:
             assert wait_s is not None
             assert wait_s > 10
 
-    with_door(store, use, ring=KeyRing(keys, demanded=True))
+    with_door(store, use, ring=KeyRing(keys, sessions, demanded=True))
     assert len(list(inbox_payloads(store))) == 2

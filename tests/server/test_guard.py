@@ -258,7 +258,7 @@ def test_keys_are_read_whatever_requests_wait_for(store: FaultyStore) -> None:
             threads.total_tokens = 1
             await threads.acquire_on_behalf_of("a commit that waits")
             with anyio.fail_after(HANG_S):
-                ring = key_ring.KeyRing(guarded.lake.keys)
+                ring = key_ring.KeyRing(guarded.lake.keys, guarded.lake.sessions)
                 return (await ring.actor(guarded.tokens["ingest"], "ingest")).role
 
         assert anyio.run(ask) == "ingest"
@@ -296,7 +296,7 @@ def test_forged_origins_are_refused(guarded: Guarded, origin: str) -> None:
 
 def test_a_page_that_came_without_tls_is_another_site(guarded: Guarded) -> None:
     """Whoever sits between may have written it; behind a proxy that ends TLS a page of ours has https."""
-    let_in = guard.Guard(guarded.app, KeyRing(guarded.lake.keys), Allowed(["h"]))
+    let_in = guard.Guard(guarded.app, KeyRing(guarded.lake.keys, guarded.lake.sessions), Allowed(["h"]))
     for origin, served, is_ours in (
         ("http://h", "http", True),
         ("https://h", "https", True),

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, get_args
+from typing import ClassVar, Final, get_args
 
 import msgspec
 
@@ -20,7 +20,7 @@ from tracelake._errors import (
     UsageError,
 )
 from tracelake.access.model import ALL_WORKSPACES, KEY_VERSION, KeyInfo, KeyRecord, NewKey, Role
-from tracelake.access.protocol import ID_BYTES, SECRET_BYTES, hash_of, standing_of, token_of
+from tracelake.access.protocol import ID_BYTES, SECRET_BYTES, called, hash_of, standing_of, token_of
 from tracelake.formats import decode, encode
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore, settle
 from tracelake.storage.record_objects import whole_of
@@ -30,11 +30,77 @@ logger = logging.getLogger("tracelake.access")
 PARTITION: Final = "keys"
 
 
-class Keys:
-    """Makes, lists, revokes keys: `lake.keys`. Threads may share it."""
+class KeyRecords:
+    """Records of keys in one partition. Threads may share it."""
+
+    partition: ClassVar[str]
+    list_command: ClassVar[str]
 
     def __init__(self, records: Callable[[], KeyValueStore]) -> None:
         self._records = records
+
+    def all(self) -> list[KeyInfo]:
+        """Return all of them, the oldest first, with those that ended; of damaged ones the log tells."""
+        records, problems = self.whole_records()
+        for problem in problems:
+            logger.warning("%s Nobody can use it.", problem)
+        return [_shown(each) for each in sorted(records.values(), key=lambda each: each.created_ns)]
+
+    def revoke(self, key_id: str) -> KeyInfo:
+        """End one for good. Raises NotFoundError."""
+        now_ns = time.time_ns()
+        return self._change(
+            key_id,
+            lambda record: (
+                record
+                if record.revoked_ns is not None
+                else msgspec.structs.replace(record, revoked_ns=now_ns)
+            ),
+        )
+
+    def whole_records(self) -> tuple[dict[str, KeyRecord], list[DamageError]]:
+        """Return those that can be read, and what is wrong with the others, which nobody can use."""
+        problems: list[DamageError] = []
+        records: dict[str, KeyRecord] = {}
+        for each in whole_of(
+            self._records().scan, self.partition, lambda _, problem: problems.append(problem)
+        ):
+            try:
+                records[each.key] = _decoded(each)
+            except DamageError as error:
+                problems.append(error)
+        return records, problems
+
+    def _add(self, record: KeyRecord) -> KeyInfo:
+        records, data = self._records(), encode(record)
+        outcome = records.set_if(self.partition, record.id, data, ABSENT)
+        # Of a write whose fate is not known: it is there, or the key is none.
+        written = settle(records, self.partition, record.id, outcome, lambda entry: entry.value == data)
+        if isinstance(written, Conflict):
+            raise ContentionError("the key could not be written; try again")
+        return _shown(record)
+
+    def _change(self, key_id: str, change: Callable[[KeyRecord], KeyRecord]) -> KeyInfo:
+        for _ in range(limits.KEY_CHANGE_TRIES_MAX):
+            entry = self._records().get(self.partition, key_id) if key_id else None
+            if entry is None:
+                shown = key_id[: limits.NAME_QUOTED_MAX_CHARS]
+                raise NotFoundError(f"nothing has the id {shown!r}; `{self.list_command}` names all")
+            record = _decoded(entry)
+            changed = change(record)
+            if changed == record:  # as it was, or our own write of which the answer was lost
+                return _shown(record)
+            outcome = self._records().set_if(self.partition, key_id, encode(changed), entry.version)
+            if isinstance(outcome, Done):
+                return _shown(changed)
+        raise ContentionError(f"others changed {called(key_id)} again and again; try again")
+
+
+class Keys(KeyRecords):
+    """Makes, lists, revokes keys: `lake.keys`. Threads may share it."""
+
+    partition = PARTITION
+    list_command = "tracelake key list"
 
     def create(
         self,
@@ -66,68 +132,16 @@ class Keys:
             spans_per_s=spans_per_s,
             bytes_per_day=bytes_per_day,
         )
-        records, data = self._records(), encode(record)
-        outcome = records.set_if(PARTITION, key_id, data, ABSENT)
-        # Of a write whose fate is not known: it is there, or the key is none.
-        if isinstance(
-            settle(records, PARTITION, key_id, outcome, lambda entry: entry.value == data), Conflict
-        ):
-            raise ContentionError("the key could not be written; try again")
-        return NewKey(_shown(record), token)
-
-    def all(self) -> list[KeyInfo]:
-        """Return all keys, the oldest first, with those that are expired or revoked; of damaged ones the log tells."""
-        records, problems = self.whole_records()
-        for problem in problems:
-            logger.warning("%s Nobody can use that key.", problem)
-        return [_shown(each) for each in sorted(records.values(), key=lambda each: each.created_ns)]
-
-    def revoke(self, key_id: str) -> KeyInfo:
-        """End a key for good. Raises NotFoundError."""
-        now_ns = time.time_ns()
-        return self._change(
-            key_id,
-            lambda record: (
-                record
-                if record.revoked_ns is not None
-                else msgspec.structs.replace(record, revoked_ns=now_ns)
-            ),
-        )
+        return NewKey(self._add(record), token)
 
     def expire(self, key_id: str, expires_ns: int | None) -> KeyInfo:
         """Let a key end at a time; with None at none. Raises NotFoundError, UsageError."""
         _check_time(expires_ns)
         return self._change(key_id, lambda record: msgspec.structs.replace(record, expires_ns=expires_ns))
 
-    def whole_records(self) -> tuple[dict[str, KeyRecord], list[DamageError]]:
-        """Return the keys that can be read, and what is wrong with the others, which nobody can use."""
-        problems: list[DamageError] = []
-        records: dict[str, KeyRecord] = {}
-        for each in whole_of(self._records().scan, PARTITION, lambda _, problem: problems.append(problem)):
-            try:
-                records[each.key] = _decoded(each)
-            except DamageError as error:
-                problems.append(error)
-        return records, problems
-
-    def _change(self, key_id: str, change: Callable[[KeyRecord], KeyRecord]) -> KeyInfo:
-        for _ in range(limits.KEY_CHANGE_TRIES_MAX):
-            entry = self._records().get(PARTITION, key_id) if key_id else None
-            if entry is None:
-                shown = key_id[: limits.NAME_QUOTED_MAX_CHARS]
-                raise NotFoundError(f"no key {shown!r}; `tracelake key list` names all")
-            record = _decoded(entry)
-            changed = change(record)
-            if changed == record:  # as it was, or our own write of which the answer was lost
-                return _shown(record)
-            outcome = self._records().set_if(PARTITION, key_id, encode(changed), entry.version)
-            if isinstance(outcome, Done):
-                return _shown(changed)
-        raise ContentionError(f"others changed key {key_id} again and again; try again")
-
 
 def _decoded(entry: Entry) -> KeyRecord:
-    what = f"key {entry.key}"
+    what = called(entry.key)
     try:
         return decode(KeyRecord, entry.value, what, KEY_VERSION)
     except DamageError as error:

@@ -2,6 +2,7 @@
 
 A token is `tlk_`, the id of its key, and 256 random bits. Whoever reads the lake's records finds only its SHA-256:
 there is nothing to guess it from, as there would be of a password, so a slow hash would only cost each request time.
+The id of a session, which is a key that a sign-in made, begins with `s`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ GRANTS: Final[dict[Role, frozenset[Need]]] = {
 }
 SECRET_BYTES: Final = 32
 ID_BYTES: Final = 6
-_TOKEN: Final = re.compile(r"tlk_([0-9a-f]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
+_TOKEN: Final = re.compile(r"tlk_(s?[0-9a-f]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
 
 
 def token_of(key_id: str, secret: bytes) -> str:
@@ -39,6 +40,16 @@ def id_of(token: str) -> str | None:
     """Return the id of the key that a token is of; None where it is no token."""
     match = _TOKEN.fullmatch(token)
     return match[1] if match else None
+
+
+def is_session(key_id: str) -> bool:
+    """Whether a key is the session of somebody who signed in."""
+    return key_id.startswith("s")
+
+
+def called(key_id: str) -> str:
+    """Return what a key is called where people read of it."""
+    return f"{'session' if is_session(key_id) else 'key'} {key_id}"
 
 
 def hash_of(token: str) -> str:
@@ -56,10 +67,13 @@ def standing_of(record: KeyRecord, now_ns: int) -> Standing:
 def check_token(record: KeyRecord | None, token: str, now_ns: int) -> KeyRecord:
     """Return the key of a token. Raises NoKeyError where there is none, or it does not count."""
     if record is None or not hmac.compare_digest(record.secret_sha256, hash_of(token)):
+        if is_session(id_of(token) or ""):
+            raise NoKeyError("this session is over; sign in again")
         raise NoKeyError("this key is not one of the lake; ask who keeps the lake for one")
     standing = standing_of(record, now_ns)
     if standing != "active":
-        raise NoKeyError(f"key {record.id} is {standing}; ask who keeps the lake for another")
+        then = "sign in again" if is_session(record.id) else "ask who keeps the lake for another"
+        raise NoKeyError(f"{called(record.id)} is {standing}; {then}")
     return record
 
 
@@ -72,7 +86,7 @@ def check_whole(key_id: str, workspace: str | None) -> None:
     """Raises ForbiddenError where a key of one workspace asks for what is of the whole lake."""
     if workspace is not None:
         raise ForbiddenError(
-            f"key {key_id} is of workspace {workspace!r}, and this is of the whole lake; ask with a key of all "
+            f"{called(key_id)} is of workspace {workspace!r}, and this is of the whole lake; ask with a key of all "
             "workspaces, which `tracelake key create` makes without --workspace"
         )
 
@@ -80,7 +94,7 @@ def check_whole(key_id: str, workspace: str | None) -> None:
 def check_need(key_id: str, role: Role, need: Need) -> None:
     """Raises ForbiddenError where a role does not hold what a route needs."""
     if need not in GRANTS[role]:
-        raise ForbiddenError(f"key {key_id} has role {role}, and this needs a key that may {need}")
+        raise ForbiddenError(f"{called(key_id)} has role {role}, and this needs a key that may {need}")
 
 
 @dataclass

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracelake.access.keys import PARTITION
+from tracelake.access import keys, sessions
 from tracelake.results import Finding
 from tracelake.storage import KeyValueStore
 from tracelake.storage.verify import check_records
 
 
 def check_access(key_value: KeyValueStore) -> Iterator[Finding]:
-    """Yield each key whose record is not as it was written."""
-    return check_records(key_value, (PARTITION,))
+    """Yield each key and session whose record is not as it was written."""
+    return check_records(key_value, (keys.PARTITION, sessions.PARTITION))

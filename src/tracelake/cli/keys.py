@@ -11,6 +11,7 @@ import typer
 
 from tracelake.access.duration import expiry_ns
 from tracelake.access.model import ALL_WORKSPACES, KeyInfo, Role
+from tracelake.access.protocol import called
 from tracelake.cli import render
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, print_json
@@ -18,6 +19,8 @@ from tracelake.cli.output import console, print_json
 app = typer.Typer()
 key_app = typer.Typer(help="Say who may use the servers of a lake, and for what.", no_args_is_help=True)
 app.add_typer(key_app, name="key")
+session_app = typer.Typer(help="See who is signed in by a provider, and end it.", no_args_is_help=True)
+app.add_typer(session_app, name="session")
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of the key, as `key list` has it.")]
 
@@ -111,12 +114,39 @@ def expire(
         _tell(open_lake.keys.expire(key_id, expiry_ns(ends_in, time.time_ns())), as_json=as_json)
 
 
+@session_app.command("list", epilog=examples("tracelake session list", "tracelake session list --json"))
+def list_sessions(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """List the sessions of people who signed in by a provider."""
+    with opened(lake) as open_lake:
+        sessions = open_lake.sessions.all()
+    if as_json:
+        print_json([asdict(session) for session in sessions])
+        return
+    headers = ("id", "who", "role", "workspace", "is", "since", "ends")
+    rows = (_row(session)[:7] for session in sessions)
+    console().print(render.grid(headers, rows, ids=("id",)))
+
+
+@session_app.command("end", epilog=examples("tracelake session end s1f2e3d4c5b6a"))
+def end_session(
+    session_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of the session, as `session list` has it.")
+    ],
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End a session for good; servers that run refuse it within seconds."""
+    with opened(lake) as open_lake:
+        _tell(open_lake.sessions.revoke(session_id), as_json=as_json)
+
+
 def _tell(key: KeyInfo, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(key))
         return
     ends = "never ends" if key.expires_ns is None else f"ends {_time(key.expires_ns)}"
-    console().print(f"Key {key.id} for {key.name} is {key.standing}, and {ends}.")
+    what = called(key.id)
+    console().print(f"{what[0].upper()}{what[1:]} for {key.name} is {key.standing}, and {ends}.")
 
 
 def _row(key: KeyInfo) -> tuple[Any, ...]:

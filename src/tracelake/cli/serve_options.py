@@ -73,6 +73,26 @@ TlsKeyOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+OidcIssuerOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--oidc-issuer",
+        metavar="URL",
+        help="Let people sign in by this OpenID Connect provider; else TRACELAKE_OIDC_ISSUER, else tracelake.toml, "
+        "which also says who is let in ([[oidc_admit]]).",
+        show_default=False,
+    ),
+]
+OidcClientOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--oidc-client-id",
+        metavar="ID",
+        help="What the provider calls this server; else TRACELAKE_OIDC_CLIENT_ID, else tracelake.toml. Its secret "
+        "comes from TRACELAKE_OIDC_CLIENT_SECRET, or the file that TRACELAKE_OIDC_CLIENT_SECRET_FILE names.",
+        show_default=False,
+    ),
+]
 PipelineOption: TypeAlias = Annotated[
     bool, typer.Option("--pipeline/--no-pipeline", help="Run the pipeline in this process too.")
 ]

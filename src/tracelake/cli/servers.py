@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -22,6 +23,8 @@ from tracelake.cli.serve_options import (
     HostOption,
     HotTierOption,
     IntervalOption,
+    OidcClientOption,
+    OidcIssuerOption,
     PipelineOption,
     PortOption,
     SegmentBytesOption,
@@ -60,6 +63,8 @@ def serve(
     allowed_origin: AllowedOriginOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
+    oidc_issuer: OidcIssuerOption = None,
+    oidc_client_id: OidcClientOption = None,
     pipeline: PipelineOption = True,
     hot_tier: HotTierOption = None,
     watch: WatchOption = None,
@@ -74,6 +79,7 @@ def serve(
 
     Takes traces over OTLP/HTTP and OTLP/gRPC and runs the pipeline in the same process, until Ctrl-C."""
     from tracelake._settings import load_settings
+    from tracelake.cli.openid import openid_of
     from tracelake.server.run import Served
     from tracelake.server.run import serve as serve_lake
 
@@ -110,7 +116,10 @@ def serve(
                 else None
             ),
             grpc_port=grpc_port if grpc else None,
-            exposure=_exposure(settings, allowed_host, allowed_origin, tls_cert, tls_key),
+            exposure=replace(
+                _exposure(settings, allowed_host, allowed_origin, tls_cert, tls_key),
+                openid=openid_of(settings, oidc_issuer, oidc_client_id),
+            ),
         )
 
 

@@ -9,6 +9,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from tracelake.access.keys import Keys
+from tracelake.access.sessions import Sessions
 from tracelake.lake.annotations import WithAnnotations
 from tracelake.lake.archive import WithArchive
 from tracelake.lake.datasets import Datasets
@@ -57,6 +58,7 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         self.journal = LakeJournal(self._opened)
         self.hot = self._whole_hot = HotTier(self._opened)
         self.keys = Keys(lambda: self._opened.key_value)
+        self.sessions = Sessions(lambda: self._opened.key_value)
 
     def __enter__(self) -> Lake:
         """Return the lake."""

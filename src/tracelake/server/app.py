@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.staticfiles import StaticFiles
 from fastapi.telemetry import TelemetryConfig
@@ -17,6 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracelake import limits
 from tracelake._errors import QueryError, StorageError, TracelakeError
+from tracelake.access.openid import OpenId
+from tracelake.access.sessions import Sessions
 from tracelake.lake.lake import Lake
 from tracelake.limits import INGEST_RETRY_AFTER_S
 from tracelake.server.api import api_routes, json_response
@@ -38,6 +40,7 @@ from tracelake.server.pipeline_api import pipeline_api
 from tracelake.server.pipeline_pages import pipeline_pages
 from tracelake.server.scope import LakeOfRequest
 from tracelake.server.search_pages import search_pages
+from tracelake.server.sessions_api import sessions_api
 from tracelake.server.sign_in import sign_in_pages
 from tracelake.server.sources_api import sources_api
 from tracelake.server.transactions_api import transactions_api
@@ -72,6 +75,7 @@ def create_app(
     archiving: Archiving | None = None,
     allowed: Allowed | None = None,
     keys_demanded: bool = False,
+    openid: OpenId | None = None,
 ) -> FastAPI:
     """Return the application.
 
@@ -79,14 +83,14 @@ def create_app(
     `own_replica` what that pipeline tells of itself. `segment_wait_s` is how long a request waits for others at most.
     `archiving` is the archive of the server; without, one that makes passes only where requests ask for them.
     `allowed` says which names it answers to, and which sites may send traces; with `keys_demanded` nobody is let in
-    without a key, else nobody once the lake has one.
+    without a key, else nobody once the lake has one; and so with `openid`, by whose provider people sign in.
     """
     archiving = archiving or Archiving(lake)
     # Pages that load scripts from elsewhere are off, and so is tracing: a server that traces itself into
     # itself never rests.
     app = FastAPI(title="Tracelake", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
     templates = page_templates()
-    ring = KeyRing(lake.keys, demanded=keys_demanded)
+    ring = KeyRing(lake.keys, lake.sessions, demanded=keys_demanded or openid is not None)
     app.add_middleware(Guard, ring=ring, allowed=allowed or Allowed())
     requests = add_metrics(app, lake, own_replica, archiving)
     traces = TracesEndpoint(queue, segment_wait_s)
@@ -94,7 +98,7 @@ def create_app(
     # For gRPC, which has a port of its own.
     app.state.otlp = OtlpDoor(traces, requests, ring)
     # From here on no route has the lake but through its request.
-    lake = LakeOfRequest.of(lake)
+    sessions, lake = lake.sessions, LakeOfRequest.of(lake)
     app.include_router(api_routes(lake))
     app.include_router(page_routes(lake, templates))
     app.include_router(search_pages(lake, templates))
@@ -111,12 +115,26 @@ def create_app(
     app.include_router(mlflow_search(lake))
     app.include_router(versions_pages(lake, templates))
     app.include_router(keys_api(lake, ring))
-    app.include_router(sign_in_pages(ring, templates))
+    app.include_router(sessions_api(lake, ring))
+    # Nobody is let in yet who signs in: these pages have the sessions alone.
+    app.include_router(sign_in_pages(ring, templates, sessions, openid is not None))
+    if openid is not None:
+        app.include_router(_provider_pages(openid, ring, templates, sessions))
     app.mount("/static", StaticFiles(directory=STATIC))
     _add_health(app, queue, (pipeline_problem, archiving.problem))
     _add_errors(app, templates)
     app.add_middleware(_Answers, requests=requests)
     return app
+
+
+def _provider_pages(
+    openid: OpenId, ring: KeyRing, templates: Jinja2Templates, sessions: Sessions
+) -> APIRouter:
+    # What checks signatures is imported where it is needed.
+    from tracelake.server.provider import Provider  # noqa: PLC0415
+    from tracelake.server.provider_pages import provider_pages  # noqa: PLC0415
+
+    return provider_pages(openid, Provider(openid), ring, templates, sessions)
 
 
 class OtlpDoor(NamedTuple):

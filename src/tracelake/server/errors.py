@@ -14,6 +14,7 @@ from tracelake._errors import (
     NoKeyError,
     NotFoundError,
     NothingToCommitError,
+    ProviderError,
     QuotaError,
     StorageError,
     TracelakeError,
@@ -31,6 +32,7 @@ HTTP_STATUS: Final[tuple[tuple[type[TracelakeError], int], ...]] = (
     (NoKeyError, 401),
     (QuotaError, 429),
     (AccessError, 403),
+    (ProviderError, 502),
     (LimitError, 413),
     (StorageError, 503),  # with Retry-After: nothing is wrong with the request, so the same one may do later
     (TracelakeError, 500),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tracelake import limits
 from tracelake._errors import UsageError
+from tracelake.access.openid import OpenId
 from tracelake.lake.lake import Lake
 from tracelake.server.guard import LOCAL_HOSTS
 from tracelake.server.tls import Tls
@@ -23,6 +24,8 @@ class Exposure:
     origins: Sequence[str] = ()
     """Sites whose pages may send traces, such as `https://shop.example`; `*` for any."""
     tls: Tls | None = None
+    openid: OpenId | None = None
+    """How people sign in, where that is by a provider too."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -56,9 +59,12 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposed(lake: Lake, host: str, exposure: Exposure) -> None:
-    """Raises UsageError where others can reach the address and nobody could show a key, or TLS has no certificate."""
+    """Raises UsageError where others can reach it and nobody could show a key; or TLS, or signing in, cannot work."""
     if exposure.tls is not None:
         exposure.tls.check()
+    if exposure.openid is not None:
+        exposure.openid.check()
+        return
     if not is_loopback(host) and not any(key.standing == "active" for key in lake.keys.all()):
         raise UsageError(
             f"{host} can be reached from other machines, and the lake has no key that counts: make one with `tracelake "

@@ -8,6 +8,7 @@ of who signed in, which counts for what a page of this server asks for alone.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracelake import limits
 from tracelake._errors import ForbiddenError, NoKeyError, TracelakeError, UsageError
-from tracelake.access.protocol import Need, check_whole, id_of
+from tracelake.access.protocol import Need, called, check_whole, id_of
 from tracelake.server.api import json_response
 from tracelake.server.errors import retry_after_s, status_of
 from tracelake.server.key_ring import ACTOR, KeyHolder, KeyRing
@@ -32,6 +33,11 @@ audit = logging.getLogger("tracelake.audit")
 
 LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 COOKIE: Final = "tracelake_key"
+BEGUN_COOKIE: Final = "tracelake_sign_in"
+"""What a browser holds while it is at the provider."""
+_BEGUN: Final = re.compile(
+    rf"[A-Za-z0-9_-]{{43}}\.[A-Za-z0-9_-]{{0,{limits.SIGN_IN_NEXT_MAX_CHARS * 2}}}", re.ASCII
+)
 _ANY: Final = "*"
 _SAFE: Final = ("GET", "HEAD")
 
@@ -144,7 +150,7 @@ def _token(headers: Headers, method: str, foreign_origin: str | None) -> str | N
     token = bearer(headers.get("authorization"))
     if token is not None or foreign_origin is not None:
         return token
-    cookie = _key_in_cookie(headers)
+    cookie = _our_cookies(headers).get(COOKIE)
     if cookie is None:
         return None
     # The browser sends the cookie by itself, and Origin with whatever may change something: a request without is none
@@ -156,17 +162,21 @@ def _token(headers: Headers, method: str, foreign_origin: str | None) -> str | N
     return cookie
 
 
-def _key_in_cookie(headers: Headers) -> str | None:
-    """Return what our cookie has, whatever others are beside it; None where that is no key."""
-    cookies = (cookie.strip().partition("=") for cookie in headers.get("cookie", "").split(";"))
-    return next((value for name, _, value in cookies if name == COOKIE and id_of(value)), None)
+def _our_cookies(headers: Headers) -> dict[str, str]:
+    """Return what our cookies have, whatever others are beside them, and not what cannot be ours."""
+    ours: dict[str, str] = {}
+    for cookie in headers.get("cookie", "").split(";"):
+        name, _, value = cookie.strip().partition("=")
+        if (name == COOKIE and id_of(value)) or (name == BEGUN_COOKIE and _BEGUN.fullmatch(value)):
+            ours.setdefault(name, value)
+    return ours
 
 
 def _leave_out_cookies(scope: Scope) -> None:
-    """Let a request have our cookie alone: who reads all of them as Python does takes seconds for some."""
-    key = _key_in_cookie(Headers(scope=scope))
+    """Let a request have our cookies alone: who reads all of them as Python does takes seconds for some."""
+    ours = "; ".join(f"{name}={value}" for name, value in _our_cookies(Headers(scope=scope)).items())
     others = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
-    scope["headers"] = others + ([] if key is None else [(b"cookie", f"{COOKIE}={key}".encode())])
+    scope["headers"] = [*others, (b"cookie", ours.encode())] if ours else others
 
 
 def _with_origin(send: Send, origin: str) -> Send:
@@ -197,7 +207,7 @@ def _audited(send: Send, actor: KeyHolder, method: str, path: str) -> Callable[[
     async def answer(message: Message) -> None:
         if message["type"] == "http.response.start":
             audit.info(
-                "key %s %r: %s %s: %d", actor.key_id, actor.name, method, _shown(path), message["status"]
+                "%s %r: %s %s: %d", called(actor.key_id), actor.name, method, _shown(path), message["status"]
             )
         await send(message)
 

@@ -30,6 +30,7 @@ from tracelake.access.protocol import (
     id_of,
     workspace_of,
 )
+from tracelake.access.sessions import Sessions
 from tracelake.server.otlp import Meter
 
 logger = logging.getLogger("tracelake.server")
@@ -60,10 +61,16 @@ class KeyRing:
     """The keys of a lake, as a server knows them. One event loop at a time uses it."""
 
     def __init__(
-        self, keys: Keys, *, demanded: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        keys: Keys,
+        sessions: Sessions,
+        *,
+        demanded: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """With `demanded` nobody is let in without a key; else, nobody once the lake has one."""
+        """With `demanded` nobody is let in without a key; else, nobody once the lake has one. Sessions are keys too."""
         self._keys = keys
+        self._sessions = sessions
         self._demanded = demanded
         self._clock = clock
         self._known: dict[str, KeyRecord] = {}
@@ -128,13 +135,14 @@ class KeyRing:
         changes, began_s = self._changes, self._clock()
         try:
             known, problems = await run_sync(self._keys.whole_records, limiter=self._reader)
+            begun, torn = await run_sync(self._sessions.whole_records, limiter=self._reader)
         except (StorageError, DamageError, OSError) as error:
             logger.warning("the keys cannot be read: %s", error)
             self._tried_s = self._clock()
             return
-        for problem in problems:
+        for problem in (*problems, *torn):
             logger.error("%s Nobody can use that key.", problem)
-        self._known, self._has_keys = known, bool(known or problems)
+        self._known, self._has_keys = known | begun, bool(known or problems)
         self._left = {key_id: left for key_id, left in self._left.items() if key_id in known}
         if changes == self._changes:
             self._looked_s, self._tried_s = began_s, self._clock()

@@ -14,7 +14,10 @@ _WRITES: Final = ("POST", "PATCH", "DELETE")
 _MLFLOW: Final = ("/api/2.0/mlflow/", "/api/3.0/mlflow/")
 SIGN_IN: Final = "/sign-in"
 SIGN_OUT: Final = "/sign-out"
+BY_PROVIDER: Final = "/sign-in/provider"
+SIGNED_IN: Final = "/sign-in/callback"
 KEYS: Final = "/api/v1/keys"
+SESSIONS: Final = "/api/v1/sessions"
 OTLP: Final = "/v1/"
 
 RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
@@ -24,10 +27,13 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
     (_GET, "/static/*", "public"),
     (("GET", "POST"), SIGN_IN, "public"),
     (("POST",), SIGN_OUT, "public"),
+    (("GET",), BY_PROVIDER, "public"),
+    (("GET",), SIGNED_IN, "public"),
     (("POST",), "/v1/traces", "ingest"),
     (("POST",), "/v1/metrics", "ingest"),
     (("POST",), "/v1/logs", "ingest"),
     (_GET, f"{KEYS}*", "admin"),
+    (_GET, f"{SESSIONS}*", "admin"),
     (_GET, "/api/*", "read"),
     (_GET, "/", "read"),
     *(

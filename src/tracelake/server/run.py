@@ -94,7 +94,7 @@ def serve(
         archiving.start()
         allowed, demanded = Allowed(hosts_of(host, exposure), exposure.origins), not is_loopback(host)
         app = create_app(
-            lake, queue, problem, own, segment_wait_s, archiving, allowed, keys_demanded=demanded
+            lake, queue, problem, own, segment_wait_s, archiving, allowed, demanded, exposure.openid
         )
         grpc_door = None if grpc_port is None else _grpc_door(app.state.otlp, host, grpc_port, exposure.tls)
         scheme = "http" if exposure.tls is None else "https"

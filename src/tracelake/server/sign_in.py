@@ -1,43 +1,37 @@
 """`/sign-in`: a browser gives a key once, and keeps it in a cookie that no script can read and no other site can send.
 
-The cookie is the key itself: so it ends when the key does, on every server of the lake, and there are no sessions to
-remember.
+The cookie is the key itself: so it ends when the key does, on every server of the lake. A session, which a sign-in by a
+provider makes, is a key too; signing out ends it.
 """
 
 from __future__ import annotations
 
 from urllib.parse import parse_qs, quote
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
 from tracelake._errors import AccessError
-from tracelake.access.protocol import id_of
+from tracelake.access.protocol import id_of, is_session
+from tracelake.access.sessions import Sessions
 from tracelake.server.body import Budget, read_body
 from tracelake.server.guard import COOKIE
 from tracelake.server.key_ring import KeyRing
-from tracelake.server.routes import SIGN_IN, SIGN_OUT
+from tracelake.server.routes import BY_PROVIDER, SIGN_IN, SIGN_OUT
 
 
-def sign_in_pages(ring: KeyRing, templates: Jinja2Templates) -> APIRouter:
-    """Return the routes of signing in and out."""
+def sign_in_pages(
+    ring: KeyRing, templates: Jinja2Templates, sessions: Sessions, by_provider: bool
+) -> APIRouter:
+    """Return the routes of signing in by a key, and of signing out."""
     router = APIRouter(include_in_schema=False)
-
-    def page(request: Request, after: str, problem: str | None, status: int) -> Response:
-        context = {
-            "action": f"{SIGN_IN}?next={quote(after, safe='/')}",
-            "problem": problem,
-            "signed_in": COOKIE in request.cookies,
-            "json_url": None,
-            "lake_url": "",
-        }
-        return templates.TemplateResponse(request, "sign_in.html", context, status_code=status)
 
     @router.get(SIGN_IN)
     def ask(request: Request, next: str = "/") -> Response:
-        return page(request, here(next), None, 200)
+        return sign_in_page(templates, request, here(next), None, 200, by_provider=by_provider)
 
     @router.post(SIGN_IN)
     async def sign_in(request: Request, next: str = "/") -> Response:
@@ -48,22 +42,57 @@ def sign_in_pages(ring: KeyRing, templates: Jinja2Templates) -> APIRouter:
         try:
             await ring.actor(token, "read")
         except AccessError as error:
-            return page(request, here(next), str(error), 401)
+            return sign_in_page(templates, request, here(next), str(error), 401, by_provider=by_provider)
         response = RedirectResponse(here(next), status_code=303)
-        if id_of(token) is not None:  # else nobody needs a key here, and it is none
-            secure = request.url.scheme == "https"
-            response.set_cookie(
-                COOKIE, token, max_age=limits.SIGN_IN_MAX_S, httponly=True, samesite="strict", secure=secure
-            )
-        return response
+        # Else nobody needs a key here, and it is none.
+        return response if id_of(token) is None else with_key(response, request, token)
 
     @router.post(SIGN_OUT)
-    async def sign_out() -> Response:
+    async def sign_out(request: Request) -> Response:
+        token = request.cookies.get(COOKIE, "")
+        if is_session(id_of(token) or ""):
+            await run_sync(sessions.end, token)
+            ring.forget()
         response = RedirectResponse(SIGN_IN, status_code=303)
         response.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return response
 
     return router
+
+
+def sign_in_page(
+    templates: Jinja2Templates,
+    request: Request,
+    after: str,
+    problem: str | None,
+    status: int,
+    *,
+    by_provider: bool,
+) -> Response:
+    """Return the page that asks for a key, or leads to the provider; `after` is where it goes on to."""
+    query = f"?next={quote(after, safe='/')}"
+    context = {
+        "action": SIGN_IN + query,
+        "provider": BY_PROVIDER + query if by_provider else None,
+        "problem": problem,
+        "signed_in": COOKIE in request.cookies,
+        "json_url": None,
+        "lake_url": "",
+    }
+    return templates.TemplateResponse(request, "sign_in.html", context, status_code=status)
+
+
+def with_key(response: Response, request: Request, token: str) -> Response:
+    """Let a browser keep a key, or the key of a session."""
+    response.set_cookie(
+        COOKIE,
+        token,
+        max_age=limits.SIGN_IN_MAX_S,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return response
 
 
 def here(path: str) -> str:

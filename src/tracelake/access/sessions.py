@@ -1,0 +1,71 @@
+"""The sessions of a lake: keys that end soon, made where somebody signed in by a provider."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import suppress
+
+from tracelake import limits
+from tracelake._errors import AccessError, LimitError, NotFoundError
+from tracelake.access.keys import KeyRecords
+from tracelake.access.model import KeyRecord, NewKey, Role
+from tracelake.access.protocol import (
+    ID_BYTES,
+    SECRET_BYTES,
+    check_token,
+    hash_of,
+    id_of,
+    standing_of,
+    token_of,
+)
+
+PARTITION = "sessions"
+
+
+class Sessions(KeyRecords):
+    """Begins, lists, ends sessions: `lake.sessions`. Threads may share it."""
+
+    partition = PARTITION
+    list_command = "tracelake session list"
+
+    def begin(self, name: str, role: Role, workspace: str) -> NewKey:
+        """Begin the session of a person. Raises LimitError where there are too many."""
+        now_ns = time.time_ns()
+        session_id = f"s{secrets.token_hex(ID_BYTES)}"
+        token = token_of(session_id, secrets.token_bytes(SECRET_BYTES))
+        self._make_room(name, now_ns)
+        record = KeyRecord(
+            id=session_id,
+            name=name,
+            role=role,
+            workspace=workspace,
+            secret_sha256=hash_of(token),
+            created_ns=now_ns,
+            expires_ns=now_ns + limits.SIGN_IN_MAX_S * 10**9,
+        )
+        return NewKey(self._add(record), token)
+
+    def end(self, token: str) -> None:
+        """End the session of a token; nothing where it is none, or over."""
+        with suppress(AccessError, NotFoundError):
+            record = self.whole_records()[0].get(id_of(token) or "")
+            self.revoke(check_token(record, token, time.time_ns()).id)
+
+    def _make_room(self, name: str, now_ns: int) -> None:
+        """Remove what is over, and end the oldest of somebody who has many."""
+        records, _ = self.whole_records()
+        own: list[KeyRecord] = []
+        active = 0
+        for record in records.values():
+            if standing_of(record, now_ns) == "active":
+                active += 1
+                own += [record] if record.name == name else []
+            else:
+                # It may be back after a power failure, and is then as it was: of no use to anybody.
+                self._records().erase(PARTITION, record.id)
+        if active >= limits.SESSIONS_MAX:
+            raise LimitError(f"{limits.SESSIONS_MAX} sessions are open; try again later, or use a key")
+        own.sort(key=lambda each: each.created_ns)
+        for record in own[: max(0, len(own) + 1 - limits.SESSIONS_EACH_MAX)]:
+            self.revoke(record.id)

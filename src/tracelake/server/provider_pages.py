@@ -1,0 +1,120 @@
+"""`/sign-in/provider` and `/sign-in/callback`: a browser goes to the provider, and comes back with a code.
+
+What it holds meanwhile is a cookie of ten minutes, `SameSite=Lax`, since the provider's page leads back here. Who is
+let in gets a session: a key, in the cookie that keys have. That is `SameSite=Strict`, so the answer is a page that
+leads on by itself: a redirect would still be asked for by the provider's page, and come without the cookie. It waits
+until every server of the lake knows the session, or looks for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from fastapi.templating import Jinja2Templates
+
+from tracelake import limits
+from tracelake._errors import TracelakeError
+from tracelake.access.openid import OpenId, SignInSecret, admission_of, authorization_url, check_back, name_of
+from tracelake.access.protocol import SECRET_BYTES
+from tracelake.access.sessions import Sessions
+from tracelake.server.errors import status_of
+from tracelake.server.guard import BEGUN_COOKIE, audit
+from tracelake.server.key_ring import KeyRing
+from tracelake.server.provider import Provider
+from tracelake.server.routes import BY_PROVIDER, SIGNED_IN
+from tracelake.server.sign_in import here, sign_in_page, with_key
+
+
+def provider_pages(
+    openid: OpenId, provider: Provider, ring: KeyRing, templates: Jinja2Templates, sessions: Sessions
+) -> APIRouter:
+    """Return the routes of signing in by a provider."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get(BY_PROVIDER)
+    async def begin(request: Request, next: str = "/") -> Response:
+        after = here(next)
+        try:
+            endpoints = await provider.endpoints()
+        except TracelakeError as error:
+            return _problem(request, after, error)
+        begun = SignInSecret(secrets.token_urlsafe(SECRET_BYTES))
+        url = authorization_url(endpoints.authorization, openid, begun, _redirect_uri(request))
+        response = RedirectResponse(url, status_code=303)
+        response.set_cookie(
+            BEGUN_COOKIE,
+            f"{begun.secret}.{_packed(after)}",
+            max_age=limits.SIGN_IN_BEGUN_MAX_S,
+            path=SIGNED_IN,
+            httponly=True,
+            samesite="lax",
+            secure=request.url.scheme == "https",
+        )
+        return _unkept(response)
+
+    @router.get(SIGNED_IN)
+    async def come_back(
+        request: Request, code: str = "", state: str = "", error: str = "", iss: str = openid.issuer
+    ) -> Response:
+        secret, _, packed = request.cookies.get(BEGUN_COOKIE, "").partition(".")
+        after = here(_unpacked(packed))
+        try:
+            begun = SignInSecret(secret)
+            check_back(openid, begun, code, state, error, iss)
+            claims = await provider.claims(code, begun, _redirect_uri(request))
+            admission = admission_of(openid, claims)
+            session = await run_sync(sessions.begin, name_of(claims), admission.role, admission.workspace)
+        except TracelakeError as problem:
+            return _problem(request, after, problem)
+        ring.forget()
+        key = session.key
+        audit.info(
+            "session %s %r began, with role %s, of workspace %r", key.id, key.name, key.role, key.workspace
+        )
+        context = {
+            "after": after,
+            "name": key.name,
+            "wait_s": int(limits.KEYS_MISS_LOOK_S),
+            "json_url": None,
+            "lake_url": "",
+        }
+        response = templates.TemplateResponse(request, "signed_in.html", context)
+        return _unkept(_without_begun(with_key(response, request, session.token)))
+
+    def _problem(request: Request, after: str, error: TracelakeError) -> Response:
+        page = sign_in_page(templates, request, after, str(error), status_of(type(error)), by_provider=True)
+        return _unkept(_without_begun(page))
+
+    return router
+
+
+def _redirect_uri(request: Request) -> str:
+    """Return where the provider leads back to: this server, by the name that the browser calls it."""
+    return f"{request.url.scheme}://{request.url.netloc}{SIGNED_IN}"
+
+
+def _without_begun(response: Response) -> Response:
+    response.delete_cookie(BEGUN_COOKIE, path=SIGNED_IN, httponly=True, samesite="lax")
+    return response
+
+
+def _unkept(response: Response) -> Response:
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _packed(path: str) -> str:
+    short = path if len(path) <= limits.SIGN_IN_NEXT_MAX_CHARS else "/"
+    return base64.urlsafe_b64encode(short.encode()).decode().rstrip("=")
+
+
+def _unpacked(text: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return "/"

@@ -1,0 +1,212 @@
+"""Id tokens that count, and the crafted ones that must not."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey, OKPKey, RSAKey
+
+from tests.broken import Broken, assert_caught
+from tracelake import limits
+from tracelake._errors import NoKeyError
+from tracelake.access import id_token
+from tracelake.access.id_token import claims_of
+
+NOW_S = 1_760_000_000
+GOOD = {
+    "iss": "https://id.example",
+    "aud": "tracelake",
+    "sub": "ada",
+    "nonce": "n",
+    "iat": NOW_S,
+    "exp": NOW_S + 60,
+}
+
+NO_KEY = {"sub": "no key of that name"}
+
+
+@cache
+def signing_key(kind: str = "EC") -> Any:
+    """Return a key of a provider, made once."""
+    match kind:
+        case "RSA":
+            return RSAKey.generate_key(2_048, {"kid": "rsa"})
+        case "OKP":
+            return OKPKey.generate_key("Ed25519", {"kid": "okp"})
+        case "short":
+            return RSAKey.import_key(_short_rsa(), {"kid": "short"})
+    return ECKey.generate_key("P-256", {"kid": kind})
+
+
+def _short_rsa() -> bytes:
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  for one key
+    from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415
+
+    made = rsa.generate_private_key(65_537, 1_024)
+    return made.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def public(*keys: Any) -> list[dict[str, Any]]:
+    """Return keys as a provider publishes them."""
+    return [dict(key.as_dict(private=False)) for key in keys]
+
+
+def signed(key: Any = None, header: dict[str, Any] | None = None, **changed: Any) -> str:
+    """Return a token that is good but for what is changed; a claim that is None is left out."""
+    key = key or signing_key()
+    algorithm = {"RSA": "RS256", "OKP": "EdDSA"}.get(key.key_type, "ES256")
+    claims = {name: value for name, value in (GOOD | changed).items() if value is not None}
+    used = {"alg": algorithm, "kid": key.kid} | (header or {})
+    return jwt.encode({name: value for name, value in used.items() if value}, claims, key, [used["alg"]])
+
+
+def by_hand(header: dict[str, Any], secret: bytes | None) -> str:
+    """Return a token as a forger makes it: without a signature, or with a hash by what everybody knows."""
+    parts = [base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=") for each in (header, GOOD)]
+    mac = b"" if secret is None else hmac.digest(secret, b".".join(parts), hashlib.sha256)
+    return b".".join([*parts, base64.urlsafe_b64encode(mac).rstrip(b"=")]).decode()
+
+
+def read(token: str, keys: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Read a token as a server does."""
+    keys = public(signing_key()) if keys is None else keys
+    said = claims_of(token, keys, GOOD["iss"], GOOD["aud"], GOOD["nonce"], NOW_S)  # type: ignore[arg-type]
+    return NO_KEY if said is None else said
+
+
+@pytest.mark.filterwarnings("ignore::joserfc.errors.SecurityWarning")
+@pytest.mark.parametrize("kind", ["EC", "RSA", "OKP"])
+def test_good_tokens_count(kind: str) -> None:
+    """Each kind of public key will do, with or without a name of the only key, beside keys that nobody understands."""
+    key = signing_key(kind)
+    others: list[dict[str, Any]] = [{"kty": "AKP", "kid": "new"}, {"kty": 7}, {}]
+    assert read(signed(key), [*others, *public(key)])["sub"] == "ada"
+    assert read(signed(key, {"kid": None}), [*others, *public(key)])["sub"] == "ada"
+    assert read(signed(aud=["tracelake", "other"], azp="tracelake"))["sub"] == "ada"
+    assert (
+        read(signed(exp=NOW_S - limits.PROVIDER_SKEW_MAX_S + 1, iat=NOW_S + limits.PROVIDER_SKEW_MAX_S))[
+            "sub"
+        ]
+        == "ada"
+    )
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "issuer": {"iss": "https://id.example/"},
+    "no issuer": {"iss": None},
+    "audience": {"aud": "other"},
+    "audience of many": {"aud": ["tracelake", "other"]},
+    "no audience": {"aud": None},
+    "authorized party": {"azp": "other"},
+    "nonce": {"nonce": "of another sign-in"},
+    "nonce list": {"nonce": ["n"]},
+    "no nonce": {"nonce": None},
+    "expired": {"exp": NOW_S - limits.PROVIDER_SKEW_MAX_S},
+    "no end": {"exp": None},
+    "end as text": {"exp": "9999999999"},
+    "endless": {"exp": float("nan")},
+    "of the future": {"iat": NOW_S + limits.PROVIDER_SKEW_MAX_S + 1},
+    "not yet": {"nbf": NOW_S + limits.PROVIDER_SKEW_MAX_S + 1},
+    "no time": {"iat": None},
+    "nobody": {"sub": None},
+    "a number": {"sub": 7},
+    "long": {"sub": "x" * (limits.SUBJECT_MAX_CHARS + 1)},
+    "not printed": {"sub": "a\x1b[2Jb"},
+    "huge": {"x": "x" * limits.ID_TOKEN_MAX_CHARS},
+}
+
+
+@pytest.mark.parametrize("changed", WRONG.values(), ids=WRONG)
+def test_wrong_claims_count_for_nothing(changed: dict[str, Any]) -> None:
+    """A token for somebody, something or some time else is refused, with what to do."""
+    with pytest.raises(NoKeyError, match=r"does not count: .*; sign in again"):
+        read(signed(**changed))
+
+
+def check_forgeries() -> None:
+    """Whatever is not signed with the provider's private key is refused."""
+    key, other = signing_key(), signing_key("other")
+    known = public(key)
+    forged = [
+        by_hand({"alg": "none"}, None),
+        by_hand({"alg": "none", "kid": "EC"}, None),
+        by_hand({"alg": "nOnE", "kid": "EC"}, None),
+        by_hand({"alg": ["none"]}, None),
+        by_hand({"kid": "EC"}, None),
+        *(by_hand({"alg": "HS256", "kid": "EC"}, secret) for secret in (key.as_pem(private=False), b"", b"secret")),
+        signed(other, {"kid": "EC"}),
+        signed()[:-6] + "AAAAAA",
+        "a.b.c",
+        ".".join(["", *signed().split(".")[1:]]),
+        "", "....", "\udcff",
+    ]  # fmt: skip
+    for token in forged:
+        with pytest.raises(NoKeyError):
+            read(token, known)
+    symmetric = {"kty": "oct", "k": base64.urlsafe_b64encode(b"x" * 32).decode(), "kid": "EC"}
+    with pytest.raises(NoKeyError):
+        read(by_hand({"alg": "HS256", "kid": "EC"}, b"x" * 32), [symmetric])
+
+
+def test_forgeries_count_for_nothing() -> None:
+    """Neither `none`, nor a public key as a shared secret, nor another's key under the same name."""
+    check_forgeries()
+
+
+@pytest.mark.filterwarnings("ignore::joserfc.errors.SecurityWarning")
+def test_keys_that_cannot_be_the_right_one() -> None:
+    """Which key must be said where there are several; a short one, one for ciphers or another algorithm is none."""
+    key, other = signing_key(), signing_key("other")
+    with pytest.raises(NoKeyError, match="which of the provider's keys"):
+        read(signed(header={"kid": None}), public(key, other))
+    assert read(signed(), public(other)) == NO_KEY
+    (shown,) = public(key)
+    for unfit in ({"use": "enc"}, {"alg": "ES384"}, {"kty": "RSA"}):
+        assert read(signed(), [shown | unfit]) == NO_KEY
+    torn: list[dict[str, Any]] = [{"x": "!"}, {"x": None}, {"crv": "P-521"}, {"y": shown["x"]}]
+    for changed in torn:
+        with pytest.raises(NoKeyError):
+            read(signed(), [shown | changed])
+    with pytest.raises(NoKeyError, match="has 1024 bits"):
+        read(signed(signing_key("short")), public(signing_key("short")))
+
+
+MUTANTS = [
+    (Broken("the signature is checked", id_token.claims_of, 'jwt.decode(token, key, algorithms=[header["alg"]]).claims',
+            "__import__('json').loads(jws.extract_compact(token.encode()).payload)"), check_forgeries),
+    (Broken("keys are of the kind of the algorithm", id_token._key_of, 'each.get("kty") == kind.key_type', "True"),
+     test_keys_that_cannot_be_the_right_one),
+    (Broken("keys for ciphers sign nothing", id_token._key_of, 'each.get("use", "sig") == "sig"', "True"),
+     test_keys_that_cannot_be_the_right_one),
+    (Broken("one key is meant", id_token._key_of, "len(fitting) > 1", "False"), test_keys_that_cannot_be_the_right_one),
+    (Broken("short keys are none", id_token._key_of, "limits.RSA_MIN_BITS <=", "0 <="),
+     test_keys_that_cannot_be_the_right_one),
+    *((Broken(f"the {what} counts", id_token._check, old, new), lambda which=which: test_wrong_claims_count_for_nothing(
+        WRONG[which])) for what, which, old, new in (
+        ("issuer", "issuer", '"value": issuer', '"value": claims["iss"]'),
+        ("audience", "audience", '"value": client_id', '"value": claims["aud"]'),
+        ("authorized party", "authorized party", 'claims.get("azp", None if several else client_id) != client_id',
+         "False"),
+        ("party of many", "audience of many", "None if several else client_id", "client_id"),
+        ("nonce", "nonce", '"value": nonce', '"value": claims["nonce"]'),
+        ("end", "no end", 'exp={"essential": True},', ""),
+        ("skew", "expired", "leeway=limits.PROVIDER_SKEW_MAX_S", "leeway=3600"),
+        ("length of a name", "long", "len(subject) > limits.SUBJECT_MAX_CHARS", "False"),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::joserfc.errors.SecurityWarning")
+@pytest.mark.parametrize(("broken", "check"), MUTANTS, ids=lambda each: getattr(each, "rule", ""))
+def test_broken_rules_are_caught(broken: Broken, check: Any) -> None:
+    """Each check of a token is noticed when it is gone."""
+    assert_caught(broken, check)

@@ -1,0 +1,250 @@
+"""Who is let in by a provider, as what; settings that can sign nobody in; sessions, and how many there may be."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.torn import lake_of_files, tear
+from tracelake import limits
+from tracelake._errors import ForbiddenError, LimitError, NoKeyError, ProviderError, UsageError
+from tracelake.access import openid, sessions
+from tracelake.access.openid import (
+    Admission,
+    OpenId,
+    SignInSecret,
+    admission_of,
+    check_back,
+    endpoints_of,
+    name_of,
+)
+from tracelake.access.protocol import check_token, id_of, is_session
+
+ADMISSIONS = (
+    Admission("groups", "keepers", "admin", "*"),
+    Admission("email", "ada@example.com", "annotate", "team-a"),
+    Admission("plan", "gold", "read", "*"),
+)
+SETTINGS = OpenId("https://id.example", "tracelake", ADMISSIONS, "a secret")
+DOCUMENT = {
+    "issuer": "https://id.example",
+    "authorization_endpoint": "https://id.example/auth?tenant=1",
+    "token_endpoint": "https://token.example/",
+    "jwks_uri": "https://id.example/keys",
+}
+
+
+@pytest.fixture
+def lake() -> Iterator[tracelake.Lake]:
+    """Return a lake in memory."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}") as made:
+        yield made
+
+
+def check_admissions() -> None:
+    """The first admission that fits counts; an address only once it was verified; nobody else is let in."""
+    ada = {"sub": "1", "email": "ada@example.com", "email_verified": True, "groups": ["staff"]}
+    assert admission_of(SETTINGS, ada) == ADMISSIONS[1]
+    assert admission_of(SETTINGS, ada | {"groups": ["staff", "keepers"]}).role == "admin"
+    assert admission_of(SETTINGS, {"sub": "1", "plan": "gold"}).workspace == "*"
+    nobody: list[dict[str, Any]] = [
+        {},
+        {"groups": "keepers of bees"},
+        {"groups": {"keepers": True}},
+        {"groups": [["keepers"]]},
+        {"groups": ["x"] * limits.CLAIM_VALUES_MAX + ["keepers"]},
+        {"email": "ada@example.com"},
+        {"email": "ada@example.com", "email_verified": "true"},
+        {"email": "ADA@example.com", "email_verified": True},
+        {"plan": 1},
+    ]
+    for claims in nobody:
+        with pytest.raises(ForbiddenError, match="nobody has let them in"):
+            admission_of(SETTINGS, {"sub": "1"} | claims)
+    with pytest.raises(ForbiddenError):
+        admission_of(OpenId("https://id.example", "tracelake", ()), ada | {"groups": ["keepers"]})
+
+
+def test_who_is_let_in() -> None:
+    """By a claim and its value, and by nothing else."""
+    check_admissions()
+    assert name_of({"sub": "1", "email": "a@b", "email_verified": True}) == "a@b, 1"
+    assert name_of({"sub": "1", "email": "a@b", "preferred_username": "ada\x1b[2J"}) == "ada[2J, 1"
+    assert (
+        name_of({"sub": "ada", "preferred_username": "ada"}) == name_of({"sub": "ada", "email": 7}) == "ada"
+    )
+
+
+def check_coming_back() -> None:
+    """Only the browser that began comes back, from this provider, with a code."""
+    begun = SignInSecret("s" * 43)
+    back = {"code": "c", "state": begun.state, "error": "", "issuer": SETTINGS.issuer}
+    check_back(SETTINGS, begun, **back)
+    assert len({begun.secret, begun.state, begun.nonce, begun.verifier}) == 4
+    for changed in (
+        {"state": ""},
+        {"state": SignInSecret("t" * 43).state},
+        {"state": "é"},
+        {"issuer": "https://other.example"},
+        {"code": ""},
+        {"code": "c" * (limits.SIGN_IN_CODE_MAX_CHARS + 1)},
+    ):
+        with pytest.raises(UsageError, match="sign in again"):
+            check_back(SETTINGS, begun, **back | changed)
+    with pytest.raises(UsageError):
+        check_back(SETTINGS, SignInSecret(""), **back | {"state": SignInSecret("").state})
+    with pytest.raises(ForbiddenError, match="access_denied"):
+        check_back(SETTINGS, begun, **back | {"error": "access_denied"})
+
+
+def test_coming_back() -> None:
+    """What is missing, of another browser, or of another provider is refused."""
+    check_coming_back()
+
+
+def check_settings() -> None:
+    """What can sign nobody in, or would say secrets on the way, is refused, with what to do."""
+    SETTINGS.check()
+    OpenId("http://localhost:9", "t", ADMISSIONS).check()
+    wrong = [
+        (OpenId("http://id.example", "t", ADMISSIONS), "https"),
+        (OpenId("http://localhost.id.example", "t", ADMISSIONS), "https"),
+        (OpenId("id.example", "t", ADMISSIONS), "https"),
+        (OpenId("https://[", "t", ADMISSIONS), "https"),
+        (OpenId("https://a:x", "t", ADMISSIONS), "https"),
+        (OpenId("https://a#b", "t", ADMISSIONS), "https"),
+        (OpenId("https://a", "", ADMISSIONS), "oidc_client_id"),
+        (OpenId("https://a", "t", ()), "oidc_admit"),
+        (OpenId("https://a", "t", ADMISSIONS, scopes=("email",)), "oidc_scopes"),
+    ]
+    for settings, word in wrong:
+        with pytest.raises(UsageError, match=word):
+            settings.check()
+    assert "a secret" not in repr(SETTINGS)
+    assert endpoints_of(DOCUMENT, SETTINGS.issuer).userinfo is None
+    only_post = {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
+    assert endpoints_of(DOCUMENT | only_post, SETTINGS.issuer).secret_in_body
+    for changed in (
+        {"issuer": "https://id.example/"},
+        {"issuer": None},
+        {"token_endpoint": "http://token.example/"},
+        {"jwks_uri": None},
+        {"jwks_uri": ["https://id.example"]},
+        {"userinfo_endpoint": "javascript:alert(1)"},
+        {"authorization_endpoint": 7},
+    ):
+        with pytest.raises(ProviderError):
+            endpoints_of(DOCUMENT | changed, SETTINGS.issuer)
+    url = openid.authorization_url(
+        DOCUMENT["authorization_endpoint"], SETTINGS, SignInSecret("s"), "https://h/back"
+    )
+    assert url.startswith(
+        "https://id.example/auth?tenant=1&response_type=code&client_id=tracelake&redirect_uri=https%3A"
+    )
+
+
+def test_settings() -> None:
+    """Settings, and what a provider says of itself."""
+    check_settings()
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("addresses are verified", admission_of, "is not True", "is False"), check_admissions),
+        (Broken("values are compared whole", admission_of, "[said] if", "said if"), check_admissions),
+        (Broken("the state is of this browser", check_back,
+                "not hmac.compare_digest(state.encode(), begun.state.encode())", "False"), check_coming_back),
+        (Broken("somebody began", check_back, "not begun.secret or", ""), check_coming_back),
+        (Broken("the provider is ours", check_back, "issuer != openid.issuer", "False"), check_coming_back),
+        (Broken("what came out is asked for", check_back, "if error:", "if False:"), check_coming_back),
+        (Broken("a provider is who it says", endpoints_of, 'document.get("issuer") != issuer', "False"),
+         check_settings),
+        (Broken("TLS on the way", openid.check_url, "host in _LOCAL", "True"), check_settings),
+        (Broken("nobody by default", OpenId.check, "not self.admissions", "False"), check_settings),
+    ],
+    ids=lambda each: getattr(each, "rule", ""),
+)  # fmt: skip
+def test_broken_rules_are_caught(broken: Broken, check: Any) -> None:
+    """Each rule of signing in is noticed when it is gone."""
+    assert_caught(broken, check)
+
+
+def check_sessions() -> None:
+    """A session is a key that ends, is kept hashed, ends with its token alone, and is removed when it is over."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
+        begun = lake.sessions.begin("ada, 1", "read", "team-a")
+        assert is_session(begun.key.id)
+        assert id_of(begun.token) == begun.key.id
+        kept = b"".join(entry.value for entry in lake._opened.key_value.scan(sessions.PARTITION))
+        assert begun.token.rsplit("_", 1)[1].encode() not in kept
+        record = lake.sessions.whole_records()[0][begun.key.id]
+        assert record.expires_ns is not None
+        assert record.expires_ns - record.created_ns == limits.SIGN_IN_MAX_S * 10**9
+        assert check_token(record, begun.token, time.time_ns()).workspace == "team-a"
+        for token in (
+            "",
+            "tlk_",
+            begun.token[:-1] + "!",
+            begun.token[:-2] + "AA",
+            f"tlk_s{'0' * 12}_{'A' * 43}",
+        ):
+            lake.sessions.end(token)
+        assert [each.standing for each in lake.sessions.all()] == ["active"]
+        lake.sessions.end(begun.token)
+        lake.sessions.end(begun.token)
+        assert [each.standing for each in lake.sessions.all()] == ["revoked"]
+        with pytest.raises(NoKeyError, match="is revoked; sign in again"):
+            check_token(lake.sessions.whole_records()[0][begun.key.id], begun.token, time.time_ns())
+        lake.sessions.begin("ben, 2", "read", "*")
+        assert [each.name for each in lake.sessions.all()] == ["ben, 2"]
+        assert lake.keys.all() == []
+
+
+def test_sessions() -> None:
+    """From the beginning to the end."""
+    check_sessions()
+
+
+def test_sessions_are_bounded(lake: tracelake.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one person the oldest ends; where many are signed in, the next is told so."""
+    monkeypatch.setattr(limits, "SESSIONS_EACH_MAX", 2)
+    monkeypatch.setattr(limits, "SESSIONS_MAX", 3)
+    first, second, third = (lake.sessions.begin("ada, 1", "read", "*").key.id for _ in range(3))
+    standing = {each.id: each.standing for each in lake.sessions.all()}
+    assert [standing[each] for each in (first, second, third)] == ["revoked", "active", "active"]
+    lake.sessions.begin("ben, 2", "read", "*")
+    with pytest.raises(LimitError, match="3 sessions are open"):
+        lake.sessions.begin("cat, 3", "read", "*")
+
+
+def test_damaged_sessions_are_of_no_use(tmp_path: Any) -> None:
+    """A torn record is told, and keeps nobody else out."""
+    with lake_of_files(tmp_path) as lake:
+        torn, whole = lake.sessions.begin("ada, 1", "read", "*"), lake.sessions.begin("ben, 2", "read", "*")
+        tear(tmp_path, "ada, 1")
+        records, problems = lake.sessions.whole_records()
+        assert (list(records), len(problems)) == ([whole.key.id], 1)
+        lake.sessions.end(torn.token)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("sessions end", sessions.Sessions.begin, "limits.SIGN_IN_MAX_S", "10 * limits.SIGN_IN_MAX_S"),
+        Broken("only its token ends a session", sessions.Sessions.end, "check_token(record, token, time.time_ns()).id",
+               "record.id"),
+        Broken("what is over is removed", sessions.Sessions._make_room, "erase(PARTITION, record.id)",
+               "get(PARTITION, record.id)"),
+    ],
+    ids=lambda each: each.rule,
+)  # fmt: skip
+def test_broken_rules_of_sessions_are_caught(broken: Broken) -> None:
+    """Each rule of sessions is noticed when it is gone."""
+    assert_caught(broken, check_sessions)

@@ -1,0 +1,468 @@
+"""Signing in by a provider: a real one, and one that answers what it must not; what a session may, and when it ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.access.test_id_token import public, signing_key
+from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S
+from tests.server import openid
+from tests.server.client import Client
+from tests.server.fake_lake import FakeLake, span_row
+from tests.server.faults import FaultyStore
+from tests.server.openid import Person
+from tracelake import limits
+from tracelake.access import openid as access_openid
+from tracelake.access.openid import OpenId, SignInSecret
+from tracelake.access.sessions import PARTITION, Sessions
+from tracelake.server import guard, key_ring, provider
+from tracelake.server.app import create_app
+from tracelake.tracking.inbox import Inbox
+
+OURS = {"Origin": "http://127.0.0.1"}
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[str]:
+    """Return the address of a provider."""
+    with openid.provider() as address:
+        yield address
+
+
+@dataclass
+class Site:
+    """A lake, and two servers of it."""
+
+    lake: FakeLake
+    servers: tuple[Client, Client]
+    clock: list[float]
+
+    def later(self) -> None:
+        """Let the servers look for keys again."""
+        self.clock[0] += limits.KEYS_LOOK_S
+
+    def person(self, name: str) -> Person:
+        """Return somebody at the first server."""
+        return Person(self.servers[0], name)
+
+
+@contextmanager
+def served(*settings: OpenId) -> Iterator[Site]:
+    """Serve a lake by servers with these settings."""
+    with closing(Inbox(FaultyStore(), ack_timeout_s=HANG_S)) as inbox:
+        lake = FakeLake([span_row(output="a refund")])
+        clock = [0.0]
+        with pytest.MonkeyPatch.context() as patch:
+            defaults = {"demanded": False, "clock": lambda: clock[0]}
+            patch.setattr(key_ring.KeyRing.__init__, "__kwdefaults__", defaults)
+            first, second = (Client(create_app(lake, inbox, openid=each)) for each in settings)
+        yield Site(lake, (first, second), clock)
+
+
+@pytest.fixture(scope="module")
+def both(issuer: str) -> Iterator[Site]:
+    """Return a lake whose people sign in at one server; the other shows another secret to the provider."""
+    with served(openid.openid(issuer), openid.openid(issuer, client_secret="another")) as site:
+        yield site
+
+
+@pytest.fixture
+def site(both: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Return it, where nobody is signed in."""
+    return alone(both, monkeypatch)
+
+
+def alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Return a site without sessions whose servers read everything again."""
+    monkeypatch.setattr(limits, "PROVIDER_KEPT_S", -1.0)
+    for session in site.lake.sessions.all():
+        site.lake._opened.key_value.erase(PARTITION, session.id)
+    site.later()
+    return site
+
+
+def test_people_sign_in(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Who is let in gets a session with a role, in a cookie that neither scripts nor other sites have, and goes on."""
+    caplog.set_level(logging.INFO, "tracelake.audit")
+    ada = site.person("ada")
+    assert ada.get("/traces/1").status_code == 401
+    assert "/sign-in/provider?next=/traces/1" in ada.get("/sign-in?next=/traces/1").text
+    begun = ada.get("/sign-in/provider?next=/traces/1%3Fa%3Db")
+    kept = begun.headers["set-cookie"]
+    assert all(word in kept for word in ("HttpOnly", "SameSite=lax", "Path=/sign-in/callback", "Max-Age=600"))
+    answer = ada.get(ada.at_provider(begun.headers["location"]))
+    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+    assert '<meta http-equiv="refresh" content="1;url=/traces/1?a=b">' in answer.text
+    gone, cookie = sorted(answer.headers.get_list("set-cookie"), key=lambda line: guard.COOKIE in line)
+    assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/;", "Max-Age=43200"))
+    assert "Secure" not in cookie
+    assert "Max-Age=0" in gone
+    (session,) = site.lake.sessions.all()
+    assert (session.name, session.role, session.workspace) == ("ada@example.com, ada", "admin", "*")
+    assert ada.get("/api/v1/sessions").json()["sessions"][0]["id"] == session.id
+    assert ada.get("/api/v1/branches", "POST", **OURS).status_code == 415
+    lines = [each.getMessage() for each in caplog.records if each.name == "tracelake.audit"]
+    name = f"session {session.id} 'ada@example.com, ada'"
+    assert lines == [
+        f"{name} began, with role admin, of workspace '*'",
+        f"{name}: POST /api/v1/branches: 415",
+    ]
+    assert openid.SECRET not in caplog.text
+
+
+def test_a_session_is_a_key(site: Site) -> None:
+    """It may what a key of its role and workspace may; what changes something by cookie needs our own Origin."""
+    ben = site.person("ben")
+    assert ben.sign_in().status_code == 200
+    (session,) = site.lake.sessions.all()
+    assert (session.role, session.workspace) == ("annotate", "team-a")
+    key = site.lake.keys.create("ben", "annotate", "team-a").token
+    site.later()
+    statuses = set()
+    for method, path in (
+        ("GET", "/api/v1/traces"),
+        ("GET", "/api/v1/branches"),
+        ("GET", "/api/v1/sessions"),
+        ("GET", "/metrics"),
+        ("POST", "/v1/traces"),
+        ("POST", "/api/v1/keys"),
+        ("DELETE", f"/api/v1/sessions/{session.id}"),
+        ("POST", "/api/2.0/mlflow/experiments/create"),
+    ):
+        by_key = ben.client.request(method, path, headers={"Authorization": f"Bearer {key}"}).status_code
+        statuses.add(by_key)
+        assert ben.get(path, method, **OURS).status_code == by_key, (method, path)
+        if method != "GET":
+            assert ben.get(path, method).status_code == 403, (method, path)
+            assert ben.get(path, method, Origin="https://evil.example").status_code == 403, (method, path)
+    assert statuses == {200, 403, 415}
+
+
+def check_the_end(site: Site) -> None:
+    """A session counts on every server of the lake, until sign-out or until it is ended."""
+    ben = site.person("ben")
+    assert ben.sign_in().status_code == 200
+    site.later()
+    other = Person(site.servers[1], "ben")
+    other.cookies = kept = dict(ben.cookies)
+    assert other.get("/api/v1/traces").status_code == ben.get("/api/v1/traces").status_code == 200
+    assert ben.get("/sign-out", "POST", Origin="https://evil.example").status_code == 403
+    assert other.get("/api/v1/traces").status_code == 200
+    assert ben.get("/sign-out", "POST", **OURS).status_code == 303
+    assert guard.COOKIE not in ben.cookies
+    ben.cookies = kept
+    assert ben.get("/api/v1/traces").status_code == 401
+    site.later()
+    assert other.get("/api/v1/traces").status_code == ben.get("/api/v1/traces").status_code == 401
+
+
+def test_a_session_ends(site: Site) -> None:
+    """By signing out, and by whoever may end it."""
+    check_the_end(site)
+    begun = site.lake.sessions.begin("ben, ben", "read", "*")
+    ben = site.person("ben")
+    ben.cookies = {guard.COOKIE: begun.token}
+    site.later()
+    assert ben.get("/api/v1/traces").status_code == 200
+    admin = {"Authorization": f"Bearer {site.lake.keys.create('ada', 'admin').token}"}
+    site.later()
+    assert ben.client.delete(f"/api/v1/sessions/{begun.key.id}", headers=admin).status_code == 200
+    assert ben.get("/api/v1/traces").status_code == 401
+    assert ben.client.delete("/api/v1/sessions/nobody", headers=admin).status_code == 404
+
+
+def test_nobody_is_let_in_by_default(site: Site) -> None:
+    """Whom no line lets in has no session, whatever the provider knows of them; the page says what to do."""
+    eve = site.person("eve")
+    answer = eve.sign_in()
+    assert (answer.status_code, eve.cookies, site.lake.sessions.all()) == (403, {}, [])
+    assert "nobody has let them in here; ask who keeps the lake" in answer.text
+
+
+def check_states(site: Site) -> None:
+    """What comes back counts once, and in the browser that began."""
+    ada, ben = site.person("ada"), site.person("ben")
+    back = ada.go()
+    held = dict(ada.cookies)
+    ben.begin("/")
+    for browser in (site.person("eve"), ben):  # that began nothing, and something else
+        answer = browser.get(back)
+        assert (answer.status_code, browser.cookies) == (400, {})
+        assert "not begun in this browser" in answer.text
+    assert ada.get(back).status_code == 200
+    assert ada.get(back).status_code == 400
+    thief = site.person("ada")
+    thief.cookies = held
+    assert thief.get(back).status_code == 401
+    # A code of ada's, behind a sign-in of ben's.
+    ada.cookies, code = {}, parse_qs(urlsplit(ada.go()).query)["code"][0]
+    begun = SignInSecret(_begin(ben))
+    answer = ben.get(f"/sign-in/callback?code={code}&state={begun.state}")
+    assert (answer.status_code, ben.cookies) == (401, {})
+
+
+def _begin(person: Person) -> str:
+    person.begin("/")
+    return person.cookies[guard.BEGUN_COOKIE].partition(".")[0]
+
+
+def test_states(site: Site) -> None:
+    """Missing, replayed, of another browser, with the code of another: nobody is signed in."""
+    check_states(site)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("the state is of this browser", access_openid.check_back,
+                "not hmac.compare_digest(state.encode(), begun.state.encode())", "False"), check_states),
+        (Broken("the code is of who began", provider.Provider._redeemed, "begun.verifier", "'v' * 43"), check_the_end),
+        (Broken("sign-out ends sessions", Sessions.end, "self.revoke(", "str("), check_the_end),
+    ],
+    ids=lambda each: getattr(each, "rule", ""),
+)  # fmt: skip
+def test_broken_rules_are_caught(site: Site, broken: Broken, check: Callable[[Site], None]) -> None:
+    """Each rule of the way is noticed when it is gone."""
+    assert_caught(broken, lambda: check(site))
+
+
+@pytest.mark.parametrize(
+    "after", ["//evil.example", "https://evil.example", "/\\evil.example", "/a\r\nb", "/" * 2_000]
+)
+def test_the_way_leads_nowhere_else(site: Site, after: str) -> None:
+    """Where it leads on to is a page of this server."""
+    begun = site.servers[0].get("/sign-in/provider", params={"next": after})
+    held = begun.headers["set-cookie"].partition(";")[0]
+    answer = site.servers[0].get("/sign-in/callback", headers={"Cookie": held})
+    assert "/sign-in/provider?next=/&#34;" in answer.text or 'href="/sign-in/provider?next=/"' in answer.text
+
+
+def test_cookies_that_nobody_set(site: Site) -> None:
+    """Whatever a browser holds for what it began is answered."""
+    for held in (
+        "x",
+        "." * 60,
+        f"{'a' * 43}.",
+        f"{'a' * 43}.a",
+        f"{'a' * 43}.{'_' * 2_048}",
+        f"{'a' * 43}.{'a' * 9_000}",
+    ):
+        answer = site.servers[0].get(
+            "/sign-in/callback?code=1&state=2", headers={"Cookie": f"{guard.BEGUN_COOKIE}={held}"}
+        )
+        assert answer.status_code == 400, held
+
+
+def test_a_secret_that_is_wrong(site: Site) -> None:
+    """The page says what to check, and nothing of the secret."""
+    ada = Person(site.servers[1], "ada")
+    answer = ada.sign_in()
+    assert (answer.status_code, ada.cookies) == (502, {})
+    assert "check oidc_client_id and the client secret" in answer.text
+    assert "another" not in answer.text.replace("for another", "")
+
+
+@dataclass
+class Answers:
+    """A provider of which a test says the answers: by path, status and body. It is served at `url`."""
+
+    url: str = ""
+    keys: list[Any] = field(default_factory=list)
+    changed: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    claims: dict[str, Any] = field(default_factory=dict)
+    signs_with: Any = None
+    asked: list[str] = field(default_factory=list)
+
+    def answer(self, path: str, nonce: str) -> tuple[int, bytes]:
+        """Return what is answered."""
+        self.asked.append(path)
+        if path in self.changed:
+            return self.changed[path]
+        match path:
+            case "/token":
+                from tests.access.test_id_token import signed  # noqa: PLC0415
+
+                now_s = int(time.time())
+                claims: dict[str, Any] = {
+                    "iss": self.url,
+                    "nonce": nonce,
+                    "iat": now_s,
+                    "exp": now_s + 60,
+                } | self.claims
+                return 200, json.dumps(
+                    {"id_token": signed(self.signs_with, None, **claims), "access_token": "a"}
+                ).encode()
+            case "/keys":
+                return 200, json.dumps({"keys": self.keys}).encode()
+            case "/userinfo":
+                return 200, json.dumps({"sub": "ada", "groups": ["keepers"]}).encode()
+        ways = {f"{name}_endpoint": f"{self.url}/{name}" for name in ("authorization", "token", "userinfo")}
+        return 200, json.dumps({"issuer": self.url, "jwks_uri": f"{self.url}/keys"} | ways).encode()
+
+
+@pytest.fixture(scope="module")
+def serving_answers() -> Iterator[Answers]:
+    """Return a provider that answers as it is told."""
+    told = Answers(keys=public(signing_key()))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            code = parse_qs(self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()).get(
+                "code", [""]
+            )
+            status, body = told.answer(self.path, code[0])
+            self.send_response(status)
+            self.send_header("Location", f"{told.url}/elsewhere")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, format: str, *_arguments: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        told.url = f"http://127.0.0.1:{server.server_port}"
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield told
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def at_answers(serving_answers: Answers) -> Iterator[Site]:
+    """Return a lake whose people sign in by it; at the second server, where nothing listens."""
+    settings = openid.openid(serving_answers.url)
+    with served(settings, openid.openid("http://127.0.0.1:1")) as site:
+        yield site
+
+
+@pytest.fixture
+def answers(serving_answers: Answers) -> Answers:
+    """Return it as it was at first."""
+    fresh = Answers(serving_answers.url, public(signing_key()))
+    vars(serving_answers).update(vars(fresh))
+    return serving_answers
+
+
+@pytest.fixture
+def told(at_answers: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Return the lake, where nobody is signed in."""
+    return alone(at_answers, monkeypatch)
+
+
+def come_back(site: Site) -> Any:
+    """Sign in, where the provider asks nobody for anything; its code is the nonce, which it gives back."""
+    person = site.person("ada")
+    begun = SignInSecret(_begin(person))
+    return person.get(f"/sign-in/callback?code={begun.nonce}&state={begun.state}")
+
+
+def test_keys_that_the_provider_changes(
+    told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the provider says of itself is kept; where a key is new, keys are read again, once."""
+    assert come_back(told).status_code == 200
+    monkeypatch.setattr(limits, "PROVIDER_KEPT_S", 3_600.0)
+    answers.asked = []
+    assert come_back(told).status_code == 200
+    assert answers.asked == ["/token", "/userinfo"]
+    answers.signs_with = signing_key("other")
+    answers.keys = public(answers.signs_with)
+    assert come_back(told).status_code == 200
+    answers.keys, answers.asked, answers.signs_with = [], [], signing_key("third")
+    answer = come_back(told)
+    assert (answer.status_code, answers.asked) == (401, ["/token", "/keys"])
+    assert "signed by none of its keys" in answer.text
+
+
+def check_bad_answers(told: Site, answers: Answers) -> None:
+    """Whatever a provider answers, nobody is signed in, keys go on working, and a page says what is wrong."""
+    huge = b'{"keys": [' + b" " * limits.PROVIDER_ANSWER_MAX_BYTES + b"]}"
+    many = json.dumps({"keys": answers.keys * (limits.PROVIDER_KEYS_MAX + 1)}).encode()
+    deep = b"[" * 100_000
+    cases: list[tuple[str, int, bytes, int, str]] = [
+        ("/keys", 200, huge, 502, "bytes"),
+        ("/keys", 200, many, 502, "list of keys"),
+        ("/keys", 200, b'{"keys": 7}', 502, "list of keys"),
+        ("/keys", 200, deep, 502, "answers 200"),
+        ("/keys", 500, b"{}", 502, "answers 500"),
+        ("/keys", 302, b"", 502, "answers 302"),
+        ("/token", 200, b"[]", 502, "answers 200"),
+        ("/token", 200, b"{}", 502, "without an id token"),
+        ("/token", 200, b'{"id_token": "a.b.c"}', 401, "does not count"),
+        ("/token", 400, b'{"error": "invalid_grant"}', 401, "sign in again"),
+        ("/token", 200, huge, 502, "bytes"),
+        ("/userinfo", 200, b'{"sub": "eve", "groups": ["keepers"]}', 401, "somebody else"),
+        ("/userinfo", 200, b"{}", 401, "somebody else"),
+    ]
+    for path, status, body, expected, word in cases:
+        answers.changed = {path: (status, body)}
+        answer = come_back(told)
+        assert (answer.status_code, word in answer.text) == (expected, True), (
+            path,
+            body[:60],
+            answer.text[-900:],
+        )
+        assert "API key" in answer.text
+    assert "/elsewhere" not in answers.asked
+    answers.changed = {}
+    for claims in ({"aud": "other"}, {"nonce": "other"}, {"iss": "http://127.0.0.1"}, {"exp": 1}):
+        answers.claims = claims
+        assert come_back(told).status_code == 401, claims
+    assert told.lake.sessions.all() == []
+
+
+def test_bad_answers(told: Site, answers: Answers) -> None:
+    """Huge, deep, of another shape, of somebody else, a redirect."""
+    check_bad_answers(told, answers)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("answers are bounded", provider._fetched, "len(body) > limits.PROVIDER_ANSWER_MAX_BYTES", "False"),
+        Broken("keys are bounded", provider.Provider._checked, "len(keys) > limits.PROVIDER_KEYS_MAX", "False"),
+        Broken("what is told is of who signed in", provider.Provider.claims, 'told.get("sub") != claims["sub"]',
+               "False"),
+        Broken("redirects are not followed", provider._fetched, "client.stream(method, url,",
+               "client.stream(method, url, follow_redirects=True,"),
+    ],
+    ids=lambda broken: broken.rule,
+)  # fmt: skip
+def test_bad_answers_are_caught(told: Site, answers: Answers, broken: Broken) -> None:
+    """Each bound of answers is noticed when it is gone."""
+    assert_caught(broken, lambda: check_bad_answers(told, answers))
+
+
+def test_a_provider_that_is_down(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page says so, and keys go on working: where nothing listens, nothing is answered in time, or many ask."""
+    key = {"Authorization": f"Bearer {told.lake.keys.create('ada', 'read').token}"}
+    told.later()
+    here, down = told.servers
+    answer = down.get("/sign-in/provider")
+    assert (answer.status_code, "does not answer" in answer.text) == (502, True)
+    assert "sign in by a key" in answer.text
+    assert down.get("/api/v1/traces", headers=key).status_code == 200
+    answers.changed = {
+        "/.well-known/openid-configuration": (200, json.dumps({"issuer": "http://other"}).encode())
+    }
+    assert "set oidc_issuer to the same letters" in here.get("/sign-in/provider").text
+    monkeypatch.setattr(limits, "PROVIDER_WAIT_S", 0.0)
+    assert "does not answer (TimeoutError)" in here.get("/sign-in/provider").text
+    monkeypatch.setattr(limits, "PROVIDER_REQUESTS_MAX", 0)
+    assert "many sign in at once" in here.get("/sign-in/provider").text
